@@ -1,0 +1,3 @@
+"""phasewise: the phase-aware serving layer for vLLM fleets."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""One file per technology; each turns a wire format or a system facility into model types."""

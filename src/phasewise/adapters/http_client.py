@@ -1,0 +1,357 @@
+"""HTTP/1.1 to one origin: a keep-alive pool of connections whose bodies are read as they arrive.
+
+Parsing is httptools', the event loop's transport does the IO. Retries, placement and meaning are left to
+callers: a broken conversation is an UpstreamError that says how it broke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from phasewise.errors import ConfigError, FailureKind, UpstreamError
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+READ_AHEAD_BYTES = 256 * 1024
+"""A reader this far behind stops us from reading more: the engine's socket fills and it waits."""
+REUSE_WITHIN_S = 4.0
+"""vLLM's server closes a connection that was idle for 5 s; one idle for longer than this is not reused."""
+FETCH_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Deadlines of one exchange: to connect, until the reply's head, between two arrivals of its body."""
+
+    connect_s: float = 5.0
+    head_s: float = 600.0
+    idle_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply read to its end."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class HttpClient:
+    """A client for one origin. Not shared between event loops."""
+
+    def __init__(self, base_url: str, timeouts: Timeouts | None = None) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ConfigError(f"{base_url!r} is not a usable address", hint="write it as http://host:port")
+        self.base_url = base_url.rstrip("/")
+        self._host = parts.hostname
+        self._port = parts.port or 80
+        self._prefix = parts.path.rstrip("/")
+        self._timeouts = timeouts or Timeouts()
+        self._authority = parts.netloc.rpartition("@")[2].encode()
+        self._idle: list[_Connection] = []
+        self._open: set[_Connection] = set()
+
+    async def send(
+        self, method: str, path: str, *, headers: Headers = (), body: bytes = b""
+    ) -> StreamedReply:
+        """Send a request and return when the reply's head is here; its body follows as it arrives."""
+        connection = self._reuse() or await self._connect()
+        try:
+            await connection.exchange(self._head(method, path, headers, body), body, self._timeouts)
+        except BaseException:
+            connection.abort()
+            raise
+        return StreamedReply(self, connection)
+
+    async def fetch(self, method: str, path: str, *, headers: Headers = (), body: bytes = b"") -> Reply:
+        """Send a request and read the whole reply."""
+        async with await self.send(method, path, headers=headers, body=body) as reply:
+            return Reply(reply.status, reply.headers, await reply.read_all(FETCH_LIMIT_BYTES))
+
+    def close(self) -> None:
+        """Drop every connection, the busy ones too."""
+        for connection in tuple(self._open):
+            connection.abort()
+        self._idle.clear()
+
+    def _reuse(self) -> _Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable(REUSE_WITHIN_S):
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeouts.connect_s):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(loop, self._open), self._host, self._port
+                )
+        except TimeoutError:
+            raise UpstreamError(
+                FailureKind.TIMED_OUT, f"{self.base_url} took no connection in {self._timeouts.connect_s:g} s"
+            ) from None
+        except OSError as error:
+            raise UpstreamError(
+                FailureKind.REFUSED, f"{self.base_url} cannot be reached ({error.strerror or error})"
+            ) from error
+        return connection
+
+    def _head(self, method: str, path: str, headers: Headers, body: bytes) -> bytes:
+        lines = [
+            f"{method} {self._prefix}{path} HTTP/1.1".encode(),
+            b"host: " + self._authority,
+            *(name + b": " + value for name, value in headers),
+        ]
+        if body or method in {"POST", "PUT"}:
+            lines.append(b"content-length: %d" % len(body))
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def _give_back(self, connection: _Connection) -> None:
+        if connection.finished_cleanly:
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+
+class StreamedReply:
+    """A reply whose head has come. Leaving its context ends the exchange, early if need be."""
+
+    __slots__ = ("_client", "_connection")
+
+    def __init__(self, client: HttpClient, connection: _Connection) -> None:
+        self._client = client
+        self._connection: _Connection | None = connection
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    @property
+    def status(self) -> int:
+        """The status code."""
+        return self._live.status
+
+    @property
+    def headers(self) -> Headers:
+        """Header names in lower case, values as they came."""
+        return self._live.headers
+
+    async def read(self) -> bytes:
+        """The body bytes that arrived since the last call; waits for some; empty at the end."""
+        return await self._live.read()
+
+    async def read_all(self, limit_bytes: int) -> bytes:
+        """The rest of the body."""
+        parts: list[bytes] = []
+        size = 0
+        while part := await self.read():
+            size += len(part)
+            if size > limit_bytes:
+                raise UpstreamError(FailureKind.PROTOCOL, f"a reply is larger than {limit_bytes} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    def end(self) -> None:
+        """Give the connection back; one with an unread body is closed, which tells the other side to stop."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._client._give_back(connection)
+
+    @property
+    def _live(self) -> _Connection:
+        if self._connection is None:
+            raise RuntimeError("the reply was ended")
+        return self._connection
+
+
+class _Connection(asyncio.Protocol):
+    """One TCP connection and the exchange on it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, registry: set[_Connection]) -> None:
+        self._loop = loop
+        self._registry = registry
+        self._transport: asyncio.Transport | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._error: UpstreamError | None = None
+        self._last_activity_s = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._parts: list[bytes] = []
+        self._queued_bytes = 0
+        self._paused = False
+        self._head_done = False
+        self._body_done = False
+        self._wait_limit_s = 0.0
+        self._waiter: asyncio.Future[None] | None = None
+
+    # --- the exchange, called by the client -------------------------------------------------------------
+
+    async def exchange(self, head: bytes, body: bytes, timeouts: Timeouts) -> None:
+        """Write a request and wait for the reply's head."""
+        self._reset()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise UpstreamError(FailureKind.CLOSED, "the connection was closed before use")
+        self._wait_limit_s = timeouts.head_s
+        self._touch()
+        self._watch()
+        transport.write(head + body if len(body) < READ_AHEAD_BYTES else head)
+        if len(body) >= READ_AHEAD_BYTES:
+            transport.write(body)
+        while not self._head_done:
+            await self._wait()
+        self._wait_limit_s = timeouts.idle_s
+
+    async def read(self) -> bytes:
+        """Body bytes that have arrived, or those that come next; empty at the end."""
+        while not self._parts:
+            if self._body_done:
+                return b""
+            if self._paused and self._transport is not None:
+                self._paused = False
+                self._transport.resume_reading()
+            await self._wait()
+        parts = self._parts
+        self._parts = []
+        self._queued_bytes = 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @property
+    def finished_cleanly(self) -> bool:
+        """Whether the exchange ended as it should and the connection may serve another."""
+        return (
+            self._body_done
+            and self._error is None
+            and not self._parts
+            and self._transport is not None
+            and not self._transport.is_closing()
+            and bool(self._parser.should_keep_alive())
+        )
+
+    def reusable(self, within_s: float) -> bool:
+        """Whether the connection is still open and was used recently enough."""
+        alive = self._error is None and self._transport is not None and not self._transport.is_closing()
+        return alive and self._loop.time() - self._last_activity_s < within_s
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _wait(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: UpstreamError) -> None:
+        if self._error is None:
+            self._error = error
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(self._error)
+
+    # --- deadlines: one timer per connection that looks back, not one per chunk ----------------------------
+
+    def _touch(self) -> None:
+        self._last_activity_s = self._loop.time()
+
+    def _watch(self) -> None:
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._wait_limit_s, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._watchdog = None
+        waiting = self._waiter is not None
+        silent_s = self._loop.time() - self._last_activity_s
+        if waiting and silent_s >= self._wait_limit_s:
+            self._fail(UpstreamError(FailureKind.TIMED_OUT, f"no byte came for {silent_s:.1f} s"))
+            self.abort()
+        elif not self._body_done and self._error is None:
+            remaining_s = max(self._wait_limit_s - silent_s, 0.0) if waiting else self._wait_limit_s
+            self._watchdog = self._loop.call_later(max(remaining_s, 0.01), self._check_deadline)
+
+    # --- asyncio.Protocol ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transports share no base class with it
+        self._registry.add(self)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._registry.discard(self)
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if not self._body_done:
+            self._fail(UpstreamError(FailureKind.CLOSED, "the connection was closed in mid-reply"))
+
+    def data_received(self, data: bytes) -> None:
+        self._touch()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(UpstreamError(FailureKind.PROTOCOL, f"the reply is not HTTP ({error})"))
+            self.abort()
+            return
+        if self._queued_bytes > READ_AHEAD_BYTES and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        if self._parts or self._body_done:
+            self._wake()
+
+    # --- httptools callbacks --------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header line."""
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The head has come; an interim reply (1xx) is skipped."""
+        status = self._parser.get_status_code()
+        if status < 200:
+            self.headers.clear()
+            return
+        self.status = status
+        self._head_done = True
+        self._wake()
+
+    def on_body(self, body: bytes) -> None:
+        """Some decoded body bytes."""
+        self._parts.append(body)
+        self._queued_bytes += len(body)
+
+    def on_message_complete(self) -> None:
+        """The reply is complete."""
+        if self._head_done:
+            self._body_done = True

@@ -1,0 +1,81 @@
+"""Every error phasewise raises on purpose, as one tree.
+
+PhasewiseError
+├── ConfigError              a file, an option or a variable is not usable
+├── EngineError
+│   ├── EngineNotInstalled   no engine environment was found
+│   ├── EngineInstallFailed  a step of the installation failed
+│   ├── EngineStartFailed    an engine process did not become ready
+│   └── EngineUnreachable    nothing answers at the engine's address
+├── FleetError               a fleet on this machine cannot be started, found or stopped
+├── UpstreamError            a worker broke the conversation it was having with us
+└── MeasurementError         too little was seen to say anything true
+
+An error says what happened and where; `hint` says what to do next. Prompts and keys never stand in either.
+HTTP status codes are not known here: gateway/http_errors.py maps errors to them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class PhasewiseError(Exception):
+    """Base of all errors raised on purpose."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}. hint: {self.hint}" if self.hint else self.message
+
+
+class ConfigError(PhasewiseError):
+    """A file, an option or a variable is not usable."""
+
+
+class EngineError(PhasewiseError):
+    """Base of what can go wrong with an engine as a whole."""
+
+
+class EngineNotInstalled(EngineError):
+    """No engine environment was found."""
+
+
+class EngineInstallFailed(EngineError):
+    """A step of the installation failed."""
+
+
+class EngineStartFailed(EngineError):
+    """An engine process did not become ready."""
+
+
+class EngineUnreachable(EngineError):
+    """Nothing answers at the engine's address."""
+
+
+class FleetError(PhasewiseError):
+    """A fleet on this machine cannot be started, found or stopped."""
+
+
+class FailureKind(StrEnum):
+    """How a conversation with a worker broke."""
+
+    REFUSED = "refused"
+    CLOSED = "closed"
+    TIMED_OUT = "timed_out"
+    PROTOCOL = "protocol"
+
+
+class UpstreamError(PhasewiseError):
+    """A worker broke the conversation it was having with us."""
+
+    def __init__(self, kind: FailureKind, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+
+
+class MeasurementError(PhasewiseError):
+    """Too little was seen to say anything true."""

@@ -1,0 +1,1 @@
+"""The nouns: frozen, without IO, shared by every other package."""

@@ -1,0 +1,36 @@
+"""Decisions: what was chosen, why, what it was chosen over, and what was expected of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from phasewise.model.worker import Worker
+
+
+class RejectReason(StrEnum):
+    """Why a request was not served: a closed vocabulary, used in replies, metrics and timelines."""
+
+    NO_WORKER_FOR_MODEL = "no_worker_for_model"
+    NO_HEALTHY_WORKER = "no_healthy_worker"
+    RETRY_BUDGET_SPENT = "retry_budget_spent"
+    ALL_ATTEMPTS_FAILED = "all_attempts_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A worker that could have taken the request, and what that would have cost. Lower is better."""
+
+    worker: Worker
+    outstanding_tokens: int
+    outstanding_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A placement with its losing candidates. `candidates` holds the chosen one too, cheapest first."""
+
+    chosen: Worker
+    policy: str
+    reason: str
+    candidates: tuple[Candidate, ...]

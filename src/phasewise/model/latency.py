@@ -1,0 +1,169 @@
+"""The definitions of TTFT, TPOT, ITL, stalls and goodput: here, once, for everyone.
+
+What cannot be defined for a request (TPOT of one token, TTFT of a request that never answered) is None,
+never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from phasewise.model.slo import Slo
+from phasewise.model.timeline import TTFT_PARTS, Outcome, Part, Source, Span, Timeline
+
+STALL_FACTOR = 4.0
+"""A gap is a stall when it is this many times the stream's own median gap,"""
+STALL_FLOOR_S = 0.05
+"""and long enough for a person to see,"""
+STALL_MIN_GAPS = 4
+"""in a stream with enough gaps to have a median worth the name."""
+
+
+def ttft_s(timeline: Timeline) -> float | None:
+    """Intended arrival to the first chunk with any content."""
+    return timeline.content_times_s[0] if timeline.content_times_s else None
+
+
+def e2e_s(timeline: Timeline) -> float | None:
+    """Intended arrival to the last chunk with content, for requests that were answered in full."""
+    if timeline.outcome is not Outcome.SUCCEEDED:
+        return None
+    return timeline.content_times_s[-1] if timeline.content_times_s else timeline.ended_s
+
+
+def tpot_s(timeline: Timeline) -> float | None:
+    """Mean time per output token after the first; undefined for one token or a reply that was not streamed.
+
+    With n output tokens, E2E = TTFT + (n - 1) x TPOT.
+    """
+    first, end, tokens = ttft_s(timeline), e2e_s(timeline), timeline.output_tokens
+    if first is None or end is None or tokens is None or tokens < 2 or len(timeline.content_times_s) < 2:
+        return None
+    return (end - first) / (tokens - 1)
+
+
+def chunk_gaps_s(timeline: Timeline) -> tuple[float, ...]:
+    """Gaps between consecutive chunks with content: inter-token latency as a client sees it."""
+    times = timeline.content_times_s
+    return tuple(later - earlier for earlier, later in pairwise(times))
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A gap many times the stream's own median."""
+
+    start_s: float
+    duration_s: float
+    median_gap_s: float
+
+    @property
+    def excess_s(self) -> float:
+        """What the stall cost over an ordinary gap."""
+        return self.duration_s - self.median_gap_s
+
+
+def stalls(timeline: Timeline) -> tuple[Stall, ...]:
+    """The stream's stalls, in order."""
+    gaps = chunk_gaps_s(timeline)
+    if len(gaps) < STALL_MIN_GAPS:
+        return ()
+    usual_s = median(gaps)
+    bound_s = max(STALL_FACTOR * usual_s, STALL_FLOOR_S)
+    starts = timeline.content_times_s
+    return tuple(
+        Stall(start_s, gap, usual_s) for start_s, gap in zip(starts, gaps, strict=False) if gap >= bound_s
+    )
+
+
+def meets(timeline: Timeline, slo: Slo) -> bool:
+    """Whether the request was answered in full within both bounds; one token is judged by TTFT alone."""
+    first = ttft_s(timeline)
+    if timeline.outcome is not Outcome.SUCCEEDED or first is None or first > slo.ttft_s:
+        return False
+    per_token = tpot_s(timeline)
+    return per_token is None or per_token <= slo.tpot_s
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Requests that met their SLO, over all that were offered."""
+
+    met: int
+    offered: int
+    window_s: float
+
+    @property
+    def per_second(self) -> float | None:
+        """Requests per second that met their SLO."""
+        return self.met / self.window_s if self.window_s > 0 else None
+
+    @property
+    def share(self) -> float | None:
+        """The share of offered requests that met their SLO."""
+        return self.met / self.offered if self.offered else None
+
+
+def goodput(timelines: Iterable[Timeline], slo: Slo, window_s: float) -> Goodput:
+    """Count a window; failed, cancelled and rejected requests were offered too."""
+    verdicts = [meets(timeline, slo) for timeline in timelines]
+    return Goodput(met=sum(verdicts), offered=len(verdicts), window_s=window_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PartTime:
+    """How much of TTFT a part took, and who saw it."""
+
+    part: Part
+    source: Source
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TtftBreakdown:
+    """TTFT as named parts and what no clock saw. `parts` and `residual_s` add up to `ttft_s`."""
+
+    ttft_s: float
+    parts: tuple[PartTime, ...]
+    residual_s: float
+
+    def seconds(self, part: Part) -> float | None:
+        """The time of one part over all its sources, None where nobody saw it."""
+        seen = [entry.seconds for entry in self.parts if entry.part is part]
+        return sum(seen) if seen else None
+
+
+def ttft_breakdown(timeline: Timeline) -> TtftBreakdown | None:
+    """Split TTFT into its parts; None for a request without content.
+
+    The residual is the difference that no clock saw. It is negative where durations reported by two clocks
+    overlap by more than is known, and is shown as it is.
+    """
+    total_s = ttft_s(timeline)
+    if total_s is None:
+        return None
+    parts = _sum_parts(_ttft_spans(timeline))
+    explained_s = sum(entry.seconds for entry in parts)
+    return TtftBreakdown(total_s, parts, total_s - explained_s)
+
+
+def _ttft_spans(timeline: Timeline) -> tuple[Span, ...]:
+    serving = timeline.serving_attempt
+    spans = timeline.spans + (serving.spans if serving is not None else ())
+    return tuple(span for span in spans if span.part in TTFT_PARTS)
+
+
+def _sum_parts(spans: tuple[Span, ...]) -> tuple[PartTime, ...]:
+    nested_s: dict[Part, float] = {}
+    for span in spans:
+        if span.within is not None:
+            nested_s[span.within] = nested_s.get(span.within, 0.0) + span.duration_s
+    seconds: dict[tuple[Part, Source], float] = {}
+    for span in spans:
+        inner_s = nested_s.pop(span.part, 0.0)
+        key = (span.part, span.source)
+        seconds[key] = seconds.get(key, 0.0) + span.duration_s - inner_s
+    ordered = sorted(seconds.items(), key=lambda item: TTFT_PARTS.index(item[0][0]))
+    return tuple(PartTime(part, source, value) for (part, source), value in ordered)

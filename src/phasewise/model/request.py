@@ -1,0 +1,38 @@
+"""Requests as the policies see them: who asks, for what, how urgent, how large. Never what was said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+BYTES_PER_TOKEN = 4
+"""A rule of thumb for sizing a prompt before any tokenizer has seen it; only ever used to compare loads."""
+
+
+class Endpoint(StrEnum):
+    """The OpenAI endpoints that generate."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One request for generation, without its text."""
+
+    request_id: str
+    endpoint: Endpoint
+    model: str
+    arrived_s: float
+    prompt_bytes: int
+    max_output_tokens: int | None = None
+    stream: bool = False
+    tenant: str = "default"
+    priority: int = 0
+    slo_class: str = "default"
+    lora: str | None = None
+
+    @property
+    def estimated_prompt_tokens(self) -> int:
+        """The prompt's size before a tokenizer has seen it."""
+        return max(1, self.prompt_bytes // BYTES_PER_TOKEN)

@@ -1,0 +1,124 @@
+"""The timeline of a request: a tree of attempts and spans, each span with the clock that saw it.
+
+Producers are the gateway, the load generator and, later, the simulator; metrics, diagnosis and costs read
+only this. Latency definitions (TTFT, TPOT, ...) stand in latency.py, the stored form in timeline_record.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from phasewise.model.worker import WorkerRef
+
+TIMELINE_VERSION = 1
+
+
+class Source(StrEnum):
+    """Who saw a span."""
+
+    CLIENT_CLOCK = "client_clock"
+    GATEWAY_CLOCK = "gateway_clock"
+    ENGINE_REPORT = "engine_report"
+    STEP_RECORD = "step_record"
+    DERIVED = "derived"
+
+
+class Part(StrEnum):
+    """What a span is a part of. The first eight make up TTFT, `decode` is what comes after."""
+
+    CLIENT_LAG = "client_lag"
+    GATEWAY_WAIT = "gateway_wait"
+    EARLIER_ATTEMPTS = "earlier_attempts"
+    STEP_IN_FLIGHT = "step_in_flight"
+    ENGINE_QUEUE = "engine_queue"
+    PREFILL = "prefill"
+    PREFILL_OTHERS = "prefill_others"
+    HAND_OVER = "hand_over"
+    DECODE = "decode"
+
+
+TTFT_PARTS = tuple(part for part in Part if part is not Part.DECODE)
+
+
+class AttemptKind(StrEnum):
+    """What an attempt was for."""
+
+    LOCAL = "local"
+    PREFILL_SIDE = "prefill_side"
+    DECODE_SIDE = "decode_side"
+    RESUMED = "resumed"
+
+
+class Outcome(StrEnum):
+    """How an attempt or a whole request ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time that belongs to a part.
+
+    `start_s` counts from the timeline's start and is None where only the duration is known. `within` names
+    the part whose reported duration contains this span: there, this span's time is counted once, here.
+    """
+
+    part: Part
+    source: Source
+    duration_s: float
+    start_s: float | None = None
+    within: Part | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at one worker."""
+
+    kind: AttemptKind
+    worker: WorkerRef
+    started_s: float
+    ended_s: float
+    outcome: Outcome
+    engine_request_id: str | None = None
+    spans: tuple[Span, ...] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Everything known of one request's time. Offsets are seconds since `started_unix_s`.
+
+    The start is the *intended* arrival: when the load generator meant to send, or when the gateway had read
+    the request's head. `content_times_s` holds one offset per chunk that carried content; tokens are counted
+    apart, because chunks are not tokens.
+    """
+
+    request_id: str
+    started_unix_s: float
+    model: str
+    outcome: Outcome
+    ended_s: float
+    attempts: tuple[Attempt, ...] = ()
+    spans: tuple[Span, ...] = ()
+    content_times_s: tuple[float, ...] = ()
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reason: str | None = None
+    tenant: str = "default"
+    slo_class: str = "default"
+    reason: str | None = None
+    version: int = field(default=TIMELINE_VERSION)
+
+    @property
+    def serving_attempt(self) -> Attempt | None:
+        """The attempt that produced the first content, or the last one if none did."""
+        for attempt in self.attempts:
+            if attempt.outcome is Outcome.SUCCEEDED:
+                return attempt
+        return self.attempts[-1] if self.attempts else None

@@ -1,0 +1,149 @@
+"""The stored form of a timeline: versioned, compact JSON. Reading and writing files is left to others.
+
+Times are whole units of 100 microseconds and content times are differences, so that a stream of 200 tokens
+stays under 2 KB. Fields that hold their default are left out.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import Any
+
+import orjson
+
+from phasewise.errors import ConfigError
+from phasewise.model.timeline import (
+    TIMELINE_VERSION,
+    Attempt,
+    AttemptKind,
+    Outcome,
+    Part,
+    Source,
+    Span,
+    Timeline,
+)
+from phasewise.model.worker import WorkerRef
+
+UNIT_S = 1e-4
+_OPTIONAL = {
+    "in": "prompt_tokens",
+    "cached": "cached_tokens",
+    "out": "output_tokens",
+    "finish": "finish_reason",
+    "why": "reason",
+}
+_DEFAULTED = {"tenant": "default", "slo_class": "default"}
+
+Record = dict[str, Any]
+
+
+def encode(timeline: Timeline) -> bytes:
+    """The timeline as one line of JSON."""
+    return orjson.dumps(to_record(timeline))
+
+
+def decode(line: bytes) -> Timeline:
+    """The timeline that `encode` wrote."""
+    return from_record(orjson.loads(line))
+
+
+def to_record(timeline: Timeline) -> Record:
+    """The timeline as plain JSON types."""
+    record: Record = {
+        "v": timeline.version,
+        "id": timeline.request_id,
+        "at": timeline.started_unix_s,
+        "model": timeline.model,
+        "outcome": timeline.outcome,
+        "end": _units(timeline.ended_s),
+        "attempts": [_attempt_record(attempt) for attempt in timeline.attempts],
+        "spans": [_span_record(span) for span in timeline.spans],
+        "content": _differences(timeline.content_times_s),
+    }
+    for key, name in _OPTIONAL.items():
+        if (value := getattr(timeline, name)) is not None:
+            record[key] = value
+    for name, default in _DEFAULTED.items():
+        if (value := getattr(timeline, name)) != default:
+            record[name] = value
+    return record
+
+
+def from_record(record: Record) -> Timeline:
+    """The timeline behind plain JSON types; a record of another version is refused."""
+    if record.get("v") != TIMELINE_VERSION:
+        raise ConfigError(
+            f"a timeline record of version {record.get('v')!r} cannot be read",
+            hint=f"this phasewise reads version {TIMELINE_VERSION}; use the phasewise that wrote it",
+        )
+    return Timeline(
+        request_id=record["id"],
+        started_unix_s=record["at"],
+        model=record["model"],
+        outcome=Outcome(record["outcome"]),
+        ended_s=record["end"] * UNIT_S,
+        attempts=tuple(_attempt(item) for item in record["attempts"]),
+        spans=tuple(_span(item) for item in record["spans"]),
+        content_times_s=tuple(units * UNIT_S for units in accumulate(record["content"])),
+        **{name: record[key] for key, name in _OPTIONAL.items() if key in record},
+        **{name: record[name] for name in _DEFAULTED if name in record},
+    )
+
+
+def _units(seconds: float) -> int:
+    return round(seconds / UNIT_S)
+
+
+def _differences(times_s: tuple[float, ...]) -> list[int]:
+    # Differences of rounded times, not rounded differences: the error of a long stream does not add up.
+    units = [_units(value) for value in times_s]
+    return units[:1] + [later - earlier for earlier, later in pairwise(units)]
+
+
+def _attempt_record(attempt: Attempt) -> Record:
+    record: Record = {
+        "kind": attempt.kind,
+        "worker": [attempt.worker.name, attempt.worker.incarnation],
+        "from": _units(attempt.started_s),
+        "to": _units(attempt.ended_s),
+        "outcome": attempt.outcome,
+        "spans": [_span_record(span) for span in attempt.spans],
+    }
+    if attempt.engine_request_id is not None:
+        record["engine_id"] = attempt.engine_request_id
+    if attempt.note is not None:
+        record["note"] = attempt.note
+    return record
+
+
+def _attempt(record: Record) -> Attempt:
+    return Attempt(
+        kind=AttemptKind(record["kind"]),
+        worker=WorkerRef(*record["worker"]),
+        started_s=record["from"] * UNIT_S,
+        ended_s=record["to"] * UNIT_S,
+        outcome=Outcome(record["outcome"]),
+        engine_request_id=record.get("engine_id"),
+        spans=tuple(_span(item) for item in record["spans"]),
+        note=record.get("note"),
+    )
+
+
+def _span_record(span: Span) -> list[Any]:
+    fields: list[Any] = [span.part, span.source, _units(span.duration_s)]
+    if span.start_s is not None or span.within is not None:
+        fields.append(None if span.start_s is None else _units(span.start_s))
+    if span.within is not None:
+        fields.append(span.within)
+    return fields
+
+
+def _span(fields: list[Any]) -> Span:
+    part, source, duration, start, within = [*fields, None, None][:5]
+    return Span(
+        part=Part(part),
+        source=Source(source),
+        duration_s=duration * UNIT_S,
+        start_s=None if start is None else start * UNIT_S,
+        within=None if within is None else Part(within),
+    )
