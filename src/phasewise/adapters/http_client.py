@@ -202,6 +202,7 @@ class _Connection(asyncio.Protocol):
         self._paused = False
         self._head_done = False
         self._body_done = False
+        self._keep_alive = False
         self._wait_limit_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
 
@@ -246,7 +247,7 @@ class _Connection(asyncio.Protocol):
             and not self._parts
             and self._transport is not None
             and not self._transport.is_closing()
-            and bool(self._parser.should_keep_alive())
+            and self._keep_alive
         )
 
     def reusable(self, within_s: float) -> bool:
@@ -343,6 +344,7 @@ class _Connection(asyncio.Protocol):
             self.headers.clear()
             return
         self.status = status
+        self._keep_alive = bool(self._parser.should_keep_alive())
         self._head_done = True
         self._wake()
 
