@@ -1,0 +1,98 @@
+"""Reads vLLM's statistics objects of one step by attribute, without importing vLLM.
+
+It is the only file that knows their names; what comes out is the ring's tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from phasewise_engine_plugin.ring import FinishedRequest, StepTuple
+
+
+def step_from_stats(
+    scheduler_stats: Any,
+    iteration_stats: Any,
+    engine_index: int,
+    last_load: tuple[int, int, float],
+    clock: Callable[[], float],
+) -> StepTuple:
+    """One step as a tuple; `clock` is read only when the step had no output and so no time of its own."""
+    if iteration_stats is None:
+        # The middle chunks of a long prompt: work was done, nothing came out.
+        at, preempted, first_tokens, finished = clock(), 0, 0, ()
+    else:
+        at = iteration_stats.iteration_timestamp
+        preempted = iteration_stats.num_preempted_reqs
+        first_tokens = len(iteration_stats.time_to_first_tokens_iter)
+        finished = tuple(map(finished_request, iteration_stats.finished_requests))
+    running, waiting, kv = last_load
+    details = None
+    if scheduler_stats is not None:
+        running = scheduler_stats.num_running_reqs
+        # vLLM counts apart those deferred for a reason of their own (KV still on its way, a LoRA limit).
+        waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+        kv = scheduler_stats.kv_cache_usage
+        details = scheduler_stats.iteration_details
+    if details is None:
+        return (
+            at,
+            engine_index,
+            None,
+            None,
+            None,
+            None,
+            None,
+            running,
+            waiting,
+            kv,
+            preempted,
+            first_tokens,
+            finished,
+        )
+    return (
+        at,
+        engine_index,
+        details.iteration_index,
+        details.num_ctx_tokens,
+        details.num_ctx_requests,
+        details.num_generation_tokens,
+        details.num_generation_requests,
+        running,
+        waiting,
+        kv,
+        preempted,
+        first_tokens,
+        finished,
+    )
+
+
+def finished_request(stats: Any) -> FinishedRequest:
+    """A finished request under the id its client saw."""
+    return FinishedRequest(
+        client_request_id(stats.request_id or ""),
+        str(stats.finish_reason),
+        stats.num_prompt_tokens,
+        stats.num_cached_tokens,
+        stats.num_generation_tokens,
+        _duration(stats.queued_time),
+        _duration(stats.prefill_time),
+        _duration(stats.decode_time),
+        _duration(stats.e2e_latency),
+        stats.num_preemptions,
+    )
+
+
+def client_request_id(engine_request_id: str) -> str:
+    """The id in the client's reply: /v1/completions appends a prompt number (`cmpl-abc-0`) that it omits."""
+    if engine_request_id.startswith("cmpl-"):
+        base, dash, number = engine_request_id.rpartition("-")
+        if dash and number.isdecimal() and base != "cmpl":
+            return base
+    return engine_request_id
+
+
+def _duration(seconds: float) -> float | None:
+    # A phase that was never reached leaves a zero timestamp behind and so a negative difference.
+    return seconds if seconds >= 0 else None

@@ -1,0 +1,36 @@
+"""The wire format of steps, version 1: a header line, then a line per step.
+
+It only writes JSON text; who may read it and over what is the server's matter.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from phasewise_engine_plugin.ring import STEP_FIELDS, FinishedRequest, StepTuple
+
+WIRE_VERSION = 1
+
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def header_line(facts: dict[str, Any]) -> bytes:
+    """The first line of every answer: who speaks, what is held, and what the steps can tell."""
+    return _compact({"v": WIRE_VERSION, **facts}).encode() + b"\n"
+
+
+def step_line(seq: int, step: StepTuple) -> bytes:
+    """One step as a JSON line."""
+    record: dict[str, Any] = {"v": WIRE_VERSION, "seq": seq, **dict(zip(STEP_FIELDS, step, strict=True))}
+    record["finished"] = [_finished(request) for request in step[-1]]
+    return _compact(record).encode() + b"\n"
+
+
+def _finished(request: FinishedRequest) -> dict[str, Any]:
+    fields = request._asdict()
+    for name in ("queue_s", "prefill_s", "decode_s", "e2e_s"):
+        value = fields[name]
+        # Microseconds are finer than any clock involved; the other digits are noise on the wire.
+        fields[name] = None if value is None else round(value, 6)
+    return fields
