@@ -1,0 +1,143 @@
+"""Server-sent events out of arriving bytes, and what one OpenAI-style chunk says, read as cheaply as can be.
+
+Bytes are never changed here: forwarding them, timing them and giving usage a meaning are left to callers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from phasewise.errors import FailureKind, UpstreamError
+
+EVENT_LIMIT_BYTES = 16 * 1024 * 1024
+"""An event that grows past this is no event of an engine's; holding more would only fill memory."""
+
+MALFORMED = "malformed"
+"""The `error` of a chunk that should have been JSON and was not."""
+
+_SEPARATOR = re.compile(rb"\r?\n\r?\n")
+# An unescaped quote ends a JSON string, so `"content":"` can only be a key and its value, never quoted text.
+_CONTENT = re.compile(
+    rb'"(?:content|reasoning|reasoning_content|text|refusal)":\s*"[^"]'
+    rb'|"tool_calls":\s*\[\s*\{|"function_call":\s*\{'
+)
+_TELLING = re.compile(rb'"(?:finish_reason":\s*"|usage":\s*\{|metrics":\s*\{|error":\s*[{"])')
+_ID = re.compile(rb'"id":\s*"([^"\\]*)"')
+
+
+class EventSplitter:
+    """Splits a stream of bytes at blank lines, holding nothing but the tail of an incomplete event."""
+
+    __slots__ = ("_tail",)
+
+    def __init__(self) -> None:
+        self._tail = b""
+
+    @property
+    def pending(self) -> bytes:
+        """What has come of an event that is not complete; not empty at the end of a stream that was cut."""
+        return self._tail
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events these bytes complete, each as it came but without the blank line that ends it."""
+        if not self._tail and data.endswith(b"\n\n") and b"\r" not in data:
+            return [event for event in data.split(b"\n\n") if event]
+        buffer = self._tail + data
+        # A separator may have been cut: look again at the few bytes it could have begun in.
+        if _SEPARATOR.search(buffer, max(0, len(self._tail) - 3)) is None:
+            self._hold(buffer)
+            return []
+        *events, tail = _SEPARATOR.split(buffer)
+        self._hold(tail)
+        return [event for event in events if event]
+
+    def _hold(self, tail: bytes) -> None:
+        if len(tail) > EVENT_LIMIT_BYTES:
+            raise UpstreamError(FailureKind.PROTOCOL, f"an event is larger than {EVENT_LIMIT_BYTES} bytes")
+        self._tail = tail
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one event says.
+
+    `has_content` holds for text, reasoning and tool deltas; the chunk that only opens the assistant's role
+    has none. `error` is the engine's own name for what broke after the stream had begun.
+    """
+
+    has_content: bool = False
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] | None = None
+    metrics: Mapping[str, Any] | None = None
+    error: str | None = None
+    done: bool = False
+
+
+_NOTHING = Chunk()
+_CONTENT_ONLY = Chunk(has_content=True)
+_DONE = Chunk(done=True)
+
+
+def parse_chunk(event: bytes) -> Chunk:
+    """Read one event; only those that hold more than content are parsed as JSON."""
+    has_content = _CONTENT.search(event) is not None
+    if _TELLING.search(event) is None:
+        if has_content:
+            return _CONTENT_ONLY
+        return _DONE if b"[DONE]" in event and event_data(event) == b"[DONE]" else _NOTHING
+    try:
+        body = orjson.loads(event_data(event))
+    except orjson.JSONDecodeError:
+        return Chunk(has_content=has_content, error=MALFORMED)
+    if not isinstance(body, dict):
+        return Chunk(has_content=has_content, error=MALFORMED)
+    return Chunk(
+        has_content=has_content,
+        finish_reason=_finish_reason(body),
+        usage=_mapping(body, "usage"),
+        metrics=_mapping(body, "metrics"),
+        error=_error(body),
+    )
+
+
+def chunk_id(event: bytes) -> str | None:
+    """The id the engine gave the request; apart from `parse_chunk` because one look per stream is enough."""
+    match = _ID.search(event)
+    return match[1].decode(errors="replace") if match else None
+
+
+def event_data(event: bytes) -> bytes:
+    """The payload of an event: its `data` lines joined, comments and other fields left out."""
+    if b"\n" not in event:
+        return event[5:].strip() if event.startswith(b"data:") else b""
+    lines = (line.strip(b"\r") for line in event.split(b"\n"))
+    return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
+
+
+def _finish_reason(body: dict[str, Any]) -> str | None:
+    for choice in body.get("choices") or ():
+        if isinstance(choice, dict) and isinstance(reason := choice.get("finish_reason"), str):
+            return reason
+    return None
+
+
+def _mapping(body: dict[str, Any], key: str) -> Mapping[str, Any] | None:
+    value = body.get(key)
+    return value if isinstance(value, dict) else None
+
+
+def _error(body: dict[str, Any]) -> str | None:
+    # The message may quote the prompt, so only the kind is kept.
+    match body.get("error"):
+        case {"type": str(kind)} if kind:
+            return kind
+        case {"code": int(code)}:
+            return str(code)
+        case None:
+            return None
+    return "error"
