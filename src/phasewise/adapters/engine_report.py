@@ -25,7 +25,7 @@ _PARTS_MS = (
 class EngineReport:
     """A reply's counts and phase durations; None and () where the engine did not say.
 
-    `cached_tokens` needs `--enable-prompt-tokens-details`; /v1/completions leaves it out for a cold prompt too.
+    `cached_tokens` needs `--enable-prompt-tokens-details`; a cold prompt is then 0.
     """
 
     prompt_tokens: int | None = None
