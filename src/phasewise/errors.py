@@ -67,6 +67,7 @@ class FailureKind(StrEnum):
     CLOSED = "closed"
     TIMED_OUT = "timed_out"
     PROTOCOL = "protocol"
+    SERVER_ERROR = "server_error"
 
 
 class UpstreamError(PhasewiseError):

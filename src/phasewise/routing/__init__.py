@@ -1,0 +1,1 @@
+"""Decisions over a snapshot: pure functions that change nothing."""

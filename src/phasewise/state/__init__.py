@@ -1,0 +1,1 @@
+"""What a gateway knows right now: mutable, one writer each, no IO."""

@@ -1,0 +1,193 @@
+"""Frozen configuration, and the only reader of configuration files and of the environment.
+
+A mistake fails at start and names the key, the value and what is accepted. What a lever does to an engine
+stands in fleet/levers.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from phasewise.errors import ConfigError
+from phasewise.model.worker import Role
+
+DEMO_MODEL = "smollm2-135m"
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")]
+ByteSize = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(MiB|GiB)$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Speculation(_Frozen):
+    """Guess tokens ahead and verify them in one step."""
+
+    method: Literal["ngram"] = "ngram"
+    tokens: Annotated[int, Field(ge=1, le=32)] = 5
+    lookup_max: Annotated[int, Field(ge=1, le=32)] = 4
+
+
+class Levers(_Frozen):
+    """The engine's levers under names of their own; one left out keeps the engine's default."""
+
+    # prefill
+    prefix_cache: bool | None = None
+    prefill_chunk_tokens: Annotated[int, Field(ge=16)] | None = None
+    # decode
+    max_running: Annotated[int, Field(ge=1)] | None = None
+    speculation: Speculation | None = None
+    # the KV cache between them
+    kv_memory: ByteSize | None = None
+    kv_dtype: Literal["auto", "bfloat16", "fp8"] | None = None
+    max_context_tokens: Annotated[int, Field(ge=16)] | None = None
+    # both phases
+    weight_quantisation: str | None = None
+    attention_backend: str | None = None
+
+
+class Pool(_Frozen):
+    """Engines that are alike."""
+
+    name: Name = "main"
+    role: Role = Role.MIXED
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    cores: Annotated[int, Field(ge=1)] | None = None
+    gpus: Annotated[int, Field(ge=1)] | None = None
+    levers: Levers = Levers()
+    engine_flags: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_kind_of_device(self) -> Pool:
+        if self.cores is not None and self.gpus is not None:
+            raise ValueError("a pool runs on cores or on gpus, not on both")
+        return self
+
+
+class ApiKey(_Frozen):
+    """A client's key, known only by its hash."""
+
+    sha256: Sha256
+    tenant: Name = "default"
+    priority: int = 0
+    slo_class: Name = "default"
+
+
+class GatewayConfig(_Frozen):
+    """Where the gateway listens and whom it lets in."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    policy: str = "least_outstanding"
+    api_keys: tuple[ApiKey, ...] = ()
+    admin_key_sha256: Sha256 | None = None
+    keep_timelines: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+
+    @model_validator(mode="after")
+    def _no_open_door(self) -> GatewayConfig:
+        if self.host not in LOOPBACK_HOSTS and not self.api_keys:
+            raise ValueError("host is reachable from the network, so api_keys must hold at least one key")
+        return self
+
+
+class FleetConfig(_Frozen):
+    """A fleet file."""
+
+    version: Literal[1] = 1
+    name: Name = "local"
+    model: str = DEMO_MODEL
+    first_engine_port: Port = 8100
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = (Pool(),)
+    gateway: GatewayConfig = GatewayConfig()
+
+    @model_validator(mode="after")
+    def _distinct_pools(self) -> FleetConfig:
+        names = [pool.name for pool in self.pools]
+        if len(set(names)) != len(names):
+            raise ValueError("each pool needs a name of its own")
+        return self
+
+
+class WorkerConfig(_Frozen):
+    """An engine as the gateway is told of it."""
+
+    name: str
+    url: str
+    model: str
+    role: Role = Role.MIXED
+    pool: str = "default"
+    steps_url: str | None = None
+
+
+class GatewayFile(_Frozen):
+    """What a gateway process is started with."""
+
+    version: Literal[1] = 1
+    gateway: GatewayConfig
+    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1)]
+
+
+def load_fleet(path: Path) -> FleetConfig:
+    """Read a fleet file."""
+    return _validated(FleetConfig, _read_yaml(path), str(path))
+
+
+def load_gateway_file(path: Path) -> GatewayFile:
+    """Read what a gateway process is started with."""
+    return _validated(GatewayFile, _read_yaml(path), str(path))
+
+
+def phasewise_home(environ: Mapping[str, str]) -> Path:
+    """Where engines, models and run files live."""
+    if explicit := environ.get("PHASEWISE_HOME"):
+        return Path(explicit).expanduser().resolve()
+    data = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "phasewise"
+
+
+def byte_size(text: str) -> int:
+    """`1GiB` as bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(MiB|GiB)", text)
+    if match is None:
+        raise ConfigError(f"{text!r} is not a size", hint="write it as 512MiB or 1.5GiB")
+    return int(float(match[1]) * {"MiB": 2**20, "GiB": 2**30}[match[2]])
+
+
+def _read_yaml(path: Path) -> object:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="check the path") from error
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}", hint="see docs/reference/fleet-file.md") from error
+
+
+def _validated(kind: type[_Model], data: object, where: str) -> _Model:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_describe(error, where), hint="see docs/reference/fleet-file.md") from error
+
+
+def _describe(error: ValidationError, where: str) -> str:
+    lines = []
+    for problem in error.errors(include_url=False, include_context=False):
+        key = ".".join(str(part) for part in problem["loc"]) or "the file"
+        accepted = problem["msg"].removeprefix("Value error, ")
+        value = "" if problem["type"] in {"missing", "value_error"} else f" is {problem['input']!r}"
+        lines.append(f"{where}: {key}{value}: {accepted}")
+    return "\n".join(lines)
