@@ -95,7 +95,7 @@ class Timeline:
 
     The start is the *intended* arrival: when the load generator meant to send, or when the gateway had read
     the request's head. `content_times_s` holds one offset per chunk that carried content; tokens are counted
-    apart, because chunks are not tokens.
+    apart, because chunks are not tokens. `prefix_marks` tell equal beginnings of prompts (prefix_marks.py).
     """
 
     request_id: str
@@ -113,6 +113,7 @@ class Timeline:
     tenant: str = "default"
     slo_class: str = "default"
     reason: str | None = None
+    prefix_marks: tuple[str, ...] = ()
     version: int = field(default=TIMELINE_VERSION)
 
     @property

@@ -63,6 +63,8 @@ def to_record(timeline: Timeline) -> Record:
     for key, name in _OPTIONAL.items():
         if (value := getattr(timeline, name)) is not None:
             record[key] = value
+    if timeline.prefix_marks:
+        record["marks"] = timeline.prefix_marks
     for name, default in _DEFAULTED.items():
         if (value := getattr(timeline, name)) != default:
             record[name] = value
@@ -85,6 +87,7 @@ def from_record(record: Record) -> Timeline:
         attempts=tuple(_attempt(item) for item in record["attempts"]),
         spans=tuple(_span(item) for item in record["spans"]),
         content_times_s=tuple(units * UNIT_S for units in accumulate(record["content"])),
+        prefix_marks=tuple(record.get("marks", ())),
         **{name: record[key] for key, name in _OPTIONAL.items() if key in record},
         **{name: record[name] for name in _DEFAULTED if name in record},
     )

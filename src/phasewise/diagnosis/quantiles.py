@@ -1,0 +1,14 @@
+"""Quantiles by linear interpolation, for everyone who summarises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the values lie; the sequence must not be empty."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

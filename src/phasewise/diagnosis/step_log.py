@@ -1,0 +1,91 @@
+"""Engine steps laid out in time, to be asked what ran when. Fetching steps is left to adapters."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from phasewise.model.steps import EngineStep, FinishedRequest, TimedStep, time_steps
+
+CLOCK_SLACK_S = 0.005
+"""The engine's core and its front end stamp events a few milliseconds apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMoments:
+    """A finished request's milestones on the step record's clock."""
+
+    arrived_unix_s: float
+    queued_unix_s: float
+    scheduled_unix_s: float
+    first_token_unix_s: float
+    last_token_unix_s: float
+
+
+def moments(step: EngineStep, ended: FinishedRequest) -> EngineMoments:
+    """Count back from the step a request ended in."""
+    last_s = step.ended_unix_s
+    first_s = last_s - ended.decode_s
+    scheduled_s = first_s - ended.prefill_s
+    return EngineMoments(
+        arrived_unix_s=last_s - ended.e2e_s,
+        queued_unix_s=scheduled_s - ended.queue_s,
+        scheduled_unix_s=scheduled_s,
+        first_token_unix_s=first_s,
+        last_token_unix_s=last_s,
+    )
+
+
+class StepLog:
+    """The steps of one engine, in order, searchable by time and by request."""
+
+    def __init__(self, steps: Sequence[EngineStep]) -> None:
+        ordered = sorted(steps, key=lambda step: step.seq)
+        self._ended_in = {ended.request_id: (step, ended) for step in ordered for ended in step.finished}
+        self._ends = [step.ended_unix_s for step in ordered]
+        self.steps = self._with_known_starts(time_steps(ordered))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def finished(self, request_id: str) -> tuple[EngineMoments, FinishedRequest] | None:
+        """What the engine knew of a request, if it ended within the log."""
+        found = self._ended_in.get(request_id)
+        return None if found is None else (moments(*found), found[1])
+
+    def ending_between(self, after_s: float, until_s: float) -> tuple[TimedStep, ...]:
+        """Steps that ended in the half-open interval (after, until]."""
+        return self.steps[bisect_right(self._ends, after_s) : bisect_right(self._ends, until_s)]
+
+    def in_flight_at(self, moment_s: float) -> TimedStep | None:
+        """The step that was running at a moment, if its beginning is known to lie before it."""
+        index = bisect_left(self._ends, moment_s)
+        if index == len(self.steps):
+            return None
+        step = self.steps[index]
+        started = step.started_unix_s
+        return step if started is not None and started <= moment_s else None
+
+    def median_decode_step_s(self) -> float | None:
+        """How long a step without prompt tokens usually takes."""
+        durations = [
+            timed.duration_s
+            for timed in self.steps
+            if timed.duration_s is not None and timed.step.prompt_tokens == 0 and timed.step.decode_tokens
+        ]
+        return median(durations) if durations else None
+
+    def _with_known_starts(self, timed: tuple[TimedStep, ...]) -> tuple[TimedStep, ...]:
+        """A step after idleness began when the first request it carried was scheduled."""
+        starts: dict[int, float] = {}
+        for step, ended in self._ended_in.values():
+            scheduled_s = moments(step, ended).scheduled_unix_s
+            index = bisect_right(self._ends, scheduled_s + CLOCK_SLACK_S)
+            if index < len(timed) and timed[index].started_unix_s is None:
+                starts[index] = min(scheduled_s, starts.get(index, scheduled_s))
+        return tuple(
+            replace(item, started_unix_s=starts[index]) if index in starts else item
+            for index, item in enumerate(timed)
+        )
