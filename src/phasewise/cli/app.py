@@ -7,6 +7,7 @@ import sys
 import typer
 
 from phasewise import __version__
+from phasewise.cli import engine, model
 from phasewise.cli.console import fail
 from phasewise.errors import PhasewiseError
 
@@ -17,6 +18,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(engine.app, name="engine")
+app.add_typer(model.app, name="model")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,191 @@
+"""`phasewise engine`: install an engine environment, or say which one would be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from phasewise.cli.console import err, out
+from phasewise.cli.stage_lines import StageLines
+from phasewise.errors import EngineNotInstalled
+from phasewise.fleet.demo_model import DEMO_MODELS, is_fetched, model_folder
+from phasewise.fleet.engine_env import EngineEnvironment, engine_candidates, find_engine, inspect_engine
+from phasewise.fleet.engine_install import (
+    Installation,
+    bundled_plugin_version,
+    detect_device,
+    install,
+    install_plugin,
+)
+from phasewise.fleet.engine_recipe import VERSIONS
+from phasewise.fleet.paths import engine_folder, logs_folder, phasewise_home
+
+app = typer.Typer(
+    help="Install vLLM into an environment of its own, or see which one is used.", no_args_is_help=True
+)
+
+EnginePython = Annotated[
+    Path | None,
+    typer.Option(
+        "--engine-python",
+        metavar="PATH",
+        help="The Python that has vLLM, if you have one already. Also PHASEWISE_ENGINE_PYTHON.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+def current_engine(engine_python: Path | None = None) -> EngineEnvironment:
+    """The engine every command uses, by the order given in `phasewise engine check --help`."""
+    home = phasewise_home(os.environ)
+    return find_engine(engine_candidates(engine_python, os.environ, home, Path(sys.executable)))
+
+
+@app.command("install")
+def install_command(
+    path: Annotated[
+        Path | None, typer.Option(help="Folder of the environment. Default: engine/ in the data folder.")
+    ] = None,
+    cuda: Annotated[
+        bool | None,
+        typer.Option("--cuda/--cpu", help="For NVIDIA GPUs or for the CPU. Default: what this machine has."),
+    ] = None,
+    reinstall: Annotated[bool, typer.Option("--reinstall", help="Start from an empty environment.")] = False,
+    plugin_only: Annotated[
+        bool,
+        typer.Option("--plugin-only", help="Only add the step recorder to the vLLM that is there already."),
+    ] = False,
+    engine_python: EnginePython = None,
+    as_json: AsJson = False,
+) -> None:
+    """Install vLLM and the step recorder. Can be run again at any time: what is done is left alone.
+
+    A vLLM that is found elsewhere is used as it is, unless --path or --reinstall asks for one of our own.
+    """
+    started_s = time.monotonic()
+    log = logs_folder(phasewise_home(os.environ)) / "engine-install.log"
+    if plugin_only:
+        environment, changed = _add_plugin(current_engine(engine_python), log), True
+    elif path is None and not reinstall and (existing := _engine_of_others(engine_python)) is not None:
+        environment, changed = existing, False
+    else:
+        environment, changed = _install_own(path, cuda, reinstall, log)
+    if as_json:
+        took_s = round(time.monotonic() - started_s, 1)
+        _print_json(_facts(environment) | {"changed": changed, "took_s": took_s})
+    elif environment.origin:
+        _explain_foreign(environment)
+    else:
+        state = "is installed" if changed else "was complete already"
+        out.print(f"vLLM {environment.vllm_version} for {environment.device} {state}: {environment.python}")
+
+
+def _install_own(
+    path: Path | None, cuda: bool | None, reinstall: bool, log: Path
+) -> tuple[EngineEnvironment, bool]:
+    device = detect_device() if cuda is None else ("cuda" if cuda else "cpu")
+    folder = (path or engine_folder(phasewise_home(os.environ))).expanduser().absolute()
+    err.print(f"vLLM {VERSIONS['vllm']} for {device} into {folder}", soft_wrap=True)
+    installation = Installation(folder, device, log)
+    with StageLines() as progress:
+        changed = install(installation, progress, reinstall=reinstall)
+    environment = inspect_engine(installation.python)
+    if environment is None:
+        raise EngineNotInstalled(f"{installation.python} has no vLLM", hint="run again with --reinstall")
+    return environment, changed
+
+
+def _engine_of_others(engine_python: Path | None) -> EngineEnvironment | None:
+    own = engine_folder(phasewise_home(os.environ))
+    try:
+        environment = current_engine(engine_python)
+    except EngineNotInstalled:
+        return None
+    return None if environment.python.is_relative_to(own) else environment
+
+
+def _add_plugin(environment: EngineEnvironment, log: Path) -> EngineEnvironment:
+    with StageLines() as progress:
+        install_plugin(environment.python, log, progress)
+    return current_engine(environment.python)
+
+
+def _explain_foreign(environment: EngineEnvironment) -> None:
+    out.print(
+        f"vLLM {environment.vllm_version} is used as it is: {environment.python} ({environment.origin})",
+        soft_wrap=True,
+    )
+    if environment.plugin_version is None:
+        out.print(
+            "It has no step recorder. Add it with `phasewise engine install --plugin-only`.", soft_wrap=True
+        )
+
+
+@app.command("check")
+def check_command(engine_python: EnginePython = None, as_json: AsJson = False) -> None:
+    """Say which engine environment is used and what it has. Exit code 1 when there is none.
+
+    Looked at in this order: --engine-python, PHASEWISE_ENGINE_PYTHON, the environment made by
+    `engine install`, the Python that runs phasewise, `vllm` on PATH.
+    """
+    try:
+        environment = current_engine(engine_python)
+    except EngineNotInstalled as error:
+        if not as_json:
+            raise
+        _print_json({"found": False, "error": error.message, "hint": error.hint})
+        raise typer.Exit(1) from None
+    facts = _facts(environment)
+    if as_json:
+        _print_json({"found": True} | facts)
+        return
+    bundled = bundled_plugin_version()
+    rows = {
+        "python": f"{environment.python} ({environment.origin})",
+        "vLLM": environment.vllm_version,
+        "device": environment.device,
+        "step recorder": _recorder_state(environment.plugin_version, bundled),
+        "NIXL": "yes" if environment.nixl else "no: KV cannot move between engines",
+        **{
+            f"model {alias}": found or f"no: run `phasewise model fetch {alias}`"
+            for alias, found in _models().items()
+        },
+    }
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        out.print(f"{name:{width}}  {value}", markup=False, soft_wrap=True)
+
+
+def _recorder_state(installed: str | None, bundled: str) -> str:
+    if installed is None:
+        return "no: steps stay unseen; run `phasewise engine install --plugin-only`"
+    if installed != bundled:
+        return f"{installed}, this phasewise brings {bundled}; run `phasewise engine install --plugin-only`"
+    return installed
+
+
+def _models() -> dict[str, str | None]:
+    home = phasewise_home(os.environ)
+    return {
+        alias: str(model_folder(alias, home)) if is_fetched(alias, home) else None for alias in DEMO_MODELS
+    }
+
+
+def _facts(environment: EngineEnvironment) -> dict[str, Any]:
+    facts = asdict(environment)
+    return facts | {
+        "python": str(environment.python),
+        "bundled_plugin": bundled_plugin_version(),
+        "models": _models(),
+    }
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value))
