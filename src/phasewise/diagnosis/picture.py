@@ -164,7 +164,7 @@ def stream_picture(timelines: Sequence[Timeline], slo: Slo, log: StepLog | None)
 
 
 def _stream_loss_s(timeline: Timeline, slo: Slo, noticed: Sequence[ExplainedStall]) -> float:
-    """Seconds a reader waited beyond the objective: on average over the stream, or in stalls if that is more."""
+    """Seconds a reader waited beyond the objective: over the whole stream, or in stalls if that is more."""
     per_token = tpot_s(timeline)
     tokens = timeline.output_tokens or 0
     average_s = 0.0 if per_token is None else max(0.0, (per_token - slo.tpot_s) * (tokens - 1))
@@ -173,24 +173,25 @@ def _stream_loss_s(timeline: Timeline, slo: Slo, noticed: Sequence[ExplainedStal
 
 
 def _token_parts(streams: Sequence[Timeline], log: StepLog | None) -> tuple[float | None, float | None]:
-    """Mean seconds per token of ordinary steps and of prompt chunks' excess, pooled over the streams."""
+    """Mean seconds per token of ordinary steps and of prompt chunks' excess over the streams."""
     usual_s = log.median_decode_step_s() if log is not None else None
     if log is None or usual_s is None:
         return _reported_token_s(streams), None
-    ordinary_s = excess_s = 0.0
-    per_stream: list[tuple[float, float]] = []
-    for timeline in streams:
-        begin_s = timeline.started_unix_s + timeline.content_times_s[0]
-        end_s = timeline.started_unix_s + timeline.content_times_s[-1]
-        ordinary_s = excess_s = 0.0
-        for timed in log.ending_between(begin_s, end_s):
-            duration_s = timed.duration_s or usual_s
-            over_s = max(0.0, duration_s - usual_s) if timed.step.prompt_tokens else 0.0
-            excess_s += over_s
-            ordinary_s += duration_s - over_s
-        tokens = (timeline.output_tokens or 2) - 1
-        per_stream.append((ordinary_s / tokens, excess_s / tokens))
+    per_stream = [_stream_token_parts(timeline, log, usual_s) for timeline in streams]
     return fmean(item[0] for item in per_stream), fmean(item[1] for item in per_stream)
+
+
+def _stream_token_parts(timeline: Timeline, log: StepLog, usual_s: float) -> tuple[float, float]:
+    begin_s = timeline.started_unix_s + timeline.content_times_s[0]
+    end_s = timeline.started_unix_s + timeline.content_times_s[-1]
+    ordinary_s = excess_s = 0.0
+    for timed in log.ending_between(begin_s, end_s):
+        duration_s = timed.duration_s or usual_s
+        over_s = max(0.0, duration_s - usual_s) if timed.step.prompt_tokens else 0.0
+        excess_s += over_s
+        ordinary_s += duration_s - over_s
+    tokens = (timeline.output_tokens or 2) - 1
+    return ordinary_s / tokens, excess_s / tokens
 
 
 def _reported_token_s(streams: Sequence[Timeline]) -> float | None:
