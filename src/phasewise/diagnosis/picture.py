@@ -6,7 +6,7 @@ What a number could not be known from stays None.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -26,6 +26,21 @@ from phasewise.model.timeline import Outcome, Part, Source, Timeline
 
 NOTICED_STALL_TOKENS = 10
 """A stall that swallows the time of this many tokens is one a reader notices."""
+
+
+Logs = Mapping[str, StepLog]
+"""The step record of each worker that has one, by the worker's name."""
+
+
+def worker_name(timeline: Timeline) -> str:
+    """The worker that served the request; empty if none did."""
+    serving = timeline.serving_attempt
+    return serving.worker.name if serving is not None else ""
+
+
+def log_of(timeline: Timeline, logs: Logs) -> StepLog | None:
+    """The step record of the worker that served the request."""
+    return logs.get(worker_name(timeline))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +147,20 @@ def _mean_parts(breakdowns: Sequence[TtftBreakdown]) -> tuple[PartTime, ...]:
     return tuple(PartTime(part, source, total / len(breakdowns)) for (part, source), total in ranked)
 
 
-def stream_picture(timelines: Sequence[Timeline], slo: Slo, log: StepLog | None) -> StreamPicture | None:
+def stream_picture(timelines: Sequence[Timeline], slo: Slo, logs: Logs) -> StreamPicture | None:
     """How these requests streamed, or None when no stream had two tokens."""
     streams = [timeline for timeline in timelines if tpot_s(timeline) is not None]
     if not streams:
         return None
     per_token = [value for value in map(tpot_s, streams) if value is not None]
     gaps = [gap for timeline in streams for gap in chunk_gaps_s(timeline)]
-    stalls = tuple(found for timeline in streams for found in explain_stalls(timeline, log))
+    stalls = tuple(
+        found for timeline in streams for found in explain_stalls(timeline, log_of(timeline, logs))
+    )
     noticed_s = NOTICED_STALL_TOKENS * slo.tpot_s
     noticed = tuple(found for found in stalls if found.stall.duration_s >= noticed_s)
     losses = [_stream_loss_s(timeline, slo, noticed) for timeline in streams]
-    step_s, chunk_s = _token_parts(streams, log)
+    step_s, chunk_s = _token_parts(streams, logs)
     mean_s = fmean(per_token)
     return StreamPicture(
         streams=len(streams),
@@ -172,13 +189,18 @@ def _stream_loss_s(timeline: Timeline, slo: Slo, noticed: Sequence[ExplainedStal
     return max(average_s, stalled_s)
 
 
-def _token_parts(streams: Sequence[Timeline], log: StepLog | None) -> tuple[float | None, float | None]:
+def _token_parts(streams: Sequence[Timeline], logs: Logs) -> tuple[float | None, float | None]:
     """Mean seconds per token of ordinary steps and of prompt chunks' excess over the streams."""
-    usual_s = log.median_decode_step_s() if log is not None else None
-    if log is None or usual_s is None:
+    usual_s = {name: log.median_decode_step_s() for name, log in logs.items()}
+    recorded = [
+        _stream_token_parts(timeline, log, usual)
+        for timeline in streams
+        if (log := log_of(timeline, logs)) is not None
+        and (usual := usual_s[worker_name(timeline)]) is not None
+    ]
+    if not recorded:
         return _reported_token_s(streams), None
-    per_stream = [_stream_token_parts(timeline, log, usual_s) for timeline in streams]
-    return fmean(item[0] for item in per_stream), fmean(item[1] for item in per_stream)
+    return fmean(item[0] for item in recorded), fmean(item[1] for item in recorded)
 
 
 def _stream_token_parts(timeline: Timeline, log: StepLog, usual_s: float) -> tuple[float, float]:
@@ -205,13 +227,13 @@ def _reported_token_s(streams: Sequence[Timeline]) -> float | None:
     return fmean(reported) if reported else None
 
 
-def workload_shape(timelines: Sequence[Timeline], log: StepLog | None, window_s: float) -> WorkloadShape:
+def workload_shape(timelines: Sequence[Timeline], logs: Logs, window_s: float) -> WorkloadShape:
     """What the traffic looked like, from the requests themselves."""
     prompts = [float(it.prompt_tokens) for it in timelines if it.prompt_tokens is not None]
     outputs = [float(it.output_tokens) for it in timelines if it.output_tokens is not None]
     counted = [it for it in timelines if it.prompt_tokens and it.cached_tokens is not None]
     cached = sum(it.cached_tokens or 0 for it in counted)
-    steps = [timed.step for timed in log.steps] if log is not None else []
+    steps = [timed.step for log in logs.values() for timed in log.steps]
     return WorkloadShape(
         requests=len(timelines),
         rate_per_s=len(timelines) / window_s if window_s > 0 else None,

@@ -1,0 +1,180 @@
+"""The picture that an engine's counters alone can give: means and bucketed quantiles, no single request.
+
+This is what a stock vLLM offers. Reading /metrics is left to adapters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from phasewise.diagnosis.attribution import ExplainedStall, StallCause
+from phasewise.diagnosis.picture import (
+    NOTICED_STALL_TOKENS,
+    Picture,
+    StartPicture,
+    StreamPicture,
+    WorkloadShape,
+)
+from phasewise.model.latency import PartTime, Stall
+from phasewise.model.slo import Slo
+from phasewise.model.timeline import Part, Source
+
+COUNTERS = "engine counters"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A histogram's window: how many, their mean, two quantiles, the share over the objective, the top."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    over_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCounters:
+    """What an engine counted in a window; None where it does not say."""
+
+    window_s: float
+    ttft: Spread | None
+    queue: Spread | None
+    prefill: Spread | None
+    itl: Spread | None
+    tpot: Spread | None
+    prompt_tokens: Spread | None
+    output_tokens: Spread | None
+    prefix_queries: float | None
+    prefix_hits: float | None
+    running: float | None
+    waiting: float | None
+    kv_usage: float | None
+    preemptions: float | None
+    prefix_cache_on: bool | None
+
+
+def counter_picture(counters: EngineCounters, slo: Slo, not_known: tuple[str, ...] = ()) -> Picture:
+    """The picture of the window as far as counters go."""
+    finished = counters.ttft.count if counters.ttft is not None else 0
+    return Picture(
+        window_s=counters.window_s,
+        seen_by=COUNTERS,
+        start=_start(counters, slo),
+        stream=_stream(counters, slo),
+        workload=counter_workload(counters),
+        outcomes=(("started", finished),) if finished else (),
+        not_known=not_known,
+    )
+
+
+def _start(counters: EngineCounters, slo: Slo) -> StartPicture | None:
+    ttft = counters.ttft
+    if ttft is None or ttft.count == 0:
+        return None
+    parts = mean_parts(counters)
+    over_s = max(0.0, ttft.p90 - slo.ttft_s)
+    late = round(ttft.count * ttft.over_share)
+    return StartPicture(
+        requests=ttft.count,
+        ttft_mean_s=ttft.mean,
+        ttft_p50_s=ttft.p50,
+        ttft_p90_s=ttft.p90,
+        parts=parts,
+        residual_s=ttft.mean - sum(entry.seconds for entry in parts),
+        residual_share_p50=None,
+        late=late,
+        lost_s=late * over_s,
+    )
+
+
+def mean_parts(counters: EngineCounters) -> tuple[PartTime, ...]:
+    """Mean engine queue and prefill over the window."""
+    spreads = ((Part.ENGINE_QUEUE, counters.queue), (Part.PREFILL, counters.prefill))
+    return tuple(
+        PartTime(part, Source.ENGINE_REPORT, spread.mean) for part, spread in spreads if spread is not None
+    )
+
+
+def _stream(counters: EngineCounters, slo: Slo) -> StreamPicture | None:
+    tpot, itl = counters.tpot, counters.itl
+    if tpot is None or tpot.count == 0:
+        return None
+    tokens = counters.output_tokens.mean if counters.output_tokens is not None else 1.0
+    slow = round(tpot.count * tpot.over_share)
+    slow_s = slow * max(0.0, tpot.p90 - slo.tpot_s) * max(0.0, tokens - 1)
+    stalls = _stalls(itl, slo)
+    stall_s = sum(found.stall.excess_s for found in stalls)
+    return StreamPicture(
+        streams=tpot.count,
+        tpot_mean_s=tpot.mean,
+        tpot_p50_s=tpot.p50,
+        tpot_p90_s=tpot.p90,
+        gap_p50_s=itl.p50 if itl is not None else None,
+        gap_p99_s=itl.p99 if itl is not None else None,
+        gap_max_s=None,
+        step_s=itl.p50 if itl is not None else None,
+        chunk_excess_s=None,
+        residual_s=None,
+        slow=max(slow, min(len(stalls), tpot.count)),
+        lost_s=max(slow_s, stall_s),
+        stall_lost_s=stall_s,
+        stalls=stalls,
+    )
+
+
+def _stalls(itl: Spread | None, slo: Slo) -> tuple[ExplainedStall, ...]:
+    """The slowest hundredth of gaps, where a reader would notice them; what caused them cannot be known."""
+    noticed_s = NOTICED_STALL_TOKENS * slo.tpot_s
+    if itl is None or itl.p99 < noticed_s:
+        return ()
+    stall = Stall(start_s=0.0, duration_s=itl.p99, median_gap_s=itl.p50)
+    return (ExplainedStall("", stall, StallCause.UNKNOWN),) * max(1, round(itl.count * 0.01))
+
+
+def counter_workload(counters: EngineCounters) -> WorkloadShape:
+    """The workload as counters tell it."""
+    prompt, output = counters.prompt_tokens, counters.output_tokens
+    requests = counters.ttft.count if counters.ttft is not None else 0
+    hits, queries = counters.prefix_hits, counters.prefix_queries
+    return WorkloadShape(
+        requests=requests,
+        rate_per_s=requests / counters.window_s if counters.window_s > 0 else None,
+        prompt_p50_tokens=prompt.p50 if prompt is not None else None,
+        prompt_p90_tokens=prompt.p90 if prompt is not None else None,
+        output_p50_tokens=output.p50 if output is not None else None,
+        output_p90_tokens=output.p90 if output is not None else None,
+        cached_share=hits / queries if hits is not None and queries else None,
+        shared_share=None,
+        running_mean=counters.running,
+        waiting_max=None if counters.waiting is None else int(counters.waiting),
+        kv_usage_max=counters.kv_usage,
+        preemptions=None if counters.preemptions is None else int(counters.preemptions),
+        prefix_cache_on=counters.prefix_cache_on,
+    )
+
+
+def with_counters(picture: Picture, counters: EngineCounters) -> Picture:
+    """A picture of single requests, completed by what only the engine's counters know."""
+    workload = replace(
+        picture.workload,
+        prefix_cache_on=counters.prefix_cache_on,
+        kv_usage_max=picture.workload.kv_usage_max or counters.kv_usage,
+        cached_share=_first_known(picture.workload.cached_share, counter_workload(counters).cached_share),
+    )
+    return replace(picture, workload=workload, start=_start_with_means(picture.start, counters))
+
+
+def _first_known(known: float | None, other: float | None) -> float | None:
+    return other if known is None else known
+
+
+def _start_with_means(start: StartPicture | None, counters: EngineCounters) -> StartPicture | None:
+    """Where replies carried no timings, the window's mean queue and prefill stand in for them."""
+    engine_parts = {Part.ENGINE_QUEUE, Part.PREFILL}
+    if start is None or any(entry.part in engine_parts for entry in start.parts):
+        return start
+    parts = start.parts + mean_parts(counters)
+    residual_s = start.ttft_mean_s - sum(entry.seconds for entry in parts)
+    return replace(start, parts=parts, residual_s=residual_s, residual_share_p50=None)

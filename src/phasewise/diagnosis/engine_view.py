@@ -1,0 +1,65 @@
+"""Timelines as an engine alone can tell them, rebuilt from its step record: no client, no network.
+
+They serve where a recorder runs but no gateway stands before the engine. Requests that have not ended are
+not in the record; whoever shows these says so.
+"""
+
+from __future__ import annotations
+
+from phasewise.diagnosis.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
+from phasewise.model.steps import FinishedRequest
+from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
+from phasewise.model.worker import WorkerRef
+
+
+def timelines_from_steps(log: StepLog, worker: str, model: str) -> tuple[Timeline, ...]:
+    """One timeline per request that ended within the log."""
+    ids = [ended.request_id for timed in log.steps for ended in timed.step.finished]
+    found = ((request_id, log.finished(request_id)) for request_id in ids)
+    return tuple(
+        _timeline(request_id, *seen, log, worker, model) for request_id, seen in found if seen is not None
+    )
+
+
+def _timeline(
+    request_id: str, seen: EngineMoments, ended: FinishedRequest, log: StepLog, worker: str, model: str
+) -> Timeline:
+    origin_s = seen.arrived_unix_s
+    end_s = seen.last_token_unix_s - origin_s
+    outcome = Outcome.CANCELLED if ended.reason == "abort" else Outcome.SUCCEEDED
+    spans = (
+        Span(Part.ENGINE_QUEUE, Source.STEP_RECORD, ended.queue_s, seen.queued_unix_s - origin_s),
+        Span(Part.PREFILL, Source.STEP_RECORD, ended.prefill_s, seen.scheduled_unix_s - origin_s),
+        Span(Part.DECODE, Source.STEP_RECORD, ended.decode_s, seen.first_token_unix_s - origin_s),
+    )
+    attempt = Attempt(
+        AttemptKind.LOCAL,
+        WorkerRef(worker, ""),
+        0.0,
+        end_s,
+        outcome,
+        engine_request_id=request_id,
+        spans=spans,
+    )
+    return Timeline(
+        request_id=request_id,
+        started_unix_s=origin_s,
+        model=model,
+        outcome=outcome,
+        ended_s=end_s,
+        attempts=(attempt,),
+        content_times_s=_token_times_s(seen, ended, log),
+        prompt_tokens=ended.prompt_tokens,
+        cached_tokens=ended.cached_tokens,
+        output_tokens=ended.output_tokens,
+        finish_reason=ended.reason,
+    )
+
+
+def _token_times_s(seen: EngineMoments, ended: FinishedRequest, log: StepLog) -> tuple[float, ...]:
+    """A running request gets tokens at the end of each step."""
+    if ended.output_tokens < 1:
+        return ()
+    origin_s = seen.arrived_unix_s
+    steps = log.ending_between(seen.first_token_unix_s + CLOCK_SLACK_S, seen.last_token_unix_s)
+    return (seen.first_token_unix_s - origin_s, *(timed.step.ended_unix_s - origin_s for timed in steps))
