@@ -1,0 +1,66 @@
+"""Four kinds of traffic in one table, sized to fit a context of 8,192 tokens.
+
+They are round figures after published traces' shapes, made to differ in which phase they load; replaying a
+trace of one's own is left to others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from phasewise.workload.lengths import Lengths
+
+
+class PresetName(StrEnum):
+    """The kinds of traffic that can be asked for by name."""
+
+    CHAT = "chat"
+    RAG = "rag"
+    CODEGEN = "codegen"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a kind of traffic.
+
+    `shared_prefix_tokens` is the system prompt that `shared_share` of the requests begin with; it counts as
+    part of the prompt's length.
+    """
+
+    about: str
+    prompt: Lengths
+    output: Lengths
+    shared_prefix_tokens: int = 0
+    shared_share: float = 0.0
+
+
+PRESETS = {
+    PresetName.CHAT: Shape(
+        about="People in a conversation: short prompts behind a system prompt, answers read while they come.",
+        prompt=Lengths(median_tokens=320, spread=0.7, low_tokens=48, high_tokens=2048),
+        output=Lengths(median_tokens=128, spread=0.6, low_tokens=16, high_tokens=512),
+        shared_prefix_tokens=128,
+        shared_share=0.8,
+    ),
+    PresetName.RAG: Shape(
+        about="Questions over retrieved passages: long prompts that differ, brief answers; prefill decides.",
+        prompt=Lengths(median_tokens=2400, spread=0.4, low_tokens=768, high_tokens=6144),
+        output=Lengths(median_tokens=96, spread=0.5, low_tokens=16, high_tokens=384),
+        shared_prefix_tokens=256,
+        shared_share=1.0,
+    ),
+    PresetName.CODEGEN: Shape(
+        about="An editor that sends files and gets functions back: both phases carry weight.",
+        prompt=Lengths(median_tokens=1200, spread=0.6, low_tokens=128, high_tokens=5120),
+        output=Lengths(median_tokens=320, spread=0.6, low_tokens=32, high_tokens=1536),
+        shared_prefix_tokens=512,
+        shared_share=0.5,
+    ),
+    PresetName.BATCH: Shape(
+        about="Documents worked off overnight: nothing shared, steady lengths, only throughput counts.",
+        prompt=Lengths(median_tokens=768, spread=0.3, low_tokens=256, high_tokens=2048),
+        output=Lengths(median_tokens=256, spread=0.3, low_tokens=64, high_tokens=768),
+    ),
+}

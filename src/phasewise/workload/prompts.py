@@ -1,0 +1,63 @@
+"""Prompts of about so many tokens, as English-like words drawn at random.
+
+A text's first words are drawn too, so no two texts share a prefix that a cache could use, unless the prefix
+is given. Only an engine's tokenizer knows the exact length: it is asked elsewhere, and `resized` obeys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+# Common words that usual tokenizers keep whole: with the space before it, each is one token.
+WORDS = tuple(
+    """
+    the of and to in is was for on that with as are at by from this which have had not but were they one all
+    been their more when who will no if out so up about into than them can only other time new some could
+    these two may first then do any like my now over such our man even most made after also did many off
+    before must well back through years much where your way down should because long each just state people
+    those how too little good make world very year still see own work men day get here between both under
+    never same another know while last might us great old come since against go came right used take three
+    place use house without small found home part once general school high upon number city night water
+    light road river hand eye face room door side book line end order form case group point plan course
+    system program question government company interest power change service money business history study
+    field class table music paper story letter word body voice heart child mother father friend student
+    teacher doctor north south east west summer winter spring morning evening week month hour minute land
+    country street town island mountain tree garden bird horse fish stone iron gold silver glass wood fire
+    wind rain snow cold warm strong dark young early late clear true free full open short large human local
+    national public social common simple special single possible certain natural final
+    """.split()  # noqa: SIM905 - a list of 255 strings reads worse
+)
+TEMPLATE_TOKENS = 12
+"""What a chat template usually adds around one user's message; a guess until a tokenizer is asked."""
+
+Role = Literal["system", "user"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+def write_text(tokens: int, rng: Random) -> str:
+    """Words that come to about `tokens` tokens."""
+    return " ".join(rng.choices(WORDS, k=max(tokens, 1)))
+
+
+def resized(text: str, by_tokens: int, rng: Random) -> str:
+    """The text with words added to, or taken from, its end; one word always stays."""
+    if by_tokens > 0:
+        return f"{text} {write_text(by_tokens, rng)}"
+    words = text.split(" ")
+    return " ".join(words[: max(len(words) + by_tokens, 1)])
+
+
+def write_messages(prompt_tokens: int, shared_prefix: str | None, rng: Random) -> tuple[Message, ...]:
+    """A conversation of about `prompt_tokens` tokens in all, with a given system prompt or none."""
+    shared_tokens = 0 if shared_prefix is None else len(shared_prefix.split(" "))
+    user = Message("user", write_text(prompt_tokens - shared_tokens - TEMPLATE_TOKENS, rng))
+    return (user,) if shared_prefix is None else (Message("system", shared_prefix), user)
