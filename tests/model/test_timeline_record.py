@@ -1,0 +1,55 @@
+"""Records keep what matters, stay small, and refuse versions they do not know."""
+
+import pytest
+from hypothesis import given
+
+from phasewise.errors import ConfigError
+from phasewise.model.timeline import Part, Source
+from phasewise.model.timeline_record import UNIT_S, decode, encode, from_record, to_record
+from tests.builders import make_span, make_timeline
+from tests.strategies import timelines
+
+
+@given(timelines)
+def test_a_record_keeps_times_to_half_a_unit_and_the_rest_exactly(timeline):
+    again = decode(encode(timeline))
+    assert to_record(again) == to_record(timeline)
+    for kept, given_s in zip(again.content_times_s, timeline.content_times_s, strict=True):
+        assert abs(kept - given_s) <= UNIT_S / 2 + 1e-9
+    assert again.prompt_tokens == timeline.prompt_tokens
+    assert again.output_tokens == timeline.output_tokens
+    assert again.prefix_marks == timeline.prefix_marks
+
+
+@given(timelines)
+def test_an_unknown_count_stays_unknown(timeline):
+    again = decode(encode(timeline))
+    for name in ("prompt_tokens", "cached_tokens", "output_tokens", "finish_reason"):
+        assert (getattr(again, name) is None) == (getattr(timeline, name) is None)
+
+
+def test_a_timeline_of_200_tokens_is_under_2_kb():
+    times = tuple(0.412345 + 0.0671234 * index for index in range(200))
+    engine = [
+        make_span(Part.ENGINE_QUEUE, 0.01),
+        make_span(Part.STEP_IN_FLIGHT, 0.05, Source.STEP_RECORD, start_s=0.01),
+        make_span(Part.PREFILL, 0.3, Source.STEP_RECORD, start_s=0.06),
+        make_span(Part.PREFILL_OTHERS, 0.04, Source.STEP_RECORD),
+        make_span(Part.DECODE, 13.4),
+    ]
+    timeline = make_timeline(
+        times,
+        request_id="0123456789abcdef0123456789abcdef",
+        spans=[make_span(Part.GATEWAY_WAIT, 0.001, Source.GATEWAY_CLOCK, start_s=0.0)],
+        engine_spans=engine,
+        finish_reason="length",
+        prefix_marks=("0123456789",) * 3,
+    )
+    assert len(encode(timeline)) < 2048
+
+
+def test_a_record_of_another_version_is_refused_with_a_hint():
+    record = to_record(make_timeline())
+    with pytest.raises(ConfigError, match="version 99") as caught:
+        from_record({**record, "v": 99})
+    assert caught.value.hint
