@@ -1,0 +1,130 @@
+"""Evidence from a live window, put together into the picture that the verdict reads.
+
+Gathering it is watch.py's and probe.py's; the rules stand in diagnosis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from phasewise.adapters.vllm_metrics import Histogram, MetricsDelta
+from phasewise.diagnosis.attribution import attribute
+from phasewise.diagnosis.counter_picture import (
+    EngineCounters,
+    Spread,
+    counter_picture,
+    with_counters,
+)
+from phasewise.diagnosis.picture import (
+    Picture,
+    log_of,
+    outcome_counts,
+    start_picture,
+    stream_picture,
+    workload_shape,
+)
+from phasewise.diagnosis.step_log import StepLog
+from phasewise.model.slo import Slo
+from phasewise.model.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was gathered in a window. `seen_by` says whose timelines these are."""
+
+    window_s: float
+    seen_by: str
+    timelines: tuple[Timeline, ...]
+    logs: Mapping[str, StepLog]
+    metrics: tuple[MetricsDelta, ...]
+    not_known: tuple[str, ...]
+
+
+def picture_of(evidence: Evidence, slo: Slo) -> Picture:
+    """The picture from single requests where there are any, from counters where there are none."""
+    counters = engine_counters(evidence.metrics, evidence.window_s, slo)
+    if not evidence.timelines:
+        return counter_picture(counters, slo, evidence.not_known)
+    timelines = explained(evidence)
+    picture = Picture(
+        window_s=evidence.window_s,
+        seen_by=evidence.seen_by,
+        start=start_picture(timelines, slo),
+        stream=stream_picture(timelines, slo, evidence.logs),
+        workload=workload_shape(timelines, evidence.logs, evidence.window_s),
+        outcomes=outcome_counts(timelines),
+        not_known=evidence.not_known,
+    )
+    return with_counters(picture, counters)
+
+
+def explained(evidence: Evidence) -> tuple[Timeline, ...]:
+    """The timelines with what the step records add to them."""
+    return tuple(
+        timeline if (log := log_of(timeline, evidence.logs)) is None else attribute(timeline, log)
+        for timeline in evidence.timelines
+    )
+
+
+def engine_counters(deltas: Sequence[MetricsDelta], window_s: float, slo: Slo) -> EngineCounters:
+    """The engines' counters over the window, summed over engines."""
+    return EngineCounters(
+        window_s=window_s,
+        ttft=_spread(deltas, "time_to_first_token_seconds", slo.ttft_s),
+        queue=_spread(deltas, "request_queue_time_seconds"),
+        prefill=_spread(deltas, "request_prefill_time_seconds"),
+        itl=_spread(deltas, "inter_token_latency_seconds"),
+        tpot=_spread(deltas, "request_time_per_output_token_seconds", slo.tpot_s),
+        prompt_tokens=_spread(deltas, "request_prompt_tokens"),
+        output_tokens=_spread(deltas, "request_generation_tokens"),
+        prefix_queries=_sum([delta.counter("prefix_cache_queries_total") for delta in deltas]),
+        prefix_hits=_sum([delta.counter("prefix_cache_hits_total") for delta in deltas]),
+        running=_sum([delta.after.gauge("num_requests_running") for delta in deltas]),
+        waiting=_sum([delta.after.gauge("num_requests_waiting") for delta in deltas]),
+        kv_usage=max(
+            (use for delta in deltas if (use := delta.after.gauge("kv_cache_usage_perc")) is not None),
+            default=None,
+        ),
+        preemptions=_sum([delta.counter("num_preemptions_total") for delta in deltas]),
+        prefix_cache_on=_prefix_cache_on(deltas),
+    )
+
+
+def _spread(deltas: Sequence[MetricsDelta], name: str, bound: float | None = None) -> Spread | None:
+    seen: Histogram | None = None
+    for delta in deltas:
+        found = delta.histogram(name)
+        if found is not None:
+            seen = found if seen is None else seen.plus(found)
+    if seen is None or seen.mean is None:
+        return None
+    p50, p90, p99 = (
+        estimate.value if (estimate := seen.quantile(share)) else seen.mean for share in (0.5, 0.9, 0.99)
+    )
+    over = 0.0 if bound is None else share_over(seen, bound)
+    return Spread(round(seen.count), seen.mean, p50, p90, p99, over)
+
+
+def share_over(seen: Histogram, bound: float) -> float:
+    """The share of observations above a bound, assuming an even spread inside the bucket that holds it."""
+    low_bound = low_count = 0.0
+    for high_bound, high_count in seen.buckets:
+        if high_bound >= bound:
+            width = high_bound - low_bound
+            part = (bound - low_bound) / width if 0 < width < float("inf") else 0.0
+            below = low_count + (high_count - low_count) * part
+            return max(0.0, 1.0 - below / seen.count) if seen.count else 0.0
+        low_bound, low_count = high_bound, high_count
+    return 0.0
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _prefix_cache_on(deltas: Sequence[MetricsDelta]) -> bool | None:
+    said = [delta.after.infos.get("cache_config_info", {}).get("enable_prefix_caching") for delta in deltas]
+    known = [value == "True" for value in said if value is not None]
+    return all(known) if known else None

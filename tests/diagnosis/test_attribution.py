@@ -1,0 +1,112 @@
+"""Steps explain prefills and stalls: whose tokens, which steps."""
+
+import pytest
+
+from phasewise.diagnosis.attribution import StallCause, attribute, explain_stalls
+from phasewise.diagnosis.step_log import StepLog
+from phasewise.model.latency import ttft_breakdown
+from phasewise.model.timeline import Part, Source
+from tests.builders import make_finished, make_span, make_step, make_timeline
+
+
+def test_a_prefill_is_split_by_whose_tokens_its_steps_carried():
+    """100 own tokens and 300 of others in one step of 0.4 s: a quarter of it is ours."""
+    ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
+    log = StepLog(
+        [
+            make_step(1, 0.0, running=2),
+            make_step(2, 0.4, prompt=300, decode=100),
+            make_step(3, 0.5),
+            make_step(4, 0.6, finished=[ended]),
+        ]
+    )
+    engine = [make_span(Part.ENGINE_QUEUE, 0.0), make_span(Part.PREFILL, 0.4), make_span(Part.DECODE, 0.2)]
+    found = ttft_breakdown(attribute(make_timeline((0.41, 0.51, 0.61), engine_spans=engine), log))
+    assert found.seconds(Part.PREFILL) == pytest.approx(0.1)
+    assert found.seconds(Part.PREFILL_OTHERS) == pytest.approx(0.3)
+    assert found.residual_s == pytest.approx(0.01)
+
+
+def test_a_prefill_alone_in_its_steps_is_all_its_own():
+    ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
+    log = StepLog([make_step(1, 0.4, prompt=100, decode=0), make_step(2, 0.6, finished=[ended])])
+    found = ttft_breakdown(attribute(make_timeline((0.4, 0.5, 0.6)), log))
+    assert found.seconds(Part.PREFILL) == pytest.approx(0.4)
+    assert found.seconds(Part.PREFILL_OTHERS) is None
+
+
+def test_waiting_for_the_running_step_is_seen():
+    """The request reaches the engine 0.1 s into a step of 0.5 s and is taken in when that ends."""
+    ended = make_finished(queue_s=0.0, prefill_s=0.3, decode_s=0.1, e2e_s=0.8)
+    log = StepLog(
+        [
+            make_step(1, -0.1, running=1),
+            make_step(2, 0.4, running=2, decode=1),
+            make_step(3, 0.7, prompt=100, decode=1),
+            make_step(4, 0.8, finished=[ended]),
+        ]
+    )
+    found = ttft_breakdown(attribute(make_timeline((0.7, 0.75, 0.8)), log))
+    assert found.seconds(Part.STEP_IN_FLIGHT) == pytest.approx(0.4)
+    assert abs(found.residual_s) < 0.01
+
+
+def test_without_engine_timings_the_record_stands_in():
+    ended = make_finished(queue_s=0.1, prefill_s=0.3, decode_s=0.2, e2e_s=0.6)
+    log = StepLog([make_step(1, 0.4, prompt=100, decode=0), make_step(2, 0.6, finished=[ended])])
+    timeline = attribute(make_timeline((0.4, 0.5, 0.6), prompt_tokens=None, cached_tokens=None), log)
+    assert timeline.prompt_tokens == 100
+    sources = {span.source for span in timeline.serving_attempt.spans}
+    assert sources == {Source.STEP_RECORD}
+
+
+def test_attributing_twice_changes_nothing():
+    ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
+    log = StepLog([make_step(1, 0.4, prompt=300), make_step(2, 0.6, finished=[ended])])
+    once = attribute(make_timeline((0.4, 0.5, 0.6)), log)
+    twice = attribute(once, log)
+    assert ttft_breakdown(twice).parts == ttft_breakdown(once).parts
+
+
+def test_a_request_the_engine_does_not_know_is_left_as_it_is():
+    timeline = make_timeline()
+    assert attribute(timeline, StepLog([make_step(1, 0.4)])) is timeline
+
+
+def stalled_stream():
+    """Tokens every 0.1 s, then nothing from 0.5 to 3.2 s."""
+    return make_timeline((0.1, 0.2, 0.3, 0.4, 0.5, 3.2, 3.3, 3.4))
+
+
+def log_around_the_stall(**during):
+    quiet = [make_step(index, 0.1 * index) for index in range(1, 6)]
+    after = [make_step(index + 1, 2.6 + 0.1 * index) for index in range(7, 9)]
+    return StepLog([*quiet, make_step(6, 3.2, **during), *after])
+
+
+def test_a_stall_is_laid_to_the_step_that_carried_a_prompt():
+    (found,) = explain_stalls(stalled_stream(), log_around_the_stall(prompt=2047, decode=1))
+    assert found.cause is StallCause.PREFILL_CHUNK
+    assert [timed.step.seq for timed in found.steps] == [6]
+    assert found.steps[0].duration_s == pytest.approx(2.7)
+
+
+def test_a_stall_with_a_preemption_is_laid_to_it():
+    (found,) = explain_stalls(stalled_stream(), log_around_the_stall(preempted=1))
+    assert found.cause is StallCause.PREEMPTION
+
+
+def test_a_stall_in_a_plain_step_is_a_slow_step():
+    (found,) = explain_stalls(stalled_stream(), log_around_the_stall())
+    assert found.cause is StallCause.SLOW_STEP
+
+
+def test_a_stall_while_the_engine_kept_its_pace_is_not_the_engines():
+    log = StepLog([make_step(index, 0.1 * index) for index in range(1, 40)])
+    (found,) = explain_stalls(stalled_stream(), log)
+    assert found.cause is StallCause.NOT_IN_ENGINE
+
+
+def test_a_stall_outside_the_record_is_unknown():
+    (found,) = explain_stalls(stalled_stream(), None)
+    assert found.cause is StallCause.UNKNOWN

@@ -1,0 +1,136 @@
+"""Planted evidence leads to the planted cause, and healthy evidence to none."""
+
+import pytest
+
+from phasewise.diagnosis.findings import Cause, Confidence
+from phasewise.diagnosis.fixes import ADVICE
+from phasewise.diagnosis.picture import (
+    Picture,
+    outcome_counts,
+    start_picture,
+    stream_picture,
+    workload_shape,
+)
+from phasewise.diagnosis.step_log import StepLog
+from phasewise.diagnosis.verdict import Ruling, judge
+from phasewise.model.slo import Slo
+from phasewise.model.timeline import Outcome, Part
+from tests.builders import EPOCH_S, make_span, make_step, make_timeline
+
+SLO = Slo(ttft_s=1.0, tpot_s=0.1)
+
+
+def stream(first_s, gap_s=0.05, tokens=30):
+    return tuple(first_s + gap_s * index for index in range(tokens))
+
+
+def picture_of(timelines, logs=None):
+    logs = logs or {}
+    return Picture(
+        window_s=20.0,
+        seen_by="gateway",
+        start=start_picture(timelines, SLO),
+        stream=stream_picture(timelines, SLO, logs),
+        workload=workload_shape(timelines, logs, 20.0),
+        outcomes=outcome_counts(timelines),
+    )
+
+
+def requests(count=10, *, queue_s=0.0, prefill_s=0.1, first_s=None, **fields):
+    engine = [make_span(Part.ENGINE_QUEUE, queue_s), make_span(Part.PREFILL, prefill_s)]
+    first_s = queue_s + prefill_s + 0.01 if first_s is None else first_s
+    return [
+        make_timeline(
+            stream(first_s, fields.get("gap_s", 0.05)),
+            request_id=f"r{index}",
+            started_unix_s=EPOCH_S + index,
+            engine_spans=engine,
+            **{key: value for key, value in fields.items() if key != "gap_s"},
+        )
+        for index in range(count)
+    ]
+
+
+def test_requests_within_both_objectives_are_healthy():
+    verdict = judge(picture_of(requests()), SLO)
+    assert verdict.ruling is Ruling.HEALTHY
+    assert verdict.findings == ()
+
+
+def test_a_long_queue_is_queueing():
+    verdict = judge(picture_of(requests(queue_s=4.0, prefill_s=0.2)), SLO)
+    assert verdict.ruling is Ruling.SLOW_TO_START
+    assert verdict.top.cause is Cause.QUEUEING
+
+
+def test_a_long_prefill_of_own_tokens_is_long_prompts():
+    verdict = judge(picture_of(requests(prefill_s=3.0, prompt_tokens=3000)), SLO)
+    assert verdict.top.cause is Cause.LONG_PROMPTS
+
+
+def test_a_long_prefill_of_shared_tokens_is_missing_reuse():
+    marks = ("aa", "bb", "cc", "dd", "ee")
+    verdict = judge(picture_of(requests(prefill_s=3.0, prompt_tokens=2100, prefix_marks=marks)), SLO)
+    assert verdict.top.cause is Cause.PREFIX_NOT_REUSED
+
+
+def test_shared_tokens_that_were_cached_are_not_missing_reuse():
+    marks = ("aa", "bb", "cc", "dd", "ee")
+    cached = requests(prefill_s=3.0, prompt_tokens=2100, cached_tokens=2000, prefix_marks=marks)
+    assert judge(picture_of(cached), SLO).top.cause is Cause.LONG_PROMPTS
+
+
+def test_time_that_no_engine_clock_saw_lies_outside_the_engine():
+    verdict = judge(picture_of(requests(prefill_s=0.1, first_s=3.0)), SLO)
+    assert verdict.top.cause is Cause.OUTSIDE_ENGINE
+
+
+def test_every_token_slow_is_the_decode_step():
+    verdict = judge(picture_of(requests(gap_s=0.2)), SLO)
+    assert verdict.ruling is Ruling.SLOW_TO_STREAM
+    assert verdict.top.cause is Cause.DECODE_STEP
+
+
+def stalled(index):
+    before, after = stream(0.2, 0.05, 10), stream(3.5, 0.05, 20)
+    return make_timeline(before + after, request_id=f"r{index}", output_tokens=30)
+
+
+def test_stalls_in_steps_with_prompt_tokens_name_the_steps():
+    steps = [make_step(index, 0.2 + 0.05 * index) for index in range(10)]
+    steps.append(make_step(10, 3.5, prompt=2047, decode=4))
+    steps += [make_step(11 + index, 3.55 + 0.05 * index) for index in range(20)]
+    verdict = judge(picture_of([stalled(index) for index in range(8)], {"w0": StepLog(steps)}), SLO)
+    assert verdict.ruling is Ruling.SLOW_TO_STREAM
+    assert verdict.top.cause is Cause.CHUNKS_STALL_DECODES
+    assert verdict.top.confidence is Confidence.HIGH
+    assert any("step 10 (2047 prompt + 4 decode tokens" in fact for fact in verdict.top.evidence)
+
+
+def test_stalls_without_a_step_record_are_a_guess_and_say_so():
+    verdict = judge(picture_of([stalled(index) for index in range(8)]), SLO)
+    assert verdict.top.cause is Cause.CHUNKS_STALL_DECODES
+    assert verdict.top.confidence is Confidence.LOW
+
+
+def test_the_phase_that_costs_users_more_time_decides():
+    late = requests(4, queue_s=2.0)
+    verdict = judge(picture_of(late + [stalled(index) for index in range(10, 18)]), SLO)
+    assert verdict.ruling is Ruling.SLOW_TO_STREAM
+    assert verdict.also_slow == "slow_to_start"
+
+
+def test_failed_requests_are_part_of_the_picture():
+    failed = make_timeline((), outcome=Outcome.FAILED)
+    picture = picture_of([*requests(3), failed])
+    assert dict(picture.outcomes) == {"succeeded": 3, "failed": 1}
+
+
+def test_too_little_seen_is_not_called_healthy():
+    assert judge(picture_of(requests(2)), SLO).ruling is Ruling.TOO_LITTLE_SEEN
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_every_cause_has_advice_and_names_what_would_not_help(cause):
+    assert ADVICE[cause].fixes
+    assert ADVICE[cause].would_not_help
