@@ -8,6 +8,7 @@ PhasewiseError
 │   ├── EngineStartFailed    an engine process did not become ready
 │   └── EngineUnreachable    nothing answers at the engine's address
 ├── FleetError               a fleet on this machine cannot be started, found or stopped
+├── RequestRefused           a client's request is not taken in: its fields, its key, its size or its address
 ├── UpstreamError            a worker broke the conversation it was having with us
 └── MeasurementError         too little was seen to say anything true
 
@@ -58,6 +59,28 @@ class EngineUnreachable(EngineError):
 
 class FleetError(PhasewiseError):
     """A fleet on this machine cannot be started, found or stopped."""
+
+
+class RefusalKind(StrEnum):
+    """Why a request was not taken in."""
+
+    BAD_REQUEST = "bad_request"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    TOO_LARGE = "too_large"
+
+
+class RequestRefused(PhasewiseError):
+    """A client's request is not taken in; `param` names the field at fault, never its value."""
+
+    def __init__(
+        self, kind: RefusalKind, message: str, *, param: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+        self.param = param
 
 
 class FailureKind(StrEnum):

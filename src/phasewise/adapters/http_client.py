@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -153,6 +154,11 @@ class StreamedReply:
         """Header names in lower case, values as they came."""
         return self._live.headers
 
+    @property
+    def sent_at_s(self) -> float:
+        """When the request was written, on the monotonic clock."""
+        return self._live.sent_at_s
+
     async def read(self) -> bytes:
         """The body bytes that arrived since the last call; waits for some; empty at the end."""
         return await self._live.read()
@@ -191,6 +197,7 @@ class _Connection(asyncio.Protocol):
         self._watchdog: asyncio.TimerHandle | None = None
         self._error: UpstreamError | None = None
         self._last_activity_s = 0.0
+        self.sent_at_s = 0.0
         self._reset()
 
     def _reset(self) -> None:
@@ -217,6 +224,8 @@ class _Connection(asyncio.Protocol):
         self._wait_limit_s = timeouts.head_s
         self._touch()
         self._watch()
+        # Not the loop's clock: uvloop's stands still within an iteration and counts whole milliseconds.
+        self.sent_at_s = time.monotonic()
         transport.write(head + body if len(body) < READ_AHEAD_BYTES else head)
         if len(body) >= READ_AHEAD_BYTES:
             transport.write(body)

@@ -1,0 +1,56 @@
+"""What was seen of one worker's answer: when its content came, and what it says of itself.
+
+Bytes are forwarded elsewhere; what the notes add up to is worked out by timeline_builder.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from phasewise.adapters.engine_report import EngineReport, read_report
+
+NO_REPORT = EngineReport()
+
+
+class Answer:
+    """Notes on one attempt's answer. Times are those of the monotonic clock."""
+
+    __slots__ = ("content_times_s", "engine_request_id", "finish_reason", "report")
+
+    def __init__(self) -> None:
+        self.content_times_s: list[float] = []
+        self.engine_request_id: str | None = None
+        self.finish_reason: str | None = None
+        self.report = NO_REPORT
+
+
+def read_plain_answer(body: bytes) -> Answer:
+    """Notes on a reply that was not streamed.
+
+    It has no content times: nobody saw when its first token came, only when the whole was there.
+    """
+    answer = Answer()
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return answer
+    if isinstance(fields, dict):
+        answer.engine_request_id = _text(fields.get("id"))
+        answer.finish_reason = _finish_reason(fields.get("choices"))
+        answer.report = read_report(_mapping(fields.get("usage")), _mapping(fields.get("metrics")))
+    return answer
+
+
+def _finish_reason(choices: object) -> str | None:
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return _text(first.get("finish_reason")) if isinstance(first, dict) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _mapping(value: object) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None

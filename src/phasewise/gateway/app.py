@@ -1,0 +1,94 @@
+"""Builds a gateway from its file and answers ASGI: the one place where its objects are put together."""
+
+from __future__ import annotations
+
+import logging
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.adapters.prometheus import PrometheusMetrics
+from phasewise.config import GatewayFile, WorkerConfig
+from phasewise.errors import ConfigError
+from phasewise.gateway.asgi import Client, Receive, Scope, Send
+from phasewise.gateway.auth import Doorkeeper
+from phasewise.gateway.flow_driver import FlowDriver
+from phasewise.gateway.health import POLL_INTERVAL_S, HealthWatcher
+from phasewise.gateway.pipeline import Pipeline
+from phasewise.gateway.routes import Gateway, Router
+from phasewise.gateway.timeline_store import TimelineStore
+from phasewise.model.worker import Worker
+from phasewise.request_flow import World
+from phasewise.routing.policies import POLICIES, Policy
+from phasewise.state.cluster_view import ClusterView, Health
+from phasewise.state.load_ledger import LoadLedger
+from phasewise.state.retry_budget import RetryBudget
+
+logger = logging.getLogger("phasewise.gateway")
+
+NOT_YET_SEEN = "unseen"
+
+
+class GatewayApp:
+    """The ASGI application."""
+
+    def __init__(self, gateway: Gateway, watcher: HealthWatcher, clients: dict[str, HttpClient]) -> None:
+        self.gateway = gateway
+        self._router = Router(gateway)
+        self._watcher = watcher
+        self._clients = clients
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one connection's request, or follow the server's life."""
+        if scope["type"] == "http":
+            await self._router.handle(scope, Client(receive, send))
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+        else:
+            raise RuntimeError(f"the gateway does not speak {scope['type']}")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self._watcher.start()
+        states = self.gateway.cluster.snapshot()
+        logger.info("%d of %d workers up", sum(it.health is Health.UP for it in states), len(states))
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._watcher.stop()
+        for client in self._clients.values():
+            client.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def build_app(
+    file: GatewayFile, timeouts: Timeouts | None = None, poll_interval_s: float = POLL_INTERVAL_S
+) -> GatewayApp:
+    """Put a gateway together; nothing is contacted before it starts."""
+    workers = [_worker(config) for config in file.workers]
+    if len({worker.name for worker in workers}) != len(workers):
+        raise ConfigError("two workers have the same name", hint="give each worker a name of its own")
+    cluster, ledger = ClusterView(workers), LoadLedger()
+    world = World(cluster, ledger, RetryBudget(), _policy(file.gateway.policy))
+    clients = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
+    doorkeeper = Doorkeeper(file.gateway.api_keys, file.gateway.admin_key_sha256)
+    timelines = TimelineStore(file.gateway.keep_timelines)
+    metrics = PrometheusMetrics(cluster, ledger)
+    pipeline = Pipeline(world, FlowDriver(clients), doorkeeper, (timelines, metrics), metrics.count_refusal)
+    gateway = Gateway(pipeline, doorkeeper, cluster, ledger, timelines, metrics)
+    return GatewayApp(gateway, HealthWatcher(cluster, workers, poll_interval_s), clients)
+
+
+def _worker(config: WorkerConfig) -> Worker:
+    return Worker(
+        name=config.name,
+        url=config.url,
+        model=config.model,
+        incarnation=NOT_YET_SEEN,
+        role=config.role,
+        pool=config.pool,
+        steps_url=config.steps_url,
+    )
+
+
+def _policy(name: str) -> Policy:
+    if name not in POLICIES:
+        raise ConfigError(f"gateway.policy is {name!r}", hint=f"accepted: {', '.join(sorted(POLICIES))}")
+    return POLICIES[name]

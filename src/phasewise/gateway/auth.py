@@ -1,0 +1,78 @@
+"""Who may ask, and on whose behalf: keys are known by their sha256 only.
+
+Which routes need a key is said in routes.py.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from phasewise.config import ApiKey
+from phasewise.errors import RefusalKind, RequestRefused
+
+_SCHEME = b"bearer "
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf a request runs."""
+
+    tenant: str = "default"
+    priority: int = 0
+    slo_class: str = "default"
+
+
+ANYONE = Caller()
+
+
+class Doorkeeper:
+    """Checks `Authorization` headers."""
+
+    def __init__(self, api_keys: Iterable[ApiKey] = (), admin_key_sha256: str | None = None) -> None:
+        # Found by hash: a lookup's timing tells something of the hash at most, and hashes are no secret.
+        self._callers = {
+            bytes.fromhex(key.sha256): Caller(key.tenant, key.priority, key.slo_class) for key in api_keys
+        }
+        self._admin_hash = None if admin_key_sha256 is None else bytes.fromhex(admin_key_sha256)
+
+    def caller(self, authorization: bytes | None) -> Caller:
+        """Whose key this is; without configured keys everyone may ask."""
+        if not self._callers:
+            return ANYONE
+        caller = self._callers.get(_key_hash(authorization))
+        if caller is None:
+            raise RequestRefused(
+                RefusalKind.UNAUTHENTICATED,
+                "no known API key was given" if authorization is None else "this API key is not known",
+                hint="send it as Authorization: Bearer KEY",
+            )
+        return caller
+
+    def check_admin(self, authorization: bytes | None) -> None:
+        """Refuse whoever does not hold the admin key."""
+        if self._admin_hash is None:
+            raise RequestRefused(
+                RefusalKind.FORBIDDEN,
+                "this gateway has no admin key, so its admin routes are closed",
+                hint="set gateway.admin_key_sha256 to the sha256 of a key of your choice",
+            )
+        if not hmac.compare_digest(_key_hash(authorization), self._admin_hash):
+            raise RequestRefused(
+                RefusalKind.UNAUTHENTICATED,
+                "the admin key is missing or wrong",
+                hint="send it as Authorization: Bearer KEY",
+            )
+
+
+def key_sha256(key: str) -> str:
+    """The form in which configuration holds a key."""
+    return sha256(key.encode()).hexdigest()
+
+
+def _key_hash(authorization: bytes | None) -> bytes:
+    if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
+        return b""
+    return sha256(authorization[len(_SCHEME) :].strip()).digest()

@@ -1,0 +1,136 @@
+"""Which fields a client may set, and the body that goes to the engine.
+
+Unknown fields and the engine's own controls are refused by name: some of them reach other hosts' memory or
+other tenants' cache. What allowed fields mean, and whether their values make sense, is the engine's to say.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from phasewise.errors import RefusalKind, RequestRefused
+from phasewise.model.request import Endpoint
+
+MODEL_NAME_LIMIT = 256
+REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+
+# fmt: off
+_COMMON = frozenset(
+    {
+        # OpenAI's
+        "model", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty",
+        "response_format", "seed", "stop", "stream", "stream_options", "temperature", "top_p", "user",
+        # vLLM's sampling
+        "top_k", "min_p", "repetition_penalty", "length_penalty", "min_tokens", "ignore_eos",
+        "stop_token_ids", "bad_words", "include_stop_str_in_output", "skip_special_tokens",
+        "spaces_between_special_tokens", "allowed_token_ids", "prompt_logprobs", "logprob_token_ids",
+        "return_tokens_as_token_ids", "truncate_prompt_tokens", "truncation_side", "use_beam_search",
+        "add_special_tokens", "echo", "repetition_detection",
+        # structured outputs, by their present and their former names
+        "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+        "guided_decoding_backend", "guided_whitespace_pattern",
+    }
+)
+_CHAT = frozenset(
+    {
+        "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice",
+        "parallel_tool_calls", "reasoning_effort", "thinking_token_budget", "include_reasoning",
+        "add_generation_prompt", "continue_final_message", "documents", "chat_template_kwargs",
+    }
+)
+# fmt: on
+_COMPLETIONS = frozenset({"prompt", "suffix", "best_of"})
+
+ALLOWED_FIELDS: dict[Endpoint, frozenset[str]] = {
+    Endpoint.CHAT: _COMMON | _CHAT,
+    Endpoint.COMPLETIONS: _COMMON | _COMPLETIONS,
+}
+# fmt: off
+ENGINE_CONTROLS = frozenset(
+    {
+        "kv_transfer_params", "ec_transfer_params", "cache_salt", "priority", "return_token_ids",
+        "request_id", "session_id", "prompt_embeds", "vllm_xargs", "chat_template",
+        "mm_processor_kwargs", "media_io_kwargs",
+    }
+)
+# fmt: on
+"""Fields the engine knows and clients may not set; listed only to say so more clearly."""
+
+_USAGE_WANTED = b',"stream_options":{"include_usage":true}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A request's body: what the gateway needs of it, and the bytes for the engine.
+
+    `hide_usage` holds where the usage chunk was asked for by the gateway and not by the client.
+    """
+
+    model: str
+    stream: bool
+    max_output_tokens: int | None
+    hide_usage: bool
+    upstream_body: bytes
+
+
+def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
+    """Check a body's fields; raises RequestRefused."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise _bad("the body is not JSON") from None
+    if not isinstance(fields, dict):
+        raise _bad("the body is not a JSON object")
+    if not fields.keys() <= ALLOWED_FIELDS[endpoint]:
+        raise _refused_field(next(name for name in fields if name not in ALLOWED_FIELDS[endpoint]))
+    model = fields.get("model")
+    if not isinstance(model, str) or not 0 < len(model) <= MODEL_NAME_LIMIT:
+        raise _bad("model must be the name of a model", "model")
+    stream = fields.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise _bad("stream must be true or false", "stream")
+    hide_usage, upstream_body = _ask_for_usage(fields, body) if stream else (False, body)
+    return Parsed(model, bool(stream), _output_limit(fields), hide_usage, upstream_body)
+
+
+def request_id_from(value: bytes | None) -> str | None:
+    """A client's request id, if it is one that may be passed on."""
+    return value.decode() if value is not None and REQUEST_ID.fullmatch(value) else None
+
+
+def _ask_for_usage(fields: dict[str, Any], body: bytes) -> tuple[bool, bytes]:
+    options = fields.get("stream_options")
+    if "stream_options" not in fields:
+        # Spliced in before the closing brace: a long prompt is not written out anew for one small field.
+        return True, body.rstrip()[:-1] + _USAGE_WANTED
+    if options is None:
+        options = {}
+    if not isinstance(options, dict):
+        raise _bad("stream_options must be an object", "stream_options")
+    if options.get("include_usage") is True:
+        return False, body
+    # Without include_usage the engine would have ignored every other option, so none is kept.
+    return True, orjson.dumps({**fields, "stream_options": {"include_usage": True}})
+
+
+def _output_limit(fields: dict[str, Any]) -> int | None:
+    for name in ("max_completion_tokens", "max_tokens"):
+        limit = fields.get(name)
+        if isinstance(limit, int) and limit > 0:
+            return limit
+    return None
+
+
+def _refused_field(name: str) -> RequestRefused:
+    shown = name[:64]
+    if name in ENGINE_CONTROLS:
+        return _bad(f"{shown} is set by the gateway, not by clients", shown)
+    return _bad(f"{shown!r} is not a field of this endpoint", shown)
+
+
+def _bad(message: str, param: str | None = None) -> RequestRefused:
+    return RequestRefused(RefusalKind.BAD_REQUEST, message, param=param)

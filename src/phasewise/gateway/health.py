@@ -1,0 +1,116 @@
+"""Asks every worker, once a second, whether it answers and which incarnation it is.
+
+It writes what it saw into the cluster view; what that means for a request is the flow's to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.adapters.step_feed import parse_steps
+from phasewise.adapters.vllm_metrics import PROCESS_START
+from phasewise.errors import FailureKind, UpstreamError
+from phasewise.model.worker import Worker
+from phasewise.state.cluster_view import ClusterView, Health
+
+POLL_INTERVAL_S = 1.0
+PROBE_TIMEOUTS = Timeouts(connect_s=1.0, head_s=2.0, idle_s=2.0)
+SILENCES_TO_DOWN = 3
+"""A busy engine may miss a deadline; one that refuses, closes or answers with an error is down at once."""
+
+_STARTED = re.compile(rb"^" + PROCESS_START.encode() + rb"\s+(\S+)", re.MULTILINE)
+_STEPS_HEAD_ONLY = "/steps?since=9007199254740991&limit=1"
+
+
+class HealthWatcher:
+    """Watches the workers of one cluster view from `start` to `stop`."""
+
+    def __init__(
+        self, cluster: ClusterView, workers: Iterable[Worker], interval_s: float = POLL_INTERVAL_S
+    ) -> None:
+        self._cluster = cluster
+        self._interval_s = interval_s
+        self._probes = [_Probe(worker) for worker in workers]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Look at every worker once, then keep looking in the background."""
+        await asyncio.gather(*(self._look(probe) for probe in self._probes))
+        self._tasks = [asyncio.create_task(self._watch(probe)) for probe in self._probes]
+
+    async def stop(self) -> None:
+        """Stop looking."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for probe in self._probes:
+            probe.close()
+
+    async def _watch(self, probe: _Probe) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self._look(probe)
+
+    async def _look(self, probe: _Probe) -> None:
+        try:
+            await probe.check()
+        except UpstreamError as error:
+            if probe.believes_down(error.kind):
+                self._cluster.mark_down(probe.name, error.message)
+            return
+        if not self._is_up(probe.name):
+            self._cluster.mark_up(probe.name, await probe.incarnation())
+
+    def _is_up(self, name: str) -> bool:
+        return any(
+            state.worker.name == name and state.health is Health.UP for state in self._cluster.snapshot()
+        )
+
+
+class _Probe:
+    """One worker's health as last asked for."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.name = worker.name
+        self._engine = HttpClient(worker.url, PROBE_TIMEOUTS)
+        self._recorder: HttpClient | None = None
+        if worker.steps_url is not None:
+            origin = worker.steps_url.rstrip("/").removesuffix("/steps")
+            self._recorder = HttpClient(origin, PROBE_TIMEOUTS)
+        self._silences = 0
+        self._times_seen_up = 0
+
+    async def check(self) -> None:
+        """Raise UpstreamError unless the engine says that it is well."""
+        reply = await self._engine.fetch("GET", "/health")
+        if reply.status != 200:
+            raise UpstreamError(FailureKind.SERVER_ERROR, f"/health answered {reply.status}")
+        self._silences = 0
+
+    def believes_down(self, kind: FailureKind) -> bool:
+        """Whether a failed check of this kind, after those before it, means that the worker is down."""
+        self._silences += 1
+        return kind is not FailureKind.TIMED_OUT or self._silences >= SILENCES_TO_DOWN
+
+    async def incarnation(self) -> str:
+        """What tells this life of the engine from the one before; the best that it lets us know."""
+        self._times_seen_up += 1
+        with suppress(UpstreamError):
+            if self._recorder is not None:
+                header, _ = parse_steps((await self._recorder.fetch("GET", _STEPS_HEAD_ONLY)).body)
+                return f"boot-{header.boot}"
+        with suppress(UpstreamError):
+            metrics = await self._engine.fetch("GET", "/metrics")
+            if metrics.status == 200 and (started := _STARTED.search(metrics.body)):
+                return f"start-{float(started[1]):.2f}"
+        return f"seen-{self._times_seen_up}"
+
+    def close(self) -> None:
+        """Drop the connections."""
+        self._engine.close()
+        if self._recorder is not None:
+            self._recorder.close()

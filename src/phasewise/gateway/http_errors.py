@@ -1,0 +1,76 @@
+"""The one table from what went wrong to HTTP: status, and an error body in OpenAI's shape.
+
+Nothing else in the gateway knows which status an error has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+from phasewise.errors import FailureKind, RefusalKind, RequestRefused
+from phasewise.gateway.asgi import Client, Headers
+from phasewise.model.decision import RejectReason
+
+JSON: Headers = ((b"content-type", b"application/json"),)
+RETRY_AFTER_S = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HttpError:
+    """How one kind of failure looks over HTTP. `code` is the failure's own name."""
+
+    status: int
+    type: str
+    headers: Headers = ()
+
+
+_RETRY_SOON: Headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),)
+
+HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
+    RejectReason.NO_WORKER_FOR_MODEL: HttpError(404, "not_found_error"),
+    RejectReason.NO_HEALTHY_WORKER: HttpError(503, "service_unavailable_error", _RETRY_SOON),
+    RejectReason.RETRY_BUDGET_SPENT: HttpError(503, "service_unavailable_error", _RETRY_SOON),
+    RejectReason.ALL_ATTEMPTS_FAILED: HttpError(502, "upstream_error"),
+    RefusalKind.BAD_REQUEST: HttpError(400, "invalid_request_error"),
+    RefusalKind.UNAUTHENTICATED: HttpError(401, "authentication_error", ((b"www-authenticate", b"Bearer"),)),
+    RefusalKind.FORBIDDEN: HttpError(403, "permission_error"),
+    RefusalKind.NOT_FOUND: HttpError(404, "not_found_error"),
+    RefusalKind.METHOD_NOT_ALLOWED: HttpError(405, "invalid_request_error"),
+    RefusalKind.TOO_LARGE: HttpError(413, "invalid_request_error"),
+}
+
+
+async def send_error(
+    client: Client,
+    kind: RejectReason | RefusalKind,
+    message: str,
+    *,
+    param: str | None = None,
+    headers: Headers = (),
+) -> None:
+    """Answer with an error; the answer must not have been started."""
+    error = HTTP_ERRORS[kind]
+    body = error_body(message, error.type, code=kind, param=param)
+    await client.respond(error.status, [*JSON, *error.headers, *headers], body)
+
+
+async def send_refusal(client: Client, refusal: RequestRefused, headers: Headers = ()) -> None:
+    """Answer with the reason why a request is not taken in."""
+    await send_error(client, refusal.kind, str(refusal), param=refusal.param, headers=headers)
+
+
+def stream_error_event(kind: FailureKind) -> bytes:
+    """The event that ends a stream which broke after some of the answer had been sent."""
+    body = error_body(
+        "the worker broke off in the middle of the answer; what came before is incomplete",
+        HTTP_ERRORS[RejectReason.ALL_ATTEMPTS_FAILED].type,
+        code=f"stream_{kind}",
+    )
+    return b"data: " + body + b"\n\n"
+
+
+def error_body(message: str, error_type: str, *, code: str, param: str | None = None) -> bytes:
+    """An error the way OpenAI's clients expect it."""
+    return orjson.dumps({"error": {"message": message, "type": error_type, "param": param, "code": code}})

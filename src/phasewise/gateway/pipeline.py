@@ -1,0 +1,89 @@
+"""One request for generation from its first byte to its record: authenticate, parse, drive the flow, record.
+
+Placement and retries are the flow's, talking to workers the flow driver's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from uuid import uuid4
+
+from phasewise.errors import RefusalKind, RequestRefused
+from phasewise.gateway.asgi import Client, ClientLeft, Scope, header
+from phasewise.gateway.auth import Caller, Doorkeeper
+from phasewise.gateway.fields import Parsed, parse_body, request_id_from
+from phasewise.gateway.flow_driver import Call, Ending, FlowDriver
+from phasewise.gateway.http_errors import send_refusal
+from phasewise.gateway.timeline_builder import TimelineBuilder
+from phasewise.model.request import Endpoint, GenerationRequest
+from phasewise.model.timeline import Outcome
+from phasewise.ports import TimelineSink
+from phasewise.request_flow import World, request_flow
+
+_STOPPED = Ending(Outcome.CANCELLED, "gateway_stopped")
+
+
+class Pipeline:
+    """Serves the endpoints that generate."""
+
+    def __init__(
+        self,
+        world: World,
+        driver: FlowDriver,
+        doorkeeper: Doorkeeper,
+        timelines: Sequence[TimelineSink],
+        count_refusal: Callable[[RefusalKind], None],
+    ) -> None:
+        self._world = world
+        self._driver = driver
+        self._doorkeeper = doorkeeper
+        self._timelines = timelines
+        self._count_refusal = count_refusal
+
+    async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
+        """Serve one request."""
+        started_unix_s, started_s = time.time(), time.monotonic()
+        request_id = request_id_from(header(scope, b"x-request-id")) or uuid4().hex
+        try:
+            caller = self._doorkeeper.caller(header(scope, b"authorization"))
+            body = await client.read_body()
+            parsed = parse_body(endpoint, body)
+        except RequestRefused as refusal:
+            self._count_refusal(refusal.kind)
+            await send_refusal(client, refusal, [(b"x-request-id", request_id.encode())])
+            return
+        except ClientLeft:
+            return
+        request = _request(request_id, endpoint, parsed, caller, started_s, len(body))
+        timeline = TimelineBuilder(request, started_unix_s)
+        call = Call(endpoint.value, parsed.upstream_body, request_id, parsed.hide_usage, client, timeline)
+        await self._serve(request, call)
+
+    async def _serve(self, request: GenerationRequest, call: Call) -> None:
+        call.client.watch()
+        ending = _STOPPED
+        try:
+            ending = await self._driver.drive(request_flow(request, self._world), call)
+        finally:
+            call.client.unwatch()
+            timeline = call.timeline.build(ending.outcome, time.monotonic(), ending.reason)
+            for sink in self._timelines:
+                sink.record(timeline)
+
+
+def _request(
+    request_id: str, endpoint: Endpoint, parsed: Parsed, caller: Caller, arrived_s: float, body_bytes: int
+) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=request_id,
+        endpoint=endpoint,
+        model=parsed.model,
+        arrived_s=arrived_s,
+        prompt_bytes=body_bytes,
+        max_output_tokens=parsed.max_output_tokens,
+        stream=parsed.stream,
+        tenant=caller.tenant,
+        priority=caller.priority,
+        slo_class=caller.slo_class,
+    )

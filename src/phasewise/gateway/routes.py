@@ -1,0 +1,190 @@
+"""The gateway's addresses, as one table, and what each answers.
+
+Generating is the pipeline's; here stand the small answers that need nothing but what is already known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+
+from phasewise.adapters.prometheus import CONTENT_TYPE, PrometheusMetrics
+from phasewise.errors import RefusalKind, RequestRefused
+from phasewise.gateway.asgi import Client, Headers, Scope, header
+from phasewise.gateway.auth import Doorkeeper
+from phasewise.gateway.http_errors import JSON, send_refusal
+from phasewise.gateway.pipeline import Pipeline
+from phasewise.gateway.timeline_store import TimelineStore
+from phasewise.model.latency import TtftBreakdown, ttft_breakdown
+from phasewise.model.request import Endpoint
+from phasewise.model.timeline_record import from_record
+from phasewise.state.cluster_view import ClusterView, Health, WorkerState
+from phasewise.state.load_ledger import LoadLedger
+
+NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
+DEFAULT_LIMIT = 100
+
+Handler = Callable[[Scope, Client], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """What the routes answer from."""
+
+    pipeline: Pipeline
+    doorkeeper: Doorkeeper
+    cluster: ClusterView
+    ledger: LoadLedger
+    timelines: TimelineStore
+    metrics: PrometheusMetrics
+
+
+class Router:
+    """Finds the handler of a request. A path that ends in `/{id}` takes one more segment."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._table: dict[tuple[str, str], Handler] = {
+            ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/completions"): self._completions,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/health"): self._health,
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/phasewise/v1/requests"): self._requests,
+            ("GET", "/phasewise/v1/requests/{id}"): self._request,
+            ("GET", "/phasewise/v1/workers"): self._workers,
+        }
+
+    async def handle(self, scope: Scope, client: Client) -> None:
+        """Answer one request."""
+        handler = self._table.get((scope["method"], scope["path"]))
+        try:
+            if handler is None:
+                handler = self._find(scope["method"], scope["path"])
+            await handler(scope, client)
+        except RequestRefused as refusal:
+            await send_refusal(client, refusal)
+
+    def _find(self, method: str, path: str) -> Handler:
+        template = path.rpartition("/")[0] + "/{id}"
+        if handler := self._table.get((method, template)):
+            return handler
+        methods = {known for known, at in self._table if at in {path, template}}
+        if methods:
+            raise RequestRefused(
+                RefusalKind.METHOD_NOT_ALLOWED, f"this address takes {', '.join(sorted(methods))} only"
+            )
+        raise RequestRefused(RefusalKind.NOT_FOUND, "there is nothing at this address")
+
+    # --- OpenAI's ---------------------------------------------------------------------------------------
+
+    async def _chat(self, scope: Scope, client: Client) -> None:
+        await self._gateway.pipeline.generate(Endpoint.CHAT, scope, client)
+
+    async def _completions(self, scope: Scope, client: Client) -> None:
+        await self._gateway.pipeline.generate(Endpoint.COMPLETIONS, scope, client)
+
+    async def _models(self, scope: Scope, client: Client) -> None:
+        self._gateway.doorkeeper.caller(header(scope, b"authorization"))
+        models = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "phasewise"}
+            for name in self._gateway.cluster.models
+        ]
+        await _send_json(client, {"object": "list", "data": models})
+
+    # --- open to whoever watches the gateway ----------------------------------------------------------
+
+    async def _health(self, scope: Scope, client: Client) -> None:
+        states = self._gateway.cluster.snapshot()
+        up = sum(state.health is Health.UP for state in states)
+        if up:
+            await _send_json(client, {"status": "ok", "workers_up": up, "workers": len(states)})
+            return
+        # Notes hold addresses, which are for admins.
+        answer = {
+            "status": "unavailable",
+            "reason": f"none of {len(states)} workers answers",
+            "workers_up": 0,
+            "workers": len(states),
+        }
+        await client.respond(503, JSON, orjson.dumps(answer))
+
+    async def _metrics(self, scope: Scope, client: Client) -> None:
+        await client.respond(200, [(b"content-type", CONTENT_TYPE)], self._gateway.metrics.text())
+
+    # --- admin --------------------------------------------------------------------------------------------
+
+    async def _requests(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        limit = int(_number(query, "limit", DEFAULT_LIMIT))
+        since_unix_s = _number(query, "since_unix_s", 0.0)
+        lines = self._gateway.timelines.recent(limit, since_unix_s)
+        await client.respond(200, NDJSON, b"".join(line + b"\n" for line in lines))
+
+    async def _request(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        line = self._gateway.timelines.get(scope["path"].rpartition("/")[2])
+        if line is None:
+            raise RequestRefused(
+                RefusalKind.NOT_FOUND,
+                "no timeline of this request is kept",
+                hint="it is kept once the request has ended, until gateway.keep_timelines newer ones came",
+            )
+        record = orjson.loads(line)
+        breakdown = ttft_breakdown(from_record(record))
+        await _send_json(client, {**record, "ttft": None if breakdown is None else _breakdown_ms(breakdown)})
+
+    async def _workers(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        workers = [self._worker(state) for state in self._gateway.cluster.snapshot()]
+        await _send_json(client, {"workers": workers})
+
+    def _check_admin(self, scope: Scope) -> None:
+        self._gateway.doorkeeper.check_admin(header(scope, b"authorization"))
+
+    def _worker(self, state: WorkerState) -> dict[str, Any]:
+        worker = state.worker
+        load = self._gateway.ledger.load(worker.ref)
+        return {
+            "name": worker.name,
+            "url": worker.url,
+            "model": worker.model,
+            "role": worker.role,
+            "pool": worker.pool,
+            "health": state.health,
+            "note": state.note,
+            "incarnation": worker.incarnation,
+            "steps_url": worker.steps_url,
+            "requests": load.requests,
+            "tokens": load.tokens,
+        }
+
+
+async def _send_json(client: Client, answer: dict[str, Any]) -> None:
+    await client.respond(200, JSON, orjson.dumps(answer))
+
+
+def _breakdown_ms(breakdown: TtftBreakdown) -> dict[str, Any]:
+    return {
+        "total_ms": round(breakdown.ttft_s * 1e3, 3),
+        "parts": [
+            {"part": entry.part, "source": entry.source, "ms": round(entry.seconds * 1e3, 3)}
+            for entry in breakdown.parts
+        ],
+        "residual_ms": round(breakdown.residual_s * 1e3, 3),
+    }
+
+
+def _number(query: dict[str, list[str]], name: str, default: float) -> float:
+    try:
+        value = float(query.get(name, [default])[-1])
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e12:
+        raise RequestRefused(RefusalKind.BAD_REQUEST, f"{name} is not a number of 0 or more", param=name)
+    return value

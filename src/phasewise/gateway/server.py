@@ -1,0 +1,47 @@
+"""Runs the gateway's application in this process until a signal ends it. Building it is app.py's."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+import uvicorn
+
+from phasewise.config import GatewayFile
+from phasewise.gateway.app import build_app
+
+STREAMS_MAY_FINISH_S = 30
+BACKLOG = 4096
+
+
+def serve(file: GatewayFile) -> None:
+    """Serve until SIGINT or SIGTERM, let running streams finish, and return."""
+    # uvicorn raises the signal again after a clean end; by then it means nothing but "leave".
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    uvicorn.Server(server_config(file)).run()
+
+
+def server_config(file: GatewayFile) -> uvicorn.Config:
+    """How the gateway wants to be served."""
+    return uvicorn.Config(
+        build_app(file),
+        host=file.gateway.host,
+        port=file.gateway.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=STREAMS_MAY_FINISH_S,
+    )
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    sys.exit(0)

@@ -1,0 +1,107 @@
+"""Forwards a stream of events as they came, and notes on the way when content came and how it ended.
+
+It is handed bytes and returns bytes: reading and writing sockets is the flow driver's.
+"""
+
+from __future__ import annotations
+
+import re
+
+from phasewise.adapters.engine_report import read_report
+from phasewise.adapters.sse import Chunk, EventSplitter, chunk_id, parse_chunk
+from phasewise.errors import FailureKind, UpstreamError
+from phasewise.gateway.answer import Answer
+
+HOLD_LIMIT_BYTES = 64 * 1024
+"""Events before the first content are held back up to this size, then sent on all the same."""
+
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_NO_CHOICES = re.compile(rb'"choices":\s*\[\s*\]')
+
+
+class StreamRelay:
+    """One answer on its way through.
+
+    Nothing is released before the first content (or the end): until then the client has seen nothing, and the
+    request can still run elsewhere. Only complete events are released, so that a client never gets half a
+    chunk of a worker that died.
+    """
+
+    __slots__ = ("_done", "_held", "_hide_usage", "_released", "_splitter", "answer", "engine_error")
+
+    def __init__(self, answer: Answer, *, hide_usage: bool) -> None:
+        self.answer = answer
+        self.engine_error: str | None = None
+        self._hide_usage = hide_usage
+        self._splitter = EventSplitter()
+        self._held = b""
+        self._released = False
+        self._done = False
+
+    def feed(self, data: bytes, at_s: float) -> bytes:
+        """What may be sent to the client now that `data` has come."""
+        before = self._splitter.pending
+        events = self._splitter.feed(data)
+        complete = _without_tail(before, data, self._splitter.pending)
+        for event in events:
+            chunk = parse_chunk(event)
+            if chunk.has_content:
+                self._note_content(event, at_s)
+            if chunk.finish_reason or chunk.usage or chunk.error or chunk.done:
+                self._note_telling(chunk)
+                if self._hide_usage and _is_usage_chunk(event, chunk):
+                    complete = _without_event(complete, event)
+        return complete if self._released else self._hold(complete)
+
+    def close(self) -> bytes:
+        """What is left to send at the end of the reply; raises if it did not end as a stream should."""
+        if not self._done or self._splitter.pending:
+            raise UpstreamError(FailureKind.CLOSED, "the stream ended before its end was announced")
+        held, self._held = self._held, b""
+        return held
+
+    def _note_content(self, event: bytes, at_s: float) -> None:
+        self.answer.content_times_s.append(at_s)
+        if self.answer.engine_request_id is None:
+            self.answer.engine_request_id = chunk_id(event)
+
+    def _note_telling(self, chunk: Chunk) -> None:
+        if chunk.error:
+            self.engine_error = chunk.error
+            if not self.answer.content_times_s:
+                raise UpstreamError(FailureKind.SERVER_ERROR, "the engine reported an error in its stream")
+        if chunk.finish_reason:
+            self.answer.finish_reason = chunk.finish_reason
+        if chunk.usage is not None:
+            self.answer.report = read_report(chunk.usage, chunk.metrics)
+        if chunk.done:
+            self._done = True
+
+    def _hold(self, complete: bytes) -> bytes:
+        self._held += complete
+        answer = self.answer
+        if not (answer.content_times_s or answer.finish_reason or len(self._held) > HOLD_LIMIT_BYTES):
+            return b""
+        self._released = True
+        held, self._held = self._held, b""
+        return held
+
+
+def _without_tail(before: bytes, data: bytes, after: bytes) -> bytes:
+    # In the common case a read ends where an event ends, and the very object that was read is passed on.
+    if not before and not after:
+        return data
+    whole = before + data
+    return whole[: len(whole) - len(after)]
+
+
+def _is_usage_chunk(event: bytes, chunk: Chunk) -> bool:
+    # Engines told to report usage all along put it into ordinary chunks too; those stay.
+    return chunk.usage is not None and _NO_CHOICES.search(event) is not None
+
+
+def _without_event(complete: bytes, event: bytes) -> bytes:
+    start = complete.find(event)
+    end = start + len(event)
+    separator = _BLANK_LINE.match(complete, end)
+    return complete[:start] + complete[separator.end() if separator else end :]

@@ -1,0 +1,116 @@
+"""From the milestones of one request, as the flow driver saw them, to the model's Timeline.
+
+It keeps what it is told, on the clock it is told; definitions of latency stand in model/latency.py.
+"""
+
+from __future__ import annotations
+
+from phasewise.errors import FailureKind
+from phasewise.gateway.answer import Answer
+from phasewise.model.request import GenerationRequest
+from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
+from phasewise.model.worker import WorkerRef
+
+
+class TimelineBuilder:
+    """Collects one request's milestones. Times are monotonic seconds and become offsets at the end."""
+
+    __slots__ = (
+        "_answer",
+        "_attempt_started_s",
+        "_attempts",
+        "_request",
+        "_sent_s",
+        "_started_unix_s",
+        "_worker",
+    )
+
+    def __init__(self, request: GenerationRequest, started_unix_s: float) -> None:
+        self._request = request
+        self._started_unix_s = started_unix_s
+        self._attempts: list[Attempt] = []
+        self._worker: WorkerRef | None = None
+        self._attempt_started_s = 0.0
+        self._sent_s: float | None = None
+        self._answer: Answer | None = None
+
+    def begin_attempt(self, worker: WorkerRef, at_s: float) -> None:
+        """A worker is about to be asked."""
+        self._worker = worker
+        self._attempt_started_s = at_s
+        self._sent_s = None
+        self._answer = None
+
+    def note_sent(self, at_s: float) -> None:
+        """The request was written to the worker."""
+        self._sent_s = at_s
+
+    def note_answer(self, answer: Answer) -> None:
+        """These are the notes on what the worker answers; they may still grow."""
+        self._answer = answer
+
+    def end_attempt(self, outcome: Outcome, at_s: float, note: str | None = None) -> None:
+        """The worker's part is over."""
+        if self._worker is None:
+            raise RuntimeError("an attempt ended that had not begun")
+        answer, origin_s = self._answer, self._request.arrived_s
+        self._attempts.append(
+            Attempt(
+                kind=AttemptKind.LOCAL,
+                worker=self._worker,
+                started_s=self._attempt_started_s - origin_s,
+                ended_s=at_s - origin_s,
+                outcome=outcome,
+                engine_request_id=None if answer is None else answer.engine_request_id,
+                spans=() if answer is None else answer.report.spans,
+                note=note,
+            )
+        )
+        self._worker = None
+
+    def build(self, outcome: Outcome, at_s: float, reason: str | None = None) -> Timeline:
+        """The request has ended."""
+        request, answer = self._request, self._answer or Answer()
+        origin_s = request.arrived_s
+        report = answer.report
+        return Timeline(
+            request_id=request.request_id,
+            started_unix_s=self._started_unix_s,
+            model=request.model,
+            outcome=outcome,
+            ended_s=at_s - origin_s,
+            attempts=tuple(self._attempts),
+            spans=self._spans(at_s),
+            content_times_s=tuple([time_s - origin_s for time_s in answer.content_times_s]),
+            prompt_tokens=report.prompt_tokens,
+            cached_tokens=report.cached_tokens,
+            output_tokens=report.output_tokens,
+            finish_reason=answer.finish_reason,
+            tenant=request.tenant,
+            slo_class=request.slo_class,
+            reason=reason,
+        )
+
+    def _spans(self, ended_s: float) -> tuple[Span, ...]:
+        origin_s = self._request.arrived_s
+        if not self._attempts:
+            return (Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, ended_s - origin_s, 0.0),)
+        serving_s = self._attempts[-1].started_s
+        sent_s = serving_s if self._sent_s is None else self._sent_s - origin_s
+        wait = Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, sent_s, 0.0)
+        if len(self._attempts) == 1:
+            return (wait,)
+        first_s = self._attempts[0].started_s
+        earlier = Span(
+            Part.EARLIER_ATTEMPTS,
+            Source.GATEWAY_CLOCK,
+            serving_s - first_s,
+            first_s,
+            within=Part.GATEWAY_WAIT,
+        )
+        return (wait, earlier)
+
+
+def attempt_outcome(kind: FailureKind) -> Outcome:
+    """How an attempt ended that broke in this way."""
+    return Outcome.TIMED_OUT if kind is FailureKind.TIMED_OUT else Outcome.FAILED
