@@ -7,7 +7,7 @@ import sys
 import typer
 
 from phasewise import __version__
-from phasewise.cli import engine, model
+from phasewise.cli import engine, gateway, model
 from phasewise.cli.console import fail
 from phasewise.errors import PhasewiseError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.add_typer(engine.app, name="engine")
 app.add_typer(model.app, name="model")
+app.command("gateway")(gateway.gateway)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,151 @@
+"""`phasewise gateway`: put a gateway before engines that already run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import orjson
+import typer
+from pydantic import ValidationError
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.adapters.step_feed import default_steps_url
+from phasewise.cli.console import err
+from phasewise.config import ApiKey, GatewayConfig, GatewayFile, WorkerConfig, phasewise_home
+from phasewise.errors import ConfigError, EngineUnreachable, UpstreamError
+from phasewise.gateway.auth import key_sha256
+from phasewise.gateway.server import serve
+
+ASK_TIMEOUTS = Timeouts(connect_s=3.0, head_s=10.0, idle_s=10.0)
+ADMIN_KEY_VARIABLE = "PHASEWISE_ADMIN_KEY"
+
+
+def gateway(
+    urls: Annotated[
+        list[str], typer.Argument(metavar="URL...", help="Engines, such as http://127.0.0.1:8000")
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8080,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(help="File with one client key per line. Needed to listen beyond this machine."),
+    ] = None,
+    admin_key: Annotated[
+        str | None,
+        typer.Option(envvar=ADMIN_KEY_VARIABLE, help="Key for the admin routes. Default: kept in a file."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print where things are as one JSON object.")
+    ] = False,
+) -> None:
+    """Serve one OpenAI-compatible address before engines that already run, and time every phase.
+
+    Runs until it is interrupted. Each engine is asked which model it serves.
+    """
+    workers = asyncio.run(_ask_all(urls))
+    keys = _read_keys(api_key_file) if api_key_file is not None else ()
+    key, key_file = (admin_key, None) if admin_key else _kept_admin_key(phasewise_home(os.environ))
+    file = GatewayFile(gateway=_gateway_config(host, port, keys, key), workers=tuple(workers))
+    _announce(file, key_file, as_json)
+    serve(file)
+
+
+def _gateway_config(host: str, port: int, keys: tuple[ApiKey, ...], admin_key: str) -> GatewayConfig:
+    try:
+        return GatewayConfig(host=host, port=port, api_keys=keys, admin_key_sha256=key_sha256(admin_key))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        option = f"--{problem['loc'][0]}: " if problem["loc"] else ""
+        raise ConfigError(
+            option + problem["msg"].removeprefix("Value error, "),
+            hint="client keys are given by --api-key-file" if not keys else None,
+        ) from error
+
+
+async def _ask_all(urls: list[str]) -> list[WorkerConfig]:
+    return list(await asyncio.gather(*(_ask(url) for url in urls)))
+
+
+async def _ask(url: str) -> WorkerConfig:
+    """What the engine at this address serves, and whether a step recorder runs in it."""
+    client = HttpClient(url, ASK_TIMEOUTS)
+    try:
+        reply = await client.fetch("GET", "/v1/models")
+        model = str(orjson.loads(reply.body)["data"][0]["id"])
+    except UpstreamError as error:
+        raise EngineUnreachable(
+            f"nothing answers at {url} ({error.message})",
+            hint="start the engine first, for example: vllm serve MODEL --enable-per-request-metrics",
+        ) from error
+    except (orjson.JSONDecodeError, LookupError, TypeError) as error:
+        raise EngineUnreachable(
+            f"{url}/v1/models does not answer with a list of models",
+            hint="give the address of an OpenAI-compatible engine, without /v1",
+        ) from error
+    finally:
+        client.close()
+    parts = urlsplit(url)
+    return WorkerConfig(
+        name=f"{parts.hostname}:{parts.port or 80}", url=url, model=model, steps_url=await _steps_url(url)
+    )
+
+
+async def _steps_url(url: str) -> str | None:
+    steps_url = default_steps_url(url)
+    if steps_url is None:
+        return None
+    client = HttpClient(steps_url, Timeouts(connect_s=1.0, head_s=2.0, idle_s=2.0))
+    try:
+        reply = await client.fetch("GET", "/steps?limit=1")
+    except UpstreamError:
+        return None
+    finally:
+        client.close()
+    return steps_url if reply.status == 200 else None
+
+
+def _read_keys(path: Path) -> tuple[ApiKey, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8").split()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="check the path") from error
+    if not lines:
+        raise ConfigError(f"{path} holds no key", hint="write one key per line")
+    return tuple(ApiKey(sha256=key_sha256(line)) for line in lines)
+
+
+def _kept_admin_key(home: Path) -> tuple[str, Path]:
+    """The admin key of this machine's gateways, made when first asked for."""
+    path = home / "run" / "admin-key"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        key = path.read_text(encoding="utf-8").strip()
+        if not key:
+            raise ConfigError(f"{path} is empty", hint="remove it; the next start makes a new key") from None
+        return key, path
+    key = f"pw-admin-{secrets.token_urlsafe(24)}"
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(key + "\n")
+    return key, path
+
+
+def _announce(file: GatewayFile, key_file: Path | None, as_json: bool) -> None:
+    address = f"http://{file.gateway.host}:{file.gateway.port}"
+    where = f"${ADMIN_KEY_VARIABLE}" if key_file is None else str(key_file)
+    if as_json:
+        workers = [worker.model_dump(mode="json") for worker in file.workers]
+        typer.echo(json.dumps({"url": f"{address}/v1", "admin_key": where, "workers": workers}))
+        return
+    for worker in file.workers:
+        steps = "with step records" if worker.steps_url else "without step records"
+        err.print(f"{worker.url} serves {worker.model}, {steps}", markup=False, soft_wrap=True)
+    err.print(f"admin key: {where}", markup=False, soft_wrap=True)
+    typer.echo(f"{address}/v1")
