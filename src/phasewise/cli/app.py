@@ -7,7 +7,7 @@ import sys
 import typer
 
 from phasewise import __version__
-from phasewise.cli import engine, gateway, model
+from phasewise.cli import bench, engine, gateway, model
 from phasewise.cli.console import fail
 from phasewise.errors import PhasewiseError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.add_typer(engine.app, name="engine")
 app.add_typer(model.app, name="model")
 app.command("gateway")(gateway.gateway)
+app.command("bench")(bench.bench)
 
 
 def _print_version(wanted: bool) -> None:

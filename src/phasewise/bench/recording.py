@@ -1,0 +1,112 @@
+"""Collects what happens to one request while it happens, and makes its timeline, however it ended.
+
+It is handed every time it writes down; talking to the engine is left to the generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from phasewise.adapters.engine_report import read_report
+from phasewise.adapters.sse import Chunk
+from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
+from phasewise.model.worker import WorkerRef
+
+
+@dataclass(slots=True)
+class RequestRecording:
+    """One request's notes. Times are of one monotonic clock, which `unix_offset_s` puts on the wall."""
+
+    request_id: str
+    model: str
+    url: str
+    intended_s: float
+    unix_offset_s: float
+    outcome: Outcome = Outcome.FAILED
+    reason: str | None = None
+    engine_request_id: str | None = None
+    finish_reason: str | None = None
+    _starts_s: list[float] = field(default_factory=list)
+    _refusals: list[tuple[float, str]] = field(default_factory=list)
+    _content_times_s: list[float] = field(default_factory=list)
+    _usage: Mapping[str, Any] | None = None
+    _metrics: Mapping[str, Any] | None = None
+
+    def sent(self, now_s: float) -> None:
+        """The request goes out, once more if it was refused before."""
+        self._starts_s.append(now_s)
+
+    def refused(self, now_s: float, note: str) -> None:
+        """The engine would not take the request as it was; another try follows."""
+        self._refusals.append((now_s, note))
+
+    def saw(self, chunk: Chunk, now_s: float) -> None:
+        """A chunk came."""
+        if chunk.has_content:
+            self._content_times_s.append(now_s)
+        self.finish_reason = chunk.finish_reason or self.finish_reason
+        self._usage = chunk.usage or self._usage
+        self._metrics = chunk.metrics or self._metrics
+
+    def end(self, outcome: Outcome, reason: str | None = None) -> None:
+        """The request is over."""
+        self.outcome, self.reason = outcome, reason
+
+    def timeline(self, now_s: float) -> Timeline:
+        """What is known of the request now that it is over."""
+        report = read_report(self._usage, self._metrics)
+        return Timeline(
+            request_id=self.request_id,
+            started_unix_s=self.intended_s + self.unix_offset_s,
+            model=self.model,
+            outcome=self.outcome,
+            ended_s=now_s - self.intended_s,
+            attempts=self._attempts(now_s, report.spans),
+            spans=self._own_spans(),
+            content_times_s=tuple(at_s - self.intended_s for at_s in self._content_times_s),
+            prompt_tokens=report.prompt_tokens,
+            cached_tokens=report.cached_tokens,
+            output_tokens=report.output_tokens,
+            finish_reason=self.finish_reason,
+            reason=self.reason,
+        )
+
+    def _attempts(self, now_s: float, spans: tuple[Span, ...]) -> tuple[Attempt, ...]:
+        worker = WorkerRef(self.url, "")
+        refused = [
+            Attempt(
+                kind=AttemptKind.LOCAL,
+                worker=worker,
+                started_s=start_s - self.intended_s,
+                ended_s=end_s - self.intended_s,
+                outcome=Outcome.FAILED,
+                note=note,
+            )
+            for start_s, (end_s, note) in zip(self._starts_s, self._refusals, strict=False)
+        ]
+        if len(refused) == len(self._starts_s):
+            return tuple(refused)
+        last = Attempt(
+            kind=AttemptKind.LOCAL,
+            worker=worker,
+            started_s=self._starts_s[-1] - self.intended_s,
+            ended_s=now_s - self.intended_s,
+            outcome=self.outcome,
+            engine_request_id=self.engine_request_id,
+            spans=spans,
+        )
+        return (*refused, last)
+
+    def _own_spans(self) -> tuple[Span, ...]:
+        if not self._starts_s:
+            return ()
+        first_s, last_s = self._starts_s[0], self._starts_s[-1]
+        lag_s = max(first_s - self.intended_s, 0.0)
+        spans = [Span(Part.CLIENT_LAG, Source.CLIENT_CLOCK, lag_s, start_s=0.0)]
+        if last_s > first_s:
+            spans.append(
+                Span(Part.EARLIER_ATTEMPTS, Source.CLIENT_CLOCK, last_s - first_s, first_s - self.intended_s)
+            )
+        return tuple(spans)

@@ -1,0 +1,54 @@
+"""Percentiles and their like, over a handful or thousands of readings.
+
+What is read, and from whom, is left to the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How readings are spread. A percentile is None where there are too few to have one."""
+
+    count: int
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    max: float | None
+
+
+def summarise(values: Iterable[float | None]) -> Summary:
+    """Sum readings up; those that are not defined (None) are left out."""
+    ordered = sorted(value for value in values if value is not None)
+    return Summary(
+        count=len(ordered),
+        mean=sum(ordered) / len(ordered) if ordered else None,
+        p50=percentile(ordered, 0.5),
+        p90=percentile(ordered, 0.9),
+        p99=percentile(ordered, 0.99),
+        max=ordered[-1] if ordered else None,
+    )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """The value below which `share` of ascending readings lie, by linear interpolation between two.
+
+    A 99th percentile of fewer than 100 readings would only be another name for the largest: it is None.
+    """
+    if len(ordered) < readings_needed(share):
+        return None
+    position = share * (len(ordered) - 1)
+    low, high = floor(position), ceil(position)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def readings_needed(share: float) -> int:
+    """How many readings make a percentile more than a name for an extreme; a median is had from one."""
+    if share <= 0.5:
+        return 1
+    return ceil(round(1 / (1 - share), 6)) if share < 1 else 1
