@@ -7,7 +7,7 @@ import sys
 import typer
 
 from phasewise import __version__
-from phasewise.cli import bench, engine, gateway, model
+from phasewise.cli import bench, diagnose, engine, gateway, model
 from phasewise.cli.console import fail
 from phasewise.errors import PhasewiseError
 
@@ -22,6 +22,7 @@ app.add_typer(engine.app, name="engine")
 app.add_typer(model.app, name="model")
 app.command("gateway")(gateway.gateway)
 app.command("bench")(bench.bench)
+app.command("diagnose")(diagnose.diagnose)
 
 
 def _print_version(wanted: bool) -> None:

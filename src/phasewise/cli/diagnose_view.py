@@ -1,0 +1,169 @@
+"""A verdict on one screen, readable without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from phasewise.diagnosis.picture import Picture, StartPicture, StreamPicture, WorkloadShape
+from phasewise.diagnosis.verdict import Ruling, Verdict
+from phasewise.model.slo import Slo
+from phasewise.model.timeline import Part
+
+BAR_CELLS = 28
+LABEL_CELLS = 26
+HEADLINES = {
+    Ruling.SLOW_TO_START: ("SLOW TO START", "bold red"),
+    Ruling.SLOW_TO_STREAM: ("SLOW TO STREAM", "bold red"),
+    Ruling.HEALTHY: ("HEALTHY", "bold green"),
+    Ruling.TOO_LITTLE_SEEN: ("TOO LITTLE SEEN TO SAY", "bold yellow"),
+}
+PART_LABELS = {
+    Part.CLIENT_LAG: "generator lag",
+    Part.GATEWAY_WAIT: "gateway",
+    Part.EARLIER_ATTEMPTS: "earlier attempts",
+    Part.STEP_IN_FLIGHT: "waiting for running step",
+    Part.ENGINE_QUEUE: "engine queue",
+    Part.PREFILL: "prefill, own tokens",
+    Part.PREFILL_OTHERS: "prefill, others' tokens",
+    Part.HAND_OVER: "KV hand-over",
+}
+
+
+def show(console: Console, verdict: Verdict, subject: str) -> None:
+    """Print the whole verdict."""
+    for line in _lines(verdict, subject):
+        console.print(line, soft_wrap=False)
+
+
+def _lines(verdict: Verdict, subject: str) -> Iterator[Text]:
+    picture = verdict.picture
+    yield _headline(verdict)
+    yield _dim(f"{subject} · {picture.window_s:.0f} s · {_outcomes(picture)} · seen by {picture.seen_by}")
+    yield Text()
+    yield _fact("workload", _workload(picture.workload))
+    yield _fact("objective", f"{_objective(verdict.slo)}; --slo sets another")
+    if picture.start is not None:
+        yield from _start_lines(picture.start)
+    if picture.stream is not None:
+        yield from _stream_lines(picture.stream)
+    yield from _why(verdict)
+    yield from _bullets("Not known from here", picture.not_known)
+
+
+def _headline(verdict: Verdict) -> Text:
+    title, style = HEADLINES[verdict.ruling]
+    line = Text(title, style)
+    if verdict.top is not None:
+        line.append(f": {verdict.top.cause.value.replace('_', ' ')}", "bold")
+        line.append(f" (confidence {verdict.top.confidence})", "dim")
+    if verdict.also_slow is not None:
+        line.append(f"; also {verdict.also_slow.value.replace('_', ' ')}")
+    return line
+
+
+def _outcomes(picture: Picture) -> str:
+    return ", ".join(f"{count} {name}" for name, count in picture.outcomes) or "no requests"
+
+
+def _objective(slo: Slo) -> str:
+    return f"TTFT {_ms(slo.ttft_s)}, TPOT {_ms(slo.tpot_s)}"
+
+
+def _workload(shape: WorkloadShape) -> str:
+    facts = []
+    if shape.prompt_p50_tokens is not None:
+        facts.append(f"prompts p50 {shape.prompt_p50_tokens:.0f} p90 {shape.prompt_p90_tokens:.0f} tokens")
+    if shape.output_p50_tokens is not None:
+        facts.append(f"outputs p50 {shape.output_p50_tokens:.0f} p90 {shape.output_p90_tokens:.0f}")
+    if shape.shared_share is not None:
+        facts.append(f"{shape.shared_share:.0%} of prompt tokens seen before")
+    if shape.cached_share is not None:
+        facts.append(f"{shape.cached_share:.0%} cached")
+    if shape.running_mean is not None:
+        facts.append(f"{shape.running_mean:.1f} running")
+    return ", ".join(facts) or "unknown"
+
+
+def _start_lines(start: StartPicture) -> Iterator[Text]:
+    late = f"{start.late} of {start.requests} late"
+    yield Text()
+    yield _title("Time to first token", f"p50 {_ms(start.ttft_p50_s)}, p90 {_ms(start.ttft_p90_s)}; {late}")
+    for entry in start.parts:
+        yield _bar(PART_LABELS[entry.part], entry.seconds, start.ttft_mean_s, entry.source.replace("_", " "))
+    yield _bar("residual", start.residual_s, start.ttft_mean_s, "unexplained")
+
+
+def _stream_lines(stream: StreamPicture) -> Iterator[Text]:
+    slow = f"{stream.slow} of {stream.streams} slow"
+    worst = f"; worst gap {_ms(stream.gap_max_s)}" if stream.gap_max_s is not None else ""
+    yield Text()
+    yield _title(
+        "Time per output token", f"p50 {_ms(stream.tpot_p50_s)}, p90 {_ms(stream.tpot_p90_s)}; {slow}{worst}"
+    )
+    parts = (
+        (
+            "decode steps",
+            stream.step_s,
+            "step record" if stream.chunk_excess_s is not None else "engine report",
+        ),
+        ("others' prompts in steps", stream.chunk_excess_s, "step record"),
+        ("residual", stream.residual_s, "unexplained"),
+    )
+    for label, seconds, source in parts:
+        if seconds is not None:
+            yield _bar(label, seconds, stream.tpot_mean_s, source)
+
+
+def _why(verdict: Verdict) -> Iterator[Text]:
+    if verdict.ruling is Ruling.TOO_LITTLE_SEEN:
+        yield from _bullets("Next", ("send traffic while this runs, or add --probe to let us send a little",))
+    if verdict.ruling is Ruling.HEALTHY:
+        yield from _bullets("Next", ("nothing: both phases meet their objective",))
+    if verdict.top is None or verdict.advice is None:
+        return
+    yield from _bullets("Why", (*verdict.top.evidence, f"refuted if {verdict.top.refuted_by}"))
+    fixes = []
+    for fix in verdict.advice.fixes:
+        how = "; ".join(filter(None, (fix.engine_flag, fix.fleet_line and f"fleet file: {fix.fleet_line}")))
+        fixes.append(f"{fix.what}{f' ({how})' if how else ''}. Price: {fix.price}")
+    yield from _bullets("Next", tuple(fixes))
+    yield from _bullets("Would not help", verdict.advice.would_not_help)
+
+
+def _bullets(title: str, items: tuple[str, ...]) -> Iterator[Text]:
+    if not items:
+        return
+    yield Text()
+    yield Text(title, "bold")
+    yield from (Text(f"  - {item}") for item in items)
+
+
+def _bar(label: str, seconds: float, whole_s: float, source: str) -> Text:
+    share = seconds / whole_s if whole_s > 0 else 0.0
+    cells = round(min(max(share, 0.0), 1.0) * BAR_CELLS)
+    line = Text(f"  {label:<{LABEL_CELLS}}")
+    line.append("█" * cells, "red" if share >= 0.5 else "cyan")
+    line.append(" " * (BAR_CELLS - cells) + f" {_ms(seconds):>9} {share:>5.0%}  ")
+    line.append(source, "dim")
+    return line
+
+
+def _title(name: str, rest: str) -> Text:
+    return Text.assemble((name, "bold"), f"  {rest}")
+
+
+def _fact(name: str, value: str) -> Text:
+    return Text.assemble((f"{name:<11}", "dim"), value)
+
+
+def _dim(text: str) -> Text:
+    return Text(text, "dim")
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    return f"{seconds * 1000:.0f} ms" if abs(seconds) < 10 else f"{seconds:.1f} s"

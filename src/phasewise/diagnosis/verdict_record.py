@@ -1,0 +1,101 @@
+"""A verdict as plain JSON types, versioned; times in milliseconds. How a person sees it is the cli's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phasewise.diagnosis.findings import Finding
+from phasewise.diagnosis.fixes import Advice
+from phasewise.diagnosis.picture import StartPicture, StreamPicture, WorkloadShape
+from phasewise.diagnosis.verdict import Verdict
+
+VERDICT_VERSION = 1
+
+
+def verdict_record(verdict: Verdict) -> dict[str, Any]:
+    """The whole verdict."""
+    picture = verdict.picture
+    return {
+        "v": VERDICT_VERSION,
+        "verdict": verdict.ruling,
+        "cause": verdict.top.cause if verdict.top is not None else None,
+        "also_slow": verdict.also_slow,
+        "slo": {"ttft_ms": verdict.slo.ttft_s * 1000, "tpot_ms": verdict.slo.tpot_s * 1000},
+        "window_s": round(picture.window_s, 3),
+        "seen_by": picture.seen_by,
+        "outcomes": dict(picture.outcomes),
+        "workload": _workload(picture.workload),
+        "start": None if picture.start is None else _start(picture.start),
+        "stream": None if picture.stream is None else _stream(picture.stream),
+        "findings": [_finding(finding) for finding in verdict.findings],
+        "advice": None if verdict.advice is None else _advice(verdict.advice),
+        "not_known": list(picture.not_known),
+    }
+
+
+def _workload(shape: WorkloadShape) -> dict[str, Any]:
+    return {name: getattr(shape, name) for name in shape.__slots__}
+
+
+def _start(start: StartPicture) -> dict[str, Any]:
+    return {
+        "requests": start.requests,
+        "ttft_p50_ms": _ms(start.ttft_p50_s),
+        "ttft_p90_ms": _ms(start.ttft_p90_s),
+        "ttft_mean_ms": _ms(start.ttft_mean_s),
+        "late": start.late,
+        "lost_s": round(start.lost_s, 3),
+        "parts": [
+            {"part": entry.part, "source": entry.source, "ms": _ms(entry.seconds)} for entry in start.parts
+        ],
+        "residual_ms": _ms(start.residual_s),
+        "residual_share_p50": start.residual_share_p50,
+    }
+
+
+def _stream(stream: StreamPicture) -> dict[str, Any]:
+    return {
+        "streams": stream.streams,
+        "tpot_p50_ms": _ms(stream.tpot_p50_s),
+        "tpot_p90_ms": _ms(stream.tpot_p90_s),
+        "gap_p50_ms": _ms(stream.gap_p50_s),
+        "gap_p99_ms": _ms(stream.gap_p99_s),
+        "gap_max_ms": _ms(stream.gap_max_s),
+        "step_ms": _ms(stream.step_s),
+        "chunk_excess_ms": _ms(stream.chunk_excess_s),
+        "residual_ms": _ms(stream.residual_s),
+        "slow": stream.slow,
+        "lost_s": round(stream.lost_s, 3),
+        "stalls": [
+            {
+                "request": found.request_id,
+                "ms": _ms(found.stall.duration_s),
+                "cause": found.cause,
+                "steps": [timed.step.seq for timed in found.steps],
+            }
+            for found in stream.stalls
+        ],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "phase": finding.phase,
+        "cause": finding.cause,
+        "share": round(finding.share, 3),
+        "lost_s": round(finding.lost_s, 3),
+        "confidence": finding.confidence,
+        "evidence": list(finding.evidence),
+        "refuted_by": finding.refuted_by,
+    }
+
+
+def _advice(advice: Advice) -> dict[str, Any]:
+    return {
+        "fixes": [{name: getattr(fix, name) for name in fix.__slots__} for fix in advice.fixes],
+        "would_not_help": list(advice.would_not_help),
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
