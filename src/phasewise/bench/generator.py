@@ -17,6 +17,7 @@ from phasewise.adapters.sse import EventSplitter, chunk_id, parse_chunk
 from phasewise.bench.recording import RequestRecording
 from phasewise.bench.target import Target
 from phasewise.errors import FailureKind, UpstreamError
+from phasewise.model.prefix_marks import prefix_marks
 from phasewise.model.request import Endpoint
 from phasewise.model.timeline import Outcome, Timeline
 from phasewise.workload.arrivals import ClosedLoop
@@ -165,6 +166,7 @@ class LoadGenerator:
             url=self.target.url,
             intended_s=due_s,
             unix_offset_s=self._unix_offset_s,
+            prefix_marks=prefix_marks(orjson.dumps(planned.messages), self.run_id.encode()[:64]),
         )
         try:
             async with asyncio.timeout(self.limits.request_s):

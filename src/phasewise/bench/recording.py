@@ -24,6 +24,7 @@ class RequestRecording:
     url: str
     intended_s: float
     unix_offset_s: float
+    prefix_marks: tuple[str, ...] = ()
     outcome: Outcome = Outcome.FAILED
     reason: str | None = None
     engine_request_id: str | None = None
@@ -71,6 +72,7 @@ class RequestRecording:
             output_tokens=report.output_tokens,
             finish_reason=self.finish_reason,
             reason=self.reason,
+            prefix_marks=self.prefix_marks,
         )
 
     def _attempts(self, now_s: float, spans: tuple[Span, ...]) -> tuple[Attempt, ...]:

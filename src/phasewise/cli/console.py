@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.markup import escape
 
 from phasewise.errors import PhasewiseError
 
@@ -12,6 +13,6 @@ err = Console(stderr=True, highlight=False)
 
 def fail(error: PhasewiseError) -> None:
     """Print a domain error the way every command does."""
-    err.print(f"[bold red]error:[/] {error.message}", markup=True, soft_wrap=True)
+    err.print(f"[bold red]error:[/] {escape(error.message)}", soft_wrap=True)
     if error.hint:
-        err.print(f"[bold]hint:[/] {error.hint}", soft_wrap=True)
+        err.print(f"[bold]hint:[/] {escape(error.hint)}", soft_wrap=True)

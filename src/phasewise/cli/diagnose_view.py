@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import fill, wrap
 
 from rich.console import Console
 from rich.text import Text
 
+from phasewise.diagnosis.fixes import Fix
 from phasewise.diagnosis.picture import Picture, StartPicture, StreamPicture, WorkloadShape
 from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import Part
 
-BAR_CELLS = 28
-LABEL_CELLS = 26
+SCREEN_CELLS = 100
+BAR_CELLS = 20
+LABEL_CELLS = 25
 HEADLINES = {
     Ruling.SLOW_TO_START: ("SLOW TO START", "bold red"),
     Ruling.SLOW_TO_STREAM: ("SLOW TO STREAM", "bold red"),
@@ -33,24 +36,27 @@ PART_LABELS = {
 
 
 def show(console: Console, verdict: Verdict, subject: str) -> None:
-    """Print the whole verdict."""
-    for line in _lines(verdict, subject):
-        console.print(line, soft_wrap=False)
+    """Print the whole verdict, wrapped to the screen but never wider than is pleasant to read."""
+    width = min(console.width, SCREEN_CELLS)
+    for line in _lines(verdict, subject, width):
+        console.print(line, soft_wrap=True)
 
 
-def _lines(verdict: Verdict, subject: str) -> Iterator[Text]:
+def _lines(verdict: Verdict, subject: str, width: int) -> Iterator[Text]:
     picture = verdict.picture
     yield _headline(verdict)
-    yield _dim(f"{subject} · {picture.window_s:.0f} s · {_outcomes(picture)} · seen by {picture.seen_by}")
+    yield Text(
+        f"{subject}, {_outcomes(picture)} in {picture.window_s:.0f} s, seen by {picture.seen_by}", "dim"
+    )
     yield Text()
-    yield _fact("workload", _workload(picture.workload))
-    yield _fact("objective", f"{_objective(verdict.slo)}; --slo sets another")
+    yield from _fact("workload", _workload(picture.workload), width)
+    yield from _fact("objective", f"{_objective(verdict.slo)}; --slo sets another", width)
     if picture.start is not None:
         yield from _start_lines(picture.start)
     if picture.stream is not None:
         yield from _stream_lines(picture.stream)
-    yield from _why(verdict)
-    yield from _bullets("Not known from here", picture.not_known)
+    for title, items in _conclusions(verdict):
+        yield from _bullets(title, items, width)
 
 
 def _headline(verdict: Verdict) -> Text:
@@ -117,28 +123,30 @@ def _stream_lines(stream: StreamPicture) -> Iterator[Text]:
             yield _bar(label, seconds, stream.tpot_mean_s, source)
 
 
-def _why(verdict: Verdict) -> Iterator[Text]:
+def _conclusions(verdict: Verdict) -> Iterator[tuple[str, tuple[str, ...]]]:
     if verdict.ruling is Ruling.TOO_LITTLE_SEEN:
-        yield from _bullets("Next", ("send traffic while this runs, or add --probe to let us send a little",))
+        yield "Next", ("send traffic while this runs, or add --probe to let us send a little",)
     if verdict.ruling is Ruling.HEALTHY:
-        yield from _bullets("Next", ("nothing: both phases meet their objective",))
-    if verdict.top is None or verdict.advice is None:
-        return
-    yield from _bullets("Why", (*verdict.top.evidence, f"refuted if {verdict.top.refuted_by}"))
-    fixes = []
-    for fix in verdict.advice.fixes:
-        how = "; ".join(filter(None, (fix.engine_flag, fix.fleet_line and f"fleet file: {fix.fleet_line}")))
-        fixes.append(f"{fix.what}{f' ({how})' if how else ''}. Price: {fix.price}")
-    yield from _bullets("Next", tuple(fixes))
-    yield from _bullets("Would not help", verdict.advice.would_not_help)
+        yield "Next", ("nothing: both phases meet their objective",)
+    if verdict.top is not None and verdict.advice is not None:
+        yield "Why", (*verdict.top.evidence, f"refuted if {verdict.top.refuted_by}")
+        yield "Next", tuple(_fix(fix) for fix in verdict.advice.fixes)
+        yield "Would not help", verdict.advice.would_not_help
+    yield "Not known from here", verdict.picture.not_known
 
 
-def _bullets(title: str, items: tuple[str, ...]) -> Iterator[Text]:
+def _fix(fix: Fix) -> str:
+    how = "; ".join(filter(None, (fix.engine_flag, fix.fleet_line and f"fleet file: {fix.fleet_line}")))
+    return f"{fix.what}{f' [{how}]' if how else ''}. Price: {fix.price}"
+
+
+def _bullets(title: str, items: tuple[str, ...], width: int) -> Iterator[Text]:
     if not items:
         return
     yield Text()
     yield Text(title, "bold")
-    yield from (Text(f"  - {item}") for item in items)
+    for item in items:
+        yield Text(fill(item, width, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False))
 
 
 def _bar(label: str, seconds: float, whole_s: float, source: str) -> Text:
@@ -155,12 +163,10 @@ def _title(name: str, rest: str) -> Text:
     return Text.assemble((name, "bold"), f"  {rest}")
 
 
-def _fact(name: str, value: str) -> Text:
-    return Text.assemble((f"{name:<11}", "dim"), value)
-
-
-def _dim(text: str) -> Text:
-    return Text(text, "dim")
+def _fact(name: str, value: str, width: int) -> Iterator[Text]:
+    lines = wrap(value, width - 11)
+    yield Text.assemble((f"{name:<11}", "dim"), lines[0])
+    yield from (Text(" " * 11 + line) for line in lines[1:])
 
 
 def _ms(seconds: float | None) -> str:

@@ -233,18 +233,24 @@ def _stall_facts(
     ]
     if guessed and not guilty:
         facts.append("no step record: that prompt chunks caused them is a guess from their size")
-    worst = sorted(guilty, key=lambda found: -found.stall.duration_s)[:NAMED_STEPS]
-    facts += [_name_steps(found) for found in worst]
+    by_steps: dict[tuple[int, ...], list[ExplainedStall]] = {}
+    for found in guilty:
+        by_steps.setdefault(tuple(timed.step.seq for timed in found.steps), []).append(found)
+    worst = sorted(by_steps.values(), key=lambda group: -sum(found.stall.excess_s for found in group))
+    facts += [_name_steps(group) for group in worst[:NAMED_STEPS]]
     return tuple(facts)
 
 
-def _name_steps(found: ExplainedStall) -> str:
+def _name_steps(group: list[ExplainedStall]) -> str:
+    """Streams that stood still in the same steps are told of together."""
     steps = ", ".join(
         f"step {timed.step.seq} ({timed.step.prompt_tokens} prompt + {timed.step.decode_tokens} decode tokens"
         + (f", {_ms(timed.duration_s)})" if timed.duration_s is not None else ")")
-        for timed in found.steps
+        for timed in group[0].steps
     )
-    return f"a {_ms(found.stall.duration_s)} stall: {steps}"
+    longest_s = max(found.stall.duration_s for found in group)
+    streams = "1 stream" if len(group) == 1 else f"{len(group)} streams"
+    return f"{streams} stood still for up to {_ms(longest_s)} in {steps}"
 
 
 def decode_step(picture: Picture, slo: Slo) -> Finding | None:

@@ -94,7 +94,7 @@ ADVICE: dict[Cause, Advice] = {
             ),
         ),
         would_not_help=(
-            _PREFIX_CACHE + " only while others' new prompts are computed",
+            "the prefix cache, unless the prompts that stall the others share their beginnings",
             "weight quantisation: the stall is a prompt's compute, not a decode step's reads",
             "a higher batch cap: more streams would stall",
         ),
