@@ -131,8 +131,13 @@ def errors_by_kind(timelines: Sequence[Timeline]) -> dict[str, int]:
 
 
 def typical_ttft(timelines: Sequence[Timeline]) -> TypicalTtft | None:
-    """Where the time to first token goes for a request in the middle of the field."""
-    split = [found for timeline in timelines if (found := latency.ttft_breakdown(timeline)) is not None]
+    """Where the time to first token goes for a request in the middle of the field.
+
+    Where some requests have the engine's timings, the others (cancelled, failed) are left out: they would
+    only dilute the parts.
+    """
+    timed = [timeline for timeline in timelines if _reported_by_engine(timeline)] or timelines
+    split = [found for timeline in timed if (found := latency.ttft_breakdown(timeline)) is not None]
     if not split:
         return None
     split.sort(key=lambda breakdown: breakdown.ttft_s)

@@ -45,12 +45,12 @@ def _latencies(report: BenchReport) -> Table:
     for column in ("n", "mean", "p50", "p90", "p99", "max"):
         table.add_column(column, justify="right")
     for name, summary in (
-        ("TTFT: to the first token", report.ttft_s),
-        ("TPOT: per output token", report.tpot_s),
-        ("ITL: gaps between chunks, pooled", report.itl_pooled_s),
-        ("ITL: mean gap of each request", report.itl_per_request_s),
-        ("E2E: to the last token", report.e2e_s),
-        ("stalls: excess over the usual gap", report.stall_excess_s),
+        ("TTFT", report.ttft_s),
+        ("TPOT", report.tpot_s),
+        ("ITL, all gaps pooled", report.itl_pooled_s),
+        ("ITL, mean per request", report.itl_per_request_s),
+        ("E2E", report.e2e_s),
+        ("excess of a stall", report.stall_excess_s),
         ("generator lag", report.lag_s),
     ):
         table.add_row(name, str(summary.count), *_cells(summary))
@@ -73,13 +73,15 @@ def _outcomes(report: BenchReport) -> Table:
     table.add_row("prompt tokens from cache, in all", _number(report.cached_tokens, 0))
     table.add_row("output tokens, mean", _number(report.output_tokens.mean, 0))
     table.add_row("stalls", f"{report.stalls} in {report.stalled_requests} requests")
+    if report.without_engine_timings:
+        table.add_row("requests without engine timings", str(report.without_engine_timings))
     for kind, count in report.errors.items():
         table.add_row(f"not answered: {kind}", str(count))
     return table
 
 
 def _ttft_parts(typical: TypicalTtft) -> Table:
-    title = f"Where TTFT goes (mean of the {typical.requests} requests around the median)"
+    title = f"Where TTFT goes, for the {typical.requests} requests around the median"
     table = Table("part", "seen by", title=title, title_justify="left")
     table.add_column("ms", justify="right")
     table.add_column("share", justify="right")

@@ -17,8 +17,8 @@ from phasewise.errors import ConfigError, EngineUnreachable, FailureKind, Upstre
 from phasewise.workload.plan import Plan, PlannedRequest, refitted
 from phasewise.workload.prompts import Message
 
-FIT_ROUNDS = 4
-"""One round mends a prompt whose words are tokens; some tokenizers split or join words and need more."""
+FIT_ROUNDS = 12
+"""One round mends a prompt whose words are tokens; where some are split, other words are tried at its end."""
 FIT_LIMIT = 2_000
 """Above so many requests asking the tokenizer for each would take longer than most runs."""
 

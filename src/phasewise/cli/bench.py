@@ -40,7 +40,7 @@ DEFAULT_CONCURRENCY = 4
 DEFAULT_REQUESTS = 32
 
 
-def bench(  # noqa: PLR0913 - one parameter per option
+def bench(
     url: Annotated[str, typer.Argument(help="An engine or a gateway, such as http://127.0.0.1:8000.")],
     *,
     preset: Annotated[PresetName, typer.Option(help="The kind of traffic.")] = PresetName.CHAT,
@@ -48,10 +48,10 @@ def bench(  # noqa: PLR0913 - one parameter per option
     spacing: Annotated[Spacing, typer.Option(help="How arrivals at a --rate are spread.")] = Spacing.POISSON,
     concurrency: Annotated[
         int | None,
-        typer.Option(help=f"Requests open at once instead of a rate. [default: {DEFAULT_CONCURRENCY}]"),
+        typer.Option(help=f"Requests open at once instead of a rate. (default {DEFAULT_CONCURRENCY})"),
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(help=f"End after so many. [default: {DEFAULT_REQUESTS}, without --duration]")
+        int | None, typer.Option(help=f"End after so many. (default {DEFAULT_REQUESTS}, without --duration)")
     ] = None,
     duration: Annotated[float | None, typer.Option(help="Send for so many seconds, then wait.")] = None,
     prompt_tokens: Annotated[int | None, typer.Option(help="Fix the prompts' length.")] = None,
@@ -61,7 +61,7 @@ def bench(  # noqa: PLR0913 - one parameter per option
     ] = None,
     slo: Annotated[str, typer.Option(help="What counts as fast enough: ttft=500ms,tpot=50ms.")] = "",
     model: Annotated[
-        str | None, typer.Option(help="The model to ask for. [default: the first served]")
+        str | None, typer.Option(help="The model to ask for. (default: the first one served)")
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="PHASEWISE_API_KEY", help="Sent as a bearer token.", show_envvar=True)
@@ -209,4 +209,6 @@ def _print(report: BenchReport, seed: int, preset: PresetName, as_json: bool) ->
         typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
         return
     out.print(render(report))
-    out.print(f"seed {seed}: --seed {seed} repeats these prompts, then from a warm prefix cache")
+    out.print(
+        f"seed {seed}: --seed {seed} repeats these prompts, then from a warm prefix cache", soft_wrap=True
+    )

@@ -1,0 +1,206 @@
+# ruff: noqa: S311 - seeds make tests repeat, they keep no secrets
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from phasewise.adapters.http_client import HttpClient
+from phasewise.bench.generator import BenchRun, LoadGenerator, Progress, RunLimits
+from phasewise.bench.target import Target, find_target, fit_prompts
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.faults import Fault, FaultKind
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.model.latency import e2e_s, tpot_s, ttft_breakdown, ttft_s
+from phasewise.model.timeline import AttemptKind, Outcome, Part, Source
+from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
+from phasewise.workload.lengths import Lengths
+from phasewise.workload.plan import Plan, PlanSpec, make_plan
+from phasewise.workload.presets import Shape
+from tests.bench.scripted_server import CLOSE, HANG, Asked, content, event, scripted_server
+
+DONE = b"data: [DONE]\n\n"
+
+
+def make_run_plan(load: Load | None = None, requests: int = 4, output_tokens: int = 6, **more) -> Plan:
+    shape = Shape("test.", Lengths.fixed(60), Lengths.fixed(output_tokens))
+    return make_plan(PlanSpec(shape, load or ClosedLoop(2), requests, **more), Random(1))
+
+
+async def measure(url: str, plan: Plan, model: str = "fake-model", **more) -> BenchRun:
+    client = HttpClient(url)
+    try:
+        return await LoadGenerator(client, Target(url, model), plan, "run", **more).run()
+    finally:
+        client.close()
+
+
+async def measure_script(answer, plan: Plan | None = None, **more) -> BenchRun:
+    async with scripted_server(answer) as url:
+        return await measure(url, plan or make_run_plan(requests=1), **more)
+
+
+@pytest.mark.parametrize("load", [ClosedLoop(2), OpenLoop(200.0)])
+async def test_every_request_becomes_a_timeline_with_the_engines_own_account(load):
+    async with running_engines(1) as (engine,):
+        client = HttpClient(engine.base_url)
+        target = await find_target(client)
+        plan = await fit_prompts(client, target, make_run_plan(load), Random(0))
+        run = await LoadGenerator(client, target, plan, "run").run()
+        client.close()
+    assert plan.exact_prompts
+    assert (len(run.timelines), run.unsent, run.cut_short, run.fixed_lengths) == (4, 0, False, True)
+    for timeline in run.timelines:
+        (attempt,) = timeline.attempts
+        assert timeline.outcome is attempt.outcome is Outcome.SUCCEEDED
+        assert (timeline.prompt_tokens, timeline.output_tokens) == (60, 6)
+        assert (attempt.kind, attempt.worker.name) == (AttemptKind.LOCAL, engine.base_url)
+        assert attempt.engine_request_id == f"chatcmpl-{timeline.request_id}"
+        assert {span.source for span in attempt.spans} == {Source.ENGINE_REPORT}
+        assert len(timeline.content_times_s) == 6
+        assert ttft_s(timeline) + 5 * tpot_s(timeline) == pytest.approx(e2e_s(timeline))
+        assert ttft_breakdown(timeline).seconds(Part.CLIENT_LAG) >= 0
+    seen = {span.part for timeline in run.timelines for span in timeline.attempts[0].spans}
+    assert seen == {Part.ENGINE_QUEUE, Part.PREFILL, Part.DECODE}
+
+
+async def test_an_open_loop_sends_on_time_and_does_not_wait_for_replies():
+    def answer(asked: Asked):
+        return 200, [content(finish_reason="stop"), *[b": wait\n\n"] * 100, DONE]
+
+    plan = make_run_plan(OpenLoop(50.0, Spacing.CONSTANT), requests=5)
+    run = await measure_script(answer, plan)
+    starts_s = [timeline.started_unix_s - run.timelines[0].started_unix_s for timeline in run.timelines]
+    assert starts_s == pytest.approx([0.0, 0.02, 0.04, 0.06, 0.08], abs=1e-6)
+    assert run.wall_s < 5 * 0.2
+
+
+async def test_a_late_generator_shows_as_lag_not_as_a_later_start():
+    def answer(asked: Asked):
+        return 200, [content(), *[b": wait\n\n"] * 50, content(finish_reason="stop"), DONE]
+
+    plan = make_run_plan(OpenLoop(1000.0, Spacing.CONSTANT), requests=3)
+    run = await measure_script(answer, plan, limits=RunLimits(in_flight=1))
+    lags_s = [timeline.spans[0].duration_s for timeline in run.timelines]
+    assert [timeline.spans[0].part for timeline in run.timelines] == [Part.CLIENT_LAG] * 3
+    assert lags_s[1] > 0.08
+    assert lags_s[2] > 0.16
+    assert ttft_s(run.timelines[2]) > lags_s[2]
+
+
+async def test_a_closed_loop_never_has_more_open_than_asked():
+    seen: list[Progress] = []
+    async with running_engines(1) as (engine,):
+        await measure(engine.base_url, make_run_plan(ClosedLoop(3), 9), on_progress=seen.append)
+    assert [progress.done for progress in seen] == list(range(1, 10))
+    assert max(progress.in_flight for progress in seen) <= 3
+
+
+async def test_a_closed_loop_ends_with_its_time():
+    def answer(asked: Asked):
+        return 200, [content(finish_reason="stop"), *[b": wait\n\n"] * 20, DONE]
+
+    run = await measure_script(answer, make_run_plan(ClosedLoop(1), 100, duration_s=0.2))
+    assert 2 <= len(run.timelines) < 20
+    assert run.unsent == 100 - len(run.timelines)
+    assert not run.cut_short
+
+
+async def test_outputs_are_fixed_in_length_and_the_request_is_named():
+    asked: list[Asked] = []
+
+    def answer(request: Asked):
+        asked.append(request)
+        return 200, [content(finish_reason="length"), DONE]
+
+    await measure_script(answer)
+    (request,) = asked
+    assert request.path == "/v1/chat/completions"
+    assert request.headers["x-request-id"] == "run-0"
+    assert (request.body["max_tokens"], request.body["min_tokens"], request.body["ignore_eos"]) == (
+        6,
+        6,
+        True,
+    )
+    assert (request.body["temperature"], request.body["stream"]) == (0, True)
+    assert request.body["stream_options"] == {"include_usage": True}
+
+
+async def test_a_server_that_refuses_fixed_lengths_is_asked_without():
+    def answer(request: Asked):
+        if "ignore_eos" in request.body:
+            return 400, [b'{"error":{"message":"unknown field"}}']
+        return 200, [content(finish_reason="stop"), DONE]
+
+    run = await measure_script(answer, make_run_plan(ClosedLoop(1), 2))
+    first, second = run.timelines
+    assert not run.fixed_lengths
+    assert [attempt.outcome for attempt in first.attempts] == [Outcome.FAILED, Outcome.SUCCEEDED]
+    assert Part.EARLIER_ATTEMPTS in {span.part for span in first.spans}
+    assert len(second.attempts) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "pieces", "outcome", "reason"),
+    [
+        (500, [b"{}"], Outcome.FAILED, "http_500"),
+        (400, [b"{}"], Outcome.FAILED, "http_400"),
+        (429, [b"{}"], Outcome.FAILED, "http_429"),
+        (200, [content(), event(error={"type": "InternalServerError"})], Outcome.FAILED, "engine_error"),
+        (200, [content(), CLOSE], Outcome.FAILED, "closed"),
+        (200, [content()], Outcome.FAILED, "cut_off"),
+        (200, [content(), HANG], Outcome.TIMED_OUT, "timed_out"),
+    ],
+)
+async def test_failures_are_timelines_too(status, pieces, outcome, reason):
+    run = await measure_script(lambda asked: (status, pieces), limits=RunLimits(request_s=0.3))
+    (timeline,) = run.timelines
+    assert (timeline.outcome, timeline.reason) == (outcome, reason)
+    assert e2e_s(timeline) is None
+    assert (ttft_s(timeline) is not None) == (status == 200)
+    assert all(attempt.outcome is not Outcome.SUCCEEDED for attempt in timeline.attempts)
+
+
+async def test_an_engine_that_dies_leaves_timelines_of_what_it_did():
+    config = FakeEngineConfig(faults=(Fault(FaultKind.DIE, after_tokens=10),))
+    async with running_engines(1, config) as (engine,):
+        run = await measure(engine.base_url, make_run_plan(ClosedLoop(2), 6, output_tokens=8))
+    assert len(run.timelines) == 6
+    assert {timeline.reason for timeline in run.timelines} <= {None, "closed", "refused"}
+    assert "refused" in {timeline.reason for timeline in run.timelines}
+
+
+@pytest.mark.parametrize("load", [ClosedLoop(2), OpenLoop(1000.0)])
+async def test_a_stopped_run_keeps_what_it_measured(load):
+    def answer(request: Asked):
+        last = request.headers["x-request-id"] != "run-0"
+        return 200, [content(), *([HANG] if last else []), content(finish_reason="stop"), DONE]
+
+    async with scripted_server(answer) as url:
+        client = HttpClient(url)
+        generator = LoadGenerator(client, Target(url, "m"), make_run_plan(load, 4), "run")
+        running = asyncio.create_task(generator.run())
+        await asyncio.sleep(0.3)
+        generator.stop()
+        async with asyncio.timeout(5):
+            run = await running
+        client.close()
+    outcomes = [timeline.outcome for timeline in run.timelines]
+    assert run.cut_short
+    assert outcomes.count(Outcome.SUCCEEDED) == 1
+    assert {timeline.reason for timeline in run.timelines} == {None, "cut_short"}
+    assert all(timeline.content_times_s for timeline in run.timelines)
+
+
+async def test_a_cancelled_run_leaves_nothing_in_flight():
+    async with scripted_server(lambda asked: (200, [content(), HANG])) as url:
+        client = HttpClient(url)
+        generator = LoadGenerator(client, Target(url, "m"), make_run_plan(), "run")
+        running = asyncio.create_task(generator.run())
+        await asyncio.sleep(0.1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert len(asyncio.all_tasks()) <= 4, "only the server's own tasks are left"
+        client.close()

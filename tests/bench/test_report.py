@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from phasewise.bench.generator import BenchRun
+from phasewise.bench.report import BenchReport, build_report, errors_by_kind, typical_ttft
+from phasewise.bench.report_table import PART_NAMES, render
+from phasewise.bench.target import Target
+from phasewise.model.slo import Slo
+from phasewise.model.timeline import TTFT_PARTS, Outcome, Part, Source, Timeline
+from phasewise.workload.arrivals import ClosedLoop, OpenLoop
+from phasewise.workload.plan import Plan, PlannedRequest
+from tests.builders import make_span, make_timeline
+
+SLO = Slo(ttft_s=1.0, tpot_s=0.15)
+
+
+def make_run(timelines: list[Timeline], planned: int | None = None, **more) -> BenchRun:
+    requests = tuple(
+        PlannedRequest(index, None, (), 3, 100)
+        for index in range(len(timelines) if planned is None else planned)
+    )
+    plan = Plan(requests, more.pop("load", OpenLoop(1.0)), more.pop("duration_s", None), exact_prompts=True)
+    target = Target("http://e", "m", headers=((b"authorization", b"Bearer hidden"),))
+    return BenchRun(target, plan, tuple(timelines), **{"wall_s": 10.0, **more})
+
+
+def make_reported(ttft_s: float = 0.5, lag_s: float = 0.0, **more) -> Timeline:
+    return make_timeline(
+        (ttft_s, ttft_s + 0.1, ttft_s + 0.2),
+        spans=[make_span(Part.CLIENT_LAG, lag_s, Source.CLIENT_CLOCK)],
+        engine_spans=[make_span(Part.ENGINE_QUEUE, 0.1), make_span(Part.PREFILL, 0.2)],
+        **more,
+    )
+
+
+def shown(report: BenchReport) -> str:
+    console = Console(file=StringIO(), width=120, no_color=True)
+    console.print(render(report))
+    return console.file.getvalue()
+
+
+def test_figures_follow_the_definitions():
+    report = build_report(make_run([make_reported(0.5), make_reported(1.5)]), SLO)
+    assert report.ttft_s.mean == pytest.approx(1.0)
+    assert report.tpot_s.p50 == pytest.approx(0.1)
+    assert report.itl_pooled_s.count == 4
+    assert report.e2e_s.max == pytest.approx(1.7)
+    assert (report.goodput.met, report.goodput.offered) == (1, 2)
+    assert report.goodput.per_second == pytest.approx(0.1)
+    assert report.output_tokens_per_s == pytest.approx(0.6)
+    assert report.notes == ()
+
+
+def test_failures_are_offered_and_counted_by_kind():
+    failed = [
+        make_timeline((), outcome=Outcome.FAILED, reason="http_500", output_tokens=None),
+        make_timeline((), outcome=Outcome.FAILED, reason="http_500", output_tokens=None),
+        make_timeline((0.1,), outcome=Outcome.TIMED_OUT, output_tokens=None),
+    ]
+    report = build_report(make_run([*failed, make_reported()]), SLO)
+    assert (report.offered, report.succeeded) == (4, 1)
+    assert report.goodput.share == 0.25
+    assert report.errors == {"http_500": 2, "timed_out": 1}
+    assert report.e2e_s.count == 1
+    assert report.without_engine_timings == 3
+
+
+def test_a_run_of_nothing_but_failures_has_no_figures_rather_than_zeros():
+    timelines = [make_timeline((), outcome=Outcome.FAILED, reason="refused", output_tokens=None)]
+    report = build_report(make_run(timelines), SLO)
+    assert report.ttft_s.p50 is None
+    assert report.output_tokens_per_s is None
+    assert report.typical_ttft is None
+    assert "refused" in shown(report)
+    assert errors_by_kind([]) == {}
+
+
+@given(st.lists(st.floats(0.31, 50.0), min_size=1, max_size=40))
+def test_the_typical_parts_and_the_residual_add_up_to_ttft(ttfts_s):
+    typical = typical_ttft([make_reported(ttft_s) for ttft_s in ttfts_s])
+    assert typical is not None
+    assert sum(part.seconds for part in typical.parts) + typical.residual_s == pytest.approx(typical.ttft_s)
+    assert min(ttfts_s) <= typical.ttft_s * (1 + 1e-9)
+    assert typical.ttft_s <= max(ttfts_s) * (1 + 1e-9)
+
+
+def test_the_typical_request_is_one_around_the_median():
+    typical = typical_ttft([make_reported(ttft_s) for ttft_s in (0.4, 0.5, 0.6, 0.7, 9.0)])
+    assert typical is not None
+    assert 0.5 <= typical.ttft_s <= 0.7
+
+
+def test_requests_the_engine_did_not_time_do_not_dilute_the_parts():
+    untimed = make_timeline((3.0, 3.1), outcome=Outcome.CANCELLED, attempts=())
+    typical = typical_ttft([make_reported(0.5), untimed, untimed])
+    assert typical is not None
+    assert (typical.requests, typical.ttft_s) == (1, 0.5)
+    alone = typical_ttft([untimed])
+    assert alone is not None
+    assert alone.residual_s == alone.ttft_s == 3.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"cut_short": True, "planned": 9}, "cut short: 8 planned"),
+        ({"fixed_lengths": False}, "refused to fix output lengths"),
+        ({"load": ClosedLoop(1), "duration_s": 60.0}, "used up"),
+    ],
+)
+def test_what_limits_the_figures_is_said(changes, word):
+    report = build_report(make_run([make_reported()], **changes), SLO)
+    assert any(word in note for note in report.notes)
+    assert word in shown(report)
+
+
+def test_a_generator_that_was_late_says_so():
+    report = build_report(make_run([make_reported(0.5, lag_s=0.1)]), SLO)
+    assert any("generator itself was late" in note for note in report.notes)
+
+
+def test_an_engine_without_timings_is_named_with_its_flag():
+    report = build_report(make_run([make_timeline()]), SLO)
+    assert any("--enable-per-request-metrics" in note for note in report.notes)
+
+
+def test_the_report_is_json_without_secrets():
+    report = build_report(make_run([make_reported()]), SLO)
+    text = orjson.dumps(report.to_dict()).decode()
+    assert json.loads(text)["typical_ttft"]["parts"][0]["part"] == "client_lag"
+    assert json.loads(text)["goodput"] == {"per_s": 0.1, "share": 1.0, "met": 1}
+    assert "hidden" not in text
+
+
+def test_every_part_of_ttft_has_a_name_for_people():
+    assert set(PART_NAMES) == set(TTFT_PARTS)
+    assert "engine queue" in shown(build_report(make_run([make_reported()]), SLO))
