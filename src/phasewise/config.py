@@ -144,6 +144,26 @@ def load_fleet(path: Path) -> FleetConfig:
     return _validated(FleetConfig, _read_yaml(path), str(path))
 
 
+def fleet_with(
+    fleet: FleetConfig,
+    *,
+    model: str | None = None,
+    name: str | None = None,
+    first_engine_port: int | None = None,
+    gateway_port: int | None = None,
+) -> FleetConfig:
+    """A fleet with values of the command line in the place of its own, checked like those of a file."""
+    data = fleet.model_dump()
+    data |= {
+        key: value
+        for key, value in (("model", model), ("name", name), ("first_engine_port", first_engine_port))
+        if value is not None
+    }
+    if gateway_port is not None:
+        data["gateway"]["port"] = gateway_port
+    return _validated(FleetConfig, data, "command line")
+
+
 def load_gateway_file(path: Path) -> GatewayFile:
     """Read what a gateway process is started with."""
     return _validated(GatewayFile, _read_yaml(path), str(path))

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from phasewise import __version__
-from phasewise.cli import bench, diagnose, engine, gateway, model
+from phasewise.cli import bench, diagnose, down, engine, gateway, model, status, up
 from phasewise.cli.console import fail
 from phasewise.errors import PhasewiseError
 
@@ -18,6 +18,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("up")(up.up)
+app.command("status")(status.status)
+app.command("down")(down.down)
 app.add_typer(engine.app, name="engine")
 app.add_typer(model.app, name="model")
 app.command("gateway")(gateway.gateway)

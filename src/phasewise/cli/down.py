@@ -1,0 +1,49 @@
+"""`phasewise down`: stop a fleet, whether or not its supervisor still lives.
+
+How it is stopped stands in fleet/fleet_stop.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Annotated
+
+import typer
+
+from phasewise.cli.console import out
+from phasewise.config import phasewise_home
+from phasewise.errors import FleetError
+from phasewise.fleet.fleet_state import FleetState
+from phasewise.fleet.fleet_stop import stop_fleet
+from phasewise.fleet.run_file import fleet_names, read_state
+from phasewise.fleet.run_paths import RunPaths
+
+
+def down(
+    name: Annotated[str | None, typer.Option(help="Which fleet. Needed when several run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Stop a fleet and everything it started. Exit code 1 when none runs."""
+    home = phasewise_home(os.environ)
+    state = _chosen([RunPaths(home, each) for each in ([name] if name else fleet_names(home))], name)
+    began_s = time.monotonic()
+    stop_fleet(RunPaths(home, state.name), state)
+    took_s = time.monotonic() - began_s
+    if as_json:
+        typer.echo(json.dumps({"name": state.name, "stopped": True, "took_s": round(took_s, 1)}))
+    else:
+        out.print(f"fleet {state.name} is stopped ({took_s:.1f} s)")
+
+
+def _chosen(candidates: list[RunPaths], name: str | None) -> FleetState:
+    states = [state for paths in candidates if (state := read_state(paths)) is not None]
+    if not states:
+        raise FleetError(
+            f"no fleet{f' named {name}' if name else ''} runs here", hint="see `phasewise status`"
+        )
+    if len(states) > 1:
+        names = ", ".join(state.name for state in states)
+        raise FleetError(f"several fleets run here: {names}", hint="say which with --name")
+    return states[0]

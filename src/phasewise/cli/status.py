@@ -1,0 +1,61 @@
+"""`phasewise status`: what runs on this machine, checked at this moment.
+
+What is checked stands in fleet/fleet_status.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from phasewise.cli.console import err, out
+from phasewise.cli.fleet_display import print_members, state_as_json
+from phasewise.config import phasewise_home
+from phasewise.fleet.fleet_state import FleetState
+from phasewise.fleet.fleet_status import checked, supervisor_lives
+from phasewise.fleet.run_file import fleet_names, read_state
+from phasewise.fleet.run_paths import RunPaths
+
+
+def status(
+    name: Annotated[str | None, typer.Option(help="Only this fleet. Default: all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Say what runs here. Exit code 0 when every process of every fleet serves, 1 otherwise."""
+    home = phasewise_home(os.environ)
+    names = [name] if name is not None else fleet_names(home)
+    recorded = [state for each in names if (state := read_state(RunPaths(home, each))) is not None]
+    fleets = asyncio.run(_check_all(recorded))
+    if as_json:
+        typer.echo(json.dumps({"fleets": [_facts(fleet) for fleet in fleets]}))
+    else:
+        for fleet in fleets:
+            _print(fleet)
+        if not fleets:
+            err.print(f"no fleet{f' named {name}' if name else ''} runs here; `phasewise up` starts one")
+    if not fleets or not all(fleet.all_ready and supervisor_lives(fleet) for fleet in fleets):
+        raise typer.Exit(1)
+
+
+async def _check_all(recorded: list[FleetState]) -> list[FleetState]:
+    return list(await asyncio.gather(*map(checked, recorded)))
+
+
+def _facts(fleet: FleetState) -> dict[str, object]:
+    return {**state_as_json(fleet), "supervised": supervisor_lives(fleet)}
+
+
+def _print(fleet: FleetState) -> None:
+    supervision = f"supervised by pid {fleet.supervisor.pid}"
+    if not supervisor_lives(fleet):
+        supervision = "its supervisor is gone: `phasewise down` clears it up"
+    out.print(f"fleet {fleet.name}, {fleet.model}, {supervision}", style="bold", soft_wrap=True)
+    if fleet.failure is not None:
+        out.print(f"failed: {fleet.failure.message}", markup=False, soft_wrap=True)
+        if fleet.failure.hint:
+            out.print(f"hint: {fleet.failure.hint}", markup=False, soft_wrap=True)
+    print_members(fleet)

@@ -1,0 +1,165 @@
+"""`phasewise up`: start a fleet on this machine and keep it running, here or in the background.
+
+What is started is planned in fleet/plan.py; keeping it running is fleet/supervisor.py's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phasewise.cli.console import err, out
+from phasewise.cli.engine import EnginePython, current_engine
+from phasewise.cli.fleet_display import FleetDisplay, print_ready, state_as_json
+from phasewise.config import FleetConfig, fleet_with, load_fleet, phasewise_home
+from phasewise.errors import EngineStartFailed, FleetError
+from phasewise.fleet.demo_model import resolve_model
+from phasewise.fleet.engine_command import ServedModel
+from phasewise.fleet.engine_env import EngineEnvironment
+from phasewise.fleet.fleet_state import FleetState
+from phasewise.fleet.machine import this_machine
+from phasewise.fleet.plan import FleetPlan, plan_fleet
+from phasewise.fleet.port_check import refuse_taken_ports, wanted_ports
+from phasewise.fleet.run_file import (
+    admin_key_sha256,
+    already_running,
+    is_supervised,
+    read_state,
+    write_private,
+)
+from phasewise.fleet.run_paths import RunPaths
+from phasewise.fleet.supervise import Assignment, supervise
+
+DEFAULT_TIMEOUT_S = 600.0
+_FOLLOW_POLL_S = 0.2
+
+
+def up(
+    fleet_file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FLEET.YAML]", help="What to start. Default: one engine with the demo model."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A known name, a folder or a Hugging Face id, instead of the file's.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The fleet's name, instead of the file's.")] = None,
+    port: Annotated[int | None, typer.Option(help="The gateway's port, instead of the file's.")] = None,
+    engine_port: Annotated[
+        int | None, typer.Option(help="The first engine's port, instead of the file's.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the fleet is ready; it runs on in the background.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1.0, help="How long the start may take.")
+    ] = DEFAULT_TIMEOUT_S,
+    engine_python: EnginePython = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what runs as one JSON object, once it is ready.")
+    ] = False,
+) -> None:
+    """Start engines and a gateway on this machine, watch them, and restart what dies.
+
+    Ctrl-C stops everything; a second one does not wait. Exit code 1 when the fleet could not be started.
+    """
+    home = phasewise_home(os.environ)
+    fleet = fleet_with(
+        load_fleet(fleet_file) if fleet_file is not None else FleetConfig(),
+        model=model,
+        name=name,
+        first_engine_port=engine_port,
+        gateway_port=port,
+    )
+    if is_supervised(RunPaths(home, fleet.name)):
+        raise already_running(fleet.name)
+    plan = _plan(fleet, current_engine(engine_python), home)
+    refuse_taken_ports(wanted_ports(plan))
+    if detach:
+        _run_detached(plan, timeout, as_json)
+    else:
+        _run_here(plan, timeout, as_json)
+
+
+def _plan(fleet: FleetConfig, engine: EngineEnvironment, home: Path) -> FleetPlan:
+    source = resolve_model(fleet.model, home)
+    served = ServedModel(fleet.model, source, is_folder=Path(source).is_dir())
+    paths = RunPaths(home, fleet.name)
+    return plan_fleet(fleet, engine, served, this_machine(engine.device), home, admin_key_sha256(paths))
+
+
+def _run_here(plan: FleetPlan, timeout_s: float, as_json: bool) -> None:
+    announced = False
+    with FleetDisplay() as display:
+
+        def show(state: FleetState) -> None:
+            nonlocal announced
+            display.show(state)
+            if state.all_ready and not announced:
+                announced = True
+                display.settle()
+                _announce(state, as_json, "Ctrl-C stops it.")
+
+        supervise(plan, timeout_s, show)
+    err.print("stopped")
+
+
+def _run_detached(plan: FleetPlan, timeout_s: float, as_json: bool) -> None:
+    paths = plan.paths
+    # The record of an earlier fleet must not pass for the one that starts now.
+    paths.state.unlink(missing_ok=True)
+    write_private(paths.plan, Assignment(plan=plan, ready_within_s=timeout_s).model_dump_json().encode())
+    paths.supervisor_log.parent.mkdir(parents=True, exist_ok=True)
+    with paths.supervisor_log.open("wb") as log:
+        supervisor = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "phasewise.fleet.supervise", str(paths.plan)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=paths.supervisor_log.parent,
+            start_new_session=True,
+        )
+    try:
+        state = _follow_until_ready(plan, supervisor)
+    except KeyboardInterrupt:
+        err.print("stopping")
+        supervisor.send_signal(signal.SIGTERM)
+        supervisor.wait()
+        raise
+    other_name = "" if plan.name == FleetConfig().name else f" --name {plan.name}"
+    _announce(state, as_json, f"`phasewise down{other_name}` stops it.")
+
+
+def _follow_until_ready(plan: FleetPlan, supervisor: subprocess.Popen[bytes]) -> FleetState:
+    paths = plan.paths
+    with FleetDisplay() as display:
+        while True:
+            ended = supervisor.poll() is not None
+            state = read_state(paths)
+            if state is not None:
+                display.show(state)
+                if state.all_ready and not ended:
+                    return state
+            if ended:
+                break
+            time.sleep(_FOLLOW_POLL_S)
+    if state is not None and state.failure is not None:
+        raise EngineStartFailed(state.failure.message, hint=state.failure.hint)
+    raise FleetError(f"fleet {plan.name} ended before it was ready", hint=f"look into {paths.supervisor_log}")
+
+
+def _announce(state: FleetState, as_json: bool, how_to_stop: str) -> None:
+    if as_json:
+        typer.echo(json.dumps(state_as_json(state)))
+    else:
+        print_ready(state, how_to_stop)
+    out.file.flush()

@@ -1,0 +1,51 @@
+"""Checks a fleet's record against the machine: who still lives, who answers. Changes nothing.
+
+The record is written by the supervisor, which may be slower than a look at the process table, or dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.errors import UpstreamError
+from phasewise.fleet import proc_fs
+from phasewise.fleet.fleet_state import FleetState, MemberState, Stage
+
+HEALTH_TIMEOUT_S = 3.0
+_OVER = frozenset({Stage.FAILED, Stage.STOPPED, Stage.BACKING_OFF, Stage.WAITING})
+
+
+def supervisor_lives(state: FleetState) -> bool:
+    """Whether the process that wrote the record still runs."""
+    return state.boot_id == proc_fs.boot_id() and proc_fs.is_alive(state.supervisor)
+
+
+async def checked(state: FleetState) -> FleetState:
+    """The record with every member's stage as it is now."""
+    members = await asyncio.gather(*(_checked_member(member, state) for member in state.members))
+    return state.model_copy(update={"engines": tuple(members[:-1]), "gateway": members[-1]})
+
+
+async def _checked_member(member: MemberState, state: FleetState) -> MemberState:
+    supervised = supervisor_lives(state)
+    if member.stage in _OVER and supervised:
+        return member
+    if member.process is None or state.boot_id != proc_fs.boot_id() or not proc_fs.is_alive(member.process):
+        if member.stage in {Stage.FAILED, Stage.STOPPED}:
+            return member
+        return member.model_copy(update={"stage": Stage.DEAD, "note": None})
+    if member.stage in {Stage.READY, Stage.SILENT}:
+        stage = Stage.READY if await _answers(member.url) else Stage.SILENT
+        return member.model_copy(update={"stage": stage, "note": None})
+    return member
+
+
+async def _answers(url: str) -> bool:
+    client = HttpClient(url, Timeouts(HEALTH_TIMEOUT_S, HEALTH_TIMEOUT_S, HEALTH_TIMEOUT_S))
+    try:
+        return (await client.fetch("GET", "/health")).status == 200
+    except UpstreamError:
+        return False
+    finally:
+        client.close()

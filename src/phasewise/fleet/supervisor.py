@@ -1,0 +1,262 @@
+"""Starts a fleet's processes, follows them to readiness, restarts the dead and stops them all.
+
+Back-off is restart_policy.py's, commands are the plan's, and what is seen is handed to `publish`: showing it
+and writing it down are the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from phasewise.errors import EngineStartFailed, FleetError, PhasewiseError
+from phasewise.fleet import proc_fs
+from phasewise.fleet.fleet_state import Failure, FleetState, ProcessIdentity, Stage
+from phasewise.fleet.keeper import Keeper
+from phasewise.fleet.member import Member
+from phasewise.fleet.plan import FleetPlan
+from phasewise.fleet.restart_policy import GiveUp, after_death
+
+_ON_THE_WAY = frozenset({Stage.STARTING, Stage.LOADING, Stage.WARMING_UP})
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often a supervisor looks and how long it waits."""
+
+    poll_s: float = 0.2
+    health_every_s: float = 2.0
+    health_timeout_s: float = 5.0
+    silent_after_s: float = 10.0
+    hopeless_after_s: float = 90.0
+    stop_grace_s: float = 10.0
+    kill_grace_s: float = 5.0
+
+
+class Supervisor:
+    """The one writer of a fleet's state."""
+
+    def __init__(
+        self,
+        plan: FleetPlan,
+        publish: Callable[[FleetState], None],
+        *,
+        ready_within_s: float = 600.0,
+        pace: Pace | None = None,
+    ) -> None:
+        self._plan = plan
+        self._publish_state = publish
+        self._ready_within_s = ready_within_s
+        self._pace = pace or Pace()
+        self._members = [Member(member, self._pace.health_timeout_s) for member in plan.members]
+        self._started_unix_s = time.time()
+        self._identity = proc_fs.identity_of(os.getpid()) or ProcessIdentity(pid=os.getpid(), start_ticks=0)
+        self._boot_id = proc_fs.boot_id()
+        self._failure: Failure | None = None
+        self._keeper: Keeper | None = None
+        self._stop_wanted = asyncio.Event()
+        self._kill_wanted = asyncio.Event()
+
+    @property
+    def state(self) -> FleetState:
+        """The fleet as it is now."""
+        states = [member.state for member in self._members]
+        return FleetState(
+            name=self._plan.name,
+            model=self._plan.model,
+            boot_id=self._boot_id,
+            supervisor=self._identity,
+            started_unix_s=self._started_unix_s,
+            keys_needed=self._plan.keys_needed,
+            admin_key_file=str(self._plan.paths.admin_key),
+            engines=tuple(states[:-1]),
+            gateway=states[-1],
+            failure=self._failure,
+        )
+
+    async def run(self) -> None:
+        """Keep the fleet running until a signal ends it; raises what another try would not mend."""
+        self._keeper = Keeper()
+        try:
+            with self._signals_heeded():
+                await self._run_until_stopped()
+        except PhasewiseError as error:
+            self._failure = Failure(message=error.message, hint=error.hint)
+            raise
+        finally:
+            for member in self._members:
+                member.close()
+            self._publish()
+            self._keeper.close()
+
+    def stop(self) -> None:
+        """Ask for the end of the fleet; asked twice, it does not wait."""
+        (self._kill_wanted if self._stop_wanted.is_set() else self._stop_wanted).set()
+
+    async def _run_until_stopped(self) -> None:
+        tasks: list[asyncio.Task[Any]]
+        tasks = [asyncio.create_task(self._keep_running(member)) for member in self._members]
+        tasks.append(asyncio.create_task(self._enforce_readiness()))
+        tasks.append(asyncio.create_task(self._stop_wanted.wait()))
+        try:
+            # Only the wish to stop ends well; any other task that is done has failed.
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._stop_all()
+
+    # --- one member -------------------------------------------------------------------------------------
+
+    async def _keep_running(self, member: Member) -> None:
+        while True:
+            self._start(member)
+            await self._follow_to_death(member)
+            self._bury(member)
+            decision = after_death(member.deaths)
+            if isinstance(decision, GiveUp):
+                raise self._given_up(member, decision)
+            pause_s = max(decision.at_s - time.monotonic(), 0.0)
+            self._enter(
+                member, Stage.BACKING_OFF, f"{member.cause_of_death}; starts again in {pause_s:.0f} s"
+            )
+            await asyncio.sleep(pause_s)
+            member.restarts += 1
+
+    def _start(self, member: Member) -> None:
+        member.start()
+        if self._keeper is not None and member.child is not None:
+            self._keeper.watch(member.child.identity.pid)
+        self._publish()
+
+    def _bury(self, member: Member) -> None:
+        member.read_log()
+        member.bury()
+        if self._keeper is not None and member.child is not None:
+            self._keeper.forget(member.child.identity.pid)
+
+    async def _follow_to_death(self, member: Member) -> None:
+        child = member.child
+        last_answer_s = next_health_s = time.monotonic()
+        while child is not None and child.exit_code is None:
+            before = member.stage
+            if before in _ON_THE_WAY:
+                member.read_log()
+            if time.monotonic() >= next_health_s:
+                last_answer_s = await self._ask_health(member, last_answer_s)
+                steady = member.stage in {Stage.READY, Stage.SILENT}
+                next_health_s = time.monotonic() + (self._pace.health_every_s if steady else 0.0)
+            if member.stage is not before:
+                self._publish()
+            await asyncio.sleep(self._pace.poll_s)
+
+    async def _ask_health(self, member: Member, last_answer_s: float) -> float:
+        """Ask once and note what follows from it; returns when the last good answer came."""
+        status = await member.health_status()
+        now_s = time.monotonic()
+        if status == 200:
+            self._answered(member)
+            return now_s
+        if member.is_gateway and status is not None:
+            if member.stage is not Stage.WAITING:
+                member.enter(Stage.WAITING, "no engine answers it")
+            return now_s
+        if member.stage in {Stage.READY, Stage.SILENT}:
+            self._missed_answer(member, now_s - last_answer_s)
+        return last_answer_s
+
+    def _answered(self, member: Member) -> None:
+        if member.stage is Stage.READY:
+            return
+        if member.stage is not Stage.SILENT:
+            member.part_core_from_front()
+        member.now_ready()
+
+    def _missed_answer(self, member: Member, silent_s: float) -> None:
+        if silent_s >= self._pace.hopeless_after_s and member.child is not None:
+            member.child.kill()
+        elif silent_s >= self._pace.silent_after_s and member.stage is Stage.READY:
+            member.enter(Stage.SILENT, f"no answer for {silent_s:.0f} s")
+
+    def _given_up(self, member: Member, decision: GiveUp) -> PhasewiseError:
+        self._enter(member, Stage.FAILED, member.cause_of_death)
+        reason = member.telling_line or member.cause_of_death
+        kind = FleetError if member.is_gateway else EngineStartFailed
+        return kind(
+            f"{member.plan.name} ended {decision.failures} times before it was ready: {reason}",
+            hint=f"its log is {member.plan.process.log}",
+        )
+
+    # --- all members ------------------------------------------------------------------------------------
+
+    async def _enforce_readiness(self) -> None:
+        await asyncio.sleep(self._ready_within_s)
+        late = [member for member in self._members if member.ready_in_s is None and not _served(member)]
+        if late:
+            member = late[0]
+            raise EngineStartFailed(
+                f"{member.plan.name} was not ready in {self._ready_within_s:g} s: it is {member.stage.value}",
+                hint=f"allow more with --timeout, or look into {member.plan.process.log}",
+            )
+        await asyncio.Event().wait()
+
+    async def _stop_all(self) -> None:
+        alive = [member for member in self._members if member.child is not None and not member.child.gone]
+        for member in alive:
+            if member.child is not None:
+                member.child.terminate()
+            if member.stage is not Stage.FAILED:
+                member.enter(Stage.STOPPING)
+        self._publish()
+        await self._wait_until_gone(alive, self._pace.stop_grace_s, self._kill_wanted)
+        for member in alive:
+            if member.child is not None:
+                member.child.kill()
+        await self._wait_until_gone(alive, self._pace.kill_grace_s, None)
+        for member in self._members:
+            if self._keeper is not None and member.child is not None and member.child.gone:
+                self._keeper.forget(member.child.identity.pid)
+            if member.stage is not Stage.FAILED:
+                member.enter(Stage.STOPPED)
+        self._publish()
+
+    async def _wait_until_gone(
+        self, members: list[Member], limit_s: float, cut_short: asyncio.Event | None
+    ) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while any(member.child is not None and not member.child.gone for member in members):
+            if time.monotonic() >= deadline_s or (cut_short is not None and cut_short.is_set()):
+                return
+            await asyncio.sleep(min(self._pace.poll_s, 0.1))
+
+    def _enter(self, member: Member, stage: Stage, note: str | None = None) -> None:
+        member.enter(stage, note)
+        self._publish()
+
+    def _publish(self) -> None:
+        self._publish_state(self.state)
+
+    @contextmanager
+    def _signals_heeded(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        heeded = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in heeded:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in heeded:
+                loop.remove_signal_handler(number)
+
+
+def _served(member: Member) -> bool:
+    return any(death.ready_for_s is not None for death in member.deaths)
