@@ -84,6 +84,7 @@ def _start(counters: EngineCounters, slo: Slo) -> StartPicture | None:
         parts=parts,
         residual_s=ttft.mean - sum(entry.seconds for entry in parts),
         residual_share_p50=None,
+        residual_abs_p50_s=None,
         late=late,
         lost_s=late * over_s,
     )
@@ -177,4 +178,6 @@ def _start_with_means(start: StartPicture | None, counters: EngineCounters) -> S
         return start
     parts = start.parts + mean_parts(counters)
     residual_s = start.ttft_mean_s - sum(entry.seconds for entry in parts)
-    return replace(start, parts=parts, residual_s=residual_s, residual_share_p50=None)
+    return replace(
+        start, parts=parts, residual_s=residual_s, residual_share_p50=None, residual_abs_p50_s=None
+    )

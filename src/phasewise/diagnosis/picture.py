@@ -54,6 +54,7 @@ class StartPicture:
     parts: tuple[PartTime, ...]
     residual_s: float
     residual_share_p50: float | None
+    residual_abs_p50_s: float | None
     late: int
     lost_s: float
 
@@ -131,6 +132,7 @@ def start_picture(timelines: Sequence[Timeline], slo: Slo) -> StartPicture | Non
         parts=_mean_parts(breakdowns),
         residual_s=fmean(found.residual_s for found in breakdowns),
         residual_share_p50=median(shares) if shares else None,
+        residual_abs_p50_s=median(abs(found.residual_s) for found in breakdowns),
         late=sum(value > slo.ttft_s for value in values),
         lost_s=sum(max(0.0, value - slo.ttft_s) for value in values),
     )

@@ -50,6 +50,7 @@ def _start(start: StartPicture) -> dict[str, Any]:
         ],
         "residual_ms": _ms(start.residual_s),
         "residual_share_p50": start.residual_share_p50,
+        "residual_abs_p50_ms": _ms(start.residual_abs_p50_s),
     }
 
 

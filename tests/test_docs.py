@@ -1,0 +1,59 @@
+"""What users can type or read stands in the documentation, and its links lead somewhere."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from phasewise.diagnosis.findings import Cause
+from phasewise.model.timeline import TTFT_PARTS
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def commands_page():
+    spec = importlib.util.spec_from_file_location("commands_page", ROOT / "tools" / "commands_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_command_and_option_is_documented():
+    """Mended by: python tools/commands_page.py"""
+    tool = commands_page()
+    assert tool.PAGE.read_text() == tool.page()
+
+
+def test_every_option_has_a_help_text():
+    tool = commands_page()
+    silent = [line for line in tool.page().splitlines() if re.match(r"\| `[^`]+` \|\s+\|", line)]
+    assert silent == []
+
+
+def test_every_finding_is_documented():
+    page = (ROOT / "docs" / "reference" / "findings.md").read_text()
+    assert [cause for cause in Cause if f"`{cause}`" not in page] == []
+
+
+def test_every_part_of_ttft_is_documented():
+    page = (ROOT / "docs" / "explanation" / "where-the-milliseconds-go.md").read_text()
+    assert [part for part in TTFT_PARTS if f"`{part}`" not in page] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_no_file_names_a_package_host():
+    hosts = re.compile(r"(pypi\.org|pythonhosted|download\.pytorch|extra-index-url|registry\.npmjs)")
+    named = [
+        str(path.relative_to(ROOT))
+        for pattern in ("*.toml", "*.txt", "Makefile", ".ci/run", "src/**/*.txt", "engine_plugin/*.toml")
+        for path in ROOT.glob(pattern)
+        if hosts.search(path.read_text())
+    ]
+    assert named == []
