@@ -83,4 +83,5 @@ async def test_the_recorded_steps_know_the_requests_of_a_run(real_engine):
         step, request = ended[timeline.serving_attempt.engine_request_id]
         assert (request.prompt_tokens, request.output_tokens) == (PROMPT_TOKENS, OUTPUT_TOKENS)
         assert 0 < step.ended_unix_s - timeline.started_unix_s < run.wall_s + 0.1
-    assert sum(step.prompt_tokens for step in batch.steps) == REQUESTS * PROMPT_TOKENS
+    # vLLM sometimes logs a step of nothing, which carries no counts.
+    assert sum(step.prompt_tokens or 0 for step in batch.steps) == REQUESTS * PROMPT_TOKENS
