@@ -124,12 +124,12 @@ def _run(request: GenerationRequest, world: World, step: Generate) -> Generator[
 
 
 def _place(request: GenerationRequest, world: World, tried: set[WorkerRef]) -> Decision | Reject:
-    if request.model not in world.cluster.models:
-        return Reject(RejectReason.NO_WORKER_FOR_MODEL, "no worker serves this model")
     usable = world.cluster.usable(request.model)
+    if not usable and request.model not in world.cluster.models:
+        return Reject(RejectReason.NO_WORKER_FOR_MODEL, "no worker serves this model")
     # A worker that failed this request is asked again only where there is no other: its failure may have
     # been a closed idle connection, and the attempts are counted anyway.
-    fresh = tuple(worker for worker in usable if worker.ref not in tried) or usable
+    fresh = (tuple(worker for worker in usable if worker.ref not in tried) or usable) if tried else usable
     if not fresh:
         return Reject(RejectReason.NO_HEALTHY_WORKER, "no worker of this model answers")
     return world.policy([_candidate(world.ledger, worker) for worker in fresh])

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -159,9 +159,9 @@ class StreamedReply:
         """When the request was written, on the monotonic clock."""
         return self._live.sent_at_s
 
-    async def read(self) -> bytes:
+    def read(self) -> Coroutine[Any, Any, bytes]:
         """The body bytes that arrived since the last call; waits for some; empty at the end."""
-        return await self._live.read()
+        return self._live.read()
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """The rest of the body."""

@@ -30,9 +30,9 @@ _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 Labels = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One metric family."""
+    """One metric family; itself a key, so it is compared by identity."""
 
     name: str
     kind: str

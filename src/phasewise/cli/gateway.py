@@ -80,7 +80,7 @@ async def _ask(url: str) -> WorkerConfig:
         model = str(orjson.loads(reply.body)["data"][0]["id"])
     except UpstreamError as error:
         raise EngineUnreachable(
-            f"nothing answers at {url} ({error.message})",
+            f"no engine answers: {error.message}",
             hint="start the engine first, for example: vllm serve MODEL --enable-per-request-metrics",
         ) from error
     except (orjson.JSONDecodeError, LookupError, TypeError) as error:

@@ -26,7 +26,7 @@ ENGINE_REFUSED = "engine_4xx"
 _NEVER_STARTED = frozenset({RejectReason.NO_WORKER_FOR_MODEL, RejectReason.NO_HEALTHY_WORKER})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One request while it is being served."""
 

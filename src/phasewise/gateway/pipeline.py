@@ -5,9 +5,9 @@ Placement and retries are the flow's, talking to workers the flow driver's.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
-from uuid import uuid4
 
 from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.asgi import Client, ClientLeft, Scope, header
@@ -44,7 +44,7 @@ class Pipeline:
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
         """Serve one request."""
         started_unix_s, started_s = time.time(), time.monotonic()
-        request_id = request_id_from(header(scope, b"x-request-id")) or uuid4().hex
+        request_id = request_id_from(header(scope, b"x-request-id")) or secrets.token_hex(16)
         try:
             caller = self._doorkeeper.caller(header(scope, b"authorization"))
             body = await client.read_body()

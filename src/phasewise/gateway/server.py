@@ -36,6 +36,7 @@ def server_config(file: GatewayFile) -> uvicorn.Config:
         access_log=False,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=STREAMS_MAY_FINISH_S,

@@ -1,0 +1,137 @@
+"""Clients own few fields: the rest is refused by name, and bodies go on as they came."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phasewise.errors import RefusalKind, RequestRefused
+from phasewise.gateway.fields import ALLOWED_FIELDS, ENGINE_CONTROLS, parse_body, request_id_from
+from phasewise.model.request import Endpoint
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def parse(fields, endpoint=Endpoint.CHAT):
+    return parse_body(endpoint, orjson.dumps(fields))
+
+
+def refusal(body, endpoint=Endpoint.CHAT):
+    with pytest.raises(RequestRefused) as caught:
+        parse_body(endpoint, body if isinstance(body, bytes) else orjson.dumps(body))
+    assert caught.value.kind is RefusalKind.BAD_REQUEST
+    return caught.value
+
+
+def test_a_plain_request_goes_on_as_the_same_bytes():
+    body = b' {"model": "m",  "messages": [], "max_tokens": 7}\n'
+    parsed = parse_body(Endpoint.CHAT, body)
+    assert parsed.upstream_body is body
+    assert (parsed.model, parsed.stream, parsed.max_output_tokens, parsed.hide_usage) == (
+        "m",
+        False,
+        7,
+        False,
+    )
+
+
+@pytest.mark.parametrize("space", [b"", b" ", b"\r\n\t"])
+def test_a_stream_is_asked_for_usage_and_keeps_its_other_bytes(space):
+    body = b'{"model": "m", "stream": true, "temperature": 0.30000000000000004 }' + space
+    parsed = parse_body(Endpoint.CHAT, body)
+    assert parsed.upstream_body.startswith(
+        b'{"model": "m", "stream": true, "temperature": 0.30000000000000004 '
+    )
+    assert orjson.loads(parsed.upstream_body)["stream_options"] == {"include_usage": True}
+    assert parsed.hide_usage
+
+
+def test_a_client_that_wants_usage_gets_it():
+    body = orjson.dumps({**CHAT, "stream": True, "stream_options": {"include_usage": True}})
+    parsed = parse_body(Endpoint.CHAT, body)
+    assert parsed.upstream_body is body
+    assert not parsed.hide_usage
+
+
+@pytest.mark.parametrize(
+    "options", [None, {}, {"include_usage": False}, {"continuous_usage_stats": True}, {"include_usage": 1}]
+)
+def test_other_stream_options_are_replaced_because_alone_they_do_nothing(options):
+    parsed = parse({**CHAT, "stream": True, "stream_options": options})
+    assert orjson.loads(parsed.upstream_body) == {
+        **CHAT,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert parsed.hide_usage
+
+
+@pytest.mark.parametrize("field", sorted(ENGINE_CONTROLS))
+def test_engine_controls_are_refused_by_name_and_without_their_value(field):
+    error = refusal({**CHAT, field: "s3cret"})
+    assert error.param == field
+    assert field in str(error)
+    assert "s3cret" not in str(error)
+
+
+@given(st.text(min_size=1).filter(lambda name: name not in ALLOWED_FIELDS[Endpoint.CHAT]))
+def test_an_unknown_field_is_refused_whatever_its_name(name):
+    assert refusal({**CHAT, name: 1}).param == name[:64]
+
+
+def test_an_escaped_name_does_not_hide_a_field():
+    assert refusal(rb'{"model":"m","kv_transfer_par\u0061ms":{}}').param == "kv_transfer_params"
+
+
+def test_no_engine_control_is_allowed():
+    for allowed in ALLOWED_FIELDS.values():
+        assert not allowed & ENGINE_CONTROLS
+
+
+def test_each_endpoint_has_its_own_fields():
+    assert parse({"model": "m", "prompt": "hi", "suffix": "!"}, Endpoint.COMPLETIONS).model == "m"
+    assert refusal({"model": "m", "prompt": "hi"}, Endpoint.CHAT).param == "prompt"
+    assert refusal(CHAT, Endpoint.COMPLETIONS).param == "messages"
+
+
+@pytest.mark.parametrize(
+    "extra", ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "ignore_eos"]
+)
+def test_sampling_extras_of_the_engine_pass(extra):
+    assert parse({**CHAT, extra: 1}).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"", None),
+        (b"{", None),
+        (b"[]", None),
+        (b'{"model":NaN}', None),
+        (b"{}", "model"),
+        (b'{"model":7}', "model"),
+        (b'{"model":""}', "model"),
+        (b'{"model":"' + b"m" * 257 + b'"}', "model"),
+        (b'{"model":"m","stream":"yes"}', "stream"),
+        (b'{"model":"m","stream":true,"stream_options":[]}', "stream_options"),
+    ],
+)
+def test_a_malformed_body_is_refused(body, param):
+    assert refusal(body).param == param
+
+
+def test_the_newer_limit_on_output_wins():
+    assert parse({**CHAT, "max_tokens": 5, "max_completion_tokens": 9}).max_output_tokens == 9
+    assert parse({**CHAT, "max_tokens": "many"}).max_output_tokens is None
+
+
+@pytest.mark.parametrize("value", [b"abc", b"A-b_9", b"x" * 64])
+def test_a_sane_request_id_is_kept(value):
+    assert request_id_from(value) == value.decode()
+
+
+@pytest.mark.parametrize("value", [None, b"", b"x" * 65, b"a b", b"a\nb", b"a/b", "é".encode()])
+def test_any_other_request_id_is_dropped(value):
+    assert request_id_from(value) is None

@@ -1,0 +1,167 @@
+"""The relay forwards what came, minus the usage nobody asked for, however the bytes were cut."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phasewise.errors import FailureKind, UpstreamError
+from phasewise.gateway.answer import Answer
+from phasewise.gateway.streaming import HOLD_LIMIT_BYTES, StreamRelay
+from phasewise.model.timeline import Part
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(body, separator=b"\n\n"):
+    return b"data: " + orjson.dumps(body) + separator
+
+
+def chunk(delta, finish=None, **more):
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    return event({"id": "chatcmpl-r1", "object": "chat.completion.chunk", "choices": [choice], **more})
+
+
+def content(text, **more):
+    return chunk({"content": text}, **more)
+
+
+USAGE = event(
+    {
+        "id": "chatcmpl-r1",
+        "choices": [],
+        "usage": {
+            "prompt_tokens": 9,
+            "completion_tokens": 3,
+            "prompt_tokens_details": {"cached_tokens": 4},
+        },
+        "metrics": {"queue_time_ms": 1.5, "time_to_first_token_ms": 20.0, "generation_time_ms": 40.0},
+    }
+)
+ROLE = chunk({"role": "assistant", "content": ""})
+ENDING = chunk({"content": ""}, finish="stop")
+
+
+def relayed(pieces, *, hide_usage=True):
+    """What a relay releases for these reads, one after the other."""
+    relay = StreamRelay(Answer(), hide_usage=hide_usage)
+    out = [relay.feed(piece, float(at)) for at, piece in enumerate(pieces)]
+    return relay, out
+
+
+def cut_up(data, cuts):
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[start:end] for start, end in pairwise(edges) if start < end]
+
+
+TEXTS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=12)
+
+
+@given(texts=TEXTS, cuts=st.lists(st.integers(0, 10_000), max_size=20), hide=st.booleans())
+def test_however_the_bytes_are_cut_the_client_gets_the_same_stream(texts, cuts, hide):
+    before = ROLE + b"".join(content(text) for text in texts) + ENDING
+    relay, out = relayed(cut_up(before + USAGE + DONE, cuts), hide_usage=hide)
+    assert b"".join([*out, relay.close()]) == before + (b"" if hide else USAGE) + DONE
+    assert len(relay.answer.content_times_s) == len(texts)
+    assert relay.answer.content_times_s == sorted(relay.answer.content_times_s)
+    assert relay.answer.finish_reason == "stop"
+    assert relay.answer.engine_request_id == "chatcmpl-r1"
+    report = relay.answer.report
+    assert (report.prompt_tokens, report.cached_tokens, report.output_tokens) == (9, 4, 3)
+    assert [span.part for span in report.spans] == [Part.ENGINE_QUEUE, Part.PREFILL, Part.DECODE]
+
+
+@given(cuts=st.lists(st.integers(0, 10_000), max_size=20))
+def test_carriage_returns_pass_through_unchanged(cuts):
+    before = content("a").replace(b"\n\n", b"\r\n\r\n") + content("b")
+    usage = USAGE.replace(b"\n\n", b"\r\n\r\n")
+    relay, out = relayed(cut_up(before + usage + DONE, cuts))
+    assert b"".join([*out, relay.close()]) == before + DONE
+
+
+def test_a_read_that_ends_with_an_event_is_passed_on_as_the_same_object():
+    first, *reads = [content(text) for text in ("a", "b", "c", "d")]
+    _, out = relayed([first, *reads])
+    assert all(sent is read for sent, read in zip(out[1:], reads, strict=True))
+
+
+def test_nothing_is_released_before_the_first_content():
+    _, out = relayed([ROLE, b": ping\n\n", content("a")])
+    assert out == [b"", b"", ROLE + b": ping\n\n" + content("a")]
+
+
+def test_a_stream_without_content_is_released_at_its_end():
+    relay, out = relayed([ROLE, ENDING, USAGE, DONE])
+    assert b"".join([*out, relay.close()]) == ROLE + ENDING + DONE
+    assert relay.answer.content_times_s == []
+
+
+def test_what_is_held_back_is_bounded():
+    _, out = relayed([b": " + b"x" * HOLD_LIMIT_BYTES + b"\n\n"])
+    assert out[0]
+
+
+def test_half_an_event_is_never_forwarded():
+    _, out = relayed([content("a"), content("b")[:-1]])
+    assert out[1] == b""
+
+
+def test_a_chunk_of_the_usual_shape_but_without_text_is_not_counted_as_content():
+    relay, _ = relayed([content("a"), content("b"), content(""), content("c")])
+    assert relay.answer.content_times_s == [0.0, 1.0, 3.0]
+
+
+def test_two_chunks_in_one_read_are_two_pieces_of_content_at_one_time():
+    relay, _ = relayed([content("a"), content("b"), content("c") + content("d")])
+    assert relay.answer.content_times_s == [0.0, 1.0, 2.0, 2.0]
+
+
+def test_text_that_looks_like_the_end_of_a_stream_is_only_text():
+    tricky = 'data: [DONE]\n\n "finish_reason":"stop" "usage":{'
+    relay, out = relayed([content("a"), content(tricky), content(tricky)])
+    assert relay.answer.finish_reason is None
+    assert out[2] == content(tricky)
+    with pytest.raises(UpstreamError):
+        relay.close()
+
+
+def test_usage_inside_ordinary_chunks_stays_in_the_stream():
+    with_usage = content("b", usage={"prompt_tokens": 1, "completion_tokens": 2})
+    relay, out = relayed([content("a"), with_usage])
+    assert out[1] == with_usage
+    assert relay.answer.report.output_tokens == 2
+
+
+def test_reasoning_and_tool_deltas_are_content():
+    reads = [
+        chunk({"reasoning_content": "hm"}),
+        chunk({"tool_calls": [{"index": 0, "function": {"name": "f"}}]}),
+        event({"id": "cmpl-1", "choices": [{"index": 0, "text": "plain"}]}),
+    ]
+    relay, _ = relayed(reads)
+    assert len(relay.answer.content_times_s) == 3
+
+
+def test_an_error_before_content_is_a_failure_of_the_worker():
+    relay = StreamRelay(Answer(), hide_usage=True)
+    with pytest.raises(UpstreamError) as caught:
+        relay.feed(event({"error": {"message": "secret prompt", "type": "InternalServerError"}}), 0.0)
+    assert caught.value.kind is FailureKind.SERVER_ERROR
+    assert "secret" not in str(caught.value)
+
+
+def test_an_error_after_content_reaches_the_client_as_it_came():
+    error = event({"error": {"message": "broken", "type": "InternalServerError"}})
+    relay, out = relayed([content("a"), error, DONE])
+    assert out[1] == error
+    assert relay.engine_error == "InternalServerError"
+
+
+def test_a_stream_that_ends_without_saying_so_was_cut():
+    relay, _ = relayed([content("a")])
+    with pytest.raises(UpstreamError):
+        relay.close()

@@ -1,0 +1,118 @@
+"""Milestones become a timeline whose parts add up to its time to first token."""
+
+from __future__ import annotations
+
+import pytest
+
+from phasewise.adapters.engine_report import EngineReport
+from phasewise.errors import FailureKind
+from phasewise.gateway.answer import Answer, read_plain_answer
+from phasewise.gateway.timeline_builder import TimelineBuilder, attempt_outcome
+from phasewise.model.latency import e2e_s, ttft_breakdown
+from phasewise.model.timeline import Outcome, Part
+from phasewise.model.worker import WorkerRef
+from tests.builders import EPOCH_S, make_request, make_span
+
+W0, W1 = WorkerRef("w0", "1"), WorkerRef("w1", "1")
+
+
+def make_builder(**fields):
+    return TimelineBuilder(make_request(arrived_s=100.0, **fields), EPOCH_S)
+
+
+def make_answer(times_s, spans=()):
+    answer = Answer()
+    answer.content_times_s.extend(times_s)
+    answer.engine_request_id = "chatcmpl-r1"
+    answer.report = EngineReport(10, 4, len(times_s), tuple(spans))
+    return answer
+
+
+def served(builder, worker, at_s, answer):
+    builder.begin_attempt(worker, at_s)
+    builder.note_sent(at_s + 0.01)
+    builder.note_answer(answer)
+    builder.end_attempt(Outcome.SUCCEEDED, at_s + 1.0)
+
+
+def test_times_become_offsets_from_the_head_of_the_request():
+    builder = make_builder(tenant="a", slo_class="fast")
+    served(builder, W0, 100.02, make_answer([100.5, 100.6]))
+    timeline = builder.build(Outcome.SUCCEEDED, 101.1)
+    assert timeline.started_unix_s == EPOCH_S
+    assert timeline.content_times_s == pytest.approx((0.5, 0.6))
+    assert timeline.ended_s == pytest.approx(1.1)
+    assert timeline.attempts[0].started_s == pytest.approx(0.02)
+    assert timeline.attempts[0].engine_request_id == "chatcmpl-r1"
+    assert (timeline.prompt_tokens, timeline.cached_tokens, timeline.output_tokens) == (10, 4, 2)
+    assert (timeline.tenant, timeline.slo_class) == ("a", "fast")
+
+
+def test_gateway_wait_runs_until_the_request_was_written():
+    builder = make_builder()
+    spans = [make_span(Part.ENGINE_QUEUE, 0.1), make_span(Part.PREFILL, 0.3)]
+    served(builder, W0, 100.02, make_answer([100.5], spans))
+    breakdown = ttft_breakdown(builder.build(Outcome.SUCCEEDED, 101.0))
+    assert breakdown.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.03)
+    assert breakdown.residual_s == pytest.approx(0.5 - 0.03 - 0.4)
+
+
+def test_time_in_failed_attempts_is_counted_once_and_apart():
+    builder = make_builder()
+    builder.begin_attempt(W0, 100.02)
+    builder.end_attempt(Outcome.FAILED, 100.22, "it broke")
+    served(builder, W1, 100.23, make_answer([100.5]))
+    timeline = builder.build(Outcome.SUCCEEDED, 101.0)
+    breakdown = ttft_breakdown(timeline)
+    assert breakdown.seconds(Part.EARLIER_ATTEMPTS) == pytest.approx(0.21)
+    assert breakdown.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.03)
+    assert breakdown.residual_s == pytest.approx(0.26)
+    assert [attempt.worker.name for attempt in timeline.attempts] == ["w0", "w1"]
+    assert timeline.serving_attempt.worker == W1
+    assert timeline.attempts[0].note == "it broke"
+
+
+def test_the_answer_of_a_failed_attempt_is_not_that_of_the_next():
+    builder = make_builder()
+    builder.begin_attempt(W0, 100.0)
+    builder.note_answer(make_answer([100.1]))
+    builder.end_attempt(Outcome.FAILED, 100.2)
+    builder.begin_attempt(W1, 100.2)
+    builder.end_attempt(Outcome.FAILED, 100.3)
+    assert builder.build(Outcome.FAILED, 100.3).content_times_s == ()
+
+
+def test_a_rejected_request_waited_in_the_gateway_all_the_time():
+    timeline = make_builder().build(Outcome.REJECTED, 100.5, "no_healthy_worker")
+    assert timeline.attempts == ()
+    assert timeline.spans[0].duration_s == pytest.approx(0.5)
+    assert timeline.reason == "no_healthy_worker"
+
+
+def test_a_plain_reply_has_no_time_to_first_token_but_an_end():
+    builder = make_builder()
+    body = b'{"id":"chatcmpl-r1","choices":[{"finish_reason":"stop"}],"usage":{"completion_tokens":3}}'
+    served(builder, W0, 100.0, read_plain_answer(body))
+    timeline = builder.build(Outcome.SUCCEEDED, 101.5)
+    assert timeline.content_times_s == ()
+    assert ttft_breakdown(timeline) is None
+    assert e2e_s(timeline) == pytest.approx(1.5)
+    assert (timeline.finish_reason, timeline.output_tokens) == ("stop", 3)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"not json", b"[]", b'{"choices":[7],"usage":3,"id":4}', b'{"choices":[]}']
+)
+def test_a_strange_plain_reply_leaves_everything_unknown(body):
+    answer = read_plain_answer(body)
+    assert (answer.finish_reason, answer.engine_request_id, answer.report) == (None, None, EngineReport())
+
+
+def test_only_a_deadline_is_a_timeout():
+    assert attempt_outcome(FailureKind.TIMED_OUT) is Outcome.TIMED_OUT
+    assert attempt_outcome(FailureKind.CLOSED) is Outcome.FAILED
+
+
+def test_an_attempt_cannot_end_before_it_begins():
+    with pytest.raises(RuntimeError):
+        make_builder().end_attempt(Outcome.FAILED, 100.0)
