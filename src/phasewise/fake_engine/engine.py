@@ -1,0 +1,285 @@
+"""One fake engine on one port: it is started, killed, restarted and told what is to go wrong.
+
+It puts the parts together and owns the sockets; what the parts do stands in their own files. Several share a
+process and an event loop (fleet.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from typing import cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from phasewise.errors import EngineStartFailed
+from phasewise.fake_engine.costs import PRESETS, StepCost, StepWork
+from phasewise.fake_engine.engine_loop import EngineLoop, UnixClock
+from phasewise.fake_engine.faults import Fault, FaultBoard, FaultKind
+from phasewise.fake_engine.metrics import EngineMetrics
+from phasewise.fake_engine.server import VERSION, EngineCore, FakeEngineApp
+from phasewise.fake_engine.step_log import StepLog
+from phasewise.fake_engine.virtual_engine import EngineShape, StepReport, VirtualEngine
+
+DEFAULT_MODEL = "fake-model"
+GOODBYE_S = 1.0
+DATE_HEADER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FakeEngineConfig:
+    """Everything that can be chosen. Port 0 means any free one; `steps_port` of None means no second port."""
+
+    model: str = DEFAULT_MODEL
+    host: str = "127.0.0.1"
+    port: int = 0
+    steps_port: int | None = None
+    shape: EngineShape = field(default_factory=EngineShape)
+    cost: StepCost = PRESETS["fast"]
+    faults: tuple[Fault, ...] = ()
+
+
+class FakeEngine:
+    """A handle on one engine. `boot` names its incarnation and changes with every start."""
+
+    def __init__(self, config: FakeEngineConfig | None = None) -> None:
+        self.config = config or FakeEngineConfig()
+        self.faults = FaultBoard(self.config.faults)
+        self.boot = ""
+        self.requests_finished = 0
+        self.tokens_written = 0
+        self._port = self.config.port
+        self._steps_port = self.config.steps_port
+        self._incarnation: _Incarnation | None = None
+        self._coming_back: asyncio.TimerHandle | None = None
+        self._farewells: set[asyncio.Task[None]] = set()
+
+    @property
+    def model(self) -> str:
+        """The name it serves."""
+        return self.config.model
+
+    @property
+    def port(self) -> int:
+        """Where it listens, also while it is dead."""
+        return self._port
+
+    @property
+    def base_url(self) -> str:
+        """Its address."""
+        return f"http://{self.config.host}:{self._port}"
+
+    @property
+    def steps_url(self) -> str:
+        """Where /steps is: on its second port if it has one."""
+        return f"http://{self.config.host}:{self._steps_port or self._port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it listens."""
+        return self._incarnation is not None
+
+    @property
+    def engine(self) -> VirtualEngine:
+        """The virtual engine of this incarnation, to look at."""
+        if self._incarnation is None:
+            raise RuntimeError("the engine is dead")
+        return self._incarnation.engine
+
+    async def start(self) -> None:
+        """Listen and step; the first start chooses the ports, later ones keep them."""
+        if self._incarnation is not None:
+            raise RuntimeError("the engine is running")
+        main = _listen(self.config.host, self._port)
+        self._port = main.getsockname()[1]
+        sockets = [main]
+        if self._steps_port is not None:
+            sockets.append(_listen(self.config.host, self._steps_port))
+            self._steps_port = sockets[-1].getsockname()[1]
+        self.boot = secrets.token_hex(8)
+        self._incarnation = _Incarnation(self)
+        await self._incarnation.listen(sockets)
+        self.faults_changed()
+
+    async def stop(self) -> None:
+        """Die for good and wait until everything has gone."""
+        if self._coming_back is not None:
+            self._coming_back.cancel()
+            self._coming_back = None
+        self.die()
+        while self._farewells:
+            await asyncio.gather(*self._farewells)
+
+    async def restart(self) -> None:
+        """Die if need be and come back on the same port as another incarnation, which remembers nothing."""
+        await self.stop()
+        await self.start()
+
+    def die(self, restart_after_s: float | None = None) -> None:
+        """Stop listening and drop every connection, at once."""
+        if self._incarnation is None:
+            return
+        incarnation, self._incarnation = self._incarnation, None
+        incarnation.kill()
+        farewell = asyncio.ensure_future(incarnation.gone())
+        self._farewells.add(farewell)
+        farewell.add_done_callback(self._farewells.discard)
+        if restart_after_s is not None:
+            loop = asyncio.get_running_loop()
+            self._coming_back = loop.call_later(restart_after_s, self._come_back)
+
+    def cut(self, client: tuple[str, int]) -> None:
+        """Close one client's connection once what was sent has left."""
+        if self._incarnation is not None:
+            self._incarnation.close_connection(client)
+
+    def inject(self, kind: FaultKind | str, **options: object) -> None:
+        """Arm a fault; the options are those of `Fault`."""
+        self.faults.add(Fault(FaultKind(kind), **options))  # type: ignore[arg-type]
+        self.faults_changed()
+
+    def clear_faults(self) -> None:
+        """Nothing goes wrong any more; a dead engine stays dead."""
+        self.faults.clear()
+        self.faults_changed()
+
+    def faults_changed(self) -> None:
+        """Let armed faults take effect."""
+        death = self.faults.take_death()
+        if death is not None:
+            self.die(death.restart_after_s)
+        elif self._incarnation is not None:
+            self._incarnation.hang(self.faults.hung)
+
+    def step_seconds(self, work: StepWork) -> float:
+        """The cost of a step, as long as it takes now."""
+        return self.config.cost(work) * self.faults.step_factor
+
+    def count(self, report: StepReport) -> None:
+        """Take note of a step."""
+        self.requests_finished += len(report.step.finished)
+        self.tokens_written += len(report.emitted)
+        if self.faults.faults:
+            self.faults.count_tokens(len(report.emitted))
+            self.faults_changed()
+
+    def _come_back(self) -> None:
+        self._coming_back = None
+        task = asyncio.ensure_future(self.start())
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
+
+
+class _Incarnation:
+    """What lives from one start to the next death."""
+
+    def __init__(self, owner: FakeEngine) -> None:
+        config = owner.config
+        clock = UnixClock()
+        self._owner = owner
+        self.engine = VirtualEngine(config.shape, owner.step_seconds)
+        self._metrics = EngineMetrics(config.model, config.shape)
+        self._steps = StepLog(f"fake {VERSION}", owner.boot)
+        self._loop = EngineLoop(self.engine, clock, self._record, self._observe_load)
+        core = EngineCore(config.model, config.shape, clock, self._loop, self._metrics, self._steps)
+        self._app = FakeEngineApp(core, owner.faults, owner)
+        self._state = ServerState()
+        self._servers: list[asyncio.Server] = []
+        self._stepping: asyncio.Task[None] | None = None
+        self._date_timer: asyncio.TimerHandle | None = None
+
+    async def listen(self, sockets: Iterable[socket.socket]) -> None:
+        """Serve on these sockets, with uvicorn's protocol but without its signal handlers and main loop."""
+        # The application is called as it is: uvicorn must not wrap it for lifespan or proxies.
+        config = uvicorn.Config(
+            self._app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            proxy_headers=False,
+            log_config=None,
+            access_log=False,
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+        self._refresh_headers()
+        for listening in sockets:
+            server = await loop.create_server(
+                lambda: HttpToolsProtocol(config=config, server_state=self._state, app_state={}),
+                sock=listening,
+                backlog=2048,
+            )
+            self._servers.append(server)
+        self._stepping = asyncio.create_task(self._loop.run())
+
+    def hang(self, hung: bool) -> None:
+        """Neither answer nor step, or do both again."""
+        self._app.hang(hung)
+        if hung:
+            self._loop.pause()
+        else:
+            self._loop.resume()
+
+    def close_connection(self, client: tuple[str, int]) -> None:
+        """Close the connection of one client."""
+        for connection in tuple(self._connections):
+            if connection.client == client:
+                connection.transport.close()
+
+    def kill(self) -> None:
+        """Everything that was open is closed, unsent bytes are lost."""
+        for server in self._servers:
+            server.close()
+        for connection in tuple(self._connections):
+            connection.transport.abort()
+        if self._stepping is not None:
+            self._stepping.cancel()
+        if self._date_timer is not None:
+            self._date_timer.cancel()
+
+    async def gone(self) -> None:
+        """Wait for what has to end by itself; what does not is ended."""
+        pending = set(self._state.tasks)
+        if pending:
+            _, pending = await asyncio.wait(pending, timeout=GOODBYE_S)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, *filter(None, [self._stepping]), return_exceptions=True)
+
+    @property
+    def _connections(self) -> set[HttpToolsProtocol]:
+        return cast("set[HttpToolsProtocol]", self._state.connections)
+
+    def _record(self, report: StepReport) -> None:
+        self._metrics.record(report)
+        self._steps.append(report.step)
+        self._owner.count(report)
+
+    def _observe_load(self, engine: VirtualEngine) -> None:
+        self._metrics.observe_load(engine.running, engine.waiting, engine.kv_usage)
+
+    def _refresh_headers(self) -> None:
+        date = formatdate(usegmt=True).encode()
+        self._state.default_headers = [(b"date", date), (b"server", b"uvicorn"), (b"vary", b"Origin")]
+        self._date_timer = asyncio.get_running_loop().call_later(DATE_HEADER_S, self._refresh_headers)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise EngineStartFailed(
+            f"a fake engine cannot listen at {host}:{port} ({error.strerror or error})",
+            hint="choose another port, or 0 for any free one",
+        ) from error
+    return listening

@@ -1,0 +1,136 @@
+"""Runs a virtual engine in real time: each step lasts its cost, and its tokens are handed out when it ends.
+
+What a step does is the virtual engine's to say; HTTP, texts and the causes of faults are left to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from phasewise.fake_engine.virtual_engine import EmittedToken, StepReport, VirtualEngine, VirtualRequest
+from phasewise.model.steps import FinishedRequest
+
+MAX_LAG_S = 0.25
+"""Timers are late by a millisecond or so; the next step is brought forward by as much, so that a second holds
+as many steps as it should. Beyond this lag the machine is too slow for the cost model and time is let go."""
+
+
+class UnixClock:
+    """Wall-clock seconds that never jump: the event loop's clock, shifted once."""
+
+    def __init__(self) -> None:
+        self._shift_s = time.time() - time.monotonic()
+
+    def __call__(self) -> float:
+        """Now."""
+        return time.monotonic() + self._shift_s
+
+
+class TokenStream:
+    """The tokens of one request, as the engine hands them out."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[EmittedToken | None] = asyncio.Queue()
+        self.finished: FinishedRequest | None = None
+
+    def put(self, token: EmittedToken, finished: FinishedRequest | None) -> None:
+        """Hand out a token, with the account of the request if it is the last."""
+        self.finished = finished
+        self._queue.put_nowait(token)
+
+    def break_off(self) -> None:
+        """Nobody reads this any more: wake the reader."""
+        self._queue.put_nowait(None)
+
+    async def next(self) -> EmittedToken | None:
+        """The next token; the last one has a finish reason. None when the stream was broken off."""
+        return await self._queue.get()
+
+
+class EngineLoop:
+    """The one driver of one virtual engine."""
+
+    def __init__(
+        self,
+        engine: VirtualEngine,
+        clock: Callable[[], float],
+        on_step: Callable[[StepReport], None],
+        on_load: Callable[[VirtualEngine], None],
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._on_step = on_step
+        self._on_load = on_load
+        self._streams: dict[str, TokenStream] = {}
+        self._aborted: list[str] = []
+        self._wake = asyncio.Event()
+        self._running = asyncio.Event()
+        self._running.set()
+
+    def submit(self, request: VirtualRequest) -> TokenStream:
+        """Queue a request."""
+        self._engine.add(request, self._clock())
+        stream = self._streams[request.request_id] = TokenStream()
+        self._wake.set()
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        """End a request at the next boundary between two steps."""
+        if self._streams.pop(request_id, None) is not None:
+            self._aborted.append(request_id)
+            self._wake.set()
+
+    def pause(self) -> None:
+        """Do no further step."""
+        self._running.clear()
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._running.set()
+
+    async def run(self) -> None:
+        """Step for ever."""
+        due_s = 0.0
+        while True:
+            self._drop_aborted()
+            if not self._engine.has_work or not self._running.is_set():
+                await self._wait_for_work()
+                due_s = 0.0
+                continue
+            now_s = self._clock()
+            report = self._engine.step(due_s if now_s - due_s < MAX_LAG_S else now_s)
+            if report is None:
+                continue
+            due_s = report.step.ended_unix_s
+            # Even when late: others must have their turn.
+            await asyncio.sleep(max(0.0, due_s - self._clock()))
+            self._hand_out(report)
+
+    async def _wait_for_work(self) -> None:
+        self._wake.clear()
+        if not self._running.is_set():
+            await self._running.wait()
+        else:
+            await self._wake.wait()
+
+    def _drop_aborted(self) -> None:
+        if not self._aborted:
+            return
+        for request_id in self._aborted:
+            self._engine.abort(request_id)
+        self._aborted.clear()
+        self._on_load(self._engine)
+
+    def _hand_out(self, report: StepReport) -> None:
+        ended = {request.request_id: request for request in report.step.finished}
+        for token in report.emitted:
+            finished = ended.get(token.request_id)
+            stream = self._streams.get(token.request_id)
+            if stream is None:
+                continue  # its client has gone in this very step
+            if finished is not None:
+                del self._streams[token.request_id]
+            stream.put(token, finished)
+        self._on_step(report)

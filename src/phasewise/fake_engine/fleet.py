@@ -1,0 +1,39 @@
+"""Several fake engines in one process and event loop.
+
+Each is its own server with its own clock and faults (engine.py); here they are only started and stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
+
+
+@asynccontextmanager
+async def running_engines(
+    count: int = 1, config: FakeEngineConfig | None = None
+) -> AsyncIterator[list[FakeEngine]]:
+    """So many engines, alike but for their ports: consecutive from `config.port`, or free ones for port 0."""
+    config = config or FakeEngineConfig()
+    engines = [FakeEngine(_numbered(config, index)) for index in range(count)]
+    async with AsyncExitStack() as stack:
+        for engine in engines:
+            stack.push_async_callback(engine.stop)
+            await engine.start()
+        yield engines
+
+
+async def run_engines(count: int, config: FakeEngineConfig) -> None:
+    """Run engines until cancelled."""
+    async with running_engines(count, config):
+        await asyncio.Event().wait()
+
+
+def _numbered(config: FakeEngineConfig, index: int) -> FakeEngineConfig:
+    port = config.port + index if config.port else 0
+    steps_port = config.steps_port + index if config.steps_port else config.steps_port
+    return replace(config, port=port, steps_port=steps_port)

@@ -1,0 +1,367 @@
+"""The HTTP face of a fake engine: an ASGI application with vLLM's endpoints, /steps and a door for faults.
+
+Bytes are read and written by wire_requests.py and wire_replies.py, time passes in engine_loop.py, and
+listening, dying and coming back is engine.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, Protocol
+from urllib.parse import parse_qs
+
+import orjson
+
+from phasewise.errors import ConfigError
+from phasewise.fake_engine import tokens
+from phasewise.fake_engine.engine_loop import EngineLoop, TokenStream
+from phasewise.fake_engine.faults import Fault, FaultBoard, RequestFaults, fault_from_json, fault_to_json
+from phasewise.fake_engine.metrics import EngineMetrics
+from phasewise.fake_engine.step_log import StepLog
+from phasewise.fake_engine.virtual_engine import EmittedToken, EngineShape, VirtualRequest
+from phasewise.fake_engine.wire_replies import DONE, ReplyWriter
+from phasewise.fake_engine.wire_requests import (
+    BadRequest,
+    Call,
+    check_model,
+    parse_call,
+    parse_json,
+    prompt_of,
+)
+from phasewise.model.steps import FinishedRequest
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+VERSION = "0.32.0"
+_JSON = b"application/json"
+_CHAT = "/v1/chat/completions"
+_COMPLETIONS = "/v1/completions"
+
+
+class ClientGone(Exception):
+    """The client closed its connection, or ours to it was cut."""
+
+
+class Mortal(Protocol):
+    """What the application needs of the engine that hosts it."""
+
+    def die(self, restart_after_s: float | None = None) -> None:
+        """Stop listening and drop every connection."""
+
+    def cut(self, client: tuple[str, int]) -> None:
+        """Close one client's connection once what was sent has left."""
+
+    def faults_changed(self) -> None:
+        """Let armed faults take effect."""
+
+
+class EngineCore:
+    """What one incarnation of an engine consists of, for the application to show."""
+
+    def __init__(
+        self,
+        model: str,
+        shape: EngineShape,
+        clock: Callable[[], float],
+        loop: EngineLoop,
+        metrics: EngineMetrics,
+        steps: StepLog,
+    ) -> None:
+        self.model = model
+        self.shape = shape
+        self.clock = clock
+        self.loop = loop
+        self.metrics = metrics
+        self.steps = steps
+
+
+class FakeEngineApp:
+    """The application of one incarnation."""
+
+    def __init__(self, core: EngineCore, faults: FaultBoard, host: Mortal) -> None:
+        self._core = core
+        self._faults = faults
+        self._host = host
+        self._not_hung = asyncio.Event()
+        self._not_hung.set()
+        self._routes: dict[str, dict[str, Callable[[_Exchange], Coroutine[Any, Any, None]]]] = {
+            _CHAT: {"POST": self._generate},
+            _COMPLETIONS: {"POST": self._generate},
+            "/v1/models": {"GET": self._models},
+            "/health": {"GET": self._health},
+            "/version": {"GET": self._version},
+            "/metrics": {"GET": self._metrics},
+            "/tokenize": {"POST": self._tokenize},
+            "/steps": {"GET": self._steps},
+            "/fake/fault": {"GET": self._show_faults, "POST": self._add_fault, "DELETE": self._clear_faults},
+        }
+
+    def hang(self, hung: bool) -> None:
+        """Answer nothing while hung, except at the door for faults."""
+        if hung:
+            self._not_hung.clear()
+        else:
+            self._not_hung.set()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        exchange = _Exchange(scope, receive, send)
+        methods = self._routes.get(scope["path"])
+        handler = methods.get(scope["method"]) if methods is not None else None
+        try:
+            await exchange.read_body()
+            if not self._not_hung.is_set() and exchange.path != "/fake/fault":
+                await exchange.unless_gone(self._not_hung.wait())
+            if methods is None:
+                await exchange.send_json(404, {"detail": "Not Found"})
+            elif handler is None:
+                await exchange.send_json(405, {"detail": "Method Not Allowed"})
+            else:
+                await handler(exchange)
+        except BadRequest as refusal:
+            await exchange.send_json(refusal.status, refusal.body)
+        except ClientGone:
+            await exchange.gone()
+
+    # --- generation ---------------------------------------------------------------------------------------
+
+    async def _generate(self, exchange: _Exchange) -> None:
+        arrived_s = self._core.clock()
+        shape = self._core.shape
+        call = parse_call(
+            exchange.body,
+            chat=exchange.path == _CHAT,
+            client_request_id=exchange.header(b"x-request-id"),
+            model=self._core.model,
+            max_model_len=shape.max_model_len,
+        )
+        faults = self._faults.for_request(call.prompt_text)
+        if faults.error:
+            raise BadRequest("the fake engine was told to fail", "InternalServerError", None, 500)
+        if faults.delay_s:
+            await exchange.unless_gone(asyncio.sleep(faults.delay_s))
+        stream = self._submit(call, arrived_s)
+        exchange.when_gone(stream.break_off)
+        writer = ReplyWriter(call, self._core.model, shape.block_size, int(arrived_s))
+        answer = _Answer(exchange, stream, faults, self._host)
+        try:
+            if call.stream:
+                await self._stream(answer, writer)
+            else:
+                await self._reply(answer, writer)
+        finally:
+            # Without effect on a request that has ended.
+            self._core.loop.abort(call.request_id)
+
+    def _submit(self, call: Call, arrived_s: float) -> TokenStream:
+        request = VirtualRequest(
+            request_id=call.request_id,
+            prompt_ids=call.prompt_ids,
+            max_tokens=call.max_tokens,
+            arrived_s=arrived_s,
+            min_tokens=call.min_tokens,
+            ignore_eos=call.ignore_eos,
+            cache_salt=call.cache_salt,
+        )
+        try:
+            return self._core.loop.submit(request)
+        except ValueError as error:
+            raise BadRequest(str(error), "BadRequestError", None, 400) from None
+
+    async def _stream(self, answer: _Answer, writer: ReplyWriter) -> None:
+        exchange = answer.exchange
+        await exchange.begin(200, b"text/event-stream; charset=utf-8")
+        token = await answer.next()
+        if opening := writer.opening():
+            await exchange.send_part(opening)
+        await exchange.send_part(writer.content(token))
+        while token.finish_reason is None:
+            token = await answer.next()
+            await exchange.send_part(writer.content(token))
+        if usage := writer.closing(answer.finished):
+            await exchange.send_part(usage)
+        await exchange.send_part(DONE)
+        await exchange.end()
+
+    async def _reply(self, answer: _Answer, writer: ReplyWriter) -> None:
+        output = [await answer.next()]
+        while output[-1].finish_reason is None:
+            output.append(await answer.next())
+        body = writer.plain([token.token_id for token in output], answer.finished)
+        await answer.exchange.send_bytes(200, _JSON, body)
+
+    # --- what can be asked of it --------------------------------------------------------------------------
+
+    async def _models(self, exchange: _Exchange) -> None:
+        model = {
+            "id": self._core.model,
+            "object": "model",
+            "created": int(self._core.clock()),
+            "owned_by": "vllm",
+            "root": self._core.model,
+            "parent": None,
+            "max_model_len": self._core.shape.max_model_len,
+            "permission": [],
+        }
+        await exchange.send_json(200, {"object": "list", "data": [model]})
+
+    async def _health(self, exchange: _Exchange) -> None:
+        await exchange.send_bytes(200, None, b"")
+
+    async def _version(self, exchange: _Exchange) -> None:
+        await exchange.send_json(200, {"version": VERSION})
+
+    async def _metrics(self, exchange: _Exchange) -> None:
+        kind = b"text/plain; version=1.0.0; charset=utf-8"
+        await exchange.send_bytes(200, kind, self._core.metrics.text())
+
+    async def _tokenize(self, exchange: _Exchange) -> None:
+        data = parse_json(exchange.body)
+        check_model(data, self._core.model)
+        if "messages" not in data and "prompt" not in data:
+            raise BadRequest("prompt or messages is required", "BadRequestError", "prompt", 400)
+        _, ids = prompt_of(data)
+        strings = [tokens.decode([token]) for token in ids] if data.get("return_token_strs") else None
+        length = self._core.shape.max_model_len
+        reply = {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": strings}
+        await exchange.send_json(200, reply)
+
+    async def _steps(self, exchange: _Exchange) -> None:
+        query = parse_qs(exchange.query)
+        since, limit = (query.get(name, [""])[-1] for name in ("since", "limit"))
+        if not all(text.isdecimal() for text in (since, limit) if text):
+            raise BadRequest("since and limit must be whole numbers", "BadRequestError", None, 400)
+        lines = self._core.steps.lines(int(since or 0), int(limit) if limit else None, self._core.clock())
+        await exchange.send_bytes(200, b"application/x-ndjson", b"".join(lines))
+
+    # --- the door for faults ------------------------------------------------------------------------------
+
+    async def _show_faults(self, exchange: _Exchange) -> None:
+        await exchange.send_json(200, {"faults": [fault_to_json(fault) for fault in self._faults.faults]})
+
+    async def _add_fault(self, exchange: _Exchange) -> None:
+        try:
+            fault: Fault = fault_from_json(parse_json(exchange.body))
+        except ConfigError as error:
+            raise BadRequest(str(error), "BadRequestError", None, 400) from None
+        self._faults.add(fault)
+        await self._show_faults(exchange)
+        self._host.faults_changed()
+
+    async def _clear_faults(self, exchange: _Exchange) -> None:
+        self._faults.clear()
+        self._host.faults_changed()
+        await self._show_faults(exchange)
+
+
+class _Answer:
+    """The tokens of one answer, with what is to go wrong on the way."""
+
+    def __init__(self, exchange: _Exchange, stream: TokenStream, faults: RequestFaults, host: Mortal) -> None:
+        self.exchange = exchange
+        self._stream = stream
+        self._faults = faults
+        self._host = host
+        self._handed_out = 0
+
+    async def next(self) -> EmittedToken:
+        """The next token, unless something goes wrong before it."""
+        poison = self._faults.poison
+        if poison is not None and poison.after_tokens == self._handed_out:
+            self._host.die(poison.restart_after_s)
+            raise ClientGone
+        if self._faults.cut_after_tokens == self._handed_out:
+            self._host.cut(self.exchange.client)
+            raise ClientGone
+        token = await self._stream.next()
+        if token is None:
+            raise ClientGone
+        self._handed_out += 1
+        return token
+
+    @property
+    def finished(self) -> FinishedRequest:
+        """The engine's account, after the last token."""
+        if self._stream.finished is None:
+            raise RuntimeError("the answer has not ended")
+        return self._stream.finished
+
+
+class _Exchange:
+    """One request and its reply."""
+
+    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
+        self.path: str = scope["path"]
+        self.query: str = scope["query_string"].decode()
+        self.client: tuple[str, int] = tuple(scope["client"])
+        self.body = b""
+        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._receive = receive
+        self._send = send
+        self._watch: asyncio.Task[None] | None = None
+
+    def header(self, name: bytes) -> str | None:
+        """A request header."""
+        return next((value.decode("latin-1") for key, value in self._headers if key == name), None)
+
+    async def read_body(self) -> None:
+        """Take in the request's body."""
+        parts: list[bytes] = []
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
+        self.body = b"".join(parts)
+
+    # --- the client's end ---------------------------------------------------------------------------------
+
+    async def gone(self) -> None:
+        """Return when the connection is closed or the reply is complete."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def when_gone(self, act: Callable[[], None]) -> None:
+        """Act as soon as the client has gone; after the reply it makes no difference."""
+        self._watch = asyncio.ensure_future(self.gone())
+        self._watch.add_done_callback(lambda _: act())
+
+    async def unless_gone(self, awaited: Coroutine[Any, Any, Any]) -> None:
+        """Wait for something, but not longer than the client does."""
+        gone, wanted = asyncio.ensure_future(self.gone()), asyncio.ensure_future(awaited)
+        try:
+            await asyncio.wait({gone, wanted}, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise ClientGone
+        finally:
+            gone.cancel()
+            wanted.cancel()
+
+    # --- the reply ----------------------------------------------------------------------------------------
+
+    async def send_json(self, status: int, data: object) -> None:
+        """A whole reply in JSON."""
+        await self.send_bytes(status, _JSON, orjson.dumps(data))
+
+    async def send_bytes(self, status: int, kind: bytes | None, body: bytes) -> None:
+        """A whole reply."""
+        await self.begin(status, kind, length=len(body))
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def begin(self, status: int, kind: bytes | None, length: int | None = None) -> None:
+        """The head of a reply; without a length its body is chunked."""
+        headers = [] if length is None else [(b"content-length", b"%d" % length)]
+        headers += [] if kind is None else [(b"content-type", kind)]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def send_part(self, part: bytes) -> None:
+        """A part of the body, at once."""
+        await self._send({"type": "http.response.body", "body": part, "more_body": True})
+
+    async def end(self) -> None:
+        """The body is complete."""
+        await self._send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,171 @@
+"""Replies as they go over the wire: the same keys in the same order as vLLM 0.32 writes them.
+
+It only writes bytes; when they are sent, and whether at all, is the server's matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from phasewise.fake_engine import tokens
+from phasewise.fake_engine.virtual_engine import EmittedToken
+from phasewise.fake_engine.wire_requests import Call
+from phasewise.model.steps import FinishedRequest
+
+DONE = b"data: [DONE]\n\n"
+FINGERPRINT = "vllm-0.32.0-fake"
+
+
+class ReplyWriter:
+    """Writes the reply to one call."""
+
+    def __init__(self, call: Call, model: str, block_size: int, created_unix_s: int) -> None:
+        self._call = call
+        self._block_size = block_size
+        kind = (
+            ("chat.completion.chunk" if call.stream else "chat.completion")
+            if call.chat
+            else "text_completion"
+        )
+        self._frame = {"id": call.request_id, "object": kind, "created": created_unix_s, "model": model}
+        # Most of a stream is chunks that differ in their text alone: the rest is written once.
+        template = _event(self._content_chunk("\x00", None, None)).partition(b'"\\u0000"')
+        self._before_text, _, self._after_text = template
+
+    # --- streamed -----------------------------------------------------------------------------------------
+
+    def opening(self) -> bytes:
+        """The chunk with the role, which only chats have."""
+        if not self._call.chat:
+            return b""
+        choice = {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        chunk: dict[str, Any] = {**self._frame, "choices": [choice]}
+        if self._call.continuous_usage:
+            chunk["usage"] = self._running_usage(0)
+        return _event(chunk | {"prompt_token_ids": self._prompt_ids(), "prompt_text": None})
+
+    def content(self, token: EmittedToken) -> bytes:
+        """The chunk of one token."""
+        text = tokens.token_bytes(token.token_id)
+        plain = token.finish_reason is None and not self._call.return_token_ids
+        if plain and not self._call.continuous_usage:
+            return self._before_text + b'"' + text + b'"' + self._after_text
+        chunk = self._content_chunk(text.decode(), token, token.finish_reason)
+        if self._call.continuous_usage:
+            chunk["usage"] = self._running_usage(token.index + 1)
+        if token.finish_reason is not None and not self._call.include_usage:
+            chunk["system_fingerprint"] = FINGERPRINT
+        return _event(chunk)
+
+    def closing(self, finished: FinishedRequest) -> bytes:
+        """The usage chunk, where it was asked for; the end mark follows it."""
+        if not self._call.include_usage:
+            return b""
+        chunk = {
+            **self._frame,
+            "choices": [],
+            "usage": self._usage(finished),
+            "system_fingerprint": FINGERPRINT,
+            "metrics": {key: value for key, value in _metrics(finished).items() if value is not None},
+        }
+        return _event(chunk)
+
+    def _content_chunk(self, text: str, token: EmittedToken | None, reason: str | None) -> dict[str, Any]:
+        ids = [token.token_id] if token is not None and self._call.return_token_ids else None
+        choice: dict[str, Any]
+        if self._call.chat:
+            choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": reason}
+            if reason is not None:
+                choice["stop_reason"] = None
+        else:
+            first = token is not None and token.index == 0
+            choice = {
+                "index": 0,
+                "text": text,
+                "logprobs": None,
+                "finish_reason": reason,
+                "stop_reason": None,
+                "prompt_token_ids": self._prompt_ids() if first else None,
+            }
+        return {**self._frame, "choices": [{**choice, "token_ids": ids}]}
+
+    def _running_usage(self, output_tokens: int) -> dict[str, Any]:
+        prompt_tokens = len(self._call.prompt_ids)
+        return {
+            "prompt_tokens": prompt_tokens,
+            "total_tokens": prompt_tokens + output_tokens,
+            "completion_tokens": output_tokens,
+            "completion_tokens_details": None,
+        }
+
+    # --- plain --------------------------------------------------------------------------------------------
+
+    def plain(self, output_ids: list[int], finished: FinishedRequest) -> bytes:
+        """The whole reply at once."""
+        text = tokens.decode(output_ids)
+        choice = self._chat_choice(text) if self._call.chat else {"index": 0, "text": text}
+        ids = output_ids if self._call.return_token_ids else None
+        choice |= {"logprobs": None, "finish_reason": finished.reason, "stop_reason": None, "token_ids": ids}
+        prompt: dict[str, Any] = {"prompt_logprobs": None, "prompt_token_ids": self._prompt_ids()}
+        if not self._call.chat:
+            choice |= prompt
+        choice["routed_experts"] = None
+        usage = self._usage(finished) | {"completion_tokens_details": None}
+        usage["prompt_tokens_details"].setdefault("created_cache_tokens", None)
+        usage["prompt_tokens_details"]["multimodal_tokens"] = None
+        reply = {
+            **self._frame,
+            "choices": [choice],
+            "service_tier": None,
+            "system_fingerprint": FINGERPRINT,
+            "usage": usage,
+            **(prompt | {"prompt_text": None} if self._call.chat else {}),
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": _metrics(finished) | {"speculative_decoding": None},
+        }
+        return orjson.dumps(reply)
+
+    def _chat_choice(self, text: str) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text, "refusal": None, "annotations": None}
+        message |= {"audio": None, "function_call": None, "reasoning": None}
+        return {"index": 0, "message": message}
+
+    def _prompt_ids(self) -> list[int] | None:
+        return list(self._call.prompt_ids) if self._call.return_token_ids else None
+
+    def _usage(self, finished: FinishedRequest) -> dict[str, Any]:
+        details = {"cached_tokens": finished.cached_tokens}
+        if self._call.chat:
+            full_blocks_tokens = finished.prompt_tokens // self._block_size * self._block_size
+            details["created_cache_tokens"] = max(0, full_blocks_tokens - finished.cached_tokens)
+        return {
+            "prompt_tokens": finished.prompt_tokens,
+            "total_tokens": finished.prompt_tokens + finished.output_tokens,
+            "completion_tokens": finished.output_tokens,
+            "prompt_tokens_details": details,
+        }
+
+
+def _metrics(finished: FinishedRequest) -> dict[str, float | None]:
+    """The per-request timings; what vLLM calls time to first token here is the prefill alone."""
+    busy_s = finished.prefill_s + finished.decode_s
+    gaps = finished.output_tokens - 1
+    return {
+        "time_to_first_token_ms": finished.prefill_s * 1e3,
+        "generation_time_ms": finished.decode_s * 1e3,
+        "queue_time_ms": finished.queue_s * 1e3,
+        "mean_itl_ms": finished.decode_s * 1e3 / gaps if gaps else None,
+        "tokens_per_second": finished.output_tokens / busy_s if busy_s > 0 else None,
+    }
+
+
+def _event(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(chunk) + b"\n\n"

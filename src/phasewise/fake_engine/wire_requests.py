@@ -1,0 +1,176 @@
+"""Requests as they come over the wire: read, checked, and refused in vLLM's words.
+
+Fields a fake engine has no use for (temperature, tools, ...) are accepted and ignored.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from phasewise.fake_engine import tokens
+from phasewise.fake_engine.chat_template import render_chat
+
+
+class BadRequest(Exception):
+    """A request that vLLM would refuse; carries the reply."""
+
+    def __init__(self, message: str, kind: str, param: str | None, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request for generation that has passed all checks."""
+
+    request_id: str
+    chat: bool
+    prompt_text: str
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    cache_salt: str
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    return_token_ids: bool
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """The body as an object."""
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _invalid("json_invalid", f"body.{error.pos}", "JSON decode error") from None
+    if not isinstance(data, dict):
+        raise _invalid("model_attributes_type", "body", "Input should be a valid dictionary")
+    return data
+
+
+def parse_call(
+    body: bytes, *, chat: bool, client_request_id: str | None, model: str, max_model_len: int
+) -> Call:
+    """Read a request to /v1/chat/completions (`chat`) or /v1/completions."""
+    data = parse_json(body)
+    _check_fields(data, chat)
+    check_model(data, model)
+    text, ids = prompt_of(data)
+    options = data.get("stream_options") or {}
+    return Call(
+        request_id=("chatcmpl-" if chat else "cmpl-") + (client_request_id or secrets.token_hex(8)),
+        chat=chat,
+        prompt_text=text,
+        prompt_ids=ids,
+        max_tokens=_max_tokens(data, chat, len(ids), max_model_len),
+        min_tokens=int(data.get("min_tokens") or 0),
+        ignore_eos=bool(data.get("ignore_eos")),
+        cache_salt=str(data.get("cache_salt") or ""),
+        stream=bool(data.get("stream")),
+        include_usage=bool(options.get("include_usage")),
+        continuous_usage=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
+        return_token_ids=bool(data.get("return_token_ids")),
+    )
+
+
+def check_model(data: Mapping[str, Any], model: str) -> None:
+    """Refuse a model that is not served; a request may leave it out."""
+    wanted = data.get("model")
+    if wanted is not None and wanted != model:
+        raise BadRequest(
+            f"The model `{wanted}` does not exist. Valid aliases: {model}.", "NotFoundError", "model", 404
+        )
+
+
+def prompt_of(data: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+    """The prompt as text and as token ids, from `messages` or `prompt`."""
+    if "messages" in data:
+        text = _chat_text(data)
+        return text, tuple(tokens.encode(text))
+    prompt = data["prompt"]
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return prompt, tuple(tokens.encode(prompt))
+    if not isinstance(prompt, list) or not all(isinstance(item, int) for item in prompt):
+        raise _bad("prompt must be a string or a list of token ids (one prompt per request here)", "prompt")
+    for token_id in prompt:
+        if not 0 <= token_id < tokens.ID_LIMIT:
+            raise _bad(f"Token id {token_id} is out of vocabulary", "prompt")
+    return tokens.decode(prompt), tuple(prompt)
+
+
+def _chat_text(data: Mapping[str, Any]) -> str:
+    continue_final = bool(data.get("continue_final_message"))
+    open_answer = bool(data.get("add_generation_prompt", True))
+    if continue_final and open_answer:
+        raise _bad("continue_final_message and add_generation_prompt are not compatible.", None)
+    messages = data["messages"]
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+        raise _invalid("list_type", "body.messages", "Input should be a valid list")
+    return render_chat(messages, open_answer=open_answer, continue_final=continue_final)
+
+
+def _check_fields(data: Mapping[str, Any], chat: bool) -> None:
+    field = "messages" if chat else "prompt"
+    if field not in data:
+        raise _invalid("missing", f"body.{field}", "Field required")
+    for name in ("max_tokens", "max_completion_tokens", "min_tokens", "n"):
+        if data.get(name) is not None and not isinstance(data[name], int):
+            raise _invalid("int_type", f"body.{name}", "Input should be a valid integer")
+    if data.get("n") not in {None, 1}:
+        raise _bad("the fake engine gives one answer per request", "n")
+    if data.get("stream_options") and not data.get("stream"):
+        raise _invalid("value_error", "body", "Stream options can only be defined when `stream=True`.")
+
+
+def _max_tokens(data: Mapping[str, Any], chat: bool, prompt_tokens: int, max_model_len: int) -> int:
+    if prompt_tokens >= max_model_len:
+        raise _bad(
+            f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains "
+            f"{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please "
+            f"reduce the length of the input prompt. (parameter=input_tokens, value={prompt_tokens})",
+            "input_tokens",
+        )
+    if not prompt_tokens:
+        raise _bad("The decoder prompt cannot be empty", "prompt")
+    wanted = data.get("max_completion_tokens") if chat else None
+    if wanted is None:
+        wanted = data.get("max_tokens")
+    if wanted is None:
+        # As the OpenAI API has it: /v1/completions writes 16 tokens unless told otherwise.
+        return max_model_len - prompt_tokens if chat else min(16, max_model_len - prompt_tokens)
+    if wanted < 1:
+        raise _bad(
+            f"max_tokens must be at least 1, got {wanted}. (parameter=max_tokens, value={wanted})",
+            "max_tokens",
+        )
+    if wanted > max_model_len:
+        raise _bad(
+            f"max_tokens={wanted} cannot be greater than max_model_len={max_model_len}. Please request fewer "
+            f"output tokens. (parameter=max_tokens, value={wanted})",
+            "max_tokens",
+        )
+    if prompt_tokens + wanted > max_model_len:
+        raise _bad(
+            f"This model's maximum context length is {max_model_len} tokens. However, you requested {wanted} "
+            f"output tokens and your prompt contains {prompt_tokens} input tokens. "
+            f"(parameter=input_tokens, value={prompt_tokens})",
+            "input_tokens",
+        )
+    return int(wanted)
+
+
+def _bad(message: str, param: str | None) -> BadRequest:
+    return BadRequest(message, "BadRequestError", param, 400)
+
+
+def _invalid(kind: str, place: str, message: str) -> BadRequest:
+    text = f"1 validation error:\n  {{'type': '{kind}', 'loc': '{place}', 'msg': '{message}'}}"
+    return BadRequest(text, "Bad Request", place, 400)
