@@ -9,7 +9,7 @@ from types import FrameType
 import uvicorn
 
 from phasewise.config import GatewayFile
-from phasewise.gateway.app import build_app
+from phasewise.gateway.app import GatewayApp, build_app
 
 STREAMS_MAY_FINISH_S = 30
 BACKLOG = 4096
@@ -20,13 +20,13 @@ def serve(file: GatewayFile) -> None:
     # uvicorn raises the signal again after a clean end; by then it means nothing but "leave".
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    uvicorn.Server(server_config(file)).run()
+    uvicorn.Server(server_config(file, build_app(file))).run()
 
 
-def server_config(file: GatewayFile) -> uvicorn.Config:
+def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
     """How the gateway wants to be served."""
     return uvicorn.Config(
-        build_app(file),
+        app,
         host=file.gateway.host,
         port=file.gateway.port,
         loop="uvloop",

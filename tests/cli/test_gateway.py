@@ -1,0 +1,98 @@
+"""`phasewise gateway` asks engines what they serve and says where its keys are."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+from typer.testing import CliRunner
+
+from phasewise.cli import gateway as command
+from phasewise.cli.app import app
+from phasewise.errors import ConfigError, EngineUnreachable
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.gateway.auth import key_sha256
+from tests.gateway.harness import listening
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is started
+
+
+async def test_an_engine_is_asked_for_its_model_and_its_recorder():
+    async with running_engines(1, FakeEngineConfig(model="m1")) as (engine,):
+        (worker,) = await command._ask_all([engine.base_url])
+        assert worker.model == "m1"
+        assert worker.name == engine.base_url.removeprefix("http://")
+        assert worker.steps_url is None
+
+
+async def test_an_address_where_nothing_listens_says_what_to_do():
+    with pytest.raises(EngineUnreachable, match="start the engine first"):
+        await command._ask_all(["http://127.0.0.1:9"])
+
+
+async def test_an_address_that_is_no_engine_says_so():
+    async with listening() as config:
+        with pytest.raises(EngineUnreachable, match="list of models"):
+            await command._ask_all([config.url])
+
+
+def test_the_admin_key_is_made_once_and_only_its_owner_can_read_it(tmp_path):
+    key, path = command._kept_admin_key(tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert command._kept_admin_key(tmp_path) == (key, path)
+    assert path == tmp_path / "run" / "admin-key"
+
+
+@pytest.fixture
+def started(monkeypatch, tmp_path):
+    """What the command would have served; nothing is started."""
+    files = []
+    monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
+    monkeypatch.delenv("PHASEWISE_ADMIN_KEY", raising=False)
+
+    async def ask_all(urls):
+        return [command.WorkerConfig(name=url, url=url, model="m") for url in urls]
+
+    monkeypatch.setattr(command, "_ask_all", ask_all)
+    monkeypatch.setattr(command, "serve", files.append)
+    return files
+
+
+def test_it_tells_where_it_listens_and_where_the_admin_key_is(started, tmp_path):
+    result = CliRunner().invoke(app, ["gateway", "http://a:1", "http://b:2", "--port", "8123", "--json"])
+    told = json.loads(result.stdout)
+    assert told["url"] == "http://127.0.0.1:8123/v1"
+    assert told["admin_key"] == str(tmp_path / "run" / "admin-key")
+    key = (tmp_path / "run" / "admin-key").read_text().strip()
+    assert key not in result.output
+    (file,) = started
+    assert file.gateway.admin_key_sha256 == key_sha256(key)
+    assert [worker.url for worker in file.workers] == ["http://a:1", "http://b:2"]
+
+
+def test_an_admin_key_from_the_environment_is_not_written_down(started, tmp_path, monkeypatch):
+    monkeypatch.setenv("PHASEWISE_ADMIN_KEY", "mine")
+    result = CliRunner().invoke(app, ["gateway", "http://a:1"])
+    assert result.exit_code == 0
+    assert "mine" not in result.output
+    assert not (tmp_path / "run").exists()
+    assert started[0].gateway.admin_key_sha256 == key_sha256("mine")
+
+
+def test_listening_beyond_this_machine_needs_keys(started, tmp_path):
+    result = CliRunner().invoke(app, ["gateway", "http://a:1", "--host", EVERYWHERE])
+    assert isinstance(result.exception, ConfigError)
+    assert "--api-key-file" in str(result.exception)
+    keys = tmp_path / "keys"
+    keys.write_text("k1\nk2\n")
+    CliRunner().invoke(app, ["gateway", "http://a:1", "--host", EVERYWHERE, "--api-key-file", str(keys)])
+    assert {key.sha256 for key in started[0].gateway.api_keys} == {key_sha256("k1"), key_sha256("k2")}
+
+
+def test_a_key_file_without_keys_is_an_error(started, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("\n")
+    result = CliRunner().invoke(app, ["gateway", "http://a:1", "--api-key-file", str(keys)])
+    assert isinstance(result.exception, ConfigError)

@@ -1,0 +1,148 @@
+"""A real gateway on a real socket, in the test's event loop, and a small client for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import time
+
+import orjson
+import uvicorn
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.config import GatewayConfig, GatewayFile, WorkerConfig
+from phasewise.gateway.app import build_app
+from phasewise.gateway.auth import key_sha256
+from phasewise.gateway.server import server_config
+
+ADMIN_KEY = "the-admins"
+ADMIN = [(b"authorization", b"Bearer " + ADMIN_KEY.encode())]
+QUICK = Timeouts(connect_s=1.0, head_s=5.0, idle_s=5.0)
+
+
+class _QuietServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self):
+        yield
+
+
+def worker_for(engine, name="w0", **fields):
+    return WorkerConfig(
+        name=name, url=engine.base_url, model=engine.model, steps_url=engine.steps_url, **fields
+    )
+
+
+class RunningGateway:
+    """A gateway under test, spoken to over its socket."""
+
+    def __init__(self, app, url):
+        self.app = app
+        self.url = url
+        self.client = HttpClient(url, Timeouts(connect_s=5.0, head_s=60.0, idle_s=60.0))
+
+    async def fetch(self, method, path, body=None, headers=()):
+        data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
+        return await self.client.fetch(method, path, headers=headers, body=data)
+
+    async def chat(self, text="say something", *, headers=(), **fields):
+        return await self.fetch("POST", "/v1/chat/completions", chat_body(text, **fields), headers)
+
+    async def timeline(self, request_id):
+        """The request's record, which is kept a moment after the client has its answer."""
+
+        async def kept():
+            reply = await self.fetch("GET", f"/phasewise/v1/requests/{request_id}", headers=ADMIN)
+            return orjson.loads(reply.body) if reply.status == 200 else None
+
+        return await eventually(kept)
+
+    @property
+    def under_way(self):
+        return self.app.gateway.ledger.total_requests
+
+
+def chat_body(text="say something", model="fake-model", **fields):
+    return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 8, **fields}
+
+
+def request_id_of(reply):
+    return dict(reply.headers)[b"x-request-id"].decode()
+
+
+def events_of(body):
+    """The JSON of every event, `[DONE]` as a string."""
+    parts = [part.removeprefix(b"data: ") for part in body.split(b"\n\n") if part]
+    return [part.decode() if part == b"[DONE]" else orjson.loads(part) for part in parts]
+
+
+@contextlib.asynccontextmanager
+async def listening(answer=None, pages=None):
+    """A worker made of one coroutine, which is handed each POST's head and body and a writer.
+
+    GET is answered with the page of that path, or an empty one.
+    """
+
+    writers = []
+
+    async def serve(reader, writer):
+        writers.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = re.search(rb"content-length: (\d+)", head)
+                body = await reader.readexactly(int(length[1]) if length else 0)
+                if head.startswith(b"POST"):
+                    await answer(head, body, writer)
+                else:
+                    page = (pages or {}).get(head.split()[1].decode(), b"")
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(page) + page)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield WorkerConfig(name="stub", url=url, model="fake-model")
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        # Aborted connections are told so on the loop's next turn; their tasks end by it.
+        await asyncio.sleep(0.01)
+
+
+async def eventually(check, timeout_s=5.0):
+    """What `check` returns once it is not None or False."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        value = check()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value is not None and value is not False:
+            return value
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(engines, *, timeouts=QUICK, poll_interval_s=0.05, **options):
+    """A gateway before these engines (or worker configurations) until the block is left."""
+    workers = tuple(
+        engine if isinstance(engine, WorkerConfig) else worker_for(engine, f"w{index}")
+        for index, engine in enumerate(engines)
+    )
+    options.setdefault("admin_key_sha256", key_sha256(ADMIN_KEY))
+    file = GatewayFile(gateway=GatewayConfig(**options), workers=workers)
+    app = build_app(file, timeouts, poll_interval_s)
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = _QuietServer(server_config(file, app))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    gateway = RunningGateway(app, f"http://127.0.0.1:{listening.getsockname()[1]}")
+    try:
+        await eventually(lambda: server.started)
+        yield gateway
+    finally:
+        gateway.client.close()
+        server.should_exit = True
+        await serving

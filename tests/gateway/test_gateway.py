@@ -1,0 +1,488 @@
+"""The whole gateway over sockets, before engines that fail on command."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import orjson
+import pytest
+
+from phasewise.adapters.http_client import Timeouts
+from phasewise.config import ApiKey
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.gateway.asgi import BODY_LIMIT_BYTES
+from phasewise.gateway.auth import key_sha256
+from phasewise.state.cluster_view import Health
+from tests.gateway.harness import (
+    ADMIN,
+    chat_body,
+    events_of,
+    eventually,
+    listening,
+    request_id_of,
+    running_gateway,
+    worker_for,
+)
+
+
+@pytest.fixture
+async def engine():
+    async with running_engines(1) as engines:
+        yield engines[0]
+
+
+@pytest.fixture
+async def pair():
+    async with running_engines(2) as engines:
+        yield engines
+
+
+@pytest.fixture
+async def gateway(engine):
+    async with running_gateway([engine]) as gateway:
+        yield gateway
+
+
+def health_of(gateway, name="w0"):
+    return next(it for it in gateway.app.gateway.cluster.snapshot() if it.worker.name == name).health
+
+
+# --- answers ---------------------------------------------------------------------------------------------
+
+
+async def test_a_plain_reply_is_the_engines_own(gateway, engine):
+    reply = await gateway.chat(temperature=0)
+    assert reply.status == 200
+    body = orjson.loads(reply.body)
+    assert body["id"] == f"chatcmpl-{request_id_of(reply)}"
+    assert body["usage"]["completion_tokens"] == 8
+    assert engine.requests_finished == 1
+
+
+async def test_a_stream_reaches_the_client_without_the_usage_it_did_not_ask_for(gateway):
+    reply = await gateway.chat(stream=True)
+    events = events_of(reply.body)
+    assert events[-1] == "[DONE]"
+    assert all(event["choices"] for event in events[:-1])
+    assert dict(reply.headers)[b"content-type"].startswith(b"text/event-stream")
+
+
+async def test_a_client_that_asks_for_usage_gets_it(gateway):
+    reply = await gateway.chat(stream=True, stream_options={"include_usage": True})
+    assert events_of(reply.body)[-2]["usage"]["completion_tokens"] == 8
+
+
+async def test_completions_are_served_too(gateway):
+    reply = await gateway.fetch(
+        "POST", "/v1/completions", {"model": "fake-model", "prompt": "once", "max_tokens": 4, "stream": True}
+    )
+    assert reply.status == 200
+    timeline = await gateway.timeline(request_id_of(reply))
+    assert timeline["attempts"][0]["engine_id"].startswith(f"cmpl-{request_id_of(reply)}")
+    assert timeline["out"] == 4
+
+
+async def test_the_clients_request_id_is_kept_if_it_is_sane(gateway):
+    kept = await gateway.chat(headers=[(b"x-request-id", b"my-id_7")])
+    assert request_id_of(kept) == "my-id_7"
+    assert orjson.loads(kept.body)["id"] == "chatcmpl-my-id_7"
+    replaced = await gateway.chat(headers=[(b"x-request-id", b"my id; drop")])
+    assert len(request_id_of(replaced)) == 32
+
+
+async def test_fifty_streams_at_once_are_all_answered_in_full(pair):
+    async with running_gateway(pair) as gateway:
+        replies = await asyncio.gather(*(gateway.chat(f"story {n}", stream=True) for n in range(50)))
+        assert all(events_of(reply.body)[-1] == "[DONE]" for reply in replies)
+        assert len({request_id_of(reply) for reply in replies}) == 50
+        assert [engine.requests_finished for engine in pair] == [25, 25]
+        await eventually(lambda: gateway.under_way == 0)
+        gateway.app.gateway.ledger.check_invariants()
+
+
+# --- timelines -------------------------------------------------------------------------------------------
+
+
+async def test_the_timeline_of_a_stream_splits_ttft_into_parts_that_add_up(gateway, engine):
+    reply = await gateway.chat("word " * 300, stream=True)
+    timeline = await gateway.timeline(request_id_of(reply))
+    assert timeline["outcome"] == "succeeded"
+    assert timeline["model"] == "fake-model"
+    assert timeline["attempts"][0]["worker"] == ["w0", f"boot-{engine.boot}"]
+    assert timeline["attempts"][0]["engine_id"] == f"chatcmpl-{request_id_of(reply)}"
+    assert (timeline["out"], len(timeline["content"]), timeline["finish"]) == (8, 8, "length")
+    assert timeline["in"] > 300
+    ttft = timeline["ttft"]
+    parts = {entry["part"]: entry for entry in ttft["parts"]}
+    assert parts["gateway_wait"]["source"] == "gateway_clock"
+    assert parts["prefill"]["source"] == "engine_report"
+    assert sum(entry["ms"] for entry in ttft["parts"]) + ttft["residual_ms"] == pytest.approx(
+        ttft["total_ms"]
+    )
+    assert abs(ttft["residual_ms"]) < 50
+
+
+async def test_a_plain_reply_leaves_a_timeline_with_engine_spans_and_no_ttft(gateway):
+    timeline = await gateway.timeline(request_id_of(await gateway.chat()))
+    assert timeline["ttft"] is None
+    assert {span[0] for span in timeline["attempts"][0]["spans"]} == {"engine_queue", "prefill", "decode"}
+    assert timeline["out"] == 8
+
+
+async def test_recent_timelines_come_as_lines(gateway):
+    ids = [request_id_of(await gateway.chat()) for _ in range(3)]
+    reply = await gateway.fetch("GET", "/phasewise/v1/requests?limit=2", headers=ADMIN)
+    assert [orjson.loads(line)["id"] for line in reply.body.splitlines()] == ids[1:]
+    late = await gateway.fetch("GET", "/phasewise/v1/requests?since_unix_s=99999999999", headers=ADMIN)
+    assert late.body == b""
+    wrong = await gateway.fetch("GET", "/phasewise/v1/requests?limit=many", headers=ADMIN)
+    assert (wrong.status, orjson.loads(wrong.body)["error"]["param"]) == (400, "limit")
+
+
+# --- failures --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_fails_before_content_is_replaced_unseen(pair, stream):
+    pair[0].inject("error", times=1)
+    async with running_gateway(pair) as gateway:
+        reply = await gateway.chat(stream=stream)
+        assert reply.status == 200
+        timeline = await gateway.timeline(request_id_of(reply))
+        assert [it["outcome"] for it in timeline["attempts"]] == ["failed", "succeeded"]
+        assert [it["worker"][0] for it in timeline["attempts"]] == ["w0", "w1"]
+        assert timeline["attempts"][1]["engine_id"].endswith("-2")
+        parts = [span[0] for span in timeline["spans"]]
+        assert parts == ["gateway_wait", "earlier_attempts"]
+        metrics = await gateway.fetch("GET", "/metrics")
+        assert b'phasewise_retries_total{model="fake-model"} 1.0' in metrics.body
+
+
+async def test_a_stream_cut_before_its_first_token_is_retried(pair):
+    pair[0].inject("cut", after_tokens=0, times=1)
+    async with running_gateway(pair) as gateway:
+        reply = await gateway.chat(stream=True)
+        assert events_of(reply.body)[-1] == "[DONE]"
+        assert pair[1].requests_finished == 1
+
+
+async def test_a_plain_reply_that_breaks_off_is_retried_because_nothing_was_sent(pair):
+    pair[0].inject("cut", after_tokens=3, times=1)
+    async with running_gateway(pair) as gateway:
+        assert (await gateway.chat()).status == 200
+
+
+async def test_after_content_nothing_is_retried_and_the_client_is_told(pair):
+    pair[0].inject("cut", after_tokens=3, times=1)
+    async with running_gateway(pair) as gateway:
+        reply = await gateway.chat(stream=True)
+        *events, error = events_of(reply.body)
+        assert len([event for event in events if event["choices"][0]["delta"].get("content")]) == 3
+        assert set(error["error"]) == {"message", "type", "param", "code"}
+        assert b"[DONE]" not in reply.body
+        timeline = await gateway.timeline(request_id_of(reply))
+        assert (timeline["outcome"], timeline["why"]) == ("failed", "closed")
+        assert len(timeline["attempts"]) == 1
+        assert len(timeline["content"]) == 3
+        assert pair[1].requests_finished == 0
+
+
+async def test_an_engine_that_dies_in_mid_stream_is_taken_out_and_its_successor_taken_in(pair):
+    async with running_gateway(pair) as gateway:
+        first_boot = pair[0].boot
+        pair[0].inject("die", after_tokens=3)
+        broken = await gateway.chat(stream=True)
+        assert "error" in events_of(broken.body)[-1]
+        await eventually(lambda: health_of(gateway) is Health.DOWN)
+        assert (await gateway.chat(stream=True)).status == 200
+        await pair[0].start()
+        await eventually(lambda: health_of(gateway) is Health.UP)
+        assert pair[0].boot != first_boot
+        ref = gateway.app.gateway.cluster.snapshot()[0].worker
+        assert ref.incarnation == f"boot-{pair[0].boot}"
+
+
+async def test_a_refused_connection_goes_elsewhere_before_the_watcher_has_noticed(pair):
+    async with running_gateway(pair, poll_interval_s=60.0) as gateway:
+        pair[0].die()
+        reply = await gateway.chat()
+        assert reply.status == 200
+        assert health_of(gateway) is Health.DOWN
+
+
+async def test_an_engine_that_hangs_is_given_up_at_the_deadline(pair):
+    pair_timeouts = Timeouts(connect_s=0.2, head_s=0.2, idle_s=0.2)
+    async with running_gateway(pair, timeouts=pair_timeouts, poll_interval_s=60.0) as gateway:
+        pair[0].inject("hang")
+        reply = await gateway.chat(stream=True)
+        assert reply.status == 200
+        timeline = await gateway.timeline(request_id_of(reply))
+        assert [it["outcome"] for it in timeline["attempts"]] == ["timed_out", "succeeded"]
+
+
+async def test_two_failures_are_a_bad_gateway(pair):
+    for engine in pair:
+        engine.inject("error")
+    async with running_gateway(pair) as gateway:
+        reply = await gateway.chat(stream=True)
+        assert (reply.status, orjson.loads(reply.body)["error"]["code"]) == (502, "all_attempts_failed")
+        timeline = await gateway.timeline(request_id_of(reply))
+        assert (timeline["outcome"], timeline["why"]) == ("failed", "all_attempts_failed")
+
+
+async def test_without_a_worker_that_answers_clients_are_asked_to_come_back(engine):
+    async with running_gateway([engine]) as gateway:
+        engine.die()
+        await eventually(lambda: health_of(gateway) is Health.DOWN)
+        reply = await gateway.chat()
+        assert (reply.status, dict(reply.headers)[b"retry-after"]) == (503, b"1")
+        health = await gateway.fetch("GET", "/health")
+        assert (health.status, orjson.loads(health.body)["reason"]) == (503, "none of 1 workers answers")
+        timeline = await gateway.timeline(request_id_of(reply))
+        assert (timeline["outcome"], timeline["why"]) == ("rejected", "no_healthy_worker")
+        await engine.start()
+        await eventually(lambda: health_of(gateway) is Health.UP)
+        assert (await gateway.chat()).status == 200
+        assert (await gateway.fetch("GET", "/health")).status == 200
+
+
+async def test_a_request_the_engine_refuses_is_passed_on_as_it_answered(gateway):
+    reply = await gateway.fetch("POST", "/v1/chat/completions", {"model": "fake-model", "max_tokens": 4})
+    assert reply.status == 400
+    timeline = await gateway.timeline(request_id_of(reply))
+    assert (timeline["outcome"], timeline["why"]) == ("rejected", "engine_4xx")
+
+
+async def test_an_unknown_model_is_not_found(gateway):
+    reply = await gateway.chat(model="gpt-9")
+    assert (reply.status, orjson.loads(reply.body)["error"]["code"]) == (404, "no_worker_for_model")
+
+
+# --- leaving ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def slow_engine():
+    async with running_engines(1) as engines:
+        engines[0].inject("slow", factor=20.0)
+        yield engines[0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_frees_the_engine_and_is_recorded(slow_engine, stream):
+    async with running_gateway([slow_engine]) as gateway:
+        headers = [(b"x-request-id", b"leaver")]
+        sending = asyncio.create_task(
+            gateway.chat(stream=stream, max_tokens=5000, ignore_eos=True, headers=headers)
+        )
+        await eventually(lambda: slow_engine.engine.running == 1)
+        await eventually(lambda: slow_engine.tokens_written > 2)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await eventually(lambda: slow_engine.engine.running == 0, timeout_s=2.0)
+        timeline = await gateway.timeline("leaver")
+        assert (timeline["outcome"], timeline["why"]) == ("cancelled", "client_left")
+        assert timeline["attempts"][0]["outcome"] == "cancelled"
+        assert bool(timeline["content"]) is stream
+        assert gateway.under_way == 0
+
+
+async def test_a_client_that_leaves_before_the_first_token_is_not_retried(pair):
+    for engine in pair:
+        engine.inject("hang")
+    async with running_gateway(
+        [worker_for(engine, f"w{n}") for n, engine in enumerate(pair)], poll_interval_s=60.0
+    ) as gateway:
+        # Hung engines answer no health check either.
+        for state in gateway.app.gateway.cluster.snapshot():
+            gateway.app.gateway.cluster.mark_up(state.worker.name, "1")
+        headers = [(b"x-request-id", b"leaver")]
+        sending = asyncio.create_task(gateway.chat(stream=True, headers=headers))
+        await eventually(lambda: gateway.under_way == 1)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        timeline = await gateway.timeline("leaver")
+        assert timeline["outcome"] == "cancelled"
+        assert len(timeline["attempts"]) == 1
+
+
+async def test_a_client_that_does_not_read_holds_the_engine_back():
+    """Buffers on the way fill up and then the engine's writes wait: nothing piles up in the gateway."""
+    sent_bytes = 0
+    chunk = orjson.dumps({"id": "x", "choices": [{"index": 0, "delta": {"content": "y" * 60_000}}]})
+    event = b"data: " + chunk + b"\n\n"
+
+    async def endless(head, body, writer):
+        nonlocal sent_bytes
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        while sent_bytes < 200_000_000:
+            writer.write(event)
+            await writer.drain()
+            sent_bytes += len(event)
+
+    async with listening(endless) as worker, running_gateway([worker]) as gateway:
+        reading = await gateway.client.send(
+            "POST", "/v1/chat/completions", body=orjson.dumps(chat_body(stream=True))
+        )
+        async with reading:
+            before = -1
+            while before != sent_bytes:
+                before = sent_bytes
+                await asyncio.sleep(0.3)
+            assert 0 < sent_bytes < 30_000_000
+        await eventually(lambda: gateway.under_way == 0)
+
+
+# --- the door --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "field", ["kv_transfer_params", "cache_salt", "priority", "return_token_ids", "made_up"]
+)
+async def test_fields_that_are_not_the_clients_are_refused_by_name(gateway, engine, field):
+    reply = await gateway.chat(**{field: "s3cret"})
+    error = orjson.loads(reply.body)["error"]
+    assert (reply.status, error["param"], error["type"]) == (400, field, "invalid_request_error")
+    assert b"s3cret" not in reply.body
+    assert engine.requests_finished == 0
+    metrics = await gateway.fetch("GET", "/metrics")
+    assert b'outcome="rejected",reason="bad_request"' in metrics.body
+
+
+async def test_a_body_that_is_too_large_is_refused(gateway):
+    reply = await gateway.fetch("POST", "/v1/chat/completions", b" " * (BODY_LIMIT_BYTES + 1))
+    assert reply.status == 413
+    assert (await gateway.chat()).status == 200
+
+
+async def test_a_large_prompt_arrives_whole(engine):
+    async with running_gateway([engine]) as gateway:
+        reply = await gateway.chat("word " * 3000, max_tokens=1)
+        assert orjson.loads(reply.body)["usage"]["prompt_tokens"] > 3000
+
+
+async def test_keys_decide_who_may_ask_and_whose_timeline_it_is(engine):
+    keys = (ApiKey(sha256=key_sha256("k1"), tenant="acme", slo_class="fast"),)
+    async with running_gateway([engine], api_keys=keys) as gateway:
+        key = [(b"authorization", b"Bearer k1")]
+        assert (await gateway.chat()).status == 401
+        assert (await gateway.fetch("GET", "/v1/models")).status == 401
+        assert (await gateway.fetch("GET", "/v1/models", headers=key)).status == 200
+        reply = await gateway.chat(headers=key)
+        timeline = await gateway.timeline(request_id_of(reply))
+        assert (timeline["tenant"], timeline["slo_class"]) == ("acme", "fast")
+
+
+async def test_admin_routes_need_the_admin_key(gateway):
+    for path in ("/phasewise/v1/requests", "/phasewise/v1/requests/x", "/phasewise/v1/workers"):
+        assert (await gateway.fetch("GET", path)).status == 401
+    assert (await gateway.fetch("GET", "/phasewise/v1/requests/x", headers=ADMIN)).status == 404
+
+
+async def test_without_an_admin_key_admin_routes_are_forbidden(engine):
+    async with running_gateway([engine], admin_key_sha256=None) as gateway:
+        reply = await gateway.fetch("GET", "/phasewise/v1/workers", headers=ADMIN)
+        assert reply.status == 403
+        assert b"admin_key_sha256" in reply.body
+
+
+async def test_the_engine_sees_neither_the_clients_key_nor_its_controls():
+    seen = []
+
+    async def answer(head, body, writer):
+        seen.append((head, body))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+
+    body = b'{"model":"fake-model",  "messages":[]}'
+    headers = [
+        (b"authorization", b"Bearer s3cret"),
+        (b"x-request-id", b"bad id!"),
+        (b"x-data-parallel-rank", b"3"),
+        (b"cookie", b"s3cret"),
+    ]
+    async with listening(answer) as worker, running_gateway([worker]) as gateway:
+        reply = await gateway.fetch("POST", "/v1/chat/completions", body, headers)
+    ((head, upstream_body),) = seen
+    assert b"s3cret" not in head
+    assert b"data-parallel" not in head.lower()
+    assert b"x-request-id: " + request_id_of(reply).encode() in head
+    assert upstream_body == body
+
+
+# --- what is shown ---------------------------------------------------------------------------------------
+
+
+async def test_models_have_openais_shape(gateway):
+    reply = await gateway.fetch("GET", "/v1/models")
+    assert orjson.loads(reply.body) == {
+        "object": "list",
+        "data": [{"id": "fake-model", "object": "model", "created": 0, "owned_by": "phasewise"}],
+    }
+
+
+async def test_workers_show_who_they_are_and_what_they_do(gateway, engine):
+    reply = await gateway.fetch("GET", "/phasewise/v1/workers", headers=ADMIN)
+    (worker,) = orjson.loads(reply.body)["workers"]
+    assert worker == {
+        "name": "w0",
+        "url": engine.base_url,
+        "model": "fake-model",
+        "role": "mixed",
+        "pool": "default",
+        "health": "up",
+        "note": "",
+        "incarnation": f"boot-{engine.boot}",
+        "steps_url": engine.steps_url,
+        "requests": 0,
+        "tokens": 0,
+    }
+
+
+async def test_metrics_show_the_phases(gateway):
+    await gateway.chat(stream=True)
+    text = (await gateway.fetch("GET", "/metrics")).body.decode()
+    for part in ("gateway_wait", "engine_queue", "prefill", "residual"):
+        assert (
+            f'phasewise_ttft_part_seconds_count{{model="fake-model",part="{part}",pool="default"}} 1.0'
+            in text
+        )
+    assert 'phasewise_worker_up{pool="default",worker="w0"} 1.0' in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/v1/embeddings", 404), ("GET", "/v1/chat/completions", 405)],
+)
+async def test_other_addresses_are_refused_in_openais_shape(gateway, method, path, status):
+    reply = await gateway.fetch(method, path)
+    assert reply.status == status
+    assert orjson.loads(reply.body)["error"]["message"]
+
+
+async def test_prompts_and_keys_stand_in_no_log(engine, caplog):
+    caplog.set_level(logging.DEBUG)
+    keys = (ApiKey(sha256=key_sha256("k3y-s3cret")),)
+    async with running_gateway([engine], api_keys=keys) as gateway:
+        await gateway.chat("pr0mpt-s3cret", headers=[(b"authorization", b"Bearer k3y-s3cret")])
+        await gateway.chat("pr0mpt-s3cret", headers=[(b"authorization", b"Bearer other-s3cret")])
+        await gateway.chat(
+            "pr0mpt-s3cret", made_up="s3cret", headers=[(b"authorization", b"Bearer k3y-s3cret")]
+        )
+        shown = await gateway.fetch("GET", "/phasewise/v1/requests", headers=ADMIN)
+        metrics = await gateway.fetch("GET", "/metrics")
+    assert "s3cret" not in caplog.text
+    assert b"s3cret" not in shown.body + metrics.body
+
+
+async def test_two_engines_that_share_a_name_for_their_model_are_one_model():
+    async with (
+        running_engines(1) as (first,),
+        running_engines(1, FakeEngineConfig(model="other")) as (second,),
+        running_gateway([first, second]) as gateway,
+    ):
+        listed = orjson.loads((await gateway.fetch("GET", "/v1/models")).body)
+        assert [model["id"] for model in listed["data"]] == ["fake-model", "other"]
+        assert (await gateway.chat(model="other")).status == 200
+        assert second.requests_finished == 1
