@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import uvloop
 
 from phasewise.fake_engine.costs import PRESETS
-from phasewise.fake_engine.engine import DEFAULT_MODEL, FakeEngineConfig
+from phasewise.fake_engine.engine import DEFAULT_MODEL, FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import run_engines
 
 
@@ -26,7 +26,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     config = FakeEngineConfig(model=options.model, port=options.port, cost=PRESETS[options.preset])
     with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(run_engines(options.count, config))
+        uvloop.run(run_engines(options.count, config, _announce))
+
+
+def _announce(engines: list[FakeEngine]) -> None:
+    print(*(engine.base_url for engine in engines), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

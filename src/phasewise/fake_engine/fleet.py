@@ -6,7 +6,7 @@ Each is its own server with its own clock and faults (engine.py); here they are 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
@@ -27,9 +27,12 @@ async def running_engines(
         yield engines
 
 
-async def run_engines(count: int, config: FakeEngineConfig) -> None:
-    """Run engines until cancelled."""
-    async with running_engines(count, config):
+async def run_engines(
+    count: int, config: FakeEngineConfig, on_ready: Callable[[list[FakeEngine]], None]
+) -> None:
+    """Run engines until cancelled; `on_ready` is told when all of them listen."""
+    async with running_engines(count, config) as engines:
+        on_ready(engines)
         await asyncio.Event().wait()
 
 

@@ -1,0 +1,21 @@
+"""The engines that tests share: each is started once, when the first test asks for it."""
+
+import pytest
+
+from phasewise.fake_engine.engine import FakeEngineConfig
+from tests.fake_engine_thread import running_fake_engine
+from tests.real_engine import running_real_engine
+
+
+@pytest.fixture(scope="session")
+def real_engine(tmp_path_factory):
+    """A real vLLM with the demo model and the step recorder."""
+    with running_real_engine(tmp_path_factory.mktemp("real_engine") / "engine.log") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def fake_engine():
+    """A fake engine with steps of about a millisecond."""
+    with running_fake_engine(FakeEngineConfig()) as engine:
+        yield engine

@@ -1,0 +1,118 @@
+"""Starts and stops the one real vLLM that a test run shares; tests/conftest.py makes a fixture of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+MODEL = "smollm2-135m"
+READY_WITHIN_S = 110.0  # less than the timeout of the test that asks for it first
+STOP_WITHIN_S = 20.0
+LOG_TAIL_LINES = 40
+ROOT = Path(__file__).parent.parent
+INSTALL_HINT = "run: phasewise engine install && phasewise model fetch smollm2-135m"
+
+
+@dataclass(frozen=True)
+class RunningEngine:
+    """An engine that answers, real or fake."""
+
+    base_url: str
+    steps_url: str
+    model: str
+    pid: int
+
+
+@contextmanager
+def running_real_engine(log_file: Path) -> Iterator[RunningEngine]:
+    """A vLLM with the recorder in it, on free ports; its whole process group ends with the context."""
+    home = Path(os.environ.get("PHASEWISE_HOME") or ROOT / ".phasewise")
+    port, steps_port = _free_port(), _free_port()
+    command = _command(home, port)
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            env=_environment(steps_port),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    base_url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_ready(process, base_url, log_file)
+        yield RunningEngine(base_url, f"http://127.0.0.1:{steps_port}", MODEL, process.pid)
+    finally:
+        _stop_group(process)
+
+
+def _command(home: Path, port: int) -> list[str]:
+    python, model = home / "engine" / "bin" / "python", home / "models" / MODEL
+    for needed in (python, model):
+        if not needed.exists():
+            raise RuntimeError(
+                f"{needed} is missing, so nothing can be tried on a real engine. {INSTALL_HINT}"
+            )
+    return [
+        *("taskset", "-c", str(min(os.sched_getaffinity(0)))),
+        *(str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(model)),
+        *("--served-model-name", MODEL, "--max-model-len", "8192", "--enforce-eager"),
+        *("--enable-per-request-metrics", "--enable-prompt-tokens-details"),
+        "--enable-logging-iteration-details",
+        *("--host", "127.0.0.1", "--port", str(port)),
+    ]
+
+
+def _environment(steps_port: int) -> dict[str, str]:
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PHASEWISE_STEPS_ADDR": f"127.0.0.1:{steps_port}",
+    }
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], base_url: str, log_file: Path) -> None:
+    deadline_s = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline_s:
+        if process.poll() is not None:
+            raise RuntimeError(f"the engine ended with code {process.returncode}:\n{_tail(log_file)}")
+        try:
+            with urllib.request.urlopen(f"{base_url}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.25)
+    raise RuntimeError(f"the engine was not ready in {READY_WITHIN_S:g} s:\n{_tail(log_file)}")
+
+
+def _stop_group(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGINT, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            break
+    process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _tail(log_file: Path) -> str:
+    return "\n".join(log_file.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
