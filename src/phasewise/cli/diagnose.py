@@ -12,6 +12,7 @@ import typer
 from phasewise.cli import console
 from phasewise.cli.admin_key import find_admin_key
 from phasewise.cli.diagnose_view import show
+from phasewise.config import phasewise_home
 from phasewise.diagnosis.verdict import Verdict, judge
 from phasewise.diagnosis.verdict_record import verdict_record
 from phasewise.model.slo import Slo, parse_slo
@@ -57,7 +58,7 @@ def diagnose(
     its /metrics, better with phasewise's step recorder in the engine, best through a phasewise gateway.
     """
     objective = parse_slo(slo)
-    admin_key = admin_key or find_admin_key(url, os.environ)
+    admin_key = admin_key or find_admin_key(url, phasewise_home(os.environ))
     target = asyncio.run(identify(url, admin_key, steps_url))
     evidence = asyncio.run(_gather(target, admin_key, send_probe, window, model, api_key, seed))
     _present(judge_evidence(evidence, objective), target, as_json)

@@ -16,9 +16,11 @@ from pydantic import ValidationError
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.step_feed import default_steps_url
+from phasewise.cli.admin_key import LONE_GATEWAY_KEY
 from phasewise.cli.console import err
 from phasewise.config import ApiKey, GatewayConfig, GatewayFile, WorkerConfig, phasewise_home
 from phasewise.errors import ConfigError, EngineUnreachable, UpstreamError
+from phasewise.fleet.paths import run_folder
 from phasewise.gateway.auth import key_sha256
 from phasewise.gateway.server import serve
 
@@ -122,7 +124,7 @@ def _read_keys(path: Path) -> tuple[ApiKey, ...]:
 
 def _kept_admin_key(home: Path) -> tuple[str, Path]:
     """The admin key of this machine's gateways, made when first asked for."""
-    path = home / "run" / "admin-key"
+    path = run_folder(home) / LONE_GATEWAY_KEY
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -97,6 +97,12 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
     return Parsed(model, bool(stream), _output_limit(fields), hide_usage, upstream_body)
 
 
+def prompt_bytes(endpoint: Endpoint, body: bytes) -> bytes:
+    """The body from where its prompt begins, whatever a client wrote before it."""
+    name = b'"messages"' if endpoint is Endpoint.CHAT else b'"prompt"'
+    return body[max(body.find(name), 0) :]
+
+
 def request_id_from(value: bytes | None) -> str | None:
     """A client's request id, if it is one that may be passed on."""
     return value.decode() if value is not None and REQUEST_ID.fullmatch(value) else None

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.asgi import Client, ClientLeft, Scope, header
 from phasewise.gateway.auth import Caller, Doorkeeper
-from phasewise.gateway.fields import Parsed, parse_body, request_id_from
+from phasewise.gateway.fields import Parsed, parse_body, prompt_bytes, request_id_from
 from phasewise.gateway.flow_driver import Call, Ending, FlowDriver
 from phasewise.gateway.http_errors import send_refusal
 from phasewise.gateway.timeline_builder import TimelineBuilder
+from phasewise.model.prefix_marks import prefix_marks
 from phasewise.model.request import Endpoint, GenerationRequest
 from phasewise.model.timeline import Outcome
 from phasewise.ports import TimelineSink
@@ -40,6 +41,7 @@ class Pipeline:
         self._doorkeeper = doorkeeper
         self._timelines = timelines
         self._count_refusal = count_refusal
+        self._marks_key = secrets.token_bytes(32)
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
         """Serve one request."""
@@ -55,7 +57,8 @@ class Pipeline:
             return
         except ClientLeft:
             return
-        request = _request(request_id, endpoint, parsed, caller, started_s, len(body))
+        marks = prefix_marks(prompt_bytes(endpoint, body), self._marks_key)
+        request = _request(request_id, endpoint, parsed, caller, started_s, len(body), marks)
         timeline = TimelineBuilder(request, started_unix_s)
         call = Call(endpoint.value, parsed.upstream_body, request_id, parsed.hide_usage, client, timeline)
         await self._serve(request, call)
@@ -73,7 +76,13 @@ class Pipeline:
 
 
 def _request(
-    request_id: str, endpoint: Endpoint, parsed: Parsed, caller: Caller, arrived_s: float, body_bytes: int
+    request_id: str,
+    endpoint: Endpoint,
+    parsed: Parsed,
+    caller: Caller,
+    arrived_s: float,
+    body_bytes: int,
+    marks: tuple[str, ...],
 ) -> GenerationRequest:
     return GenerationRequest(
         request_id=request_id,
@@ -86,4 +95,5 @@ def _request(
         tenant=caller.tenant,
         priority=caller.priority,
         slo_class=caller.slo_class,
+        prefix_marks=marks,
     )

@@ -89,6 +89,7 @@ class TimelineBuilder:
             tenant=request.tenant,
             slo_class=request.slo_class,
             reason=reason,
+            prefix_marks=request.prefix_marks,
         )
 
     def _spans(self, ended_s: float) -> tuple[Span, ...]:

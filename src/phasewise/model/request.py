@@ -31,6 +31,7 @@ class GenerationRequest:
     priority: int = 0
     slo_class: str = "default"
     lora: str | None = None
+    prefix_marks: tuple[str, ...] = ()
 
     @property
     def estimated_prompt_tokens(self) -> int:
