@@ -1,0 +1,154 @@
+"""The gateway before a real vLLM, asked by OpenAI's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from openai import AsyncOpenAI, BadRequestError, NotFoundError
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.adapters.vllm_metrics import fetch_metrics
+from tests.gateway.harness import eventually, running_gateway
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+PATIENT = Timeouts(connect_s=5.0, head_s=120.0, idle_s=60.0)
+STORY = [{"role": "user", "content": "Tell me a long story about a lighthouse."}]
+
+
+@pytest.fixture
+async def gateway(real_engine):
+    async with running_gateway([real_engine], timeouts=PATIENT, poll_interval_s=1.0) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def openai_client(gateway):
+    async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+async def running_requests(real_engine):
+    client = HttpClient(real_engine.base_url)
+    try:
+        return (await fetch_metrics(client)).gauge("num_requests_running")
+    finally:
+        client.close()
+
+
+async def test_openais_client_streams_and_the_parts_of_ttft_add_up(gateway, openai_client, real_engine):
+    stream = await openai_client.chat.completions.create(
+        model=real_engine.model, messages=STORY, max_tokens=16, stream=True, temperature=0,
+        extra_body={"ignore_eos": True}, extra_headers={"X-Request-Id": "real-stream"},
+    )  # fmt: skip
+    chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert all(chunk.usage is None for chunk in chunks)
+    timeline = await gateway.timeline("real-stream")
+    assert timeline["attempts"][0]["engine_id"] == "chatcmpl-real-stream"
+    assert (timeline["outcome"], timeline["out"], timeline["finish"]) == ("succeeded", 16, "length")
+    assert timeline["in"] > 8
+    ttft = timeline["ttft"]
+    parts = {entry["part"]: entry["ms"] for entry in ttft["parts"]}
+    assert {"gateway_wait", "engine_queue", "prefill"} <= set(parts)
+    assert sum(parts.values()) + ttft["residual_ms"] == pytest.approx(ttft["total_ms"], abs=0.01)
+    assert 0 < parts["prefill"] < ttft["total_ms"]
+    assert ttft["residual_ms"] > 0
+
+
+async def test_openais_client_gets_a_plain_reply_with_usage(gateway, openai_client, real_engine):
+    reply = await openai_client.chat.completions.with_raw_response.create(
+        model=real_engine.model, messages=STORY, max_completion_tokens=8, temperature=0
+    )
+    completion = reply.parse()
+    assert completion.choices[0].message.content
+    timeline = await gateway.timeline(reply.headers["x-request-id"])
+    assert timeline["out"] == completion.usage.completion_tokens
+    spans = {span[0]: span[2] for span in timeline["attempts"][0]["spans"]}
+    assert {"engine_queue", "prefill", "decode"} == set(spans)
+    # The engine's phases lie within what the gateway saw of the whole; both count in units of 0.1 ms.
+    assert sum(spans.values()) < timeline["end"]
+
+
+async def test_openais_client_gets_completions_streamed_with_the_usage_it_asked_for(
+    gateway, openai_client, real_engine
+):
+    stream = await openai_client.completions.create(
+        model=real_engine.model, prompt="Once upon a time", max_tokens=8, stream=True,
+        stream_options={"include_usage": True}, extra_headers={"X-Request-Id": "real-completion"},
+    )  # fmt: skip
+    chunks = [chunk async for chunk in stream]
+    assert chunks[-1].usage.completion_tokens <= 8
+    timeline = await gateway.timeline("real-completion")
+    assert timeline["attempts"][0]["engine_id"].startswith("cmpl-real-completion")
+    assert timeline["out"] == chunks[-1].usage.completion_tokens
+    assert timeline["ttft"]["total_ms"] > 0
+
+
+async def test_a_client_that_leaves_frees_the_engine(gateway, openai_client, real_engine):
+    stream = await openai_client.chat.completions.create(
+        model=real_engine.model, messages=STORY, max_tokens=2000, stream=True,
+        extra_body={"ignore_eos": True}, extra_headers={"X-Request-Id": "real-leaver"},
+    )  # fmt: skip
+    gaps_s, last_s = [], None
+    async for _ in stream:
+        now_s = time.monotonic()
+        if last_s is not None:
+            gaps_s.append(now_s - last_s)
+        last_s = now_s
+        if len(gaps_s) == 5:
+            break
+    assert await running_requests(real_engine) == 1
+    await stream.close()
+    left_s = time.monotonic()
+
+    async def idle():
+        return await running_requests(real_engine) == 0
+
+    await eventually(idle, timeout_s=max(gaps_s) + 1.0)
+    assert time.monotonic() - left_s < max(gaps_s) + 1.0
+    timeline = await gateway.timeline("real-leaver")
+    assert (timeline["outcome"], timeline["why"]) == ("cancelled", "client_left")
+    assert gateway.under_way == 0
+
+
+async def test_several_streams_run_side_by_side_and_each_has_its_engine_parts(
+    gateway, openai_client, real_engine
+):
+    async def one(number):
+        stream = await openai_client.chat.completions.create(
+            model=real_engine.model, messages=[{"role": "user", "content": f"Count from {number}."}],
+            max_tokens=12, stream=True, extra_headers={"X-Request-Id": f"real-many-{number}"},
+        )  # fmt: skip
+        return [chunk async for chunk in stream]
+
+    assert all(await asyncio.gather(*(one(number) for number in range(6))))
+    for number in range(6):
+        timeline = await gateway.timeline(f"real-many-{number}")
+        parts = {entry["part"] for entry in timeline["ttft"]["parts"]}
+        assert {"engine_queue", "prefill"} <= parts
+    metrics = (await gateway.fetch("GET", "/metrics")).body.decode()
+    model = f'model="{real_engine.model}"'
+    for part in ("gateway_wait", "engine_queue", "prefill", "residual"):
+        assert f'phasewise_ttft_part_seconds_count{{{model},part="{part}",pool="default"}} 6.0' in metrics
+    assert f'phasewise_tokens_total{{kind="output",{model}}}' in metrics
+
+
+async def test_errors_look_to_openais_client_as_it_expects_them(openai_client, real_engine):
+    with pytest.raises(NotFoundError):
+        await openai_client.chat.completions.create(model="nobody-serves-this", messages=STORY)
+    with pytest.raises(BadRequestError, match="cache_salt"):
+        await openai_client.chat.completions.create(
+            model=real_engine.model, messages=STORY, extra_body={"cache_salt": "x"}
+        )
+    with pytest.raises(BadRequestError):
+        await openai_client.chat.completions.create(model=real_engine.model, messages=STORY, temperature=-3.0)
+
+
+async def test_the_worker_is_known_by_its_recorders_boot(gateway, real_engine):
+    (state,) = gateway.app.gateway.cluster.snapshot()
+    assert state.worker.incarnation.startswith("boot-")
+    models = await gateway.fetch("GET", "/v1/models")
+    assert real_engine.model.encode() in models.body
