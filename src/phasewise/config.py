@@ -204,10 +204,21 @@ def _validated(kind: type[_Model], data: object, where: str) -> _Model:
 
 
 def _describe(error: ValidationError, where: str) -> str:
+    problems = error.errors(include_url=False, include_context=False)
     lines = []
-    for problem in error.errors(include_url=False, include_context=False):
+    for problem in problems:
+        place = problem["loc"]
+        if any(len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in problems):
+            continue  # only says again that something inside it is wrong
         key = ".".join(str(part) for part in problem["loc"]) or "the file"
-        accepted = problem["msg"].removeprefix("Value error, ")
         value = "" if problem["type"] in {"missing", "value_error"} else f" is {problem['input']!r}"
-        lines.append(f"{where}: {key}{value}: {accepted}")
+        lines.append(f"{where}: {key}{value}: {_accepted(problem['type'], problem['msg'])}")
     return "\n".join(lines)
+
+
+def _accepted(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return "there is no such key"
+    if kind == "string_pattern_mismatch" and "GiB" in message:
+        return "write it as 512MiB or 1.5GiB"
+    return message.removeprefix("Value error, ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,6 +30,7 @@ _STYLES = {
     Stage.WAITING: "dim",
 }
 _SETTLED = frozenset({Stage.READY, Stage.STOPPED, Stage.FAILED, Stage.DEAD})
+_WITHOUT_PROCESS = frozenset({Stage.BACKING_OFF, Stage.STOPPED, Stage.FAILED})
 _GAP = "   "
 _EXAMPLE_QUESTION = "Why is the sky blue?"
 
@@ -124,7 +126,7 @@ def print_members(state: FleetState) -> None:
             member.role or "-",
             stage_words(member),
             member.url,
-            "-" if member.process is None else str(member.process.pid),
+            _pid_words(member),
             runs_on(member),
         )
         for member in state.members
@@ -140,6 +142,12 @@ def print_members(state: FleetState) -> None:
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return _GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _pid_words(member: MemberState) -> str:
+    if member.process is None or member.stage in _WITHOUT_PROCESS:
+        return "-"
+    return str(member.process.pid)
 
 
 def runs_on(member: MemberState) -> str:
@@ -169,9 +177,9 @@ def print_ready(state: FleetState, how_to_stop: str) -> None:
     out.print(f"  {curl_line(state)}", markup=False, soft_wrap=True)
     out.print("Slow to start or slow to stream?", style="bold")
     out.print(f"  phasewise diagnose {state.gateway.url}", markup=False, soft_wrap=True)
-    out.print(
-        f"Logs are beside {state.gateway.log}, the admin key is in {state.admin_key_file}", soft_wrap=True
-    )
+    out.print(f"Logs: {Path(state.gateway.log).parent}", markup=False, soft_wrap=True)
+    if state.admin_key_file is not None:
+        out.print(f"Admin key: {state.admin_key_file}", markup=False, soft_wrap=True)
     out.print(how_to_stop)
 
 

@@ -51,11 +51,13 @@ def _facts(fleet: FleetState) -> dict[str, object]:
 
 def _print(fleet: FleetState) -> None:
     supervision = f"supervised by pid {fleet.supervisor.pid}"
-    if not supervisor_lives(fleet):
+    if fleet.failure is not None:
+        supervision = "failed"
+    elif not supervisor_lives(fleet):
         supervision = "its supervisor is gone: `phasewise down` clears it up"
     out.print(f"fleet {fleet.name}, {fleet.model}, {supervision}", style="bold", soft_wrap=True)
     if fleet.failure is not None:
-        out.print(f"failed: {fleet.failure.message}", markup=False, soft_wrap=True)
+        out.print(fleet.failure.message, markup=False, soft_wrap=True)
         if fleet.failure.hint:
             out.print(f"hint: {fleet.failure.hint}", markup=False, soft_wrap=True)
     print_members(fleet)

@@ -29,7 +29,6 @@ from phasewise.fleet.machine import this_machine
 from phasewise.fleet.plan import FleetPlan, plan_fleet
 from phasewise.fleet.port_check import refuse_taken_ports, wanted_ports
 from phasewise.fleet.run_file import (
-    admin_key_sha256,
     already_running,
     is_supervised,
     read_state,
@@ -93,8 +92,7 @@ def up(
 def _plan(fleet: FleetConfig, engine: EngineEnvironment, home: Path) -> FleetPlan:
     source = resolve_model(fleet.model, home)
     served = ServedModel(fleet.model, source, is_folder=Path(source).is_dir())
-    paths = RunPaths(home, fleet.name)
-    return plan_fleet(fleet, engine, served, this_machine(engine.device), home, admin_key_sha256(paths))
+    return plan_fleet(fleet, engine, served, this_machine(engine.device), home)
 
 
 def _run_here(plan: FleetPlan, timeout_s: float, as_json: bool) -> None:

@@ -47,6 +47,11 @@ def stage_after(line: str, stage: Stage) -> Stage:
     return stage
 
 
+def refuses_command(lines: Sequence[str]) -> bool:
+    """Whether the process ended because its command line is wrong."""
+    return any(_ARGUMENT_ERROR.search(line) for line in lines)
+
+
 def telling_line(lines: Sequence[str]) -> str | None:
     """The line of a failed start that says most about its cause, without the logger's prefix."""
     bare = [_LOG_PREFIX.sub("", line).rstrip() for line in lines]

@@ -74,7 +74,8 @@ class FleetState(_Frozen):
     supervisor: ProcessIdentity
     started_unix_s: float
     keys_needed: bool = False
-    admin_key_file: str
+    admin_key_file: str | None = None
+    scratch: str
     engines: tuple[MemberState, ...]
     gateway: MemberState
     failure: Failure | None = None

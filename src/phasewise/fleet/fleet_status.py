@@ -36,16 +36,23 @@ async def _checked_member(member: MemberState, state: FleetState) -> MemberState
             return member
         return member.model_copy(update={"stage": Stage.DEAD, "note": None})
     if member.stage in {Stage.READY, Stage.SILENT}:
-        stage = Stage.READY if await _answers(member.url) else Stage.SILENT
+        stage = _stage_from(await _health_status(member.url), is_gateway=member.role is None)
         return member.model_copy(update={"stage": stage, "note": None})
     return member
 
 
-async def _answers(url: str) -> bool:
+def _stage_from(health_status: int | None, *, is_gateway: bool) -> Stage:
+    if health_status == 200:
+        return Stage.READY
+    # A gateway that answers at all is well; what it lacks is an engine.
+    return Stage.WAITING if is_gateway and health_status is not None else Stage.SILENT
+
+
+async def _health_status(url: str) -> int | None:
     client = HttpClient(url, Timeouts(HEALTH_TIMEOUT_S, HEALTH_TIMEOUT_S, HEALTH_TIMEOUT_S))
     try:
-        return (await client.fetch("GET", "/health")).status == 200
+        return (await client.fetch("GET", "/health")).status
     except UpstreamError:
-        return False
+        return None
     finally:
         client.close()

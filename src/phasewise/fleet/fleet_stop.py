@@ -6,6 +6,7 @@ Every process is told by its start time from a later one with the same number, s
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ def stop_fleet(paths: RunPaths, state: FleetState) -> None:
             with suppress(ProcessLookupError):
                 os.kill(state.supervisor.pid, signal.SIGKILL)
     _end_leftovers(state)
+    shutil.rmtree(state.scratch, ignore_errors=True)
     for path in (paths.state, paths.gateway_file, paths.plan):
         path.unlink(missing_ok=True)
 

@@ -9,6 +9,7 @@ left to the supervisor.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,9 +25,9 @@ _POLL_S = 0.1
 class Keeper:
     """The supervisor's end of the pipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratch: Path) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - this very file
-            [sys.executable, "-I", "-S", str(Path(__file__).resolve())],
+            [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(scratch)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -94,10 +95,11 @@ def _signal(group: int, number: int) -> bool:
 
 
 def main() -> None:
-    """Wait for the supervisor's end, then clean up."""
+    """Wait for the supervisor's end, then end what it left and remove its folder of temporary files."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end_groups(watched_sessions(sys.stdin), GRACE_S)
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
 
 
 if __name__ == "__main__":

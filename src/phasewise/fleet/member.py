@@ -6,6 +6,7 @@ It does what it is told; when to start it, ask for its health or give it up is t
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from pathlib import Path
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.errors import UpstreamError
 from phasewise.fleet import proc_fs, process
-from phasewise.fleet.engine_log import stage_after, telling_line
+from phasewise.fleet.engine_log import refuses_command, stage_after, telling_line
 from phasewise.fleet.fleet_state import MemberState, Stage
 from phasewise.fleet.plan import MemberPlan
 from phasewise.fleet.restart_policy import Death
@@ -28,8 +29,9 @@ ENGINE_CORE_TITLE = "VLLM::EngineCore"
 class Member:
     """A member's process across its restarts."""
 
-    def __init__(self, plan: MemberPlan, health_timeout_s: float) -> None:
+    def __init__(self, plan: MemberPlan, scratch: Path, health_timeout_s: float) -> None:
         self.plan = plan
+        self._scratch = scratch
         self.child: process.Child | None = None
         self.stage = Stage.WAITING
         self.since_unix_s = time.time()
@@ -73,7 +75,10 @@ class Member:
         self._log_offset = log.stat().st_size if log.exists() else 0
         self._log_lines.clear()
         self._started_s, self._ready_at_s, self.ready_in_s = time.monotonic(), None, None
-        self.child = process.start(self.plan.process, f"{self.plan.name} starts (restarts: {self.restarts})")
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(mode=0o700)
+        heading = f"{self.plan.name} starts (restarts: {self.restarts})"
+        self.child = process.start(self.plan.process, self._scratch, heading)
         self.enter(Stage.STARTING)
 
     def read_log(self) -> None:
@@ -127,12 +132,10 @@ class Member:
                     os.sched_setaffinity(thread, cores)
 
     def bury(self) -> None:
-        """After the leader's death: end what is left of its session and remember how long it had served."""
-        if self.child is not None:
-            self.child.kill()
+        """After the leader's death: remember how long it had served."""
         now_s = time.monotonic()
         ready_for_s = None if self._ready_at_s is None else now_s - self._ready_at_s
-        self.deaths.append(Death(now_s, ready_for_s))
+        self.deaths.append(Death(now_s, ready_for_s, refuses_command(list(self._log_lines))))
 
     @property
     def cause_of_death(self) -> str:

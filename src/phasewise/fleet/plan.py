@@ -63,7 +63,6 @@ class FleetPlan(_Frozen):
     name: str
     model: str
     home: str
-    keys_needed: bool
     engines: tuple[MemberPlan, ...]
     gateway: MemberPlan
     gateway_file: GatewayFile
@@ -74,33 +73,34 @@ class FleetPlan(_Frozen):
         return (*self.engines, self.gateway)
 
     @property
+    def keys_needed(self) -> bool:
+        """Whether the gateway lets in only clients with a key."""
+        return bool(self.gateway_file.gateway.api_keys)
+
+    @property
+    def makes_admin_key(self) -> bool:
+        """Whether the file leaves the admin key to us."""
+        return self.gateway_file.gateway.admin_key_sha256 is None
+
+    @property
     def paths(self) -> RunPaths:
         """Where this fleet's files are."""
         return RunPaths(Path(self.home), self.name)
 
 
 def plan_fleet(
-    fleet: FleetConfig,
-    engine: EngineEnvironment,
-    model: ServedModel,
-    machine: Machine,
-    home: Path,
-    admin_key_sha256: str,
+    fleet: FleetConfig, engine: EngineEnvironment, model: ServedModel, machine: Machine, home: Path
 ) -> FleetPlan:
     """Plan every process of a fleet on this machine."""
     places = place_engines(fleet, machine)
     engines = tuple(_plan_engine(place, engine, model, fleet, home) for place in places)
-    config = fleet.gateway.model_copy(
-        update={"admin_key_sha256": fleet.gateway.admin_key_sha256 or admin_key_sha256}
-    )
     return FleetPlan(
         name=fleet.name,
         model=model.name,
         home=str(home),
-        keys_needed=bool(fleet.gateway.api_keys),
         engines=engines,
         gateway=_plan_gateway(fleet, places[0].spare_cores, home),
-        gateway_file=_gateway_file(config, engines, places, model.name),
+        gateway_file=_gateway_file(fleet.gateway, engines, places, model.name),
     )
 
 
@@ -108,10 +108,12 @@ def _plan_engine(
     place: Place, engine: EngineEnvironment, model: ServedModel, fleet: FleetConfig, home: Path
 ) -> MemberPlan:
     command = engine_command(place, engine, model)
+    # Temporary files go with the fleet; what a compiler has made should be found again.
+    env = command.env | {"TORCHINDUCTOR_CACHE_DIR": str(home / "cache" / "torchinductor")}
     log = logs_folder(home) / f"{fleet.name}-{place.name}.log"
     return MemberPlan(
         name=place.name,
-        process=ProcessPlan(argv=command.argv, env=command.env, affinity=command.affinity, log=str(log)),
+        process=ProcessPlan(argv=command.argv, env=env, affinity=command.affinity, log=str(log)),
         port=place.port,
         url=f"http://{LOOPBACK}:{place.port}",
         role=place.pool.role,

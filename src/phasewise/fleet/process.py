@@ -17,6 +17,8 @@ from phasewise.fleet import proc_fs
 from phasewise.fleet.fleet_state import ProcessIdentity
 from phasewise.fleet.plan import ProcessPlan
 
+RESOURCE_TRACKER = "multiprocessing.resource_tracker"
+
 
 class Child:
     """A process we started, with all it started in turn."""
@@ -35,6 +37,10 @@ class Child:
         if self.exit_code is None:
             self._popen.terminate()
 
+    def kill_workers(self) -> None:
+        """End the session but for those who clean up shared memory: they leave when all others are gone."""
+        signal_group(self.identity, signal.SIGKILL, sparing=RESOURCE_TRACKER)
+
     def kill(self) -> None:
         """End every process of the session at once."""
         signal_group(self.identity, signal.SIGKILL)
@@ -45,8 +51,11 @@ class Child:
         return self.exit_code is not None and not proc_fs.living_in_group(self.identity)
 
 
-def start(plan: ProcessPlan, heading: str) -> Child:
-    """Start a process; its output is added to its log below a line that says `heading`."""
+def start(plan: ProcessPlan, scratch: Path, heading: str) -> Child:
+    """Start a process; its output is added to its log below a line that says `heading`.
+
+    `scratch` is its folder for temporary files: vLLM leaves sockets behind in it.
+    """
     log_path = Path(plan.log)
     with log_path.open("ab", buffering=0) as log:
         log.write(f"--- phasewise: {heading}, {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
@@ -57,7 +66,7 @@ def start(plan: ProcessPlan, heading: str) -> Child:
                 os.sched_setaffinity(0, plan.affinity)
             popen = subprocess.Popen(  # noqa: S603 - the plan's own command
                 plan.argv,
-                env={**os.environ, **plan.env},
+                env={**os.environ, "TMPDIR": str(scratch), **plan.env},
                 cwd=log_path.parent,  # not the caller's folder: a file there could pass for a module
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -77,11 +86,9 @@ def start(plan: ProcessPlan, heading: str) -> Child:
     return Child(popen, identity)
 
 
-def signal_group(leader: ProcessIdentity, signal_number: signal.Signals) -> int:
-    """Signal what lives of a session; how many processes that were."""
-    count = 0
+def signal_group(leader: ProcessIdentity, number: signal.Signals, sparing: str | None = None) -> None:
+    """Signal what lives of a session, but for processes with `sparing` in their command line."""
     for pid in proc_fs.living_in_group(leader):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal_number)
-            count += 1
-    return count
+        if sparing is None or sparing not in proc_fs.command_line(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)

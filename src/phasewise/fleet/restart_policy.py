@@ -17,10 +17,14 @@ HOPELESS_STARTS = 3
 
 @dataclass(frozen=True)
 class Death:
-    """The end of one run of a process; `ready_for_s` is None when it never became ready."""
+    """The end of one run of a process; `ready_for_s` is None when it never became ready.
+
+    `refused` is set when it refused its own command line: it would refuse it again.
+    """
 
     at_s: float
     ready_for_s: float | None
+    refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ def after_death(deaths: Sequence[Death]) -> RestartAt | GiveUp:
     Only a process that has never once been ready is given up: its command is wrong. One that served before
     is tried for ever, since what keeps it down (memory, a busy port) may pass.
     """
-    if all(death.ready_for_s is None for death in deaths) and len(deaths) >= HOPELESS_STARTS:
+    never_ready = all(death.ready_for_s is None for death in deaths)
+    if never_ready and (len(deaths) >= HOPELESS_STARTS or deaths[-1].refused):
         return GiveUp(len(deaths))
     row = 0
     for death in reversed(deaths):

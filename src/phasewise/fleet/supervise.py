@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from phasewise.errors import PhasewiseError
 from phasewise.fleet.fleet_state import FleetState
 from phasewise.fleet.plan import FleetPlan
-from phasewise.fleet.run_file import only_supervisor, write_private, write_state
+from phasewise.fleet.run_file import admin_key_sha256, only_supervisor, write_private, write_state
 from phasewise.fleet.supervisor import Pace, Supervisor
 
 
@@ -45,10 +45,20 @@ def supervise(
 
     with only_supervisor(paths):
         _set_old_logs_aside(plan)
-        write_private(paths.gateway_file, plan.gateway_file.model_dump_json(indent=1).encode())
+        _write_gateway_file(plan)
         asyncio.run(run())
         paths.state.unlink(missing_ok=True)
         paths.gateway_file.unlink(missing_ok=True)
+
+
+def _write_gateway_file(plan: FleetPlan) -> None:
+    file = plan.gateway_file
+    if plan.makes_admin_key:
+        key_sha256 = admin_key_sha256(plan.paths)
+        file = file.model_copy(
+            update={"gateway": file.gateway.model_copy(update={"admin_key_sha256": key_sha256})}
+        )
+    write_private(plan.paths.gateway_file, file.model_dump_json(indent=1).encode())
 
 
 def _set_old_logs_aside(plan: FleetPlan) -> None:

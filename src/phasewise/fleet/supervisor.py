@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from phasewise.errors import EngineStartFailed, FleetError, PhasewiseError
@@ -36,6 +38,7 @@ class Pace:
     silent_after_s: float = 10.0
     hopeless_after_s: float = 90.0
     stop_grace_s: float = 10.0
+    cleanup_grace_s: float = 1.0
     kill_grace_s: float = 5.0
 
 
@@ -54,7 +57,11 @@ class Supervisor:
         self._publish_state = publish
         self._ready_within_s = ready_within_s
         self._pace = pace or Pace()
-        self._members = [Member(member, self._pace.health_timeout_s) for member in plan.members]
+        self._scratch = Path(tempfile.mkdtemp(prefix="phasewise-"))
+        self._members = [
+            Member(member, self._scratch / member.name, self._pace.health_timeout_s)
+            for member in plan.members
+        ]
         self._started_unix_s = time.time()
         self._identity = proc_fs.identity_of(os.getpid()) or ProcessIdentity(pid=os.getpid(), start_ticks=0)
         self._boot_id = proc_fs.boot_id()
@@ -74,7 +81,8 @@ class Supervisor:
             supervisor=self._identity,
             started_unix_s=self._started_unix_s,
             keys_needed=self._plan.keys_needed,
-            admin_key_file=str(self._plan.paths.admin_key),
+            admin_key_file=str(self._plan.paths.admin_key) if self._plan.makes_admin_key else None,
+            scratch=str(self._scratch),
             engines=tuple(states[:-1]),
             gateway=states[-1],
             failure=self._failure,
@@ -82,7 +90,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep the fleet running until a signal ends it; raises what another try would not mend."""
-        self._keeper = Keeper()
+        self._keeper = Keeper(self._scratch)
         try:
             with self._signals_heeded():
                 await self._run_until_stopped()
@@ -121,7 +129,7 @@ class Supervisor:
         while True:
             self._start(member)
             await self._follow_to_death(member)
-            self._bury(member)
+            await self._bury(member)
             decision = after_death(member.deaths)
             if isinstance(decision, GiveUp):
                 raise self._given_up(member, decision)
@@ -138,11 +146,13 @@ class Supervisor:
             self._keeper.watch(member.child.identity.pid)
         self._publish()
 
-    def _bury(self, member: Member) -> None:
+    async def _bury(self, member: Member) -> None:
         member.read_log()
         member.bury()
-        if self._keeper is not None and member.child is not None:
-            self._keeper.forget(member.child.identity.pid)
+        if member.child is not None:
+            await self._clear_away([member])
+            if self._keeper is not None:
+                self._keeper.forget(member.child.identity.pid)
 
     async def _follow_to_death(self, member: Member) -> None:
         child = member.child
@@ -168,7 +178,7 @@ class Supervisor:
             return now_s
         if member.is_gateway and status is not None:
             if member.stage is not Stage.WAITING:
-                member.enter(Stage.WAITING, "no engine answers it")
+                member.enter(Stage.WAITING, "for an engine")
             return now_s
         if member.stage in {Stage.READY, Stage.SILENT}:
             self._missed_answer(member, now_s - last_answer_s)
@@ -192,7 +202,7 @@ class Supervisor:
         reason = member.telling_line or member.cause_of_death
         kind = FleetError if member.is_gateway else EngineStartFailed
         return kind(
-            f"{member.plan.name} ended {decision.failures} times before it was ready: {reason}",
+            f"{member.plan.name} ended {_times(decision.failures)} before it was ready: {reason}",
             hint=f"its log is {member.plan.process.log}",
         )
 
@@ -217,11 +227,8 @@ class Supervisor:
             if member.stage is not Stage.FAILED:
                 member.enter(Stage.STOPPING)
         self._publish()
-        await self._wait_until_gone(alive, self._pace.stop_grace_s, self._kill_wanted)
-        for member in alive:
-            if member.child is not None:
-                member.child.kill()
-        await self._wait_until_gone(alive, self._pace.kill_grace_s, None)
+        await self._leaders_end(alive, self._pace.stop_grace_s)
+        await self._clear_away(alive)
         for member in self._members:
             if self._keeper is not None and member.child is not None and member.child.gone:
                 self._keeper.forget(member.child.identity.pid)
@@ -229,14 +236,27 @@ class Supervisor:
                 member.enter(Stage.STOPPED)
         self._publish()
 
-    async def _wait_until_gone(
-        self, members: list[Member], limit_s: float, cut_short: asyncio.Event | None
-    ) -> None:
+    async def _leaders_end(self, members: list[Member], limit_s: float) -> None:
+        """Wait for those asked to end, unless time runs out or we are asked again."""
         deadline_s = time.monotonic() + limit_s
-        while any(member.child is not None and not member.child.gone for member in members):
-            if time.monotonic() >= deadline_s or (cut_short is not None and cut_short.is_set()):
+        while any(member.child is not None and member.child.exit_code is None for member in members):
+            if time.monotonic() >= deadline_s or self._kill_wanted.is_set():
                 return
             await asyncio.sleep(min(self._pace.poll_s, 0.1))
+
+    async def _clear_away(self, members: list[Member]) -> None:
+        """Kill what is left of these sessions, and see it gone."""
+        children = [member.child for member in members if member.child is not None]
+        for child in children:
+            child.kill_workers()
+        for limit_s in (self._pace.cleanup_grace_s, self._pace.kill_grace_s):
+            deadline_s = time.monotonic() + limit_s
+            while time.monotonic() < deadline_s:
+                if all(child.gone for child in children):
+                    return
+                await asyncio.sleep(min(self._pace.poll_s, 0.05))
+            for child in children:
+                child.kill()
 
     def _enter(self, member: Member, stage: Stage, note: str | None = None) -> None:
         member.enter(stage, note)
@@ -256,6 +276,10 @@ class Supervisor:
         finally:
             for number in heeded:
                 loop.remove_signal_handler(number)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _served(member: Member) -> bool:

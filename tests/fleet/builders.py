@@ -1,0 +1,55 @@
+"""Small fleets to test with: an engine environment that does not exist, and stand-ins that really run."""
+
+import socket
+import sys
+from pathlib import Path
+
+from phasewise.config import GatewayConfig, GatewayFile, WorkerConfig
+from phasewise.fleet.engine_env import EngineEnvironment
+from phasewise.fleet.plan import FleetPlan, MemberPlan, ProcessPlan
+from phasewise.model.worker import Role
+
+STAND_IN = Path(__file__).with_name("stand_in_engine.py")
+
+
+def make_engine(device="cpu", plugin_version="0.1.0"):
+    return EngineEnvironment(Path("/engine/bin/python"), "0.32.0", device, plugin_version, nixl=False)
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+def stand_in(name, port, home, *options, role=Role.MIXED):
+    return MemberPlan(
+        name=name,
+        process=ProcessPlan(
+            argv=(sys.executable, "-I", "-S", str(STAND_IN), str(port), *options),
+            log=str(home / "logs" / f"{name}.log"),
+        ),
+        port=port,
+        url=f"http://127.0.0.1:{port}",
+        role=role,
+    )
+
+
+def make_plan(home, *engine_options, gateway_options=()):
+    """A fleet of one stand-in engine and a stand-in gateway."""
+    (home / "logs").mkdir(parents=True, exist_ok=True)
+    engine_port, gateway_port = free_ports(2)
+    engine = stand_in("main-0", engine_port, home, *engine_options)
+    return FleetPlan(
+        name="test",
+        model="stand-in",
+        home=str(home),
+        engines=(engine,),
+        gateway=stand_in("gateway", gateway_port, home, *gateway_options, role=None),
+        gateway_file=GatewayFile(
+            gateway=GatewayConfig(port=gateway_port),
+            workers=(WorkerConfig(name="main-0", url=engine.url, model="stand-in"),),
+        ),
+    )

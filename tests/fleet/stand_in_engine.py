@@ -1,0 +1,44 @@
+"""Stands in for an engine: answers /health after a while, has a child as vLLM has, and dies as it is told."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("port", type=int)
+parser.add_argument("--ready-after-s", type=float, default=0.1)
+parser.add_argument("--die-after-s", type=float)
+parser.add_argument("--say")
+parser.add_argument("--with-child", action="store_true")
+parser.add_argument("--ignore-term", action="store_true")
+parser.add_argument("--health-status", type=int, default=200)
+options = parser.parse_args()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(options.health_status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+if options.ignore_term:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if options.with_child:
+    # Like vLLM's core process: it does not notice the front end's death.
+    subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"])
+if options.say:
+    print(options.say, flush=True)
+if options.die_after_s is not None:
+    threading.Timer(options.die_after_s, lambda: os._exit(3)).start()
+print("INFO Starting to load model stand-in", flush=True)
+time.sleep(options.ready_after_s)
+ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()

@@ -1,0 +1,51 @@
+"""The page about the fleet file says what the code accepts: no key too few, none too many."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from phasewise.config import ApiKey, FleetConfig, GatewayConfig, Levers, Pool, Speculation
+from phasewise.fleet.engine_command import RESERVED_FLAGS
+from phasewise.fleet.levers import LEVERS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "reference" / "fleet-file.md").read_text()
+TABLES = [
+    [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()]
+    for block in re.findall(r"(?:^\|.*\n)+", PAGE, flags=re.MULTILINE)
+]
+
+
+def rows_of(table):
+    return {row[0].strip("`"): row for row in table[2:]}
+
+
+@pytest.mark.parametrize("model", [FleetConfig, Pool, Levers, Speculation, GatewayConfig, ApiKey])
+def test_every_key_stands_in_a_table_of_its_own(model):
+    assert [set(rows_of(table)) for table in TABLES].count(set(model.model_fields)) == 1
+
+
+@pytest.mark.parametrize("model", [FleetConfig, Pool, Speculation, GatewayConfig, ApiKey])
+def test_defaults_are_those_of_the_code(model):
+    table = next(table for table in TABLES if set(rows_of(table)) == set(model.model_fields))
+    for key, row in rows_of(table).items():
+        default = model.model_fields[key].default
+        if isinstance(default, int | str) and row[2].startswith("`"):
+            assert row[2].strip("`") == str(default), key
+
+
+def test_lever_table_is_that_of_the_code():
+    table = next(table for table in TABLES if table[0][0] == "lever")
+    documented = [(row[0].strip("`"), row[1], row[3].strip("`"), row[4]) for row in table[2:]]
+    assert documented == [(lever.name, str(lever.phase), lever.flag, lever.trade) for lever in LEVERS]
+
+
+def test_example_on_the_page_is_a_fleet():
+    example = re.search(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert FleetConfig.model_validate(yaml.safe_load(example[1])).pools[0].replicas == 2
+
+
+def test_reserved_flags_are_named():
+    assert [flag for flag in RESERVED_FLAGS if f"`{flag}`" not in PAGE] == []
