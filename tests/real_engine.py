@@ -62,7 +62,8 @@ def _command(home: Path, port: int) -> list[str]:
                 f"{needed} is missing, so nothing can be tried on a real engine. {INSTALL_HINT}"
             )
     return [
-        *("taskset", "-c", str(min(os.sched_getaffinity(0)))),
+        # The engine ends with the test run even if that is killed and cannot clean up.
+        *("setpriv", "--pdeathsig", "TERM", "taskset", "-c", str(min(os.sched_getaffinity(0)))),
         *(str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(model)),
         *("--served-model-name", MODEL, "--max-model-len", "8192", "--enforce-eager"),
         *("--enable-per-request-metrics", "--enable-prompt-tokens-details"),

@@ -181,12 +181,12 @@ class _Incarnation:
 
     def __init__(self, owner: FakeEngine) -> None:
         config = owner.config
-        clock = UnixClock()
         self._owner = owner
+        self._clock = clock = UnixClock()
         self.engine = VirtualEngine(config.shape, owner.step_seconds)
         self._metrics = EngineMetrics(config.model, config.shape)
         self._steps = StepLog(f"fake {VERSION}", owner.boot)
-        self._loop = EngineLoop(self.engine, clock, self._record, self._observe_load)
+        self._loop = EngineLoop(self.engine, clock, self._record, self._note_idle)
         core = EngineCore(config.model, config.shape, clock, self._loop, self._metrics, self._steps)
         self._app = FakeEngineApp(core, owner.faults, owner)
         self._state = ServerState()
@@ -262,8 +262,9 @@ class _Incarnation:
         self._steps.append(report.step)
         self._owner.count(report)
 
-    def _observe_load(self, engine: VirtualEngine) -> None:
-        self._metrics.observe_load(engine.running, engine.waiting, engine.kv_usage)
+    def _note_idle(self) -> None:
+        self._metrics.observe_load(running=0, waiting=0, kv_usage=0.0)
+        self._steps.append_idle(self._clock())
 
     def _refresh_headers(self) -> None:
         date = formatdate(usegmt=True).encode()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 from phasewise.fake_engine.virtual_engine import EmittedToken, StepReport, VirtualEngine, VirtualRequest
-from phasewise.model.steps import FinishedRequest
 
 MAX_LAG_S = 0.25
 """Timers are late by a millisecond or so; the next step is brought forward by as much, so that a second holds
@@ -33,11 +32,9 @@ class TokenStream:
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[EmittedToken | None] = asyncio.Queue()
-        self.finished: FinishedRequest | None = None
 
-    def put(self, token: EmittedToken, finished: FinishedRequest | None) -> None:
-        """Hand out a token, with the account of the request if it is the last."""
-        self.finished = finished
+    def put(self, token: EmittedToken) -> None:
+        """Hand out a token."""
         self._queue.put_nowait(token)
 
     def break_off(self) -> None:
@@ -45,7 +42,7 @@ class TokenStream:
         self._queue.put_nowait(None)
 
     async def next(self) -> EmittedToken | None:
-        """The next token; the last one has a finish reason. None when the stream was broken off."""
+        """The next token; the last one has the account with it. None when the stream was broken off."""
         return await self._queue.get()
 
 
@@ -57,12 +54,12 @@ class EngineLoop:
         engine: VirtualEngine,
         clock: Callable[[], float],
         on_step: Callable[[StepReport], None],
-        on_load: Callable[[VirtualEngine], None],
+        on_idle: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._clock = clock
         self._on_step = on_step
-        self._on_load = on_load
+        self._on_idle = on_idle
         self._streams: dict[str, TokenStream] = {}
         self._aborted: list[str] = []
         self._wake = asyncio.Event()
@@ -95,6 +92,8 @@ class EngineLoop:
         due_s = 0.0
         while True:
             self._drop_aborted()
+            if not self._engine.has_work and due_s:
+                self._on_idle()
             if not self._engine.has_work or not self._running.is_set():
                 await self._wait_for_work()
                 due_s = 0.0
@@ -116,21 +115,16 @@ class EngineLoop:
             await self._wake.wait()
 
     def _drop_aborted(self) -> None:
-        if not self._aborted:
-            return
         for request_id in self._aborted:
             self._engine.abort(request_id)
         self._aborted.clear()
-        self._on_load(self._engine)
 
     def _hand_out(self, report: StepReport) -> None:
-        ended = {request.request_id: request for request in report.step.finished}
         for token in report.emitted:
-            finished = ended.get(token.request_id)
             stream = self._streams.get(token.request_id)
             if stream is None:
                 continue  # its client has gone in this very step
-            if finished is not None:
+            if token.finished is not None:
                 del self._streams[token.request_id]
-            stream.put(token, finished)
+            stream.put(token)
         self._on_step(report)

@@ -90,7 +90,7 @@ class EngineMetrics:
             self._record_finished(request)
 
     def observe_load(self, running: int, waiting: int, kv_usage: float) -> None:
-        """The load as it is now: an abort changes it without a step."""
+        """The load as it is now; an abort may end the last work without a step."""
         self._running.set(running)
         self._waiting.set(waiting)
         self._waiting_by_reason["capacity"].set(waiting)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from itertools import count
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -29,7 +30,6 @@ from phasewise.fake_engine.wire_requests import (
     parse_json,
     prompt_of,
 )
-from phasewise.model.steps import FinishedRequest
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -85,6 +85,7 @@ class FakeEngineApp:
         self._core = core
         self._faults = faults
         self._host = host
+        self._numbers = count()
         self._not_hung = asyncio.Event()
         self._not_hung.set()
         self._routes: dict[str, dict[str, Callable[[_Exchange], Coroutine[Any, Any, None]]]] = {
@@ -142,7 +143,8 @@ class FakeEngineApp:
             raise BadRequest("the fake engine was told to fail", "InternalServerError", None, 500)
         if faults.delay_s:
             await exchange.unless_gone(asyncio.sleep(faults.delay_s))
-        stream = self._submit(call, arrived_s)
+        request = self._request(call, arrived_s)
+        stream = self._core.loop.submit(request)
         exchange.when_gone(stream.break_off)
         writer = ReplyWriter(call, self._core.model, shape.block_size, int(arrived_s))
         answer = _Answer(exchange, stream, faults, self._host)
@@ -153,22 +155,20 @@ class FakeEngineApp:
                 await self._reply(answer, writer)
         finally:
             # Without effect on a request that has ended.
-            self._core.loop.abort(call.request_id)
+            self._core.loop.abort(request.request_id)
 
-    def _submit(self, call: Call, arrived_s: float) -> TokenStream:
-        request = VirtualRequest(
-            request_id=call.request_id,
+    def _request(self, call: Call, arrived_s: float) -> VirtualRequest:
+        return VirtualRequest(
+            # Clients may use an id twice, even at once.
+            request_id=f"{call.request_id}#{next(self._numbers)}",
             prompt_ids=call.prompt_ids,
             max_tokens=call.max_tokens,
             arrived_s=arrived_s,
             min_tokens=call.min_tokens,
             ignore_eos=call.ignore_eos,
             cache_salt=call.cache_salt,
+            client_id=call.request_id,
         )
-        try:
-            return self._core.loop.submit(request)
-        except ValueError as error:
-            raise BadRequest(str(error), "BadRequestError", None, 400) from None
 
     async def _stream(self, answer: _Answer, writer: ReplyWriter) -> None:
         exchange = answer.exchange
@@ -177,20 +177,21 @@ class FakeEngineApp:
         if opening := writer.opening():
             await exchange.send_part(opening)
         await exchange.send_part(writer.content(token))
-        while token.finish_reason is None:
+        while token.finished is None:
             token = await answer.next()
             await exchange.send_part(writer.content(token))
-        if usage := writer.closing(answer.finished):
+        if usage := writer.closing(token.finished):
             await exchange.send_part(usage)
         await exchange.send_part(DONE)
         await exchange.end()
 
     async def _reply(self, answer: _Answer, writer: ReplyWriter) -> None:
-        output = [await answer.next()]
-        while output[-1].finish_reason is None:
-            output.append(await answer.next())
-        body = writer.plain([token.token_id for token in output], answer.finished)
-        await answer.exchange.send_bytes(200, _JSON, body)
+        token = await answer.next()
+        output_ids = [token.token_id]
+        while token.finished is None:
+            token = await answer.next()
+            output_ids.append(token.token_id)
+        await answer.exchange.send_bytes(200, _JSON, writer.plain(output_ids, token.finished))
 
     # --- what can be asked of it --------------------------------------------------------------------------
 
@@ -280,13 +281,6 @@ class _Answer:
             raise ClientGone
         self._handed_out += 1
         return token
-
-    @property
-    def finished(self) -> FinishedRequest:
-        """The engine's account, after the last token."""
-        if self._stream.finished is None:
-            raise RuntimeError("the answer has not ended")
-        return self._stream.finished
 
 
 class _Exchange:

@@ -25,19 +25,21 @@ class StepLog:
     def __init__(self, engine: str, boot: str, capacity_steps: int = CAPACITY_STEPS) -> None:
         self._engine = engine
         self._boot = boot
-        self._steps: deque[EngineStep] = deque(maxlen=capacity_steps)
+        self._records: deque[tuple[int, EngineStep]] = deque(maxlen=capacity_steps)
         self._next_seq = 0
 
     def append(self, step: EngineStep) -> None:
-        """Keep a step; its own number must be the next one."""
-        if step.seq != self._next_seq:
-            raise ValueError(f"step {step.seq} came when {self._next_seq} was due")
-        self._steps.append(step)
+        """Keep a step under the next number."""
+        self._records.append((self._next_seq, step))
         self._next_seq += 1
+
+    def append_idle(self, now_unix_s: float) -> None:
+        """Keep the step of nothing, without counts, that vLLM reports when it has run out of work."""
+        self.append(EngineStep(seq=0, ended_unix_s=now_unix_s, running=0, waiting=0, kv_usage=0.0))
 
     def lines(self, since: int, limit: int | None, now_unix_s: float) -> Iterator[bytes]:
         """The header line, then the steps from number `since` on."""
-        oldest = self._next_seq - len(self._steps)
+        oldest = self._next_seq - len(self._records)
         yield _line(
             {
                 "v": STEP_RECORD_VERSION,
@@ -53,17 +55,17 @@ class StepLog:
         )
         skipped = max(0, since - oldest)
         end = None if limit is None else skipped + limit
-        for step in islice(self._steps, skipped, end):
-            yield _line(_step_record(step))
+        for seq, step in islice(self._records, skipped, end):
+            yield _line(_step_record(seq, step))
 
 
-def _step_record(step: EngineStep) -> dict[str, Any]:
+def _step_record(seq: int, step: EngineStep) -> dict[str, Any]:
     return {
         "v": STEP_RECORD_VERSION,
-        "seq": step.seq,
+        "seq": seq,
         "at": step.ended_unix_s,
         "engine": step.engine_index,
-        "it": step.seq,
+        "it": None if step.prompt_tokens is None else step.seq,
         "prompt_tokens": step.prompt_tokens,
         "prompt_requests": step.prompt_requests,
         "decode_tokens": step.decode_tokens,

@@ -49,7 +49,10 @@ class EngineShape:
 
 @dataclass(frozen=True, slots=True)
 class VirtualRequest:
-    """What the engine is asked for. `arrived_s` is when the front end got it."""
+    """What the engine is asked for. `arrived_s` is when the front end got it.
+
+    `request_id` is unique here; `client_id` is what records call the request, and clients may repeat theirs.
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -58,17 +61,26 @@ class VirtualRequest:
     min_tokens: int = 0
     ignore_eos: bool = False
     cache_salt: str = ""
+    client_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EmittedToken:
-    """One token of one request; `gap_s` counts from the token before it, or from arrival for the first."""
+    """One token of one request; `gap_s` counts from the token before it, or from arrival for the first.
+
+    The last token of a request comes with the account of it.
+    """
 
     request_id: str
     token_id: int
     index: int
     gap_s: float
-    finish_reason: str | None = None
+    finished: FinishedRequest | None = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the request ended with this token, if it did."""
+        return None if self.finished is None else self.finished.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +214,7 @@ class VirtualEngine:
         work = _work_of(batch)
         decodes = sum(1 for sequence in batch.chunks if sequence.decoding)
         duration_s = self._cost(work)
-        emitted, finished = self._advance(batch, now + duration_s)
+        emitted = self._advance(batch, now + duration_s)
         begun = [sequence for sequence in batch.chunks if sequence.first_token_s == now + duration_s]
         step = EngineStep(
             seq=self._next_seq,
@@ -216,7 +228,7 @@ class VirtualEngine:
             decode_requests=decodes,
             preempted=batch.preempted,
             first_tokens=len(begun),
-            finished=tuple(finished),
+            finished=tuple(token.finished for token in emitted if token.finished is not None),
         )
         self._next_seq += 1
         return StepReport(
@@ -311,21 +323,19 @@ class VirtualEngine:
 
     # --- what comes of it ---------------------------------------------------------------------------------
 
-    def _advance(self, batch: _Batch, ended_s: float) -> tuple[list[EmittedToken], list[FinishedRequest]]:
+    def _advance(self, batch: _Batch, ended_s: float) -> list[EmittedToken]:
         emitted: list[EmittedToken] = []
-        finished: list[FinishedRequest] = []
         for sequence, tokens in batch.chunks.items():
             sequence.computed_tokens += tokens
             if sequence.remaining:
                 continue
             token = self._emit(sequence, ended_s)
             emitted.append(token)
-            if token.finish_reason is not None:
-                finished.append(_finish(sequence, token.finish_reason, ended_s))
+            if token.finished is not None:
                 del self._running[token.request_id]
                 self._present.remove(token.request_id)
                 self._pool.release(sequence.blocks)
-        return emitted, finished
+        return emitted
 
     def _emit(self, sequence: _Sequence, ended_s: float) -> EmittedToken:
         request = sequence.request
@@ -342,7 +352,8 @@ class VirtualEngine:
             sequence.first_token_s = ended_s
         full = sequence.outputs >= request.max_tokens or len(sequence.ids) >= self.shape.max_model_len
         reason = "stop" if ends else "length" if full else None
-        return EmittedToken(request.request_id, token_id, sequence.outputs - 1, ended_s - before_s, reason)
+        finished = None if reason is None else _finish(sequence, reason, ended_s)
+        return EmittedToken(request.request_id, token_id, sequence.outputs - 1, ended_s - before_s, finished)
 
     def check_invariants(self) -> None:
         """Raise when blocks or requests are not where they should be."""
@@ -375,7 +386,7 @@ def _finish(sequence: _Sequence, reason: str, ended_s: float) -> FinishedRequest
     request = sequence.request
     first_token_s = sequence.last_token_s if sequence.first_token_s is None else sequence.first_token_s
     return FinishedRequest(
-        request_id=request.request_id,
+        request_id=request.client_id or request.request_id,
         reason=reason,
         prompt_tokens=len(request.prompt_ids),
         cached_tokens=sequence.cached_tokens or 0,

@@ -102,7 +102,7 @@ def prompt_of(data: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
         raise _bad("prompt must be a string or a list of token ids (one prompt per request here)", "prompt")
     for token_id in prompt:
         if not 0 <= token_id < tokens.ID_LIMIT:
-            raise _bad(f"Token id {token_id} is out of vocabulary", "prompt")
+            raise _bad(f"Token id {token_id} is out of vocabulary", None)
     return tokens.decode(prompt), tuple(prompt)
 
 
@@ -112,8 +112,10 @@ def _chat_text(data: Mapping[str, Any]) -> str:
     if continue_final and open_answer:
         raise _bad("continue_final_message and add_generation_prompt are not compatible.", None)
     messages = data["messages"]
-    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise _invalid("list_type", "body.messages", "Input should be a valid list")
+    if not messages:
+        raise _bad("Cannot apply chat template to an empty conversation. Provide at least one message.", None)
     return render_chat(messages, open_answer=open_answer, continue_final=continue_final)
 
 
@@ -127,44 +129,44 @@ def _check_fields(data: Mapping[str, Any], chat: bool) -> None:
     if data.get("n") not in {None, 1}:
         raise _bad("the fake engine gives one answer per request", "n")
     if data.get("stream_options") and not data.get("stream"):
-        raise _invalid("value_error", "body", "Stream options can only be defined when `stream=True`.")
+        raise _bad(
+            "Stream options can only be defined when `stream=True`. (parameter=stream_options)",
+            "stream_options",
+        )
 
 
 def _max_tokens(data: Mapping[str, Any], chat: bool, prompt_tokens: int, max_model_len: int) -> int:
-    if prompt_tokens >= max_model_len:
+    if not prompt_tokens:
+        raise _bad(
+            "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)", "prompt"
+        )
+    if prompt_tokens > max_model_len:
         raise _bad(
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains "
             f"{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please "
             f"reduce the length of the input prompt. (parameter=input_tokens, value={prompt_tokens})",
             "input_tokens",
         )
-    if not prompt_tokens:
-        raise _bad("The decoder prompt cannot be empty", "prompt")
     wanted = data.get("max_completion_tokens") if chat else None
     if wanted is None:
         wanted = data.get("max_tokens")
     if wanted is None:
         # As the OpenAI API has it: /v1/completions writes 16 tokens unless told otherwise.
-        return max_model_len - prompt_tokens if chat else min(16, max_model_len - prompt_tokens)
-    if wanted < 1:
-        raise _bad(
-            f"max_tokens must be at least 1, got {wanted}. (parameter=max_tokens, value={wanted})",
-            "max_tokens",
-        )
+        wanted = max_model_len if chat else 16
     if wanted > max_model_len:
         raise _bad(
             f"max_tokens={wanted} cannot be greater than max_model_len={max_model_len}. Please request fewer "
             f"output tokens. (parameter=max_tokens, value={wanted})",
             "max_tokens",
         )
-    if prompt_tokens + wanted > max_model_len:
+    # What does not fit beside the prompt is cut off without a word.
+    allowed = min(int(wanted), max_model_len - prompt_tokens)
+    if allowed < 1:
         raise _bad(
-            f"This model's maximum context length is {max_model_len} tokens. However, you requested {wanted} "
-            f"output tokens and your prompt contains {prompt_tokens} input tokens. "
-            f"(parameter=input_tokens, value={prompt_tokens})",
-            "input_tokens",
+            f"max_tokens must be at least 1, got {allowed}. (parameter=max_tokens, value={allowed})",
+            "max_tokens",
         )
-    return int(wanted)
+    return allowed
 
 
 def _bad(message: str, param: str | None) -> BadRequest:
