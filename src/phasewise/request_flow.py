@@ -104,11 +104,11 @@ def request_flow(request: GenerationRequest, world: World) -> RequestFlow:
         if isinstance(placed, Reject):
             yield placed
             return
-        tried.add(placed.chosen.ref)
         result = yield from _run(request, world, Generate(placed, attempt))
         if not isinstance(result, Failed):
             return
         failure = result
+        tried.add(placed.chosen.ref)
         _learn(world, placed.chosen, failure)
         if failure.content_sent:
             return

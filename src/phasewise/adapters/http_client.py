@@ -238,10 +238,17 @@ class _Connection(asyncio.Protocol):
         while not self._parts:
             if self._body_done:
                 return b""
+            if self._error is not None:
+                raise self._error
             if self._paused and self._transport is not None:
                 self._paused = False
                 self._transport.resume_reading()
-            await self._wait()
+            # `_wait` written out: this runs once per chunk, and a coroutine less is a microsecond less.
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         parts = self._parts
         self._parts = []
         self._queued_bytes = 0
@@ -337,8 +344,9 @@ class _Connection(asyncio.Protocol):
         if self._queued_bytes > READ_AHEAD_BYTES and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
-        if self._parts or self._body_done:
-            self._wake()
+        waiter = self._waiter
+        if waiter is not None and (self._parts or self._body_done) and not waiter.done():
+            waiter.set_result(None)
 
     # --- httptools callbacks --------------------------------------------------------------------------------
 

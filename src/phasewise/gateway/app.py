@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.prometheus import PrometheusMetrics
@@ -36,14 +37,16 @@ class GatewayApp:
         self._watcher = watcher
         self._clients = clients
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one connection's request, or follow the server's life."""
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer one connection's request, or follow the server's life.
+
+        Not a coroutine itself: every chunk of a stream passes through all coroutines that await each other.
+        """
         if scope["type"] == "http":
-            await self._router.handle(scope, Client(receive, send))
-        elif scope["type"] == "lifespan":
-            await self._live(receive, send)
-        else:
-            raise RuntimeError(f"the gateway does not speak {scope['type']}")
+            return self._router.handle(scope, Client(receive, send))
+        if scope["type"] == "lifespan":
+            return self._live(receive, send)
+        raise RuntimeError(f"the gateway does not speak {scope['type']}")
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()

@@ -82,11 +82,11 @@ class Router:
 
     # --- OpenAI's ---------------------------------------------------------------------------------------
 
-    async def _chat(self, scope: Scope, client: Client) -> None:
-        await self._gateway.pipeline.generate(Endpoint.CHAT, scope, client)
+    def _chat(self, scope: Scope, client: Client) -> Awaitable[None]:
+        return self._gateway.pipeline.generate(Endpoint.CHAT, scope, client)
 
-    async def _completions(self, scope: Scope, client: Client) -> None:
-        await self._gateway.pipeline.generate(Endpoint.COMPLETIONS, scope, client)
+    def _completions(self, scope: Scope, client: Client) -> Awaitable[None]:
+        return self._gateway.pipeline.generate(Endpoint.COMPLETIONS, scope, client)
 
     async def _models(self, scope: Scope, client: Client) -> None:
         self._gateway.doorkeeper.caller(header(scope, b"authorization"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from types import FrameType
@@ -20,7 +21,11 @@ def serve(file: GatewayFile) -> None:
     # uvicorn raises the signal again after a clean end; by then it means nothing but "leave".
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    uvicorn.Server(server_config(file, build_app(file))).run()
+    config = server_config(file, build_app(file))
+    # What was built by now stays until the end: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    uvicorn.Server(config).run()
 
 
 def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
@@ -29,6 +34,7 @@ def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
         app,
         host=file.gateway.host,
         port=file.gateway.port,
+        interface="asgi3",
         loop="uvloop",
         http="httptools",
         ws="none",
