@@ -35,7 +35,7 @@ class RunningEngine:
 def running_real_engine(log_file: Path) -> Iterator[RunningEngine]:
     """A vLLM with the recorder in it, on free ports; its whole process group ends with the context."""
     home = Path(os.environ.get("PHASEWISE_HOME") or ROOT / ".phasewise")
-    port, steps_port = _free_port(), _free_port()
+    port, steps_port = free_port(), free_port()
     command = _command(home, port)
     with log_file.open("wb") as log:
         process = subprocess.Popen(
@@ -109,7 +109,8 @@ def _stop_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port nobody listened on a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

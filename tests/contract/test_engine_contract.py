@@ -29,6 +29,7 @@ from tests.contract.engine_calls import (
 
 BLOCK_TOKENS = 128
 CLOCK_TOLERANCE_S = 0.02
+JSON_HEADERS = [(b"content-type", b"application/json")]
 METRIC_NAMES = [
     *("request_queue_time_seconds", "num_requests_waiting", "num_requests_waiting_by_reason"),
     *("num_requests_running", "request_prefill_time_seconds", "time_to_first_token_seconds"),
@@ -136,6 +137,31 @@ async def test_the_clients_request_id_becomes_the_engines(client, engine):
     completion = await post_json(client, COMPLETIONS, completion_body(engine.model), request_id)
     assert {chunk["id"] for chunk in chat.chunks} == {f"chatcmpl-{request_id}"}
     assert completion["id"] == f"cmpl-{request_id}"
+
+
+async def test_an_id_may_be_used_twice_at_once(client, engine):
+    request_id, body = fresh_id(), completion_body(engine.model)
+    replies = await asyncio.gather(*(post_json(client, COMPLETIONS, body, request_id) for _ in range(2)))
+    assert [reply["id"] for reply in replies] == [f"cmpl-{request_id}"] * 2
+    assert all(reply["usage"]["completion_tokens"] == 6 for reply in replies)
+
+
+async def test_the_head_of_a_stream_comes_before_the_prompt_is_computed(client, engine):
+    """So a head says nothing of the first token, and a worker that took a request may still fail it."""
+    body = completion_body(engine.model, fresh_prompt_ids(1500), max_tokens=2, **STREAM)
+    started_s = time.monotonic()
+    async with await client.send("POST", COMPLETIONS, body=body, headers=JSON_HEADERS) as reply:
+        head_s = time.monotonic() - started_s
+        rest = await reply.read_all(1_000_000)
+    usage = orjson.loads(rest.split(b"\n\n")[-3].removeprefix(b"data: "))
+    assert head_s < usage["metrics"]["time_to_first_token_ms"] / 1e3
+
+
+async def test_tokens_that_do_not_fit_beside_the_prompt_are_cut_off_without_a_word(client, engine):
+    prompt = fresh_prompt_ids(8190)
+    reply = await post_json(client, COMPLETIONS, completion_body(engine.model, prompt, max_tokens=500))
+    assert reply["usage"]["completion_tokens"] == 2
+    assert reply["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
@@ -265,9 +291,6 @@ async def test_a_client_that_leaves_ends_the_work(client, steps_client, engine, 
 
     assert await until(idle, within_s=20.0)
     assert time.monotonic() - left_s < 1.0 + await longest_step_s(steps_client)
-
-
-JSON_HEADERS = [(b"content-type", b"application/json")]
 
 
 async def longest_step_s(steps_client):

@@ -1,0 +1,29 @@
+"""Both ways to start fake engines from a shell."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from tests.real_engine import free_port
+
+
+@pytest.mark.parametrize(
+    "command", [["phasewise.fake_engine"], ["phasewise.cli", "fake-engine", "--no-steps"]]
+)
+def test_engines_listen_when_their_addresses_are_printed(command):
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command, "--port", str(port), "--model", "m"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline().strip() == f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=5) as reply:
+            assert json.load(reply)["data"][0]["id"] == "m"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) in {0, 130}
