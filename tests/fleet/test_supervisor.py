@@ -155,6 +155,20 @@ async def test_what_ignores_the_wish_to_stop_is_killed_in_bounded_time(tmp_path)
         assert 1.0 <= time.monotonic() - began_s < 4.0
 
 
+async def test_what_has_not_served_yet_is_not_waited_for(tmp_path):
+    pace = Pace(poll_s=0.02, stop_grace_s=60.0)
+    async with running(make_plan(tmp_path, "--ignore-term", "--ready-after-s", "60"), pace) as (
+        supervisor,
+        _,
+        task,
+    ):
+        await wait_for(lambda: supervisor.state.engines[0].stage is Stage.LOADING)
+        began_s = time.monotonic()
+        supervisor.stop()
+        await task
+        assert time.monotonic() - began_s < 3.0
+
+
 async def test_asked_twice_it_does_not_wait(tmp_path):
     pace = Pace(poll_s=0.02, stop_grace_s=60.0)
     async with running(make_plan(tmp_path, "--ignore-term"), pace) as (supervisor, _, task):

@@ -6,6 +6,7 @@ Progress goes to stderr and results to stdout; every stage is a word, so nothing
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -193,7 +194,7 @@ def curl_line(state: FleetState) -> str:
     key = "-H 'authorization: Bearer YOUR_KEY' " if state.keys_needed else ""
     return (
         f"curl -N {state.gateway.url}/v1/chat/completions -H 'content-type: application/json' {key}"
-        f"-d '{json.dumps(body)}'"
+        f"-d {shlex.quote(json.dumps(body))}"
     )
 
 

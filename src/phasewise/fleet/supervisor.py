@@ -221,13 +221,15 @@ class Supervisor:
 
     async def _stop_all(self) -> None:
         alive = [member for member in self._members if member.child is not None and not member.child.gone]
+        # One that has not served yet has no stream to finish, and vLLM hears no signal while it loads.
+        serving = [member for member in alive if member.stage in {Stage.READY, Stage.SILENT, Stage.WAITING}]
         for member in alive:
-            if member.child is not None:
+            if member in serving and member.child is not None:
                 member.child.terminate()
             if member.stage is not Stage.FAILED:
                 member.enter(Stage.STOPPING)
         self._publish()
-        await self._leaders_end(alive, self._pace.stop_grace_s)
+        await self._leaders_end(serving, self._pace.stop_grace_s)
         await self._clear_away(alive)
         for member in self._members:
             if self._keeper is not None and member.child is not None and member.child.gone:

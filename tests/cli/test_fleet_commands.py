@@ -1,0 +1,147 @@
+"""up, status and down as typed: what they print, where, and their exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from phasewise.cli.fleet_display import FleetDisplay, curl_line, runs_on, stage_words
+from phasewise.fleet.fleet_state import FleetState, MemberState, ProcessIdentity, Stage
+from phasewise.fleet.run_file import read_state
+from phasewise.fleet.supervise import Assignment
+from tests.fleet.builders import make_plan
+
+
+def phasewise(*arguments, home, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "phasewise.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PHASEWISE_HOME": str(home), "PATH": "/nowhere", **environment},
+    )
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """A fleet of stand-ins in the background; its plan."""
+    plan = make_plan(tmp_path, "--with-child")
+    plan.paths.plan.parent.mkdir(parents=True)
+    plan.paths.plan.write_text(Assignment(plan=plan, ready_within_s=30).model_dump_json())
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "phasewise.fleet.supervise", str(plan.paths.plan)], start_new_session=True
+    )
+    while not ((state := read_state(plan.paths)) and state.all_ready):
+        time.sleep(0.05)
+    yield plan
+    supervisor.terminate()
+    supervisor.wait()
+
+
+def test_nothing_runs_is_exit_code_1(tmp_path):
+    status, down = phasewise("status", home=tmp_path), phasewise("down", home=tmp_path)
+    assert (status.returncode, status.stdout) == (1, "")
+    assert "no fleet runs here" in status.stderr
+    assert down.returncode == 1
+    assert "no fleet runs here" in down.stderr
+
+
+def test_missing_engine_says_what_to_run(tmp_path):
+    result = phasewise("up", home=tmp_path)
+    assert result.returncode == 1
+    assert "phasewise engine install" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_file_names_the_key_the_value_and_what_is_accepted(tmp_path):
+    file = tmp_path / "fleet.yaml"
+    file.write_text("pools: [{levers: {kv_memory: 1GB, prefill: 3}}]")
+    result = phasewise("up", str(file), home=tmp_path)
+    assert result.returncode == 1
+    assert "pools.0.levers.kv_memory is '1GB': write it as 512MiB or 1.5GiB" in result.stderr
+    assert "pools.0.levers.prefill is 3: there is no such key" in result.stderr
+
+
+def test_status_and_down_of_a_running_fleet(fleet, tmp_path):
+    words = phasewise("status", home=tmp_path)
+    assert words.returncode == 0
+    for member in fleet.members:
+        assert member.url in words.stdout
+    facts = json.loads(phasewise("status", "--json", home=tmp_path).stdout)["fleets"][0]
+    assert facts["all_ready"]
+    assert facts["supervised"]
+    down = phasewise("down", "--json", home=tmp_path)
+    assert json.loads(down.stdout)["stopped"]
+    assert phasewise("status", home=tmp_path).returncode == 1
+
+
+def test_status_of_a_dead_engine_is_exit_code_1_at_once(fleet, tmp_path):
+    state = read_state(fleet.paths)
+    os.kill(state.supervisor.pid, signal.SIGSTOP)
+    try:
+        os.kill(state.engines[0].process.pid, signal.SIGKILL)
+        result = phasewise("status", home=tmp_path)
+    finally:
+        os.kill(state.supervisor.pid, signal.SIGCONT)
+    assert result.returncode == 1
+    line = next(line for line in result.stdout.splitlines() if line.startswith("main-0"))
+    assert "dead" in line
+
+
+def make_member(**changes):
+    return MemberState(**{"name": "main-0", "url": "http://127.0.0.1:8100", "log": "/x/a.log", **changes})
+
+
+def make_state(*engines, keys_needed=False):
+    return FleetState(
+        name="local",
+        model="it's a model",
+        boot_id="b",
+        supervisor=ProcessIdentity(pid=1, start_ticks=1),
+        started_unix_s=0.0,
+        keys_needed=keys_needed,
+        scratch="/nowhere",
+        engines=engines or (make_member(),),
+        gateway=make_member(name="gateway", url="http://127.0.0.1:8080"),
+    )
+
+
+def test_stages_are_words():
+    assert stage_words(make_member(stage=Stage.LOADING)) == "loading weights"
+    assert (
+        stage_words(make_member(stage=Stage.READY, ready_in_s=12.34, restarts=1))
+        == "ready in 12.3 s, 1 restart"
+    )
+    assert stage_words(make_member(stage=Stage.BACKING_OFF, note="why")) == "restarting (why)"
+
+
+def test_cores_are_shown_as_ranges():
+    assert runs_on(make_member(cores=(0, 1, 2, 5))) == "cores 0-2,5"
+    assert runs_on(make_member(gpus=(3,))) == "gpu 3"
+    assert runs_on(make_member()) == "any core"
+
+
+def test_curl_line_is_understood_by_a_shell():
+    script = curl_line(make_state(keys_needed=True)).replace("curl -N", "printf '%s\\n'", 1)
+    words = subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert words[0] == "http://127.0.0.1:8080/v1/chat/completions"
+    assert json.loads(words[-1])["model"] == "it's a model"
+    assert "authorization: Bearer YOUR_KEY" in words
+
+
+def test_without_a_terminal_every_change_is_one_line(capsys):
+    with FleetDisplay() as display:
+        display.show(make_state(make_member(stage=Stage.STARTING)))
+        display.show(make_state(make_member(stage=Stage.STARTING)))
+        display.show(make_state(make_member(stage=Stage.LOADING)))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = [line.partition("] ")[2] for line in captured.err.splitlines()]
+    assert lines == ["main-0: starting", "main-0: loading weights"]

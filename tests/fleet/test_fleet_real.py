@@ -1,0 +1,111 @@
+"""A fleet with the real engine and the demo model, by the commands a user types."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from phasewise.config import phasewise_home
+from phasewise.fleet import proc_fs
+from phasewise.fleet.fleet_status import checked
+from phasewise.fleet.run_file import read_state
+from phasewise.fleet.run_paths import RunPaths
+from tests.fleet.builders import free_ports
+
+ROOT = Path(__file__).parents[2]
+NAME = "real-test"
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+
+def real_home():
+    if "PHASEWISE_HOME" in os.environ:
+        return phasewise_home(os.environ)
+    return ROOT / ".phasewise"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A home of our own with the installed engine and models linked into it."""
+    folder = tmp_path_factory.mktemp("home")
+    for part in ("engine", "models"):
+        source = real_home() / part
+        assert source.exists(), "run: phasewise engine install && phasewise model fetch smollm2-135m"
+        (folder / part).symlink_to(source)
+    return folder
+
+
+def phasewise(home, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "phasewise.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env={**os.environ, "PHASEWISE_HOME": str(home)},
+    )
+
+
+@pytest.fixture(scope="module")
+def fleet(home):
+    """One engine and a gateway in the background; what `up` printed."""
+    gateway_port, engine_port = free_ports(2)
+    engine_port %= 50_000  # the step recorder listens 10000 above
+    ports = ["--port", str(gateway_port), "--engine-port", str(engine_port)]
+    result = phasewise(home, "up", "--detach", "--name", NAME, "--timeout", "150", "--json", *ports)
+    assert result.returncode == 0, result.stderr
+    yield json.loads(result.stdout)
+    phasewise(home, "down", "--name", NAME)
+
+
+def stream_words(url, model):
+    """A streamed answer through the gateway, as text."""
+    body = {"model": model, "stream": True, "max_tokens": 12, "messages": [{"role": "user", "content": "Hi"}]}
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    text = ""
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        for line in reply:
+            if line.startswith(b"data: {"):
+                for choice in json.loads(line[6:])["choices"]:
+                    text += choice["delta"].get("content") or ""
+    return text
+
+
+def test_a_stream_comes_through_the_gateway(fleet):
+    assert stream_words(fleet["gateway"]["url"], fleet["model"]).strip()
+
+
+def test_steps_are_recorded(fleet):
+    with urllib.request.urlopen(fleet["engines"][0]["steps_url"] + "/steps?limit=1", timeout=5) as reply:
+        assert reply.status == 200
+
+
+def test_a_killed_engine_is_dead_in_status_at_once_and_serves_again_within_a_minute(fleet, home):
+    engine = read_state(RunPaths(home, NAME)).engines[0]
+    os.kill(engine.process.pid, signal.SIGKILL)
+    killed_s = time.monotonic()
+    result = phasewise(home, "status", "--json")
+    assert result.returncode == 1
+    assert json.loads(result.stdout)["fleets"][0]["engines"][0]["stage"] in {"dead", "restarting"}
+    while not asyncio.run(checked(read_state(RunPaths(home, NAME)))).all_ready:
+        assert time.monotonic() - killed_s < 60
+        time.sleep(0.5)
+    assert stream_words(fleet["gateway"]["url"], fleet["model"]).strip()
+    assert proc_fs.living_in_group(engine.process) == []
+
+
+def test_down_leaves_nothing(fleet, home):
+    state = read_state(RunPaths(home, NAME))
+    assert phasewise(home, "down", "--name", NAME).returncode == 0
+    assert [pid for member in state.members for pid in proc_fs.living_in_group(member.process)] == []
+    assert not proc_fs.is_alive(state.supervisor)
+    assert not Path(state.scratch).exists()
+    assert {path.suffix for path in (home / "run").iterdir()} == {".lock", ".admin-key"}
