@@ -486,3 +486,15 @@ async def test_two_engines_that_share_a_name_for_their_model_are_one_model():
         assert [model["id"] for model in listed["data"]] == ["fake-model", "other"]
         assert (await gateway.chat(model="other")).status == 200
         assert second.requests_finished == 1
+
+
+async def test_a_mistake_of_the_gateways_own_is_recorded_as_such_and_books_nothing(gateway, monkeypatch):
+    async def mistaken(step, call):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(gateway.app.gateway.pipeline._driver, "_exchange", mistaken)
+    reply = await gateway.chat(headers=[(b"x-request-id", b"unlucky")])
+    assert reply.status == 500
+    timeline = await gateway.timeline("unlucky")
+    assert (timeline["outcome"], timeline["why"]) == ("failed", "gateway_error")
+    assert gateway.under_way == 0

@@ -106,7 +106,7 @@ class _Probe:
         with suppress(UpstreamError):
             metrics = await self._engine.fetch("GET", "/metrics")
             if metrics.status == 200 and (started := _STARTED.search(metrics.body)):
-                return f"start-{float(started[1]):.2f}"
+                return f"start-{started[1].decode()}"
         return f"seen-{self._times_seen_up}"
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from phasewise.ports import TimelineSink
 from phasewise.request_flow import World, request_flow
 
 _STOPPED = Ending(Outcome.CANCELLED, "gateway_stopped")
+_OUR_FAULT = Ending(Outcome.FAILED, "gateway_error")
 
 
 class Pipeline:
@@ -68,6 +69,9 @@ class Pipeline:
         ending = _STOPPED
         try:
             ending = await self._driver.drive(request_flow(request, self._world), call)
+        except Exception:
+            ending = _OUR_FAULT
+            raise
         finally:
             call.client.unwatch()
             timeline = call.timeline.build(ending.outcome, time.monotonic(), ending.reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from itertools import islice, takewhile
 
 from phasewise.model.timeline import Timeline
@@ -13,7 +14,8 @@ class TimelineStore:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._kept: dict[str, tuple[float, bytes]] = {}  # oldest first
+        # Oldest first. Not a dict: finding a dict's first key again steps over every key deleted before it.
+        self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -23,7 +25,7 @@ class TimelineStore:
         kept = self._kept
         kept.pop(timeline.request_id, None)
         if len(kept) >= self._capacity:
-            del kept[next(iter(kept))]
+            kept.popitem(last=False)
         kept[timeline.request_id] = (timeline.started_unix_s + timeline.ended_s, encode(timeline))
 
     def get(self, request_id: str) -> bytes | None:
