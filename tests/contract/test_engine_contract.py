@@ -148,20 +148,22 @@ async def test_an_id_may_be_used_twice_at_once(client, engine):
 
 async def test_the_head_of_a_stream_comes_before_the_prompt_is_computed(client, engine):
     """So a head says nothing of the first token, and a worker that took a request may still fail it."""
-    body = completion_body(engine.model, fresh_prompt_ids(1500), max_tokens=2, **STREAM)
-    started_s = time.monotonic()
+    body = completion_body(engine.model, fresh_prompt_ids(3000), max_tokens=2, **STREAM)
     async with await client.send("POST", COMPLETIONS, body=body, headers=JSON_HEADERS) as reply:
-        head_s = time.monotonic() - started_s
+        head_s = time.monotonic()
+        first = await reply.read()
+        waited_s = time.monotonic() - head_s
         rest = await reply.read_all(1_000_000)
-    usage = orjson.loads(rest.split(b"\n\n")[-3].removeprefix(b"data: "))
-    assert head_s < usage["metrics"]["time_to_first_token_ms"] / 1e3
+    usage = orjson.loads((first + rest).split(b"\n\n")[-3].removeprefix(b"data: "))
+    prefill_s = usage["metrics"]["time_to_first_token_ms"] / 1e3
+    assert waited_s > prefill_s / 4
 
 
-async def test_tokens_that_do_not_fit_beside_the_prompt_are_cut_off_without_a_word(client, engine):
-    prompt = fresh_prompt_ids(8190)
-    reply = await post_json(client, COMPLETIONS, completion_body(engine.model, prompt, max_tokens=500))
-    assert reply["usage"]["completion_tokens"] == 2
-    assert reply["choices"][0]["finish_reason"] == "length"
+async def test_asking_for_more_tokens_than_fit_beside_the_prompt_is_no_error(client, engine):
+    body = completion_body(engine.model, fresh_prompt_ids(100), max_tokens=8150, **STREAM)
+    async with await client.send("POST", COMPLETIONS, body=body, headers=JSON_HEADERS) as reply:
+        assert reply.status == 200
+        assert b'"text"' in await reply.read()
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

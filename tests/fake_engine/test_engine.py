@@ -101,6 +101,15 @@ async def test_a_taken_port_is_named():
             await FakeEngine(FakeEngineConfig(port=engine.port)).start()
 
 
+async def test_what_does_not_fit_beside_the_prompt_is_cut_off():
+    async with running_engines(1) as (engine,):
+        client = HttpClient(engine.base_url)
+        body = completion_body(engine.model, list(range(8190)), max_tokens=500)
+        reply = await post_json(client, COMPLETIONS, body)
+        client.close()
+    assert (reply["usage"]["completion_tokens"], reply["choices"][0]["finish_reason"]) == (2, "length")
+
+
 async def test_preemptions_reach_the_clients_as_time_only():
     shape = EngineShape(
         max_model_len=256, max_num_seqs=8, max_num_batched_tokens=64, block_size=16, total_blocks=16
