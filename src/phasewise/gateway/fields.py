@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from phasewise.errors import RefusalKind, RequestRefused
+from phasewise.model.prefix_marks import MARK_SIZES_BYTES
 from phasewise.model.request import Endpoint
 
 MODEL_NAME_LIMIT = 256
@@ -98,9 +99,10 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
 
 
 def prompt_bytes(endpoint: Endpoint, body: bytes) -> bytes:
-    """The body from where its prompt begins, whatever a client wrote before it."""
+    """As much of the body as is ever marked, from where its prompt begins."""
     name = b'"messages"' if endpoint is Endpoint.CHAT else b'"prompt"'
-    return body[max(body.find(name), 0) :]
+    start = max(body.find(name), 0)
+    return body[start : start + MARK_SIZES_BYTES[-1]]
 
 
 def request_id_from(value: bytes | None) -> str | None:

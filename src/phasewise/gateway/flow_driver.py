@@ -108,43 +108,46 @@ class FlowDriver:
         ]
         async with await worker.send("POST", call.path, headers=headers, body=call.body) as reply:
             call.timeline.note_sent(reply.sent_at_s)
+            content_type = _content_type(reply)
+            head = [(b"content-type", content_type), *call.reply_headers]
             if reply.status == 200:
-                if _content_type(reply).startswith(b"text/event-stream"):
-                    return await _relay_stream(reply, call)
-                return await _relay_plain(reply, call)
+                if content_type.startswith(b"text/event-stream"):
+                    return await _relay_stream(reply, head, call)
+                return await _relay_plain(reply, head, call)
             if 400 <= reply.status < 500:
-                return await _relay_refusal(reply, call)
+                return await _relay_refusal(reply, head, call)
             raise UpstreamError(FailureKind.SERVER_ERROR, f"the worker answered with HTTP {reply.status}")
 
 
-async def _relay_stream(reply: StreamedReply, call: Call) -> Ending:
+async def _relay_stream(reply: StreamedReply, head: Headers, call: Call) -> Ending:
     client, send = call.client, call.client.send
     relay = StreamRelay(Answer(), hide_usage=call.hide_usage)
     call.timeline.note_answer(relay.answer)
     while data := await reply.read():
         if out := relay.feed(data, time.monotonic()):
             if not client.started:
-                await client.start(200, _head(reply, call))
+                await client.start(200, head)
             await send({"type": "http.response.body", "body": out, "more_body": True})
     last = relay.close()
     if not client.started:
-        await client.start(200, _head(reply, call))
+        await client.start(200, head)
     await client.finish(last)
     if relay.engine_error is not None:
         return Ending(Outcome.FAILED, "engine_error")
     return _SERVED
 
 
-async def _relay_plain(reply: StreamedReply, call: Call) -> Ending:
+async def _relay_plain(reply: StreamedReply, head: Headers, call: Call) -> Ending:
     body = await reply.read_all(FETCH_LIMIT_BYTES)
+    await call.client.respond(200, head, body)
+    # Read when the client already has it: nobody waits for our notes.
     call.timeline.note_answer(read_plain_answer(body))
-    await call.client.respond(200, _head(reply, call), body)
     return _SERVED
 
 
-async def _relay_refusal(reply: StreamedReply, call: Call) -> Ending:
+async def _relay_refusal(reply: StreamedReply, head: Headers, call: Call) -> Ending:
     body = await reply.read_all(FETCH_LIMIT_BYTES)
-    await call.client.respond(reply.status, _head(reply, call), body)
+    await call.client.respond(reply.status, head, body)
     return Ending(Outcome.REJECTED, ENGINE_REFUSED)
 
 
@@ -152,10 +155,6 @@ async def _reject(step: Reject, call: Call) -> Ending:
     await send_error(call.client, step.reason, step.detail, headers=call.reply_headers)
     outcome = Outcome.REJECTED if step.reason in _NEVER_STARTED else Outcome.FAILED
     return Ending(outcome, step.reason)
-
-
-def _head(reply: StreamedReply, call: Call) -> Headers:
-    return [(b"content-type", _content_type(reply)), *call.reply_headers]
 
 
 def _content_type(reply: StreamedReply) -> bytes:
