@@ -68,7 +68,7 @@ CASES = (
         ),
         40,
     ),
-    Case("decode_step", "", ("--concurrency 48 --prompt-tokens 24 --output-tokens 96",), 35),
+    Case("decode_step", "", ("--concurrency 96 --prompt-tokens 24 --output-tokens 192",), 40),
     Case("queueing", "max_running: 2", ("--concurrency 10 --prompt-tokens 60 --output-tokens 32",), 30),
     Case(
         "prefix_reuse_missing",

@@ -7,6 +7,16 @@ from tests.fake_engine_thread import running_fake_engine
 from tests.real_engine import running_real_engine
 
 
+REAL_TIMEOUT_S = 600
+
+
+def pytest_collection_modifyitems(items):
+    """The first real test waits for the engine, which takes minutes to start on a busy machine."""
+    for item in items:
+        if item.get_closest_marker("real") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(REAL_TIMEOUT_S))
+
+
 @pytest.fixture(scope="session")
 def real_engine(tmp_path_factory):
     """A real vLLM with the demo model and the step recorder."""

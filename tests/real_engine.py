@@ -9,12 +9,12 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 MODEL = "smollm2-135m"
-READY_WITHIN_S = 110.0  # less than the timeout of the test that asks for it first
+READY_WITHIN_S = 300.0
 STOP_WITHIN_S = 20.0
 LOG_TAIL_LINES = 40
 ROOT = Path(__file__).parent.parent
@@ -98,14 +98,12 @@ def _wait_until_ready(process: subprocess.Popen[bytes], base_url: str, log_file:
 
 
 def _stop_group(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGINT, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(STOP_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            continue
-        except ProcessLookupError:
-            break
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(STOP_WITHIN_S)
+    # The engine's core is a process of its own, which may outlive the front end.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 

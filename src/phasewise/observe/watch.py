@@ -95,7 +95,9 @@ class Watch:
             timelines=timelines,
             logs=logs,
             metrics=tuple(deltas),
-            not_known=self._not_known(timelines, logs, deltas),
+            not_known=self._not_known(
+                timelines, logs, deltas, marked=bool(probed) or self._gateway is not None
+            ),
         )
 
     def close(self) -> None:
@@ -133,7 +135,12 @@ class Watch:
         return tuple(it for it in timelines if it.started_unix_s + it.ended_s >= self._began_unix_s)
 
     def _not_known(
-        self, timelines: tuple[Timeline, ...], logs: dict[str, StepLog], deltas: list[MetricsDelta]
+        self,
+        timelines: tuple[Timeline, ...],
+        logs: dict[str, StepLog],
+        deltas: list[MetricsDelta],
+        *,
+        marked: bool,
     ) -> tuple[str, ...]:
         notes = []
         if not logs:
@@ -148,7 +155,7 @@ class Watch:
                 "queue and prefill of single requests (means are used): start the engine with "
                 "--enable-per-request-metrics"
             )
-        if not any(timeline.prefix_marks for timeline in timelines):
+        if not marked:
             notes.append("whether prompts share their beginnings: only the gateway and a probe can tell")
         if self._target.kind is TargetKind.ENGINE:
             notes.append("what happens before the engine: send the traffic through `phasewise gateway`")
