@@ -6,7 +6,6 @@ from phasewise.fake_engine.engine import FakeEngineConfig
 from tests.fake_engine_thread import running_fake_engine
 from tests.real_engine import running_real_engine
 
-
 REAL_TIMEOUT_S = 600
 
 
