@@ -7,9 +7,9 @@ stands in fleet/levers.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -20,9 +20,17 @@ from phasewise.model.worker import Role
 DEMO_MODEL = "smollm2-135m"
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")]
-ByteSize = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(MiB|GiB)$")]
+_SHA256, _NAME, _BYTE_SIZE = r"^[0-9a-f]{64}$", r"^[a-z0-9][a-z0-9-]{0,40}$", r"^\d+(\.\d+)?(MiB|GiB)$"
+_PATTERNS = {
+    _SHA256: "accepted: 64 hexadecimal digits, as sha256sum prints them",
+    _NAME: "accepted: up to 41 small letters, digits and hyphens, not a hyphen first",
+    _BYTE_SIZE: "accepted: a number and a unit, such as 512MiB or 1.5GiB",
+}
+_HASH_KEYS_END = "sha256"
+"""Somebody may have put the key itself where its hash belongs: values of such keys are not repeated."""
+Sha256 = Annotated[str, Field(pattern=_SHA256)]
+Name = Annotated[str, Field(pattern=_NAME)]
+ByteSize = Annotated[str, Field(pattern=_BYTE_SIZE)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -170,11 +178,12 @@ def load_gateway_file(path: Path) -> GatewayFile:
 
 
 def phasewise_home(environ: Mapping[str, str]) -> Path:
-    """Where engines, models and run files live."""
-    if explicit := environ.get("PHASEWISE_HOME"):
-        return Path(explicit).expanduser().resolve()
-    data = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(data) / "phasewise"
+    """The data folder: PHASEWISE_HOME, else $XDG_DATA_HOME/phasewise, else ~/.local/share/phasewise."""
+    if chosen := environ.get("PHASEWISE_HOME"):
+        return Path(chosen).expanduser().absolute()
+    if data_home := environ.get("XDG_DATA_HOME"):
+        return Path(data_home).expanduser().absolute() / "phasewise"
+    return Path.home() / ".local" / "share" / "phasewise"
 
 
 def byte_size(text: str) -> int:
@@ -200,25 +209,42 @@ def _validated(kind: type[_Model], data: object, where: str) -> _Model:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_describe(error, where), hint="see docs/reference/fleet-file.md") from error
+        raise ConfigError(_describe(error, kind, where), hint="see docs/reference/fleet-file.md") from error
 
 
-def _describe(error: ValidationError, where: str) -> str:
+def _describe(error: ValidationError, kind: type[BaseModel], where: str) -> str:
     problems = error.errors(include_url=False, include_context=False)
     lines = []
     for problem in problems:
         place = problem["loc"]
         if any(len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in problems):
             continue  # only says again that something inside it is wrong
-        key = ".".join(str(part) for part in problem["loc"]) or "the file"
-        value = "" if problem["type"] in {"missing", "value_error"} else f" is {problem['input']!r}"
-        lines.append(f"{where}: {key}{value}: {_accepted(problem['type'], problem['msg'])}")
+        key = ".".join(str(part) for part in place) or "the file"
+        silent = problem["type"] in {"missing", "value_error"} or key.endswith(_HASH_KEYS_END)
+        value = "" if silent else f" is {problem['input']!r}"
+        lines.append(f"{where}: {key}{value}: {_accepted(problem['type'], problem['msg'], kind, place)}")
     return "\n".join(lines)
 
 
-def _accepted(kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return "there is no such key"
-    if kind == "string_pattern_mismatch" and "GiB" in message:
-        return "write it as 512MiB or 1.5GiB"
-    return message.removeprefix("Value error, ")
+def _accepted(problem: str, message: str, kind: type[BaseModel], place: tuple[int | str, ...]) -> str:
+    if problem == "extra_forbidden":
+        return f"there is no such key; accepted: {', '.join(_keys_at(kind, place[:-1]))}"
+    if problem == "string_pattern_mismatch":
+        pattern = message.partition("'")[2].rstrip("'")
+        return next((said for known, said in _PATTERNS.items() if known == pattern), message)
+    return message.removeprefix("Value error, ").replace("Input should be", "accepted:")
+
+
+def _keys_at(kind: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+    """The keys of the model that stands at this place of the file."""
+    for part in place:
+        if isinstance(part, str) and part in kind.model_fields:
+            kind = next(_models_in(kind.model_fields[part].annotation), kind)
+    return list(kind.model_fields)
+
+
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)

@@ -63,7 +63,7 @@ def test_wrong_file_names_the_key_the_value_and_what_is_accepted(tmp_path):
     file.write_text("pools: [{levers: {kv_memory: 1GB, prefill: 3}}]")
     result = phasewise("up", str(file), home=tmp_path)
     assert result.returncode == 1
-    assert "pools.0.levers.kv_memory is '1GB': write it as 512MiB or 1.5GiB" in result.stderr
+    assert "pools.0.levers.kv_memory is '1GB': accepted: a number and a unit" in result.stderr
     assert "pools.0.levers.prefill is 3: there is no such key" in result.stderr
 
 

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from phasewise.fleet.paths import engine_folder, phasewise_home
+from phasewise.config import phasewise_home
+from phasewise.fleet.paths import engine_folder
 
 
 def test_own_variable_wins_over_the_desktop_convention():

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil
+
+from phasewise.model.quantiles import quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +38,13 @@ def summarise(values: Iterable[float | None]) -> Summary:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """The value below which `share` of ascending readings lie, by linear interpolation between two.
+    """The value below which `share` of the readings lie.
 
     A 99th percentile of fewer than 100 readings would only be another name for the largest: it is None.
     """
     if len(ordered) < readings_needed(share):
         return None
-    position = share * (len(ordered) - 1)
-    low, high = floor(position), ceil(position)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+    return quantile(ordered, share)
 
 
 def readings_needed(share: float) -> int:

@@ -14,6 +14,7 @@ import typer
 
 from phasewise.cli.console import err, out
 from phasewise.cli.stage_lines import StageLines
+from phasewise.config import phasewise_home
 from phasewise.errors import EngineNotInstalled
 from phasewise.fleet.demo_model import DEMO_MODELS, is_fetched, model_folder
 from phasewise.fleet.engine_env import EngineEnvironment, engine_candidates, find_engine, inspect_engine
@@ -25,7 +26,7 @@ from phasewise.fleet.engine_install import (
     install_plugin,
 )
 from phasewise.fleet.engine_recipe import VERSIONS
-from phasewise.fleet.paths import engine_folder, logs_folder, phasewise_home
+from phasewise.fleet.paths import engine_folder, logs_folder
 
 app = typer.Typer(
     help="Install vLLM into an environment of its own, or see which one is used.", no_args_is_help=True

@@ -12,9 +12,10 @@ import typer
 from phasewise.cli.console import out
 from phasewise.cli.engine import AsJson, EnginePython, current_engine
 from phasewise.cli.stage_lines import StageLines
+from phasewise.config import phasewise_home
 from phasewise.errors import ConfigError
 from phasewise.fleet.demo_model import DEMO_MODELS, DemoModel, fetch_model, is_fetched, model_folder
-from phasewise.fleet.paths import logs_folder, phasewise_home
+from phasewise.fleet.paths import logs_folder
 
 app = typer.Typer(help="Fetch a small demo model, or list the known ones.", no_args_is_help=True)
 

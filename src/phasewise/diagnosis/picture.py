@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from phasewise.diagnosis.attribution import ExplainedStall, explain_stalls
-from phasewise.diagnosis.quantiles import quantile
 from phasewise.diagnosis.shared_prefixes import shared_share
 from phasewise.diagnosis.step_log import StepLog
 from phasewise.model.latency import (
@@ -21,6 +20,7 @@ from phasewise.model.latency import (
     tpot_s,
     ttft_breakdown,
 )
+from phasewise.model.quantiles import quantile
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import Outcome, Part, Source, Timeline
 

@@ -5,17 +5,7 @@ It only names folders: whoever writes into one makes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-
-
-def phasewise_home(environ: Mapping[str, str]) -> Path:
-    """The data folder: PHASEWISE_HOME, else $XDG_DATA_HOME/phasewise, else ~/.local/share/phasewise."""
-    if chosen := environ.get("PHASEWISE_HOME"):
-        return Path(chosen).expanduser().absolute()
-    if data_home := environ.get("XDG_DATA_HOME"):
-        return Path(data_home).expanduser().absolute() / "phasewise"
-    return Path.home() / ".local" / "share" / "phasewise"
 
 
 def engine_folder(home: Path) -> Path:

@@ -1,0 +1,69 @@
+"""Bad configuration fails at start and names the key, the value and what is accepted."""
+
+from pathlib import Path
+
+import pytest
+
+from phasewise.config import FleetConfig, Levers, byte_size, load_fleet
+from phasewise.errors import ConfigError
+
+
+def load(tmp_path: Path, text: str) -> FleetConfig:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text)
+    return load_fleet(path)
+
+
+def complaint(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert caught.value.hint
+    return caught.value.message
+
+
+def test_an_empty_file_is_one_engine_with_the_demo_model(tmp_path):
+    fleet = load(tmp_path, "")
+    assert fleet.model == "smollm2-135m"
+    assert [pool.replicas for pool in fleet.pools] == [1]
+
+
+def test_an_unknown_key_is_named_with_the_keys_there_are(tmp_path):
+    said = complaint(tmp_path, "pools: [{levers: {max_runing: 4}}]")
+    assert "pools.0.levers.max_runing is 4" in said
+    for name in Levers.model_fields:
+        assert name in said
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "accepted"),
+    [
+        ("pools: [{replicas: 0}]", "pools.0.replicas is 0", "greater than or equal to 1"),
+        ("pools: [{levers: {kv_memory: 3 gigs}}]", "kv_memory is '3 gigs'", "512MiB"),
+        ("pools: [{role: both}]", "pools.0.role is 'both'", "'mixed', 'prefill' or 'decode'"),
+        ("name: My Fleet", "name is 'My Fleet'", "small letters"),
+        ("version: 2", "version is 2", "1"),
+        ("gateway: {api_keys: [{sha256: secret}]}", "api_keys.0.sha256", "64 hexadecimal"),
+        ("gateway: {host: 0.0.0.0}", "gateway", "api_keys must hold at least one key"),
+        ("pools: [{cores: 1, gpus: 1}]", "pools.0", "cores or on gpus"),
+        ("pools: [{name: a}, {name: a}]", "the file", "name of its own"),
+    ],
+)
+def test_a_mistake_names_key_value_and_what_is_accepted(tmp_path, text, key, accepted):
+    said = complaint(tmp_path, text)
+    assert key in said
+    assert accepted in said
+
+
+def test_what_may_be_a_key_is_not_repeated(tmp_path):
+    assert "hunter2" not in complaint(tmp_path, "gateway: {admin_key_sha256: hunter2}")
+
+
+def test_a_file_that_is_not_there_or_not_yaml_says_so(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_fleet(tmp_path / "nowhere.yaml")
+    assert "is not YAML" in complaint(tmp_path, "pools: [")
+
+
+def test_sizes_are_read_in_binary_units():
+    assert byte_size("1.5GiB") == 3 * 2**29
+    assert byte_size("512MiB") == 2**29
