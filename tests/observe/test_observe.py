@@ -1,0 +1,167 @@
+"""What stands at an address is found out, watched and probed; what cannot be known is said."""
+
+import asyncio
+
+import pytest
+
+from phasewise.adapters.vllm_metrics import Histogram
+from phasewise.diagnosis.findings import Cause
+from phasewise.diagnosis.verdict import Ruling, judge
+from phasewise.errors import ConfigError, EngineUnreachable
+from phasewise.fake_engine.costs import PRESETS
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.model.slo import DEFAULT_SLO, Slo
+from phasewise.observe.evidence import picture_of, share_over
+from phasewise.observe.probe import PROBE_REQUESTS, probe
+from phasewise.observe.target import TargetKind, identify
+from phasewise.observe.watch import Watch
+from tests.gateway.harness import ADMIN_KEY, running_gateway
+
+NO_RECORDER = "http://127.0.0.1:9"
+
+
+async def evidence_of_probe(target, admin_key=None):
+    watch = Watch(target, admin_key)
+    try:
+        await watch.begin()
+        probed = await probe(target.url, None, None, seed=1, on_scene=lambda title: None)
+        return await watch.end(probed), probed
+    finally:
+        watch.close()
+
+
+async def test_an_engine_is_told_from_a_gateway():
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        assert (await identify(engine.base_url, None)).kind is TargetKind.ENGINE
+        found = await identify(gateway.url, ADMIN_KEY)
+        assert found.kind is TargetKind.GATEWAY
+        assert [watched.url for watched in found.engines] == [engine.base_url]
+
+
+async def test_a_gateway_without_its_key_is_told_what_is_missing():
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        with pytest.raises(ConfigError, match="wants its admin key"):
+            await identify(gateway.url, "wrong")
+
+
+async def test_nothing_at_the_address_is_said_with_a_hint():
+    with pytest.raises(EngineUnreachable) as caught:
+        await identify("http://127.0.0.1:9", None)
+    assert caught.value.hint
+
+
+async def test_a_probe_is_bounded_and_its_requests_are_matched_to_steps():
+    async with running_engines(1) as (engine,):
+        target = await identify(engine.base_url, None, engine.steps_url)
+        evidence, probed = await evidence_of_probe(target)
+    assert len(probed) == PROBE_REQUESTS
+    assert len(evidence.logs) == 1
+    picture = picture_of(evidence, DEFAULT_SLO)
+    assert picture.stream.chunk_excess_s is not None
+    assert dict(picture.outcomes) == {"succeeded": PROBE_REQUESTS}
+    assert not any("no step recorder" in note for note in picture.not_known)
+
+
+async def test_without_a_recorder_the_verdict_says_what_it_cannot_know():
+    async with running_engines(1) as (engine,):
+        evidence, _ = await evidence_of_probe(await identify(engine.base_url, None, NO_RECORDER))
+    picture = picture_of(evidence, DEFAULT_SLO)
+    assert any("no step recorder" in note for note in picture.not_known)
+    assert judge(picture, DEFAULT_SLO).ruling is Ruling.HEALTHY
+
+
+async def test_stalls_of_a_slow_engine_are_laid_to_the_probes_own_long_prompt():
+    async with running_engines(1, FakeEngineConfig(cost=PRESETS["cpu-demo"])) as (engine,):
+        target = await identify(engine.base_url, None, engine.steps_url)
+        evidence, _ = await evidence_of_probe(target)
+    slo = Slo(ttft_s=20.0, tpot_s=0.1)
+    verdict = judge(picture_of(evidence, slo), slo)
+    assert verdict.ruling is Ruling.SLOW_TO_STREAM
+    assert verdict.top.cause is Cause.CHUNKS_STALL_DECODES
+
+
+async def test_an_idle_engine_is_not_called_healthy():
+    async with running_engines(1) as (engine,):
+        watch = Watch(await identify(engine.base_url, None, NO_RECORDER))
+        await watch.begin()
+        await asyncio.sleep(0.05)
+        evidence = await watch.end()
+        watch.close()
+    assert judge(picture_of(evidence, DEFAULT_SLO), DEFAULT_SLO).ruling is Ruling.TOO_LITTLE_SEEN
+
+
+async def test_traffic_of_others_is_seen_from_steps_alone_and_from_counters_alone():
+    async with running_engines(1) as (engine,):
+        for steps_url, seen_by in (
+            (engine.steps_url, "the engine's step record"),
+            (NO_RECORDER, "engine counters"),
+        ):
+            watch = Watch(await identify(engine.base_url, None, steps_url))
+            await watch.begin()
+            await probe(engine.base_url, None, None, seed=2, on_scene=lambda title: None)
+            evidence = await watch.end()
+            watch.close()
+            picture = picture_of(evidence, DEFAULT_SLO)
+            assert picture.seen_by == seen_by
+            assert picture.workload.requests == PROBE_REQUESTS
+            assert picture.start.ttft_p50_s > 0
+            assert judge(picture, DEFAULT_SLO).ruling is Ruling.HEALTHY
+
+
+async def test_a_gateways_timelines_are_the_evidence_when_it_is_watched():
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        evidence, _ = await evidence_of_probe(await identify(gateway.url, ADMIN_KEY), ADMIN_KEY)
+    assert evidence.seen_by == "the gateway"
+    assert len(evidence.timelines) == PROBE_REQUESTS
+    assert picture_of(evidence, DEFAULT_SLO).workload.shared_share > 0
+
+
+def test_the_share_over_a_bound_is_read_from_buckets():
+    seen = Histogram(buckets=((1.0, 5.0), (2.0, 10.0), (float("inf"), 10.0)), count=10.0, total=10.0)
+    assert share_over(seen, 1.0) == pytest.approx(0.5)
+    assert share_over(seen, 1.5) == pytest.approx(0.25)
+    assert share_over(seen, 3.0) == 0.0
+
+
+@pytest.mark.real
+async def test_a_probed_real_engine_names_the_step_that_stalled_its_streams(real_engine):
+    target = await identify(real_engine.base_url, None, real_engine.steps_url)
+    evidence, _ = await evidence_of_probe(target)
+    slo = Slo(ttft_s=60.0, tpot_s=0.02)
+    picture = picture_of(evidence, slo)
+    assert dict(picture.outcomes) == {"succeeded": PROBE_REQUESTS}
+    guilty = [
+        timed.step for found in picture.stream.stalls for timed in found.steps if timed.step.prompt_tokens
+    ]
+    assert any(step.prompt_tokens > 1000 and step.decode_tokens for step in guilty)
+    assert judge(picture, slo).ruling is Ruling.SLOW_TO_STREAM
+
+
+@pytest.mark.real
+async def test_parts_of_a_real_engines_ttft_come_from_the_clocks_that_saw_them(real_engine):
+    target = await identify(real_engine.base_url, None, real_engine.steps_url)
+    evidence, _ = await evidence_of_probe(target)
+    picture = picture_of(evidence, DEFAULT_SLO)
+    sources = {entry.part.value: entry.source.value for entry in picture.start.parts}
+    assert sources["client_lag"] == "client_clock"
+    assert sources["engine_queue"] == "engine_report"
+    assert sources["prefill"] == "step_record"
+    total = sum(entry.seconds for entry in picture.start.parts) + picture.start.residual_s
+    assert total == pytest.approx(picture.start.ttft_mean_s)
+    # The long prompt was sent twice: its beginning was seen before, and most of it came from the cache.
+    assert picture.workload.shared_share > 0.2
+    assert picture.workload.cached_share > 0.2
+
+
+@pytest.mark.real
+async def test_a_real_engine_without_recorder_is_judged_from_counters(real_engine):
+    watch = Watch(await identify(real_engine.base_url, None, NO_RECORDER))
+    await watch.begin()
+    await probe(real_engine.base_url, None, None, seed=3, on_scene=lambda title: None)
+    evidence = await watch.end()
+    watch.close()
+    picture = picture_of(evidence, DEFAULT_SLO)
+    assert picture.seen_by == "engine counters"
+    assert picture.workload.requests == PROBE_REQUESTS
+    assert {entry.part.value for entry in picture.start.parts} == {"engine_queue", "prefill"}
