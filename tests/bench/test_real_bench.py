@@ -15,7 +15,6 @@ from phasewise.bench.report import build_report
 from phasewise.bench.target import find_target, fit_prompts
 from phasewise.model.latency import ttft_breakdown
 from phasewise.model.slo import DEFAULT_SLO
-from phasewise.model.steps import finished_by_id
 from phasewise.model.timeline import Outcome, Part
 from phasewise.workload.arrivals import ClosedLoop
 from phasewise.workload.lengths import Lengths
@@ -75,7 +74,7 @@ async def test_the_recorded_steps_know_the_requests_of_a_run(real_engine):
     batch = await feed.poll()
     client.close()
     feed.close()
-    ended = finished_by_id(batch.steps)
+    ended = {request.request_id: (step, request) for step in batch.steps for request in step.finished}
     assert (batch.boot, batch.dropped, batch.restarted) == (earlier.boot, 0, False)
     assert batch.clock_shift_s == 0.0
     for timeline in run.timelines:

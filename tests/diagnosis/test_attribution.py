@@ -73,6 +73,12 @@ def test_a_request_the_engine_does_not_know_is_left_as_it_is():
     assert attribute(timeline, StepLog([make_step(1, 0.4)])) is timeline
 
 
+def test_a_request_that_never_reached_a_phase_adds_nothing():
+    aborted = make_finished(prefill_s=float("nan"), decode_s=float("nan"))
+    timeline = make_timeline()
+    assert attribute(timeline, StepLog([make_step(1, 0.4, finished=[aborted])])) is timeline
+
+
 def stalled_stream():
     """Tokens every 0.1 s, then nothing from 0.5 to 3.2 s."""
     return make_timeline((0.1, 0.2, 0.3, 0.4, 0.5, 3.2, 3.3, 3.4))

@@ -130,6 +130,11 @@ def test_too_little_seen_is_not_called_healthy():
     assert judge(picture_of(requests(2)), SLO).ruling is Ruling.TOO_LITTLE_SEEN
 
 
+def test_replies_that_were_not_streamed_show_no_phase_and_are_not_called_healthy():
+    plain = [make_timeline((), request_id=f"r{index}", output_tokens=20) for index in range(9)]
+    assert judge(picture_of(plain), SLO).ruling is Ruling.TOO_LITTLE_SEEN
+
+
 @pytest.mark.parametrize("cause", list(Cause))
 def test_every_cause_has_advice_and_names_what_would_not_help(cause):
     assert ADVICE[cause].fixes

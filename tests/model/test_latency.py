@@ -123,6 +123,13 @@ def test_one_token_is_judged_by_ttft_alone():
     assert meets(make_timeline((0.5,)), Slo(ttft_s=1.0, tpot_s=0.001))
 
 
+def test_a_reply_that_was_not_streamed_is_judged_by_its_whole_length():
+    """Ten tokens may take a second to start and nine times 0.1 s."""
+    slo = Slo(ttft_s=1.0, tpot_s=0.1)
+    assert meets(make_timeline((), ended_s=1.8, output_tokens=10), slo)
+    assert not meets(make_timeline((), ended_s=2.0, output_tokens=10), slo)
+
+
 def test_goodput_of_nothing_is_undefined():
     found = goodput([], Slo(1.0, 0.1), window_s=0.0)
     assert found.share is None

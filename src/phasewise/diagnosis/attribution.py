@@ -50,11 +50,11 @@ def _spans(
     prefill = reported.pop(Part.PREFILL, None)
     spans = list(reported.values())
     if Part.ENGINE_QUEUE not in reported:
-        spans.append(_recorded(Part.ENGINE_QUEUE, ended.queue_s, seen.queued_unix_s - start_s))
+        spans.append(_recorded(Part.ENGINE_QUEUE, seen.queue_s, seen.queued_unix_s - start_s))
     if Part.DECODE not in reported:
-        spans.append(_recorded(Part.DECODE, ended.decode_s, seen.first_token_unix_s - start_s))
+        spans.append(_recorded(Part.DECODE, seen.decode_s, seen.first_token_unix_s - start_s))
     spans += _in_flight_span(seen, log, start_s)
-    prefill_s = ended.prefill_s if prefill is None else prefill.duration_s
+    prefill_s = seen.prefill_s if prefill is None else prefill.duration_s
     spans += _prefill_spans(prefill_s, seen, ended, log, start_s)
     return tuple(spans)
 

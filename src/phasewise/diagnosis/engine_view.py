@@ -28,9 +28,9 @@ def _timeline(
     end_s = seen.last_token_unix_s - origin_s
     outcome = Outcome.CANCELLED if ended.reason == "abort" else Outcome.SUCCEEDED
     spans = (
-        Span(Part.ENGINE_QUEUE, Source.STEP_RECORD, ended.queue_s, seen.queued_unix_s - origin_s),
-        Span(Part.PREFILL, Source.STEP_RECORD, ended.prefill_s, seen.scheduled_unix_s - origin_s),
-        Span(Part.DECODE, Source.STEP_RECORD, ended.decode_s, seen.first_token_unix_s - origin_s),
+        Span(Part.ENGINE_QUEUE, Source.STEP_RECORD, seen.queue_s, seen.queued_unix_s - origin_s),
+        Span(Part.PREFILL, Source.STEP_RECORD, seen.prefill_s, seen.scheduled_unix_s - origin_s),
+        Span(Part.DECODE, Source.STEP_RECORD, seen.decode_s, seen.first_token_unix_s - origin_s),
     )
     attempt = Attempt(
         AttemptKind.LOCAL,

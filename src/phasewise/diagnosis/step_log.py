@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from statistics import median
 
 from phasewise.model.steps import EngineStep, FinishedRequest, TimedStep, time_steps
@@ -15,7 +16,7 @@ CLOCK_SLACK_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class EngineMoments:
-    """A finished request's milestones on the step record's clock."""
+    """A finished request's milestones on the step record's clock, and the phases between them."""
 
     arrived_unix_s: float
     queued_unix_s: float
@@ -23,9 +24,26 @@ class EngineMoments:
     first_token_unix_s: float
     last_token_unix_s: float
 
+    @property
+    def queue_s(self) -> float:
+        """Queued until scheduled."""
+        return self.scheduled_unix_s - self.queued_unix_s
 
-def moments(step: EngineStep, ended: FinishedRequest) -> EngineMoments:
-    """Count back from the step a request ended in."""
+    @property
+    def prefill_s(self) -> float:
+        """Scheduled until the first token."""
+        return self.first_token_unix_s - self.scheduled_unix_s
+
+    @property
+    def decode_s(self) -> float:
+        """First token until the last."""
+        return self.last_token_unix_s - self.first_token_unix_s
+
+
+def moments(step: EngineStep, ended: FinishedRequest) -> EngineMoments | None:
+    """Count back from the step a request ended in; None if it did not pass through every phase."""
+    if isnan(ended.queue_s + ended.prefill_s + ended.decode_s + ended.e2e_s):
+        return None
     last_s = step.ended_unix_s
     first_s = last_s - ended.decode_s
     scheduled_s = first_s - ended.prefill_s
@@ -51,9 +69,10 @@ class StepLog:
         return len(self.steps)
 
     def finished(self, request_id: str) -> tuple[EngineMoments, FinishedRequest] | None:
-        """What the engine knew of a request, if it ended within the log."""
+        """What the engine knew of a request, if it ended within the log after passing every phase."""
         found = self._ended_in.get(request_id)
-        return None if found is None else (moments(*found), found[1])
+        seen = None if found is None else moments(*found)
+        return None if found is None or seen is None else (seen, found[1])
 
     def ending_between(self, after_s: float, until_s: float) -> tuple[TimedStep, ...]:
         """Steps that ended in the half-open interval (after, until]."""
@@ -80,8 +99,8 @@ class StepLog:
     def _with_known_starts(self, timed: tuple[TimedStep, ...]) -> tuple[TimedStep, ...]:
         """A step after idleness began when the first request it carried was scheduled."""
         starts: dict[int, float] = {}
-        for step, ended in self._ended_in.values():
-            scheduled_s = moments(step, ended).scheduled_unix_s
+        known = (seen for found in self._ended_in.values() if (seen := moments(*found)) is not None)
+        for scheduled_s in (seen.scheduled_unix_s for seen in known):
             index = bisect_right(self._ends, scheduled_s + CLOCK_SLACK_S)
             if index < len(timed) and timed[index].started_unix_s is None:
                 starts[index] = min(scheduled_s, starts.get(index, scheduled_s))

@@ -45,7 +45,7 @@ class Verdict:
 
 def judge(picture: Picture, slo: Slo) -> Verdict:
     """Weigh the phases by the seconds users lost in them, then name the cause in the heavier one."""
-    if picture.workload.requests < MIN_REQUESTS:
+    if picture.workload.requests < MIN_REQUESTS or (picture.start is None and picture.stream is None):
         return Verdict(Ruling.TOO_LITTLE_SEEN, slo, picture, ())
     start_lost_s = picture.start.lost_s if picture.start is not None and starts_late(picture) else 0.0
     stream_lost_s = picture.stream.lost_s if picture.stream is not None and streams_slowly(picture) else 0.0

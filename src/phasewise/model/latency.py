@@ -79,12 +79,19 @@ def stalls(timeline: Timeline) -> tuple[Stall, ...]:
 
 
 def meets(timeline: Timeline, slo: Slo) -> bool:
-    """Whether the request was answered in full within both bounds; one token is judged by TTFT alone."""
-    first = ttft_s(timeline)
-    if timeline.outcome is not Outcome.SUCCEEDED or first is None or first > slo.ttft_s:
+    """Whether the request was answered in full within its bounds.
+
+    One token is judged by TTFT alone. A reply that was not streamed has no first token to wait for: it is
+    judged by the time a stream of as many tokens may take.
+    """
+    whole, first = e2e_s(timeline), ttft_s(timeline)
+    if whole is None:
         return False
+    if first is None:
+        tokens = timeline.output_tokens or 1
+        return whole <= slo.ttft_s + (tokens - 1) * slo.tpot_s
     per_token = tpot_s(timeline)
-    return per_token is None or per_token <= slo.tpot_s
+    return first <= slo.ttft_s and (per_token is None or per_token <= slo.tpot_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ is worked out in diagnosis/attribution.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 STEP_RECORD_VERSION = 1
@@ -17,7 +17,8 @@ class FinishedRequest:
     """What the engine knew of a request when it ended.
 
     `e2e_s` runs from the request's arrival at the engine's front end; the others are spans between events
-    in the engine's core: queued -> scheduled -> first token -> last token.
+    in the engine's core: queued -> scheduled -> first token -> last token. A phase that was never reached is
+    NaN, which no sum can hide.
     """
 
     request_id: str
@@ -85,8 +86,3 @@ def time_steps(steps: Sequence[EngineStep]) -> tuple[TimedStep, ...]:
         timed.append(TimedStep(step, before.ended_unix_s if before is not None and busy else None))
         previous[step.engine_index] = step
     return tuple(timed)
-
-
-def finished_by_id(steps: Iterable[EngineStep]) -> dict[str, tuple[EngineStep, FinishedRequest]]:
-    """Every request that ended in these steps, with the step it ended in."""
-    return {ended.request_id: (step, ended) for step in steps for ended in step.finished}
