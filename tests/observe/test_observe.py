@@ -117,6 +117,16 @@ async def test_a_gateways_timelines_are_the_evidence_when_it_is_watched():
     assert picture_of(evidence, DEFAULT_SLO).workload.shared_share > 0
 
 
+async def test_an_engine_that_dies_while_it_is_watched_is_told_of_not_tripped_over():
+    async with running_engines(2) as (kept, lost), running_gateway([kept, lost]) as gateway:
+        watch = Watch(await identify(gateway.url, ADMIN_KEY), ADMIN_KEY)
+        await watch.begin()
+        lost.die()
+        evidence = await watch.end()
+        watch.close()
+    assert any("counters of 1 of 2 engines" in note for note in evidence.not_known)
+
+
 def test_the_share_over_a_bound_is_read_from_buckets():
     seen = Histogram(buckets=((1.0, 5.0), (2.0, 10.0), (float("inf"), 10.0)), count=10.0, total=10.0)
     assert share_over(seen, 1.0) == pytest.approx(0.5)

@@ -15,7 +15,7 @@ from phasewise.adapters.step_feed import StepFeed
 from phasewise.adapters.vllm_metrics import MetricsDelta, MetricsSnapshot, delta, fetch_metrics
 from phasewise.diagnosis.engine_view import timelines_from_steps
 from phasewise.diagnosis.step_log import StepLog
-from phasewise.errors import PhasewiseError
+from phasewise.errors import PhasewiseError, UpstreamError
 from phasewise.model.steps import EngineStep
 from phasewise.model.timeline import Part, Timeline
 from phasewise.model.timeline_record import from_record
@@ -40,13 +40,20 @@ class _EngineWatch:
     dropped: int = 0
 
     async def begin(self) -> None:
-        self.before = await fetch_metrics(self.client)
+        self.before = await self._snapshot()
         await self._poll()
 
     async def end(self) -> MetricsDelta | None:
         await self._poll()
-        after = await fetch_metrics(self.client)
-        return None if self.before is None else delta(self.before, after)
+        after = await self._snapshot()
+        return None if self.before is None or after is None else delta(self.before, after)
+
+    async def _snapshot(self) -> MetricsSnapshot | None:
+        try:
+            return await fetch_metrics(self.client)
+        except UpstreamError:
+            # An engine may be out of our reach though not out of the gateway's, or have died meanwhile.
+            return None
 
     async def _poll(self) -> None:
         if self.feed is None:
@@ -143,6 +150,9 @@ class Watch:
         marked: bool,
     ) -> tuple[str, ...]:
         notes = []
+        if len(deltas) < len(self._engines):
+            silent = len(self._engines) - len(deltas)
+            notes.append(f"the counters of {silent} of {len(self._engines)} engines: no answer from here")
         if not logs:
             notes.append(
                 "which steps stalled a stream and whose tokens filled a prefill: no step recorder answers "
