@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from phasewise.adapters.vllm_metrics import parse_metrics
+from phasewise.cli.address import origin
 from phasewise.cli.app import app
-from phasewise.cli.bench import choose_load, choose_shape, origin
+from phasewise.cli.bench import choose_load, choose_shape
 from phasewise.errors import ConfigError
 from phasewise.model import timeline_record
 from phasewise.workload.arrivals import ClosedLoop, OpenLoop, Spacing

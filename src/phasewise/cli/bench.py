@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import orjson
 import typer
@@ -27,6 +26,7 @@ from phasewise.bench.generator import BenchRun, LoadGenerator, Progress, RunLimi
 from phasewise.bench.report import BenchReport, build_report
 from phasewise.bench.report_table import render
 from phasewise.bench.target import find_target, fit_prompts
+from phasewise.cli.address import origin
 from phasewise.cli.console import err, out
 from phasewise.errors import ConfigError
 from phasewise.model import timeline_record
@@ -126,12 +126,6 @@ def choose_load(rate: float | None, spacing: Spacing, concurrency: int | None) -
     if rate is not None:
         return OpenLoop(rate, spacing)
     return ClosedLoop(DEFAULT_CONCURRENCY if concurrency is None else concurrency)
-
-
-def origin(url: str) -> str:
-    """The address without the /v1 that clients of the OpenAI library add to it."""
-    trimmed = url.rstrip("/")
-    return trimmed.removesuffix("/v1") if urlsplit(trimmed).path.endswith("/v1") else trimmed
 
 
 async def _measure(

@@ -10,6 +10,7 @@ import orjson
 import typer
 
 from phasewise.cli import console
+from phasewise.cli.address import origin
 from phasewise.cli.admin_key import find_admin_key
 from phasewise.cli.diagnose_view import show
 from phasewise.config import phasewise_home
@@ -57,7 +58,7 @@ def diagnose(
     Watches live traffic for a while, or sends a little of its own with --probe. Works on a stock vLLM from
     its /metrics, better with phasewise's step recorder in the engine, best through a phasewise gateway.
     """
-    objective = parse_slo(slo)
+    objective, url = parse_slo(slo), origin(url)
     admin_key = admin_key or find_admin_key(url, phasewise_home(os.environ))
     target = asyncio.run(identify(url, admin_key, steps_url))
     evidence = asyncio.run(_gather(target, admin_key, send_probe, window, model, api_key, seed))

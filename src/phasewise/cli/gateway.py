@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.step_feed import default_steps_url
+from phasewise.cli.address import origin
 from phasewise.cli.admin_key import LONE_GATEWAY_KEY
 from phasewise.cli.console import err
 from phasewise.config import ApiKey, GatewayConfig, GatewayFile, WorkerConfig, phasewise_home
@@ -50,7 +51,7 @@ def gateway(
 
     Runs until it is interrupted. Each engine is asked which model it serves.
     """
-    workers = asyncio.run(_ask_all(urls))
+    workers = asyncio.run(_ask_all([origin(url) for url in urls]))
     keys = _read_keys(api_key_file) if api_key_file is not None else ()
     key, key_file = (admin_key, None) if admin_key else _kept_admin_key(phasewise_home(os.environ))
     file = GatewayFile(gateway=_gateway_config(host, port, keys, key), workers=tuple(workers))
@@ -88,7 +89,7 @@ async def _ask(url: str) -> WorkerConfig:
     except (orjson.JSONDecodeError, LookupError, TypeError) as error:
         raise EngineUnreachable(
             f"{url}/v1/models does not answer with a list of models",
-            hint="give the address of an OpenAI-compatible engine, without /v1",
+            hint="give the address of an OpenAI-compatible engine",
         ) from error
     finally:
         client.close()
