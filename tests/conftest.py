@@ -1,5 +1,7 @@
 """The engines that tests share: each is started once, when the first test asks for it."""
 
+import signal
+
 import pytest
 
 from phasewise.fake_engine.engine import FakeEngineConfig
@@ -7,6 +9,9 @@ from tests.fake_engine_thread import running_fake_engine
 from tests.real_engine import running_real_engine
 
 REAL_TIMEOUT_S = 600
+
+# A shell that starts us in the background ignores SIGINT, and so would every process that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
