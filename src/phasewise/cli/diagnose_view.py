@@ -11,8 +11,9 @@ from rich.text import Text
 from phasewise.diagnosis.fixes import Fix
 from phasewise.diagnosis.picture import Picture, StartPicture, StreamPicture, WorkloadShape
 from phasewise.diagnosis.verdict import Ruling, Verdict
+from phasewise.model.latency import PartTime
 from phasewise.model.slo import Slo
-from phasewise.model.timeline import Part
+from phasewise.model.timeline import Part, Source
 
 SCREEN_CELLS = 100
 BAR_CELLS = 20
@@ -98,8 +99,15 @@ def _start_lines(start: StartPicture) -> Iterator[Text]:
     yield Text()
     yield _title("Time to first token", f"p50 {_ms(start.ttft_p50_s)}, p90 {_ms(start.ttft_p90_s)}; {late}")
     for entry in start.parts:
-        yield _bar(PART_LABELS[entry.part], entry.seconds, start.ttft_mean_s, entry.source.replace("_", " "))
+        yield _bar(_label(entry), entry.seconds, start.ttft_mean_s, entry.source.replace("_", " "))
     yield _bar("residual", start.residual_s, start.ttft_mean_s, "unexplained")
+
+
+def _label(entry: PartTime) -> str:
+    # Only the step record tells a prefill's own tokens from those of others in the same steps.
+    if entry.part is Part.PREFILL and entry.source is not Source.STEP_RECORD:
+        return "prefill, whosever tokens"
+    return PART_LABELS[entry.part]
 
 
 def _stream_lines(stream: StreamPicture) -> Iterator[Text]:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from phasewise.diagnosis.attribution import ExplainedStall, StallCause
 from phasewise.diagnosis.picture import Picture, StartPicture
 from phasewise.model.slo import Slo
-from phasewise.model.timeline import Part
+from phasewise.model.timeline import Part, Source
 
 AFFECTED_SHARE = 0.1
 """A phase is slow when at least this share of its requests missed the objective."""
@@ -168,7 +168,9 @@ def long_prompts(picture: Picture, slo: Slo) -> Finding | None:
         return None
     own_s = picture.start.seconds(Part.PREFILL) * (1.0 - _missing_reuse(picture))
     workload = picture.workload
-    facts = [f"computing the prompt's own tokens takes {_ms(own_s)} of it on average"]
+    by_steps = any(it.part is Part.PREFILL and it.source is Source.STEP_RECORD for it in picture.start.parts)
+    whose = "the prompt's own tokens" if by_steps else "the prompt, others' tokens in its steps included,"
+    facts = [f"computing {whose} takes {_ms(own_s)} of it on average"]
     if workload.prompt_p50_tokens is not None:
         facts.append(
             f"prompts are long: p50 {workload.prompt_p50_tokens:.0f}, p90 {workload.prompt_p90_tokens:.0f} "
