@@ -7,13 +7,14 @@ callers: a broken conversation is an UpstreamError that says how it broke.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httptools
 
@@ -26,6 +27,8 @@ READ_AHEAD_BYTES = 256 * 1024
 REUSE_WITHIN_S = 4.0
 """vLLM's server closes a connection that was idle for 5 s; one idle for longer than this is not reused."""
 FETCH_LIMIT_BYTES = 64 * 1024 * 1024
+HEAD_LIMIT_BYTES = 64 * 1024
+"""A head or trailers longer than this are given up: they are kept until they end, whoever reads the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +53,13 @@ class HttpClient:
     """A client for one origin. Not shared between event loops."""
 
     def __init__(self, base_url: str, timeouts: Timeouts | None = None) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise ConfigError(f"{base_url!r} is not a usable address", hint="write it as http://host:port")
+        parts = _split_address(base_url)
         self.base_url = base_url.rstrip("/")
-        self._host = parts.hostname
+        self._host = str(parts.hostname)
         self._port = parts.port or 80
         self._prefix = parts.path.rstrip("/")
         self._timeouts = timeouts or Timeouts()
-        self._authority = parts.netloc.rpartition("@")[2].encode()
+        self._authority = parts.netloc.encode()
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
 
@@ -125,6 +126,20 @@ class HttpClient:
             self._idle.append(connection)
         else:
             connection.abort()
+
+
+def _split_address(base_url: str) -> SplitResult:
+    secretive = any(mark in base_url for mark in "@?#")
+    try:
+        parts = urlsplit(base_url)
+        name = (parts.hostname or "").encode("idna")  # as the resolver will: it raises where no name can be
+        usable = parts.scheme == "http" and name and parts.port != 0 and not any(map(str.isspace, base_url))
+    except ValueError:
+        usable = False
+    if secretive or not usable:
+        shown = "an address with a user, a query or a fragment" if secretive else repr(base_url)
+        raise ConfigError(f"{shown} is not a usable address", hint="write it as http://host:port")
+    return parts
 
 
 class StreamedReply:
@@ -198,6 +213,7 @@ class _Connection(asyncio.Protocol):
         self._error: UpstreamError | None = None
         self._last_activity_s = 0.0
         self.sent_at_s = 0.0
+        self._arrivals = select.poll()
         self._reset()
 
     def _reset(self) -> None:
@@ -206,6 +222,7 @@ class _Connection(asyncio.Protocol):
         self.headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
         self._queued_bytes = 0
+        self._framing_bytes = 0
         self._paused = False
         self._head_done = False
         self._body_done = False
@@ -221,9 +238,7 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             raise UpstreamError(FailureKind.CLOSED, "the connection was closed before use")
-        self._wait_limit_s = timeouts.head_s
-        self._touch()
-        self._watch()
+        self._expect_within(timeouts.head_s)
         # Not the loop's clock: uvloop's stands still within an iteration and counts whole milliseconds.
         self.sent_at_s = time.monotonic()
         transport.write(head + body if len(body) < READ_AHEAD_BYTES else head)
@@ -231,7 +246,7 @@ class _Connection(asyncio.Protocol):
             transport.write(body)
         while not self._head_done:
             await self._wait()
-        self._wait_limit_s = timeouts.idle_s
+        self._expect_within(timeouts.idle_s)
 
     async def read(self) -> bytes:
         """Body bytes that have arrived, or those that come next; empty at the end."""
@@ -242,6 +257,7 @@ class _Connection(asyncio.Protocol):
                 raise self._error
             if self._paused and self._transport is not None:
                 self._paused = False
+                self._touch()  # the silence was ours
                 self._transport.resume_reading()
             # `_wait` written out: this runs once per chunk, and a coroutine less is a microsecond less.
             self._waiter = self._loop.create_future()
@@ -263,13 +279,18 @@ class _Connection(asyncio.Protocol):
             and not self._parts
             and self._transport is not None
             and not self._transport.is_closing()
+            # A reply to half a request: who knows what the rest will be taken for.
+            and self._transport.get_write_buffer_size() == 0
             and self._keep_alive
         )
 
     def reusable(self, within_s: float) -> bool:
-        """Whether the connection is still open and was used recently enough."""
+        """Whether the connection is still open, was used recently enough and holds nothing unasked for."""
         alive = self._error is None and self._transport is not None and not self._transport.is_closing()
-        return alive and self._loop.time() - self._last_activity_s < within_s
+        recent = self._loop.time() - self._last_activity_s < within_s
+        # The socket may hold what the event loop has not seen: its end, or bytes that would be taken for
+        # the next request's answer.
+        return alive and recent and not self._arrivals.poll(0)
 
     def abort(self) -> None:
         """Close at once."""
@@ -292,24 +313,29 @@ class _Connection(asyncio.Protocol):
     def _fail(self, error: UpstreamError) -> None:
         if self._error is None:
             self._error = error
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(self._error)
+        self._wake()
 
     # --- deadlines: one timer per connection that looks back, not one per chunk ----------------------------
 
     def _touch(self) -> None:
         self._last_activity_s = self._loop.time()
 
-    def _watch(self) -> None:
-        if self._watchdog is None:
-            self._watchdog = self._loop.call_later(self._wait_limit_s, self._check_deadline)
+    def _expect_within(self, limit_s: float) -> None:
+        self._wait_limit_s = limit_s
+        self._touch()
+        if self._watchdog is not None:
+            if self._watchdog.when() <= self._last_activity_s + limit_s:
+                return  # it looks in time, and then again when it must
+            self._watchdog.cancel()
+        self._watchdog = self._loop.call_later(limit_s, self._check_deadline)
 
     def _check_deadline(self) -> None:
         self._watchdog = None
         waiting = self._waiter is not None
         silent_s = self._loop.time() - self._last_activity_s
         if waiting and silent_s >= self._wait_limit_s:
-            self._fail(UpstreamError(FailureKind.TIMED_OUT, f"no byte came for {silent_s:.1f} s"))
+            missing = "byte of the reply's body" if self._head_done else "whole head of a reply"
+            self._fail(UpstreamError(FailureKind.TIMED_OUT, f"no {missing} came for {silent_s:.1f} s"))
             self.abort()
         elif not self._body_done and self._error is None:
             remaining_s = max(self._wait_limit_s - silent_s, 0.0) if waiting else self._wait_limit_s
@@ -325,6 +351,14 @@ class _Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._arrivals.register(sock.fileno(), select.POLLIN)
+
+    def eof_received(self) -> None:
+        """The other side has closed, which is how a reply without a length ends."""
+        framing = {b"content-length", b"transfer-encoding"}
+        if self._head_done and framing.isdisjoint(name for name, _ in self.headers):
+            self._body_done = True
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.discard(self)
@@ -334,29 +368,55 @@ class _Connection(asyncio.Protocol):
             self._fail(UpstreamError(FailureKind.CLOSED, "the connection was closed in mid-reply"))
 
     def data_received(self, data: bytes) -> None:
-        self._touch()
+        queued_bytes = self._queued_bytes
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(UpstreamError(FailureKind.PROTOCOL, f"the reply is not HTTP ({error})"))
-            self.abort()
+            # What a callback of ours raised stands behind the parser's own error.
+            self._break_off(f"the reply is not HTTP ({error.__context__ or error})")
             return
-        if self._queued_bytes > READ_AHEAD_BYTES and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
+        if self._head_done:  # until then the deadline is that of the whole head
+            self._last_activity_s = self._loop.time()  # `_touch` written out, as this runs once per chunk too
+        if self._queued_bytes == queued_bytes:
+            self._framing_bytes += len(data)
+            if self._framing_bytes > HEAD_LIMIT_BYTES:
+                self._break_off(f"a reply's head or trailers are larger than {HEAD_LIMIT_BYTES} bytes")
+                return
+        else:
+            self._framing_bytes = 0
+            if self._queued_bytes > READ_AHEAD_BYTES:
+                self._pause()
         waiter = self._waiter
         if waiter is not None and (self._parts or self._body_done) and not waiter.done():
             waiter.set_result(None)
 
+    def _pause(self) -> None:
+        # After the reply's end there is nothing to hold back, and nobody to let it flow again.
+        if not self._paused and not self._body_done and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _break_off(self, why: str) -> None:
+        self._fail(UpstreamError(FailureKind.PROTOCOL, why))
+        self.abort()
+
     # --- httptools callbacks --------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        """A reply begins, which one request has but one of: another is nobody's answer."""
+        if self._body_done:
+            raise httptools.HttpParserError("bytes that no request asked for")
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header line."""
-        self.headers.append((name.lower(), value))
+        """One header line; trailers are dropped, as nobody waits for them."""
+        if not self._head_done:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head has come; an interim reply (1xx) is skipped."""
         status = self._parser.get_status_code()
+        if status < 100 or status == 101:
+            raise httptools.HttpParserError(f"status {status:03}")
         if status < 200:
             self.headers.clear()
             return
