@@ -59,6 +59,11 @@ class Router:
             ("GET", "/phasewise/v1/workers"): self._workers,
         }
 
+    @property
+    def addresses(self) -> tuple[tuple[str, str], ...]:
+        """Every method and path that is answered."""
+        return tuple(self._table)
+
     async def handle(self, scope: Scope, client: Client) -> None:
         """Answer one request."""
         handler = self._table.get((scope["method"], scope["path"]))
