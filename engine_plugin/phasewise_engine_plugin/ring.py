@@ -5,6 +5,7 @@ It knows neither vLLM nor JSON: the recorder fills it and the server turns what 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -89,6 +90,18 @@ class StepRing:
     def oldest_seq(self) -> int:
         """The lowest number still held (equal to next_seq when empty)."""
         return max(0, self._next_seq - self.capacity)
+
+    def first_seq_at(self, unix_s: float) -> int:
+        """The number of the first held step that ended at or after a time (next_seq when none did).
+
+        By bisection: steps are appended in the order of their ends. A step that is overwritten meanwhile
+        counts as earlier, like every other step that is gone.
+        """
+        return bisect_left(range(self._next_seq), unix_s, lo=self.oldest_seq, key=self._ended_unix_s)
+
+    def _ended_unix_s(self, seq: int) -> float:
+        slot = self._slots[seq % self.capacity]
+        return slot[1][0] if slot is not None and slot[0] == seq else float("-inf")
 
     def since(self, seq: int, limit: int) -> Iterator[tuple[int, StepTuple]]:
         """The held steps numbered `seq` and up, oldest first, at most `limit`, up to what is there now."""

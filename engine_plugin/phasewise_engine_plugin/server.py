@@ -43,6 +43,14 @@ class Address(NamedTuple):
     port: int
 
 
+class Asked(NamedTuple):
+    """Which steps a reader wants: those numbered `since` and up that ended at or after `since_unix_s`."""
+
+    since: int
+    limit: int | None
+    since_unix_s: float | None
+
+
 def engine_port(argv: Sequence[str]) -> int:
     """The engine's own port as given on its command line (`--port N` or `--port=N`), else vLLM's default."""
     port = str(DEFAULT_ENGINE_PORT)
@@ -136,7 +144,7 @@ class StepsServer:
             self._http.server_close()
             self._http = None
 
-    def lines(self, since: int, limit: int) -> Iterator[bytes]:
+    def lines(self, asked: Asked) -> Iterator[bytes]:
         """An answer in pieces: the header first, then batches of step lines."""
         yield header_line(
             {
@@ -150,7 +158,10 @@ class StepsServer:
                 "details": self.details,
             }
         )
-        steps = self.ring.since(since, limit)
+        first = asked.since
+        if asked.since_unix_s is not None:
+            first = max(first, self.ring.first_seq_at(asked.since_unix_s))
+        steps = self.ring.since(first, self.ring.capacity if asked.limit is None else asked.limit)
         while batch := b"".join(step_line(seq, step) for seq, step in islice(steps, LINES_PER_BATCH)):
             yield batch
             time.sleep(PAUSE_BETWEEN_BATCHES_S)
@@ -193,20 +204,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "only /steps is here")
             return
         try:
-            since, limit = _range_asked(url.query)
+            asked = _asked(url.query)
         except ValueError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
             return
-        self._send_steps(since, limit)
+        self._send_steps(asked)
 
-    def _send_steps(self, since: int, limit: int | None) -> None:
-        steps = self.server.steps
+    def _send_steps(self, asked: Asked) -> None:
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "application/x-ndjson")
         self.send_header("Cache-Control", "no-store")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for piece in steps.lines(since, steps.ring.capacity if limit is None else limit):
+        for piece in self.server.steps.lines(asked):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         self.wfile.write(b"0\r\n\r\n")
 
@@ -222,10 +232,23 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: a poller several times a second would drown the engine's own log."""
 
 
-def _range_asked(query: str) -> tuple[int, int | None]:
+def _asked(query: str) -> Asked:
     values = parse_qs(query)
-    since, limit = (values.get(name, [""])[-1] for name in ("since", "limit"))
+    since, limit, since_unix_s = (values.get(name, [""])[-1] for name in ("since", "limit", "since_unix_s"))
     for name, text in (("since", since), ("limit", limit)):
         if text and not text.isdecimal():
             raise ValueError(f"{name} is not a whole number of 0 or more")
-    return int(since or 0), int(limit) if limit else None
+    return Asked(
+        int(since or 0), int(limit) if limit else None, _time(since_unix_s) if since_unix_s else None
+    )
+
+
+def _time(text: str) -> float:
+    try:
+        unix_s = float(text)
+    except ValueError:
+        unix_s = -1.0
+    # Written so that "nan" fails too.
+    if not 0 <= unix_s < float("inf"):
+        raise ValueError("since_unix_s is not a time in Unix seconds")
+    return unix_s

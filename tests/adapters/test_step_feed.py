@@ -7,6 +7,7 @@ from math import isnan
 
 import orjson
 import pytest
+from phasewise_engine_plugin import server
 from phasewise_engine_plugin.ring import FinishedRequest as RecordedRequest
 from phasewise_engine_plugin.ring import StepRing
 from phasewise_engine_plugin.server import Address, StepsServer
@@ -35,19 +36,19 @@ def record_steps(ring: StepRing, count: int, finished: tuple[RecordedRequest, ..
 
 @contextmanager
 def recorder(ring: StepRing, port: int = 0) -> Iterator[tuple[StepsServer, str]]:
-    server = StepsServer(ring, "vllm 0.32.0", True, Address("127.0.0.1", port))
-    assert server.start()
+    steps = StepsServer(ring, "vllm 0.32.0", True, Address("127.0.0.1", port))
+    assert steps.start()
     try:
-        yield server, f"http://127.0.0.1:{server.address.port}"
+        yield steps, f"http://127.0.0.1:{steps.address.port}"
     finally:
-        server.stop()
+        steps.stop()
 
 
 async def test_steps_arrive_once_and_in_order(monkeypatch):
     monkeypatch.setattr(step_feed, "PAGE_STEPS", 4)
     ring = StepRing(64)
     record_steps(ring, 10)
-    with recorder(ring) as (server, url):
+    with recorder(ring) as (steps, url):
         feed = StepFeed(f"{url}/steps")
         first = await feed.poll()
         record_steps(ring, 3)
@@ -55,7 +56,7 @@ async def test_steps_arrive_once_and_in_order(monkeypatch):
         feed.close()
     assert [step.seq for step in first.steps] == list(range(10))
     assert [step.seq for step in second.steps] == [10, 11, 12]
-    assert first.boot == second.boot == server.boot
+    assert first.boot == second.boot == steps.boot
     assert (first.dropped, second.dropped, second.restarted) == (0, 0, False)
     assert first.steps[0].prompt_tokens == 7
     assert first.steps[0].ended_unix_s == 1000.0
@@ -87,18 +88,18 @@ async def test_steps_overwritten_between_polls_are_counted():
 async def test_a_restarted_engine_is_read_from_its_beginning():
     ring = StepRing(64)
     record_steps(ring, 10)
-    with recorder(ring) as (server, url):
+    with recorder(ring) as (steps, url):
         feed = StepFeed(url)
         await feed.poll()
-        port = server.address.port
+        port = steps.address.port
     fresh = StepRing(64)
     record_steps(fresh, 3)
     feed._client.close()
-    with recorder(fresh, port) as (server, _):
+    with recorder(fresh, port) as (steps, _):
         batch = await feed.poll()
         feed.close()
     assert batch.restarted
-    assert batch.boot == server.boot
+    assert batch.boot == steps.boot
     assert [step.seq for step in batch.steps] == [0, 1, 2]
     assert batch.dropped == 0
 
@@ -124,6 +125,55 @@ async def test_a_difference_within_the_round_trip_is_no_shift():
         feed.close()
     assert batch.clock_shift_s == 0.0
     assert batch.steps[0].ended_unix_s == 1000.0
+
+
+def count_lines(monkeypatch):
+    """How many steps recorders have written out, whoever asked."""
+    written = []
+    write = server.step_line
+    monkeypatch.setattr(server, "step_line", lambda seq, step: written.append(seq) or write(seq, step))
+    return written
+
+
+async def test_a_reader_that_begins_near_now_makes_the_engine_write_only_what_is_new(monkeypatch):
+    monkeypatch.setattr(step_feed, "PAGE_STEPS", 4)
+    written = count_lines(monkeypatch)
+    ring = StepRing(64)
+    record_steps(ring, 20)
+    with recorder(ring) as (_, url):
+        feed = StepFeed(url, since_unix_s=1010.0)
+        first = await feed.poll()
+        record_steps(ring, 3)
+        second = await feed.poll()
+        feed.close()
+    assert [step.seq for step in first.steps] == list(range(10, 20))
+    assert (first.dropped, first.next_seq) == (0, 20)
+    assert [step.seq for step in second.steps] == [20, 21, 22], "only the first poll begins at a time"
+    assert written == list(range(10, 23))
+
+
+async def test_the_time_to_begin_at_is_on_our_clock():
+    ring = StepRing(64)
+    record_steps(ring, 20)
+    with recorder(ring) as (_, url):
+        feed = StepFeed(url, clock=lambda: time.time() - 60.0, since_unix_s=1010.5 - 60.0)
+        batch = await feed.poll()
+        feed.close()
+    assert [step.seq for step in batch.steps] == list(range(11, 20))
+    assert batch.steps[0].ended_unix_s == pytest.approx(951.0, abs=0.4)
+
+
+async def test_a_reader_that_begins_after_the_last_step_gets_the_next_one():
+    ring = StepRing(8)
+    record_steps(ring, 20)
+    with recorder(ring) as (_, url):
+        feed = StepFeed(url, since_unix_s=5000.0)
+        first = await feed.poll()
+        record_steps(ring, 1)
+        second = await feed.poll()
+        feed.close()
+    assert (first.steps, first.dropped, first.next_seq) == ((), 0, 20)
+    assert ([step.seq for step in second.steps], second.dropped) == ([20], 0)
 
 
 async def test_a_phase_that_was_never_reached_is_not_a_number():

@@ -53,3 +53,22 @@ def test_what_comes_out_is_the_held_range_cut_to_the_limit(capacity, appended, s
         ring.append(make_step(at=float(at)))
     held = range(max(0, appended - capacity), appended)
     assert seqs(ring, since, limit) == [seq for seq in held if seq >= since][:limit]
+
+
+@given(st.integers(1, 20), st.integers(0, 60), st.integers(-1, 130))
+def test_the_first_step_at_a_time_is_found_among_those_held(capacity, appended, half_s):
+    ring = StepRing(capacity)
+    for at in range(appended):
+        # Two steps share every end, as those of two data-parallel engines do.
+        ring.append(make_step(at=float(at // 2)))
+    held = range(max(0, appended - capacity), appended)
+    later = [seq for seq in held if seq // 2 >= half_s / 2]
+    assert ring.first_seq_at(half_s / 2) == (later[0] if later else appended)
+
+
+def test_a_step_overwritten_while_looking_for_a_time_counts_as_earlier():
+    ring = StepRing(4)
+    for at in range(4):
+        ring.append(make_step(at=float(at)))
+    ring._slots[0] = (4, make_step(at=4.0))
+    assert ring.first_seq_at(0.0) == 1

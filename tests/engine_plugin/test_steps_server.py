@@ -106,6 +106,24 @@ def test_since_and_limit_page_through_a_large_ring():
     assert header["next"] == 1000
 
 
+@pytest.mark.parametrize(
+    ("query", "seqs"),
+    [
+        ("since_unix_s=997.5", [998, 999]),
+        ("since_unix_s=997", [997, 998, 999]),
+        ("since_unix_s=5000", []),
+        ("since_unix_s=0&limit=2", [0, 1]),
+        ("since_unix_s=997&since=999", [999]),
+        ("since_unix_s=998&since=5", [998, 999]),
+    ],
+)
+def test_a_reader_can_begin_at_a_time(query, seqs):
+    with serving(make_ring(1000)) as server:
+        _, (header, *steps) = get(server, f"/steps?{query}")
+    assert [step["seq"] for step in steps] == seqs
+    assert (header["v"], header["oldest"], header["next"]) == (1, 0, 1000)
+
+
 def test_one_connection_serves_many_polls():
     with serving(make_ring(3)) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.address.port, timeout=5)
@@ -117,7 +135,15 @@ def test_one_connection_serves_many_polls():
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("/", 404), ("/steps?since=-1", 400), ("/steps?limit=x", 400), ("/steps?limit=0", 200)],
+    [
+        ("/", 404),
+        ("/steps?since=-1", 400),
+        ("/steps?limit=x", 400),
+        ("/steps?limit=0", 200),
+        ("/steps?since_unix_s=x", 400),
+        ("/steps?since_unix_s=nan", 400),
+        ("/steps?since_unix_s=-1", 400),
+    ],
 )
 def test_odd_requests_get_a_plain_answer(path, status):
     with serving(make_ring(1)) as server:

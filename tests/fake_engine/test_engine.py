@@ -95,6 +95,23 @@ async def test_steps_are_served_on_a_port_of_their_own_too():
     assert sum(len(step.finished) for step in batch.steps) == 1
 
 
+async def test_a_reader_of_steps_can_begin_at_a_time():
+    async with running_engines(1) as (engine,):
+        client, whole = HttpClient(engine.base_url), StepFeed(engine.steps_url)
+        await post_json(client, COMPLETIONS, completion_body(engine.model, max_tokens=8))
+        steps = (await whole.poll()).steps
+        late = StepFeed(engine.steps_url, since_unix_s=steps[5].ended_unix_s - 1e-5)
+        batch = await late.poll()
+        wrong = [
+            (await client.fetch("GET", f"/steps?since_unix_s={text}")).status for text in (".", "x", "-1")
+        ]
+        for part in (client, whole, late):
+            part.close()
+    assert len(steps) > 6
+    assert batch.steps[: len(steps) - 5] == steps[5:]
+    assert wrong == [400, 400, 400]
+
+
 async def test_a_taken_port_is_named():
     async with running_engines(1) as (engine,):
         with pytest.raises(EngineStartFailed, match=str(engine.port)):

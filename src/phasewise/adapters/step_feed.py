@@ -71,24 +71,33 @@ def default_steps_url(engine_url: str) -> str | None:
 
 
 class StepFeed:
-    """Follows one recorder. The first poll returns everything it still holds."""
+    """Follows one recorder.
 
-    def __init__(self, steps_url: str, clock: Callable[[], float] = time.time) -> None:
+    The first poll returns everything it still holds, or, given `since_unix_s` on our clock, only what ended
+    at or after that time. A recorder older than that parameter ignores it and returns everything.
+    """
+
+    def __init__(
+        self, steps_url: str, clock: Callable[[], float] = time.time, *, since_unix_s: float | None = None
+    ) -> None:
         self._client = HttpClient(steps_url.rstrip("/").removesuffix("/steps"))
         self._clock = clock
+        self._since_unix_s = since_unix_s
         self._boot: str | None = None
         self._next_seq = 0
         self._shift_s = 0.0
 
     async def poll(self) -> StepBatch:
         """Everything since the last poll."""
-        header, page = await self._page(self._next_seq)
-        restarted = self._boot is not None and header.boot != self._boot
+        is_first = self._boot is None
+        header, page = await (self._first_page() if is_first else self._page(self._next_seq))
+        restarted = not is_first and header.boot != self._boot
         if restarted:
-            self._next_seq = 0
             header, page = await self._page(0)
-        # Only what comes after a poll of ours can be missed; the ring's past was never ours to see.
-        since = self._next_seq if self._boot is not None and not restarted else header.oldest_seq
+        since = self._next_seq
+        if is_first or restarted:
+            # Only what comes after a poll of ours can be missed; the ring's past was never ours to see.
+            since = page[0].seq if page else header.next_seq
         steps = list(page)
         end_seq = header.next_seq
         while steps and steps[-1].seq + 1 < end_seq:
@@ -113,10 +122,22 @@ class StepFeed:
         """Drop the connection."""
         self._client.close()
 
-    async def _page(self, since: int) -> tuple[FeedHeader, list[EngineStep]]:
+    async def _first_page(self) -> tuple[FeedHeader, list[EngineStep]]:
+        if self._since_unix_s is None:
+            return await self._page(0)
+        # The time asked for is theirs, and how far their clock is from ours the header tells.
+        await self._page(0, limit=0)
+        return await self._page(0, since_unix_s=max(self._since_unix_s + self._shift_s, 0.0))
+
+    async def _page(
+        self, since: int, *, limit: int | None = None, since_unix_s: float | None = None
+    ) -> tuple[FeedHeader, list[EngineStep]]:
+        path = f"/steps?since={since}&limit={PAGE_STEPS if limit is None else limit}"
+        if since_unix_s is not None:
+            path += f"&since_unix_s={since_unix_s:.6f}"
         asked_s = self._clock()
         try:
-            reply = await self._client.send("GET", f"/steps?since={since}&limit={PAGE_STEPS}")
+            reply = await self._client.send("GET", path)
         except UpstreamError as error:
             if error.kind is not FailureKind.REFUSED:
                 raise

@@ -7,6 +7,7 @@ listening, dying and coming back is engine.py's.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from itertools import count
 from typing import Any, Protocol
@@ -39,6 +40,8 @@ VERSION = "0.32.0"
 _JSON = b"application/json"
 _CHAT = "/v1/chat/completions"
 _COMPLETIONS = "/v1/completions"
+_WHOLE = re.compile(r"[0-9]*")
+_SECONDS = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?)?")
 
 
 class ClientGone(Exception):
@@ -231,10 +234,19 @@ class FakeEngineApp:
 
     async def _steps(self, exchange: _Exchange) -> None:
         query = parse_qs(exchange.query)
-        since, limit = (query.get(name, [""])[-1] for name in ("since", "limit"))
-        if not all(text.isdecimal() for text in (since, limit) if text):
-            raise BadRequest("since and limit must be whole numbers", "BadRequestError", None, 400)
-        lines = self._core.steps.lines(int(since or 0), int(limit) if limit else None, self._core.clock())
+        since, limit, since_unix_s = (
+            query.get(name, [""])[-1] for name in ("since", "limit", "since_unix_s")
+        )
+        if not (_WHOLE.fullmatch(since) and _WHOLE.fullmatch(limit) and _SECONDS.fullmatch(since_unix_s)):
+            raise BadRequest(
+                "since and limit must be whole numbers, since_unix_s a time", "BadRequestError", None, 400
+            )
+        lines = self._core.steps.lines(
+            int(since or 0),
+            int(limit) if limit else None,
+            self._core.clock(),
+            float(since_unix_s) if since_unix_s else None,
+        )
         await exchange.send_bytes(200, b"application/x-ndjson", b"".join(lines))
 
     # --- the door for faults ------------------------------------------------------------------------------

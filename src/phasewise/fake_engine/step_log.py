@@ -6,6 +6,7 @@ What a step is and how it is used stand in model/steps.py; this only keeps the l
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -37,8 +38,10 @@ class StepLog:
         """Keep the step of nothing, without counts, that vLLM reports when it has run out of work."""
         self.append(EngineStep(seq=0, ended_unix_s=now_unix_s, running=0, waiting=0, kv_usage=0.0))
 
-    def lines(self, since: int, limit: int | None, now_unix_s: float) -> Iterator[bytes]:
-        """The header line, then the steps from number `since` on."""
+    def lines(
+        self, since: int, limit: int | None, now_unix_s: float, since_unix_s: float | None = None
+    ) -> Iterator[bytes]:
+        """The header line, then the steps from number `since` on that ended at or after `since_unix_s`."""
         oldest = self._next_seq - len(self._records)
         yield _line(
             {
@@ -54,6 +57,9 @@ class StepLog:
             }
         )
         skipped = max(0, since - oldest)
+        if since_unix_s is not None:
+            ended_before = bisect_left(self._records, since_unix_s, key=lambda kept: kept[1].ended_unix_s)
+            skipped = max(skipped, ended_before)
         end = None if limit is None else skipped + limit
         for seq, step in islice(self._records, skipped, end):
             yield _line(_step_record(seq, step))
