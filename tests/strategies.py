@@ -50,5 +50,8 @@ timelines = st.builds(
     tenant=st.sampled_from(["default", "team-a"]),
     slo_class=st.sampled_from(["default", "batch"]),
     reason=st.none() | st.text(max_size=10),
+    prompt_bytes=counts,
+    finished_s=st.none() | seconds,
+    choices=st.integers(min_value=1, max_value=4),
     prefix_marks=st.lists(st.text("0123456789abcdef", min_size=10, max_size=10), max_size=4).map(tuple),
 )

@@ -3,19 +3,20 @@
 import pytest
 
 from phasewise.diagnosis.attribution import StallCause, attribute, explain_stalls
-from phasewise.diagnosis.step_log import StepLog
+from phasewise.diagnosis.picture import log_of
+from phasewise.diagnosis.step_log import StepLog, logs_by_rank
 from phasewise.model.latency import ttft_breakdown
 from phasewise.model.timeline import Part, Source
 from tests.builders import make_finished, make_span, make_step, make_timeline
 
 
 def test_a_prefill_is_split_by_whose_tokens_its_steps_carried():
-    """100 own tokens and 300 of others in one step of 0.4 s: a quarter of it is ours."""
+    """100 own prompt tokens and 300 of another prompt in one step of 0.4 s: a quarter of it is ours."""
     ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
     log = StepLog(
         [
-            make_step(1, 0.0, running=2),
-            make_step(2, 0.4, prompt=300, decode=100),
+            make_step(1, 0.0, running=2, decode=0),
+            make_step(2, 0.4, prompt=400, decode=0),
             make_step(3, 0.5),
             make_step(4, 0.6, finished=[ended]),
         ]
@@ -25,6 +26,49 @@ def test_a_prefill_is_split_by_whose_tokens_its_steps_carried():
     assert found.seconds(Part.PREFILL) == pytest.approx(0.1)
     assert found.seconds(Part.PREFILL_OTHERS) == pytest.approx(0.3)
     assert found.residual_s == pytest.approx(0.01)
+
+
+def test_running_streams_take_an_ordinary_steps_time_of_a_shared_step():
+    """A step of 0.4 s with 8 running streams, which take 0.1 s by themselves: 0.3 s are the prompt's."""
+    ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
+    log = StepLog(
+        [
+            make_step(1, -0.1, running=9, decode=8),
+            make_step(2, 0.0, running=9, decode=8),
+            make_step(3, 0.4, prompt=100, decode=8),
+            make_step(4, 0.5, decode=9),
+            make_step(5, 0.6, decode=9, finished=[ended]),
+        ]
+    )
+    found = ttft_breakdown(attribute(make_timeline((0.4, 0.5, 0.6)), log))
+    assert found.seconds(Part.PREFILL) == pytest.approx(0.3)
+    assert found.seconds(Part.PREFILL_OTHERS) == pytest.approx(0.1)
+
+
+def test_a_prefill_whose_steps_are_not_all_recorded_keeps_the_engines_word():
+    ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
+    log = StepLog([make_step(1, 0.4, prompt=None, decode=None), make_step(2, 0.6, finished=[ended])])
+    found = ttft_breakdown(attribute(make_timeline((0.4,), engine_spans=[make_span(Part.PREFILL, 0.4)]), log))
+    (prefill,) = [entry for entry in found.parts if entry.part is Part.PREFILL]
+    assert prefill.source is Source.ENGINE_REPORT
+    assert prefill.seconds == pytest.approx(0.4)
+
+
+def test_ranks_of_one_engine_are_told_apart():
+    """Two data-parallel ranks step at the same time; a request belongs to the one it ended on."""
+    ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
+    ranks = logs_by_rank(
+        [
+            make_step(1, 0.4, prompt=900, decode=0, engine_index=0),
+            make_step(2, 0.41, prompt=100, decode=0, engine_index=1),
+            make_step(3, 0.59, engine_index=0),
+            make_step(4, 0.6, engine_index=1, finished=[ended]),
+        ]
+    )
+    timeline = make_timeline((0.4, 0.5, 0.6))
+    log = log_of(timeline, {"w0": ranks})
+    assert log is ranks[1]
+    assert ttft_breakdown(attribute(timeline, log)).seconds(Part.PREFILL_OTHERS) is None
 
 
 def test_a_prefill_alone_in_its_steps_is_all_its_own():
@@ -107,10 +151,16 @@ def test_a_stall_in_a_plain_step_is_a_slow_step():
     assert found.cause is StallCause.SLOW_STEP
 
 
-def test_a_stall_while_the_engine_kept_its_pace_is_not_the_engines():
+def test_a_stall_while_the_engine_kept_its_pace_is_no_steps_fault():
     log = StepLog([make_step(index, 0.1 * index) for index in range(1, 40)])
     (found,) = explain_stalls(stalled_stream(), log)
-    assert found.cause is StallCause.NOT_IN_ENGINE
+    assert found.cause is StallCause.STEPS_WENT_ON
+
+
+def test_a_stall_while_no_step_ended_finds_the_engine_idle():
+    log = StepLog([make_step(1, 0.4, running=0), make_step(2, 9.0)])
+    (found,) = explain_stalls(stalled_stream(), log)
+    assert found.cause is StallCause.ENGINE_IDLE
 
 
 def test_a_stall_outside_the_record_is_unknown():

@@ -1,7 +1,11 @@
 """Planted evidence leads to the planted cause, and healthy evidence to none."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import yaml
+
+from phasewise.config import FleetConfig
 from phasewise.diagnosis.findings import Cause, Confidence
 from phasewise.diagnosis.fixes import ADVICE
 from phasewise.diagnosis.picture import (
@@ -31,7 +35,7 @@ def picture_of(timelines, logs=None):
         seen_by="gateway",
         start=start_picture(timelines, SLO),
         stream=stream_picture(timelines, SLO, logs),
-        workload=workload_shape(timelines, logs, 20.0),
+        workload=workload_shape(timelines, (), 20.0),
         outcomes=outcome_counts(timelines),
     )
 
@@ -70,13 +74,17 @@ def test_a_long_prefill_of_own_tokens_is_long_prompts():
 
 def test_a_long_prefill_of_shared_tokens_is_missing_reuse():
     marks = ("aa", "bb", "cc", "dd", "ee")
-    verdict = judge(picture_of(requests(prefill_s=3.0, prompt_tokens=2100, prefix_marks=marks)), SLO)
+    verdict = judge(
+        picture_of(requests(prefill_s=3.0, prompt_tokens=2100, prompt_bytes=8400, prefix_marks=marks)), SLO
+    )
     assert verdict.top.cause is Cause.PREFIX_NOT_REUSED
 
 
 def test_shared_tokens_that_were_cached_are_not_missing_reuse():
     marks = ("aa", "bb", "cc", "dd", "ee")
-    cached = requests(prefill_s=3.0, prompt_tokens=2100, cached_tokens=2000, prefix_marks=marks)
+    cached = requests(
+        prefill_s=3.0, prompt_tokens=2100, cached_tokens=2000, prompt_bytes=8400, prefix_marks=marks
+    )
     assert judge(picture_of(cached), SLO).top.cause is Cause.LONG_PROMPTS
 
 
@@ -100,7 +108,7 @@ def test_stalls_in_steps_with_prompt_tokens_name_the_steps():
     steps = [make_step(index, 0.2 + 0.05 * index) for index in range(10)]
     steps.append(make_step(10, 3.5, prompt=2047, decode=4))
     steps += [make_step(11 + index, 3.55 + 0.05 * index) for index in range(20)]
-    verdict = judge(picture_of([stalled(index) for index in range(8)], {"w0": StepLog(steps)}), SLO)
+    verdict = judge(picture_of([stalled(index) for index in range(8)], {"w0": (StepLog(steps),)}), SLO)
     assert verdict.ruling is Ruling.SLOW_TO_STREAM
     assert verdict.top.cause is Cause.CHUNKS_STALL_DECODES
     assert verdict.top.confidence is Confidence.HIGH
@@ -124,6 +132,75 @@ def test_failed_requests_are_part_of_the_picture():
     failed = make_timeline((), outcome=Outcome.FAILED)
     picture = picture_of([*requests(3), failed])
     assert dict(picture.outcomes) == {"succeeded": 3, "failed": 1}
+
+
+def test_requests_that_never_answered_are_late_not_left_out():
+    """40 quick answers do not make up for 60 clients that gave up after 30 s."""
+    gone = [
+        make_timeline((), request_id=f"gone{index}", outcome=Outcome.CANCELLED, ended_s=30.0)
+        for index in range(60)
+    ]
+    verdict = judge(picture_of(requests(40) + gone), SLO)
+    assert verdict.ruling is Ruling.SLOW_TO_START
+    assert verdict.picture.start.unanswered == 60
+
+
+def test_requests_that_fail_at_once_are_not_called_healthy():
+    failed = [
+        make_timeline((), request_id=f"f{index}", outcome=Outcome.FAILED, ended_s=0.01) for index in range(5)
+    ]
+    assert judge(picture_of(requests(10) + failed), SLO).ruling is Ruling.FAILING
+
+
+def test_requests_without_engine_timings_do_not_make_the_engine_innocent():
+    """Half of the engines do not tell their phases: what they hide is not time outside the engine."""
+    silent = [make_timeline(stream(3.2), request_id=f"s{index}") for index in range(10)]
+    verdict = judge(picture_of(requests(10, queue_s=3.0, prefill_s=0.2) + silent), SLO)
+    assert verdict.top.cause is Cause.QUEUEING
+    assert verdict.picture.start.timed == 10
+
+
+def test_without_any_engine_timing_no_cause_is_made_up():
+    silent = [make_timeline(stream(3.2), request_id=f"s{index}") for index in range(10)]
+    verdict = judge(picture_of(silent), SLO)
+    assert verdict.ruling is Ruling.SLOW_TO_START
+    assert verdict.top is None
+
+
+def test_the_headline_never_names_a_cause_of_the_other_phase():
+    """Stalls that no rule explains, and some queueing: slow to stream, cause not found."""
+    steps = [make_step(index, 0.2 + 0.05 * index) for index in range(200)]
+    passed_over = [stalled(index) for index in range(10, 18)]
+    verdict = judge(picture_of(requests(2, queue_s=2.0) + passed_over, {"w0": (StepLog(steps),)}), SLO)
+    assert verdict.ruling is Ruling.SLOW_TO_STREAM
+    assert verdict.top is None
+
+
+def test_stalls_by_preemption_are_a_matter_of_kv_memory():
+    steps = [make_step(index, 0.2 + 0.05 * index) for index in range(10)]
+    steps.append(make_step(10, 3.5, decode=4, preempted=1))
+    steps += [make_step(11 + index, 3.55 + 0.05 * index) for index in range(20)]
+    verdict = judge(picture_of([stalled(index) for index in range(8)], {"w0": (StepLog(steps),)}), SLO)
+    assert verdict.top.cause is Cause.PREEMPTIONS
+
+
+def test_what_is_done_already_is_not_advised():
+    marks = ("aa", "bb", "cc", "dd", "ee")
+    scattered = requests(prefill_s=3.0, prompt_tokens=2100, prompt_bytes=8400, prefix_marks=marks)
+    picture = picture_of(scattered)
+    cached = replace(picture, workload=replace(picture.workload, prefix_cache_on=True))
+    flags = [fix.engine_flag for fix in judge(cached, SLO).advice.fixes]
+    assert "--enable-prefix-caching" in [fix.engine_flag for fix in judge(picture, SLO).advice.fixes]
+    assert "--enable-prefix-caching" not in flags
+
+
+FLEET_LINES = [fix.fleet_line for advice in ADVICE.values() for fix in advice.fixes if fix.fleet_line]
+
+
+@pytest.mark.parametrize("line", FLEET_LINES)
+def test_every_line_for_the_fleet_file_is_one_that_it_takes(line):
+    text = line.replace(" N}", " 64}").replace("METHOD", "fp8")
+    FleetConfig.model_validate(yaml.safe_load(text))
 
 
 def test_too_little_seen_is_not_called_healthy():

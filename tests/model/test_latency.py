@@ -59,6 +59,17 @@ def test_worked_example_400_ms_and_199_tokens_of_25_ms():
     assert e2e_s(timeline) == pytest.approx(5.375)
 
 
+def test_a_last_token_without_text_counts_to_the_end():
+    """The end of the text is a token too; its chunk carries only the reason to finish."""
+    timeline = make_timeline((0.5, 0.6), output_tokens=3, finished_s=0.7)
+    assert e2e_s(timeline) == pytest.approx(0.7)
+    assert tpot_s(timeline) == pytest.approx(0.1)
+
+
+def test_several_choices_have_no_time_per_token():
+    assert tpot_s(make_timeline((0.5, 0.6, 0.7), choices=2)) is None
+
+
 def test_tokens_and_chunks_are_counted_apart():
     """Two tokens in each of three chunks: TPOT divides by tokens, gaps lie between chunks."""
     timeline = make_timeline((1.0, 1.2, 1.4), output_tokens=6)

@@ -160,13 +160,15 @@ class LoadGenerator:
         return task
 
     async def _perform(self, planned: PlannedRequest, due_s: float) -> None:
+        prompt = orjson.dumps(planned.messages)
         recording = RequestRecording(
             request_id=f"{self.run_id}-{planned.index}",
             model=self.target.model,
             url=self.target.url,
             intended_s=due_s,
             unix_offset_s=self._unix_offset_s,
-            prefix_marks=prefix_marks(orjson.dumps(planned.messages), self.run_id.encode()[:64]),
+            prefix_marks=prefix_marks(prompt, self.run_id.encode()[:64]),
+            prompt_bytes=len(prompt),
         )
         try:
             async with asyncio.timeout(self.limits.request_s):

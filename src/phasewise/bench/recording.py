@@ -25,6 +25,7 @@ class RequestRecording:
     intended_s: float
     unix_offset_s: float
     prefix_marks: tuple[str, ...] = ()
+    prompt_bytes: int | None = None
     outcome: Outcome = Outcome.FAILED
     reason: str | None = None
     engine_request_id: str | None = None
@@ -34,6 +35,7 @@ class RequestRecording:
     _content_times_s: list[float] = field(default_factory=list)
     _usage: Mapping[str, Any] | None = None
     _metrics: Mapping[str, Any] | None = None
+    _finished_s: float | None = None
 
     def sent(self, now_s: float) -> None:
         """The request goes out, once more if it was refused before."""
@@ -47,7 +49,8 @@ class RequestRecording:
         """A chunk came."""
         if chunk.has_content:
             self._content_times_s.append(now_s)
-        self.finish_reason = chunk.finish_reason or self.finish_reason
+        if chunk.finish_reason is not None:
+            self.finish_reason, self._finished_s = chunk.finish_reason, now_s
         self._usage = chunk.usage or self._usage
         self._metrics = chunk.metrics or self._metrics
 
@@ -73,6 +76,8 @@ class RequestRecording:
             finish_reason=self.finish_reason,
             reason=self.reason,
             prefix_marks=self.prefix_marks,
+            prompt_bytes=self.prompt_bytes,
+            finished_s=None if self._finished_s is None else self._finished_s - self.intended_s,
         )
 
     def _attempts(self, now_s: float, spans: tuple[Span, ...]) -> tuple[Attempt, ...]:

@@ -21,6 +21,7 @@ LABEL_CELLS = 25
 HEADLINES = {
     Ruling.SLOW_TO_START: ("SLOW TO START", "bold red"),
     Ruling.SLOW_TO_STREAM: ("SLOW TO STREAM", "bold red"),
+    Ruling.FAILING: ("REQUESTS FAIL", "bold red"),
     Ruling.HEALTHY: ("HEALTHY", "bold green"),
     Ruling.TOO_LITTLE_SEEN: ("TOO LITTLE SEEN TO SAY", "bold yellow"),
 }
@@ -95,12 +96,13 @@ def _workload(shape: WorkloadShape) -> str:
 
 
 def _start_lines(start: StartPicture) -> Iterator[Text]:
-    late = f"{start.late} of {start.requests} late"
+    silent = f", {start.unanswered} unanswered" if start.unanswered else ""
+    late = f"{start.late} of {start.requests} late{silent}"
     yield Text()
     yield _title("Time to first token", f"p50 {_ms(start.ttft_p50_s)}, p90 {_ms(start.ttft_p90_s)}; {late}")
     for entry in start.parts:
-        yield _bar(_label(entry), entry.seconds, start.ttft_mean_s, entry.source.replace("_", " "))
-    yield _bar("residual", start.residual_s, start.ttft_mean_s, "unexplained")
+        yield _bar(_label(entry), entry.seconds, start.parts_mean_s, entry.source.replace("_", " "))
+    yield _bar("residual", start.residual_s, start.parts_mean_s, "unexplained")
 
 
 def _label(entry: PartTime) -> str:
@@ -133,14 +135,25 @@ def _stream_lines(stream: StreamPicture) -> Iterator[Text]:
 
 def _conclusions(verdict: Verdict) -> Iterator[tuple[str, tuple[str, ...]]]:
     if verdict.ruling is Ruling.TOO_LITTLE_SEEN:
-        yield "Next", ("send traffic while this runs, or add --probe to let us send a little",)
+        yield "Next", ("send streamed requests while this runs, or add --probe to let us send a few",)
+    if verdict.ruling is Ruling.FAILING:
+        yield "Next", ("those that were answered were fast: find out why the others were not",)
     if verdict.ruling is Ruling.HEALTHY:
-        yield "Next", ("nothing: both phases meet their objective",)
+        yield "Next", (_all_is_well(verdict.picture),)
+    if verdict.ruling in {Ruling.SLOW_TO_START, Ruling.SLOW_TO_STREAM} and verdict.top is None:
+        yield "Why", ("no rule explains it from what was seen; what is missing stands below",)
     if verdict.top is not None and verdict.advice is not None:
         yield "Why", (*verdict.top.evidence, f"refuted if {verdict.top.refuted_by}")
         yield "Next", tuple(_fix(fix) for fix in verdict.advice.fixes)
         yield "Would not help", verdict.advice.would_not_help
     yield "Not known from here", verdict.picture.not_known
+
+
+def _all_is_well(picture: Picture) -> str:
+    if picture.start is None or picture.stream is None:
+        unseen = "the start" if picture.start is None else "streaming"
+        return f"nothing for what was seen; {unseen} was not"
+    return "nothing: both phases meet their objective"
 
 
 def _fix(fix: Fix) -> str:

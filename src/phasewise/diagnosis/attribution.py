@@ -54,8 +54,8 @@ def _spans(
     if Part.DECODE not in reported:
         spans.append(_recorded(Part.DECODE, seen.decode_s, seen.first_token_unix_s - start_s))
     spans += _in_flight_span(seen, log, start_s)
-    prefill_s = seen.prefill_s if prefill is None else prefill.duration_s
-    spans += _prefill_spans(prefill_s, seen, ended, log, start_s)
+    whole = prefill or _recorded(Part.PREFILL, seen.prefill_s, seen.scheduled_unix_s - start_s)
+    spans += _prefill_spans(whole, seen, ended, log)
     return tuple(spans)
 
 
@@ -75,21 +75,24 @@ def _in_flight_span(seen: EngineMoments, log: StepLog, start_s: float) -> list[S
     return [_recorded(Part.STEP_IN_FLIGHT, waited_s, seen.arrived_unix_s - start_s)]
 
 
-def _prefill_spans(
-    prefill_s: float, seen: EngineMoments, ended: FinishedRequest, log: StepLog, start_s: float
-) -> list[Span]:
-    """Split the prefill's time by whose tokens its steps carried."""
-    begin_s = seen.scheduled_unix_s - start_s
-    own_tokens = ended.prompt_tokens - ended.cached_tokens
+def _prefill_spans(whole: Span, seen: EngineMoments, ended: FinishedRequest, log: StepLog) -> list[Span]:
+    """Split a prefill by whose tokens made its steps long.
+
+    A step that also served running streams would have taken an ordinary decode step's time without any
+    prompt; what it took beyond that is shared by the prompts in it. Unchanged where the record does not hold
+    all of the prompt's steps.
+    """
     steps = log.ending_between(seen.scheduled_unix_s + CLOCK_SLACK_S, seen.first_token_unix_s + CLOCK_SLACK_S)
-    carried = sum((timed.step.prompt_tokens or 0) + (timed.step.decode_tokens or 0) for timed in steps)
-    if carried <= own_tokens or own_tokens <= 0:
-        return [_recorded(Part.PREFILL, prefill_s, begin_s)]
-    own_s = prefill_s * own_tokens / carried
-    return [
-        _recorded(Part.PREFILL, own_s, begin_s),
-        _recorded(Part.PREFILL_OTHERS, prefill_s - own_s, None),
-    ]
+    own_tokens = ended.prompt_tokens - ended.cached_tokens
+    prompt_tokens = sum(timed.step.prompt_tokens or 0 for timed in steps)
+    if own_tokens <= 0 or prompt_tokens < own_tokens:
+        return [whole]
+    streams_s = sum(log.usual_decode_step_s or 0.0 for timed in steps if timed.step.decode_tokens)
+    prompts_s = max(whole.duration_s - streams_s, 0.0)
+    own_s = prompts_s * own_tokens / prompt_tokens
+    own = replace(whole, source=Source.STEP_RECORD, duration_s=own_s)
+    others_s = whole.duration_s - own_s
+    return [own, _recorded(Part.PREFILL_OTHERS, others_s, None)] if others_s > 0 else [own]
 
 
 class StallCause(StrEnum):
@@ -98,7 +101,9 @@ class StallCause(StrEnum):
     PREFILL_CHUNK = "prefill_chunk"
     PREEMPTION = "preemption"
     SLOW_STEP = "slow_step"
-    NOT_IN_ENGINE = "not_in_engine"
+    # Ordinary steps followed each other: the stream was passed over, or its chunks were held up on the way.
+    STEPS_WENT_ON = "steps_went_on"
+    ENGINE_IDLE = "engine_idle"
     UNKNOWN = "unknown"
 
 
@@ -126,7 +131,7 @@ def _explain(timeline: Timeline, stall: Stall, log: StepLog | None) -> Explained
         return ExplainedStall(timeline.request_id, stall, StallCause.UNKNOWN)
     ran = log.ending_between(begin_s + CLOCK_SLACK_S, end_s + CLOCK_SLACK_S)
     heavy = tuple(timed for timed in ran if _took_part(timed, begin_s, stall))
-    return ExplainedStall(timeline.request_id, stall, _cause(heavy), heavy)
+    return ExplainedStall(timeline.request_id, stall, _cause(ran, heavy), heavy)
 
 
 def _took_part(timed: TimedStep, begin_s: float, stall: Stall) -> bool:
@@ -135,13 +140,15 @@ def _took_part(timed: TimedStep, begin_s: float, stall: Stall) -> bool:
     return timed.step.ended_unix_s - max(started_s, begin_s - WAY_BACK_SLACK_S) >= 0.2 * stall.duration_s
 
 
-def _cause(steps: tuple[TimedStep, ...]) -> StallCause:
-    if not steps:
-        return StallCause.NOT_IN_ENGINE
-    if any(timed.step.preempted for timed in steps):
+def _cause(ran: tuple[TimedStep, ...], heavy: tuple[TimedStep, ...]) -> StallCause:
+    if not ran:
+        return StallCause.ENGINE_IDLE
+    if any(timed.step.preempted for timed in ran):
         return StallCause.PREEMPTION
-    if any(timed.step.prompt_tokens for timed in steps):
+    if not heavy:
+        return StallCause.STEPS_WENT_ON
+    if any(timed.step.prompt_tokens for timed in heavy):
         return StallCause.PREFILL_CHUNK
-    if all(timed.step.prompt_tokens is None for timed in steps):
+    if all(timed.step.prompt_tokens is None for timed in heavy):
         return StallCause.UNKNOWN
     return StallCause.SLOW_STEP

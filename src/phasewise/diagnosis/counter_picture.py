@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from phasewise.diagnosis.attribution import ExplainedStall, StallCause
 from phasewise.diagnosis.picture import (
-    NOTICED_STALL_TOKENS,
     Picture,
     StartPicture,
     StreamPicture,
@@ -20,11 +19,13 @@ from phasewise.model.slo import Slo
 from phasewise.model.timeline import Part, Source
 
 COUNTERS = "engine counters"
+SAME_TRAFFIC = 0.1
+"""Counters and timelines tell of the same traffic when their numbers of requests differ by no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A histogram's window: how many, their mean, two quantiles, the share over the objective, the top."""
+    """A histogram's window: how many, their mean, three quantiles, and the share above a bound if asked."""
 
     count: int
     mean: float
@@ -32,6 +33,7 @@ class Spread:
     p90: float
     p99: float
     over_share: float = 0.0
+    bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +76,21 @@ def _start(counters: EngineCounters, slo: Slo) -> StartPicture | None:
     if ttft is None or ttft.count == 0:
         return None
     parts = mean_parts(counters)
-    over_s = max(0.0, ttft.p90 - slo.ttft_s)
     late = round(ttft.count * ttft.over_share)
     return StartPicture(
         requests=ttft.count,
-        ttft_mean_s=ttft.mean,
+        unanswered=0,
+        timed=ttft.count if parts else 0,
+        step_timed=0,
         ttft_p50_s=ttft.p50,
         ttft_p90_s=ttft.p90,
         parts=parts,
+        parts_mean_s=ttft.mean,
         residual_s=ttft.mean - sum(entry.seconds for entry in parts),
         residual_share_p50=None,
         residual_abs_p50_s=None,
         late=late,
-        lost_s=late * over_s,
+        lost_s=late * max(0.0, ttft.p90 - slo.ttft_s),
     )
 
 
@@ -105,10 +109,11 @@ def _stream(counters: EngineCounters, slo: Slo) -> StreamPicture | None:
     tokens = counters.output_tokens.mean if counters.output_tokens is not None else 1.0
     slow = round(tpot.count * tpot.over_share)
     slow_s = slow * max(0.0, tpot.p90 - slo.tpot_s) * max(0.0, tokens - 1)
-    stalls = _stalls(itl, slo)
+    stalls = _stalls(itl)
     stall_s = sum(found.stall.excess_s for found in stalls)
     return StreamPicture(
         streams=tpot.count,
+        step_timed=0,
         tpot_mean_s=tpot.mean,
         tpot_p50_s=tpot.p50,
         tpot_p90_s=tpot.p90,
@@ -125,13 +130,12 @@ def _stream(counters: EngineCounters, slo: Slo) -> StreamPicture | None:
     )
 
 
-def _stalls(itl: Spread | None, slo: Slo) -> tuple[ExplainedStall, ...]:
-    """The slowest hundredth of gaps, where a reader would notice them; what caused them cannot be known."""
-    noticed_s = NOTICED_STALL_TOKENS * slo.tpot_s
-    if itl is None or itl.p99 < noticed_s:
+def _stalls(itl: Spread | None) -> tuple[ExplainedStall, ...]:
+    """The gaps that a reader notices; how long each was and what caused it cannot be known."""
+    if itl is None or not itl.over_share:
         return ()
-    stall = Stall(start_s=0.0, duration_s=itl.p99, median_gap_s=itl.p50)
-    return (ExplainedStall("", stall, StallCause.UNKNOWN),) * max(1, round(itl.count * 0.01))
+    stall = Stall(start_s=0.0, duration_s=max(itl.p99, itl.bound or 0.0), median_gap_s=itl.p50)
+    return (ExplainedStall("", stall, StallCause.UNKNOWN),) * max(1, round(itl.count * itl.over_share))
 
 
 def counter_workload(counters: EngineCounters) -> WorkloadShape:
@@ -172,12 +176,21 @@ def _first_known(known: float | None, other: float | None) -> float | None:
 
 
 def _start_with_means(start: StartPicture | None, counters: EngineCounters) -> StartPicture | None:
-    """Where replies carried no timings, the window's mean queue and prefill stand in for them."""
-    engine_parts = {Part.ENGINE_QUEUE, Part.PREFILL}
-    if start is None or any(entry.part in engine_parts for entry in start.parts):
+    """Where replies carried no timings, the window's mean queue and prefill stand in for them.
+
+    Only if the engine counted the same requests: other traffic's means would say nothing about these.
+    """
+    if start is None or start.timed or counters.ttft is None:
+        return start
+    if abs(counters.ttft.count - start.requests) > SAME_TRAFFIC * start.requests:
         return start
     parts = start.parts + mean_parts(counters)
-    residual_s = start.ttft_mean_s - sum(entry.seconds for entry in parts)
+    residual_s = start.parts_mean_s - sum(entry.seconds for entry in parts)
     return replace(
-        start, parts=parts, residual_s=residual_s, residual_share_p50=None, residual_abs_p50_s=None
+        start,
+        parts=parts,
+        timed=start.requests,
+        residual_s=residual_s,
+        residual_share_p50=None,
+        residual_abs_p50_s=None,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from phasewise.diagnosis.attribution import ExplainedStall, StallCause
-from phasewise.diagnosis.picture import Picture, StartPicture
+from phasewise.diagnosis.picture import Picture, StartPicture, StreamPicture
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import Part, Source
 
@@ -22,6 +22,8 @@ MIN_SHARE = 0.25
 REUSE_GAP = 0.3
 """Prefixes count as not reused when this much more of the prompts was shared than was cached."""
 NAMED_STEPS = 4
+ENOUGH_REQUESTS = 8
+MOST = 0.7
 
 
 class Phase(StrEnum):
@@ -39,6 +41,7 @@ class Cause(StrEnum):
     PREFIX_NOT_REUSED = "prefix_reuse_missing"
     CHUNKS_STALL_DECODES = "prefill_chunks_stall_decodes"
     DECODE_STEP = "decode_step"
+    PREEMPTIONS = "kv_memory_preemptions"
     OUTSIDE_ENGINE = "outside_the_engine"
 
 
@@ -82,29 +85,30 @@ def _start_finding(
     picture: Picture, cause: Cause, part_s: float, evidence: tuple[str, ...], refuted_by: str
 ) -> Finding | None:
     start = picture.start
-    if start is None or not starts_late(picture) or start.ttft_mean_s <= 0:
+    if start is None or not starts_late(picture) or not start.timed or start.parts_mean_s <= 0:
         return None
-    share = part_s / start.ttft_mean_s
+    share = part_s / start.parts_mean_s
     if share < MIN_SHARE:
         return None
-    lost_s = start.lost_s * min(1.0, share)
     facts = (_ttft_fact(start), *evidence)
-    return Finding(Phase.START, cause, share, lost_s, facts, _confidence(picture), refuted_by)
+    confidence = _confidence(start.requests, start.timed, start.step_timed)
+    lost_s = start.lost_s * min(1.0, share)
+    return Finding(Phase.START, cause, share, lost_s, facts, confidence, refuted_by)
 
 
 def _ttft_fact(start: StartPicture) -> str:
+    silent = f", {start.unanswered} of them never answered" if start.unanswered else ""
     return (
         f"TTFT p50 {_ms(start.ttft_p50_s)}, p90 {_ms(start.ttft_p90_s)}; "
-        f"{start.late} of {start.requests} requests over the objective"
+        f"{start.late} of {start.requests} requests over the objective{silent}"
     )
 
 
-def _confidence(picture: Picture) -> Confidence:
-    by_steps = picture.stream is not None and picture.stream.chunk_excess_s is not None
-    enough = picture.workload.requests >= 8
-    if picture.seen_by == "engine counters" or not enough:
-        return Confidence.LOW if not by_steps else Confidence.MEDIUM
-    return Confidence.HIGH if by_steps else Confidence.MEDIUM
+def _confidence(requests: int, timed: int, step_timed: int) -> Confidence:
+    """High needs enough requests, most of them matched to steps; engine timings alone carry half as far."""
+    if step_timed >= MOST * requests:
+        return Confidence.HIGH if requests >= ENOUGH_REQUESTS else Confidence.MEDIUM
+    return Confidence.MEDIUM if timed >= MOST * requests and requests >= ENOUGH_REQUESTS else Confidence.LOW
 
 
 def queueing(picture: Picture, slo: Slo) -> Finding | None:
@@ -203,40 +207,50 @@ def outside_engine(picture: Picture, slo: Slo) -> Finding | None:
 
 def chunks_stall_decodes(picture: Picture, slo: Slo) -> Finding | None:
     """Running streams stand still while a prompt is computed in the same steps."""
-    stream = picture.stream
-    if stream is None or not streams_slowly(picture) or stream.lost_s <= 0:
-        return None
-    guilty = tuple(found for found in stream.stalls if found.cause is StallCause.PREFILL_CHUNK)
-    guessed = tuple(found for found in stream.stalls if found.cause is StallCause.UNKNOWN)
-    lost_s = sum(found.stall.excess_s for found in guilty + guessed)
-    share = min(1.0, lost_s / stream.lost_s)
-    if share < MIN_SHARE:
-        return None
-    return Finding(
-        Phase.STREAM,
+    return _stall_finding(
+        picture,
         Cause.CHUNKS_STALL_DECODES,
-        share,
-        lost_s,
-        _stall_facts(picture, guilty, guessed),
-        Confidence.LOW if not guilty else _confidence(picture),
+        frozenset({StallCause.PREFILL_CHUNK, StallCause.UNKNOWN}),
         "stalls go on while no prompt is being computed",
     )
 
 
-def _stall_facts(
-    picture: Picture, guilty: tuple[ExplainedStall, ...], guessed: tuple[ExplainedStall, ...]
-) -> tuple[str, ...]:
+def preemptions(picture: Picture, slo: Slo) -> Finding | None:
+    """Running streams lose their place because KV memory runs out, and are computed again."""
+    return _stall_finding(
+        picture,
+        Cause.PREEMPTIONS,
+        frozenset({StallCause.PREEMPTION}),
+        "stalls go on with more KV memory or fewer running requests",
+    )
+
+
+def _stall_finding(
+    picture: Picture, cause: Cause, causes: frozenset[StallCause], refuted_by: str
+) -> Finding | None:
     stream = picture.stream
-    if stream is None:
-        return ()
-    facts = [
-        f"{len(guilty) + len(guessed)} stalls in {stream.streams} streams; worst gap {_ms(stream.gap_max_s)} "
-        f"against a usual {_ms(stream.gap_p50_s)}"
-    ]
-    if guessed and not guilty:
+    if stream is None or not streams_slowly(picture) or stream.lost_s <= 0:
+        return None
+    guilty = tuple(found for found in stream.stalls if found.cause in causes)
+    lost_s = min(stream.lost_s, sum(found.stall.excess_s for found in guilty))
+    share = lost_s / stream.lost_s
+    if share < MIN_SHARE:
+        return None
+    guessed = all(found.cause is StallCause.UNKNOWN for found in guilty)
+    confidence = Confidence.LOW if guessed else _confidence(stream.streams, stream.streams, stream.step_timed)
+    return Finding(
+        Phase.STREAM, cause, share, lost_s, _stall_facts(stream, guilty, guessed), confidence, refuted_by
+    )
+
+
+def _stall_facts(stream: StreamPicture, guilty: tuple[ExplainedStall, ...], guessed: bool) -> tuple[str, ...]:
+    longest = f"worst gap {_ms(stream.gap_max_s)} " if stream.gap_max_s is not None else ""
+    usual = f"{longest}against a usual {_ms(stream.gap_p50_s)}"
+    facts = [f"{len(guilty)} stalls in {stream.streams} streams; {usual}"]
+    if guessed:
         facts.append("no step record: that prompt chunks caused them is a guess from their size")
     by_steps: dict[tuple[int, ...], list[ExplainedStall]] = {}
-    for found in guilty:
+    for found in guilty if not guessed else ():
         by_steps.setdefault(tuple(timed.step.seq for timed in found.steps), []).append(found)
     worst = sorted(by_steps.values(), key=lambda group: -sum(found.stall.excess_s for found in group))
     facts += [_name_steps(group) for group in worst[:NAMED_STEPS]]
@@ -278,7 +292,7 @@ def decode_step(picture: Picture, slo: Slo) -> Finding | None:
         share,
         stream.lost_s - stalled_s,
         tuple(facts),
-        _confidence(picture),
+        _confidence(stream.streams, stream.streams if stream.step_s is not None else 0, stream.step_timed),
         "a single stream on the idle engine is much faster per token"
         if (picture.workload.running_mean or 1.0) < 2
         else "TPOT stays as high with fewer requests running",
@@ -291,6 +305,7 @@ RULES: tuple[Rule, ...] = (
     long_prompts,
     outside_engine,
     chunks_stall_decodes,
+    preemptions,
     decode_step,
 )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phasewise.diagnosis.findings import Cause
+from phasewise.diagnosis.picture import WorkloadShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,20 @@ _WEIGHT_QUANTISATION = (
 )
 _PREFIX_CACHE = "the prefix cache: it shortens prefill, and the time is lost in decode"
 
+_KEEP_TOGETHER = Fix(
+    "send requests that share a prefix to the same engine, and leave its KV cache room to keep it",
+    None,
+    None,
+    "engines may be loaded less evenly",
+)
+
 ADVICE: dict[Cause, Advice] = {
     Cause.QUEUEING: Advice(
         fixes=(
             Fix(
-                "let more requests run at once, if KV memory allows",
+                "where they wait in the engine's queue: let more run at once, if KV memory allows",
                 "--max-num-seqs N",
-                "levers: {max_running: N}",
+                "pools: [{levers: {max_running: N}}]",
                 "each step serves more streams and takes longer: TPOT rises",
             ),
             Fix("add an engine", None, "pools: [{replicas: 2}]", "another device"),
@@ -50,7 +58,7 @@ ADVICE: dict[Cause, Advice] = {
             Fix(
                 "compute prompts in larger chunks",
                 "--max-num-batched-tokens N",
-                "levers: {prefill_chunk_tokens: N}",
+                "pools: [{levers: {prefill_chunk_tokens: N}}]",
                 "running streams stall for longer while a chunk is computed",
             ),
             Fix("use a faster device, or more of them, for prefill", None, None, "hardware"),
@@ -66,7 +74,7 @@ ADVICE: dict[Cause, Advice] = {
             Fix(
                 "turn the prefix cache on",
                 "--enable-prefix-caching",
-                "levers: {prefix_cache: true}",
+                "pools: [{levers: {prefix_cache: true}}]",
                 "next to none; KV memory is shared with cached blocks",
             ),
             Fix(
@@ -83,13 +91,13 @@ ADVICE: dict[Cause, Advice] = {
             Fix(
                 "compute prompts in smaller chunks",
                 "--max-num-batched-tokens N",
-                "levers: {prefill_chunk_tokens: N}",
+                "pools: [{levers: {prefill_chunk_tokens: N}}]",
                 "long prompts take more steps, so their TTFT rises",
             ),
             Fix(
-                "prefill on engines of their own",
+                "prefill on engines of their own, which phasewise does not route to yet",
+                "--kv-transfer-config JSON",
                 None,
-                "pools: [{role: prefill}, {role: decode}]",
                 "another engine, and the KV cache has to move",
             ),
         ),
@@ -104,23 +112,46 @@ ADVICE: dict[Cause, Advice] = {
             Fix(
                 "let fewer requests share a step",
                 "--max-num-seqs N",
-                "levers: {max_running: N}",
+                "pools: [{levers: {max_running: N}}]",
                 "the others wait: TTFT and throughput suffer",
             ),
             Fix(
                 "quantise the weights, so that a step reads less",
                 "--quantization METHOD",
-                "levers: {weight_quantisation: METHOD}",
+                "pools: [{levers: {weight_quantisation: METHOD}}]",
                 "check the quality of answers",
             ),
             Fix(
                 "guess tokens ahead, where the text repeats the prompt",
                 '--speculative-config \'{"method":"ngram",...}\'',
-                "levers: {speculation: {method: ngram}}",
+                "pools: [{levers: {speculation: {method: ngram}}}]",
                 "slower where the guesses are wrong",
             ),
         ),
         would_not_help=(_PREFIX_CACHE, "larger prefill chunks: no prompt is in the way"),
+    ),
+    Cause.PREEMPTIONS: Advice(
+        fixes=(
+            Fix(
+                "give the KV cache more memory",
+                "--kv-cache-memory-bytes N",
+                "pools: [{levers: {kv_memory: 2GiB}}]",
+                "memory; less is left for weights and activations",
+            ),
+            Fix(
+                "let fewer requests run at once",
+                "--max-num-seqs N",
+                "pools: [{levers: {max_running: N}}]",
+                "the others wait: TTFT rises",
+            ),
+            Fix(
+                "store the KV cache in 8 bits",
+                "--kv-cache-dtype fp8",
+                "pools: [{levers: {kv_dtype: fp8}}]",
+                "check the quality of answers",
+            ),
+        ),
+        would_not_help=("smaller prefill chunks: the stall is lost work, not a long step",),
     ),
     Cause.OUTSIDE_ENGINE: Advice(
         fixes=(
@@ -135,3 +166,11 @@ ADVICE: dict[Cause, Advice] = {
         would_not_help=("any engine flag: the engine's own clocks do not see this time",),
     ),
 }
+
+
+def advise(cause: Cause, workload: WorkloadShape) -> Advice:
+    """The advice for a cause, without what is done already."""
+    advice = ADVICE[cause]
+    if cause is Cause.PREFIX_NOT_REUSED and workload.prefix_cache_on:
+        return replace(advice, fixes=(_KEEP_TOGETHER, *advice.fixes[1:]))
+    return advice

@@ -22,36 +22,43 @@ from phasewise.model.latency import (
 )
 from phasewise.model.quantiles import quantile
 from phasewise.model.slo import Slo
+from phasewise.model.steps import EngineStep
 from phasewise.model.timeline import Outcome, Part, Source, Timeline
 
 NOTICED_STALL_TOKENS = 10
 """A stall that swallows the time of this many tokens is one a reader notices."""
 
 
-Logs = Mapping[str, StepLog]
-"""The step record of each worker that has one, by the worker's name."""
-
-
-def worker_name(timeline: Timeline) -> str:
-    """The worker that served the request; empty if none did."""
-    serving = timeline.serving_attempt
-    return serving.worker.name if serving is not None else ""
+Logs = Mapping[str, tuple[StepLog, ...]]
+"""The step record of each worker that has one, by the worker's name; one log per data-parallel rank."""
 
 
 def log_of(timeline: Timeline, logs: Logs) -> StepLog | None:
-    """The step record of the worker that served the request."""
-    return logs.get(worker_name(timeline))
+    """The step record of the rank that served the request; None where it cannot be told."""
+    serving = timeline.serving_attempt
+    ranks = logs.get(serving.worker.name, ()) if serving is not None else ()
+    if len(ranks) == 1:
+        return ranks[0]
+    request_id = serving.engine_request_id if serving is not None else None
+    return next((log for log in ranks if request_id and log.finished(request_id) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class StartPicture:
-    """How requests started. Parts are means per request; with the residual they add up to the mean TTFT."""
+    """How requests started.
+
+    Parts are means over the `timed` requests, those whose engine told its phases; with the residual they add
+    up to `parts_mean_s`. `late` and `lost_s` count every request, those that never answered among them.
+    """
 
     requests: int
-    ttft_mean_s: float
+    unanswered: int
+    timed: int
+    step_timed: int
     ttft_p50_s: float
     ttft_p90_s: float
     parts: tuple[PartTime, ...]
+    parts_mean_s: float
     residual_s: float
     residual_share_p50: float | None
     residual_abs_p50_s: float | None
@@ -69,6 +76,7 @@ class StreamPicture:
     that also carried prompt tokens, and what no clock saw; they add up to the mean TPOT."""
 
     streams: int
+    step_timed: int
     tpot_mean_s: float
     tpot_p50_s: float
     tpot_p90_s: float
@@ -100,7 +108,6 @@ class WorkloadShape:
     waiting_max: int | None = None
     kv_usage_max: float | None = None
     preemptions: int | None = None
-    batch_cap: int | None = None
     prefix_cache_on: bool | None = None
 
 
@@ -123,19 +130,40 @@ def start_picture(timelines: Sequence[Timeline], slo: Slo) -> StartPicture | Non
     if not breakdowns:
         return None
     values = [found.ttft_s for found in breakdowns]
-    shares = [abs(found.residual_s) / found.ttft_s for found in breakdowns if found.ttft_s > 0]
+    waits = [it.ended_s for it in timelines if _left_waiting(it)]
+    timed = [found for found in breakdowns if _engine_told(found)] or breakdowns
+    residuals = [abs(found.residual_s) for found in timed]
     return StartPicture(
-        requests=len(values),
-        ttft_mean_s=fmean(values),
+        requests=len(values) + len(waits),
+        unanswered=len(waits),
+        timed=sum(_engine_told(found) for found in breakdowns),
+        step_timed=sum(_told_by_steps(found) for found in breakdowns),
         ttft_p50_s=quantile(values, 0.5),
         ttft_p90_s=quantile(values, 0.9),
-        parts=_mean_parts(breakdowns),
-        residual_s=fmean(found.residual_s for found in breakdowns),
-        residual_share_p50=median(shares) if shares else None,
-        residual_abs_p50_s=median(abs(found.residual_s) for found in breakdowns),
-        late=sum(value > slo.ttft_s for value in values),
-        lost_s=sum(max(0.0, value - slo.ttft_s) for value in values),
+        parts=_mean_parts(timed),
+        parts_mean_s=fmean(found.ttft_s for found in timed),
+        residual_s=fmean(found.residual_s for found in timed),
+        residual_share_p50=median(
+            residual / found.ttft_s for residual, found in zip(residuals, timed, strict=True)
+        ),
+        residual_abs_p50_s=median(residuals),
+        late=sum(value > slo.ttft_s for value in values + waits),
+        lost_s=sum(max(0.0, value - slo.ttft_s) for value in values + waits),
     )
+
+
+def _left_waiting(timeline: Timeline) -> bool:
+    """Whether the request ended without an answer: it waited at least that long."""
+    gave_up = {Outcome.CANCELLED, Outcome.TIMED_OUT, Outcome.FAILED}
+    return not timeline.content_times_s and timeline.outcome in gave_up
+
+
+def _engine_told(found: TtftBreakdown) -> bool:
+    return any(entry.part in {Part.ENGINE_QUEUE, Part.PREFILL} for entry in found.parts)
+
+
+def _told_by_steps(found: TtftBreakdown) -> bool:
+    return any(entry.part is Part.PREFILL and entry.source is Source.STEP_RECORD for entry in found.parts)
 
 
 def _mean_parts(breakdowns: Sequence[TtftBreakdown]) -> tuple[PartTime, ...]:
@@ -150,11 +178,12 @@ def _mean_parts(breakdowns: Sequence[TtftBreakdown]) -> tuple[PartTime, ...]:
 
 
 def stream_picture(timelines: Sequence[Timeline], slo: Slo, logs: Logs) -> StreamPicture | None:
-    """How these requests streamed, or None when no stream had two tokens."""
-    streams = [timeline for timeline in timelines if tpot_s(timeline) is not None]
-    if not streams:
+    """How these requests streamed, or None when no stream has a time per token."""
+    streams = [timeline for timeline in timelines if len(timeline.content_times_s) > 1]
+    whole = [timeline for timeline in streams if tpot_s(timeline) is not None]
+    if not whole:
         return None
-    per_token = [value for value in map(tpot_s, streams) if value is not None]
+    per_token = [value for value in map(tpot_s, whole) if value is not None]
     gaps = [gap for timeline in streams for gap in chunk_gaps_s(timeline)]
     stalls = tuple(
         found for timeline in streams for found in explain_stalls(timeline, log_of(timeline, logs))
@@ -162,19 +191,19 @@ def stream_picture(timelines: Sequence[Timeline], slo: Slo, logs: Logs) -> Strea
     noticed_s = NOTICED_STALL_TOKENS * slo.tpot_s
     noticed = tuple(found for found in stalls if found.stall.duration_s >= noticed_s)
     losses = [_stream_loss_s(timeline, slo, noticed) for timeline in streams]
-    step_s, chunk_s = _token_parts(streams, logs)
-    mean_s = fmean(per_token)
+    token_parts = _TokenParts.of(whole, logs)
     return StreamPicture(
         streams=len(streams),
-        tpot_mean_s=mean_s,
+        step_timed=token_parts.recorded,
+        tpot_mean_s=fmean(per_token),
         tpot_p50_s=quantile(per_token, 0.5),
         tpot_p90_s=quantile(per_token, 0.9),
-        gap_p50_s=quantile(gaps, 0.5) if gaps else None,
-        gap_p99_s=quantile(gaps, 0.99) if gaps else None,
-        gap_max_s=max(gaps, default=None),
-        step_s=step_s,
-        chunk_excess_s=chunk_s,
-        residual_s=None if step_s is None else mean_s - step_s - (chunk_s or 0.0),
+        gap_p50_s=quantile(gaps, 0.5),
+        gap_p99_s=quantile(gaps, 0.99),
+        gap_max_s=max(gaps),
+        step_s=token_parts.step_s,
+        chunk_excess_s=token_parts.chunk_excess_s,
+        residual_s=token_parts.residual_s(fmean(per_token)),
         slow=sum(loss > 0 for loss in losses),
         lost_s=sum(losses),
         stall_lost_s=sum(found.stall.excess_s for found in noticed),
@@ -191,18 +220,27 @@ def _stream_loss_s(timeline: Timeline, slo: Slo, noticed: Sequence[ExplainedStal
     return max(average_s, stalled_s)
 
 
-def _token_parts(streams: Sequence[Timeline], logs: Logs) -> tuple[float | None, float | None]:
-    """Mean seconds per token of ordinary steps and of prompt chunks' excess over the streams."""
-    usual_s = {name: log.median_decode_step_s() for name, log in logs.items()}
-    recorded = [
-        _stream_token_parts(timeline, log, usual)
-        for timeline in streams
-        if (log := log_of(timeline, logs)) is not None
-        and (usual := usual_s[worker_name(timeline)]) is not None
-    ]
-    if not recorded:
-        return _reported_token_s(streams), None
-    return fmean(item[0] for item in recorded), fmean(item[1] for item in recorded)
+@dataclass(frozen=True, slots=True)
+class _TokenParts:
+    """Mean seconds per token: ordinary steps and, with a step record, the excess of prompt chunks."""
+
+    recorded: int
+    step_s: float | None
+    chunk_excess_s: float | None
+
+    @classmethod
+    def of(cls, streams: Sequence[Timeline], logs: Logs) -> _TokenParts:
+        recorded = [
+            _stream_token_parts(timeline, log, log.usual_decode_step_s)
+            for timeline in streams
+            if (log := log_of(timeline, logs)) is not None and log.usual_decode_step_s is not None
+        ]
+        if not recorded:
+            return cls(0, _reported_token_s(streams), None)
+        return cls(len(recorded), fmean(item[0] for item in recorded), fmean(item[1] for item in recorded))
+
+    def residual_s(self, mean_s: float) -> float | None:
+        return None if self.step_s is None else mean_s - self.step_s - (self.chunk_excess_s or 0.0)
 
 
 def _stream_token_parts(timeline: Timeline, log: StepLog, usual_s: float) -> tuple[float, float]:
@@ -229,13 +267,14 @@ def _reported_token_s(streams: Sequence[Timeline]) -> float | None:
     return fmean(reported) if reported else None
 
 
-def workload_shape(timelines: Sequence[Timeline], logs: Logs, window_s: float) -> WorkloadShape:
-    """What the traffic looked like, from the requests themselves."""
+def workload_shape(
+    timelines: Sequence[Timeline], steps: Sequence[EngineStep], window_s: float
+) -> WorkloadShape:
+    """What the traffic looked like, from the requests themselves and the steps of the window."""
     prompts = [float(it.prompt_tokens) for it in timelines if it.prompt_tokens is not None]
     outputs = [float(it.output_tokens) for it in timelines if it.output_tokens is not None]
     counted = [it for it in timelines if it.prompt_tokens and it.cached_tokens is not None]
     cached = sum(it.cached_tokens or 0 for it in counted)
-    steps = [timed.step for log in logs.values() for timed in log.steps]
     return WorkloadShape(
         requests=len(timelines),
         rate_per_s=len(timelines) / window_s if window_s > 0 else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isnan
 from statistics import median
 
@@ -56,8 +57,16 @@ def moments(step: EngineStep, ended: FinishedRequest) -> EngineMoments | None:
     )
 
 
+def logs_by_rank(steps: Sequence[EngineStep]) -> tuple[StepLog, ...]:
+    """One log for each data-parallel rank of an engine: ranks step at the same time, each for itself."""
+    ranks: dict[int, list[EngineStep]] = {}
+    for step in steps:
+        ranks.setdefault(step.engine_index, []).append(step)
+    return tuple(StepLog(ranks[index]) for index in sorted(ranks))
+
+
 class StepLog:
-    """The steps of one engine, in order, searchable by time and by request."""
+    """The steps of one rank of one engine, in order, searchable by time and by request."""
 
     def __init__(self, steps: Sequence[EngineStep]) -> None:
         ordered = sorted(steps, key=lambda step: step.seq)
@@ -87,7 +96,8 @@ class StepLog:
         started = step.started_unix_s
         return step if started is not None and started <= moment_s else None
 
-    def median_decode_step_s(self) -> float | None:
+    @cached_property
+    def usual_decode_step_s(self) -> float | None:
         """How long a step without prompt tokens usually takes."""
         durations = [
             timed.duration_s

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from phasewise.diagnosis.findings import Finding, Phase, find, starts_late, streams_slowly
-from phasewise.diagnosis.fixes import ADVICE, Advice
+from phasewise.diagnosis.findings import AFFECTED_SHARE, Finding, Phase, find, starts_late, streams_slowly
+from phasewise.diagnosis.fixes import Advice, advise
 from phasewise.diagnosis.picture import Picture
 from phasewise.model.slo import Slo
+from phasewise.model.timeline import Outcome
 
 MIN_REQUESTS = 3
 
@@ -18,6 +19,7 @@ class Ruling(StrEnum):
 
     SLOW_TO_START = "slow_to_start"
     SLOW_TO_STREAM = "slow_to_stream"
+    FAILING = "failing"
     HEALTHY = "healthy"
     TOO_LITTLE_SEEN = "too_little_seen"
 
@@ -34,13 +36,13 @@ class Verdict:
 
     @property
     def top(self) -> Finding | None:
-        """The finding behind the ruling."""
-        return self.findings[0] if self.findings else None
+        """The finding behind the ruling; None where no rule explains it."""
+        return next((found for found in self.findings if found.phase.value == self.ruling.value), None)
 
     @property
     def advice(self) -> Advice | None:
         """What helps against the top finding, and what does not."""
-        return ADVICE[self.top.cause] if self.top is not None else None
+        return advise(self.top.cause, self.picture.workload) if self.top is not None else None
 
 
 def judge(picture: Picture, slo: Slo) -> Verdict:
@@ -50,9 +52,16 @@ def judge(picture: Picture, slo: Slo) -> Verdict:
     start_lost_s = picture.start.lost_s if picture.start is not None and starts_late(picture) else 0.0
     stream_lost_s = picture.stream.lost_s if picture.stream is not None and streams_slowly(picture) else 0.0
     if start_lost_s == stream_lost_s == 0.0:
-        return Verdict(Ruling.HEALTHY, slo, picture, ())
+        return Verdict(Ruling.FAILING if _fails(picture) else Ruling.HEALTHY, slo, picture, ())
     heavier = Phase.START if start_lost_s >= stream_lost_s else Phase.STREAM
     findings = sorted(find(picture, slo), key=lambda finding: (finding.phase is not heavier, -finding.lost_s))
     lighter = Phase.STREAM if heavier is Phase.START else Phase.START
     both = min(start_lost_s, stream_lost_s) > 0
     return Verdict(Ruling(heavier.value), slo, picture, tuple(findings), lighter if both else None)
+
+
+def _fails(picture: Picture) -> bool:
+    """Whether so many requests went unserved that being fast for the others means little."""
+    unserved = {Outcome.FAILED, Outcome.TIMED_OUT, Outcome.REJECTED}
+    failed = sum(count for outcome, count in picture.outcomes if outcome in unserved)
+    return failed >= AFFECTED_SHARE * picture.workload.requests

@@ -40,14 +40,17 @@ def _workload(shape: WorkloadShape) -> dict[str, Any]:
 def _start(start: StartPicture) -> dict[str, Any]:
     return {
         "requests": start.requests,
+        "unanswered": start.unanswered,
+        "timed": start.timed,
+        "step_timed": start.step_timed,
         "ttft_p50_ms": _ms(start.ttft_p50_s),
         "ttft_p90_ms": _ms(start.ttft_p90_s),
-        "ttft_mean_ms": _ms(start.ttft_mean_s),
         "late": start.late,
         "lost_s": round(start.lost_s, 3),
         "parts": [
             {"part": entry.part, "source": entry.source, "ms": _ms(entry.seconds)} for entry in start.parts
         ],
+        "parts_mean_ms": _ms(start.parts_mean_s),
         "residual_ms": _ms(start.residual_s),
         "residual_share_p50": start.residual_share_p50,
         "residual_abs_p50_ms": _ms(start.residual_abs_p50_s),
@@ -57,6 +60,7 @@ def _start(start: StartPicture) -> dict[str, Any]:
 def _stream(stream: StreamPicture) -> dict[str, Any]:
     return {
         "streams": stream.streams,
+        "step_timed": stream.step_timed,
         "tpot_p50_ms": _ms(stream.tpot_p50_s),
         "tpot_p90_ms": _ms(stream.tpot_p90_s),
         "gap_p50_ms": _ms(stream.gap_p50_s),

@@ -17,12 +17,13 @@ NO_REPORT = EngineReport()
 class Answer:
     """Notes on one attempt's answer. Times are those of the monotonic clock."""
 
-    __slots__ = ("content_times_s", "engine_request_id", "finish_reason", "report")
+    __slots__ = ("content_times_s", "engine_request_id", "finish_reason", "finished_s", "report")
 
     def __init__(self) -> None:
         self.content_times_s: list[float] = []
         self.engine_request_id: str | None = None
         self.finish_reason: str | None = None
+        self.finished_s: float | None = None
         self.report = NO_REPORT
 
 

@@ -76,6 +76,7 @@ class Parsed:
     max_output_tokens: int | None
     hide_usage: bool
     upstream_body: bytes
+    choices: int = 1
 
 
 def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
@@ -95,7 +96,7 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream must be true or false", "stream")
     hide_usage, upstream_body = _ask_for_usage(fields, body) if stream else (False, body)
-    return Parsed(model, bool(stream), _output_limit(fields), hide_usage, upstream_body)
+    return Parsed(model, bool(stream), _output_limit(fields), hide_usage, upstream_body, _choices(fields))
 
 
 def prompt_bytes(endpoint: Endpoint, body: bytes) -> bytes:
@@ -131,6 +132,15 @@ def _output_limit(fields: dict[str, Any]) -> int | None:
         if isinstance(limit, int) and limit > 0:
             return limit
     return None
+
+
+def _choices(fields: dict[str, Any]) -> int:
+    """How many answers are asked for: `n` for each prompt."""
+    n, prompts = fields.get("n"), fields.get("prompt")
+    each = n if isinstance(n, int) and n > 1 else 1
+    if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int):
+        return each * len(prompts)
+    return each
 
 
 def _refused_field(name: str) -> RequestRefused:

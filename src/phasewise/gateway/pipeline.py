@@ -100,4 +100,5 @@ def _request(
         priority=caller.priority,
         slo_class=caller.slo_class,
         prefix_marks=marks,
+        choices=parsed.choices,
     )

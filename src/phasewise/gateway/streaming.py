@@ -82,7 +82,7 @@ class StreamRelay:
             if chunk.has_content:
                 self._note_content(event, at_s)
             if chunk.finish_reason or chunk.usage or chunk.error or chunk.done:
-                self._note_telling(chunk)
+                self._note_telling(chunk, at_s)
                 if self._hide_usage and _is_usage_chunk(event, chunk):
                     complete = _without_event(complete, event)
             elif chunk.has_content and self._lessons_left:
@@ -110,13 +110,13 @@ class StreamRelay:
             self._prefix = event[: opens.end()]
             self._suffix = event[rest.end() - 1 :] + b"\n\n"
 
-    def _note_telling(self, chunk: Chunk) -> None:
+    def _note_telling(self, chunk: Chunk, at_s: float) -> None:
         if chunk.error:
             self.engine_error = chunk.error
             if not self.answer.content_times_s:
                 raise UpstreamError(FailureKind.SERVER_ERROR, "the engine reported an error in its stream")
         if chunk.finish_reason:
-            self.answer.finish_reason = chunk.finish_reason
+            self.answer.finish_reason, self.answer.finished_s = chunk.finish_reason, at_s
         if chunk.usage is not None:
             self.answer.report = read_report(chunk.usage, chunk.metrics)
         if chunk.done:

@@ -90,6 +90,9 @@ class TimelineBuilder:
             slo_class=request.slo_class,
             reason=reason,
             prefix_marks=request.prefix_marks,
+            prompt_bytes=request.prompt_bytes,
+            finished_s=None if answer.finished_s is None else answer.finished_s - origin_s,
+            choices=request.choices,
         )
 
     def _spans(self, ended_s: float) -> tuple[Span, ...]:

@@ -28,21 +28,27 @@ def ttft_s(timeline: Timeline) -> float | None:
 
 
 def e2e_s(timeline: Timeline) -> float | None:
-    """Intended arrival to the last chunk with content, for requests that were answered in full."""
+    """Intended arrival to the end of the answer, for requests that were answered in full.
+
+    The end is the chunk that announces it, which carries the last token though perhaps no text; where none
+    did, the last chunk with content.
+    """
     if timeline.outcome is not Outcome.SUCCEEDED:
         return None
+    if timeline.finished_s is not None:
+        return timeline.finished_s
     return timeline.content_times_s[-1] if timeline.content_times_s else timeline.ended_s
 
 
 def tpot_s(timeline: Timeline) -> float | None:
-    """Mean time per output token after the first; undefined for one token or a reply that was not streamed.
+    """Mean time per output token after the first; undefined for one token, several choices or a plain reply.
 
     With n output tokens, E2E = TTFT + (n - 1) x TPOT.
     """
     first, end, tokens = ttft_s(timeline), e2e_s(timeline), timeline.output_tokens
-    if first is None or end is None or tokens is None or tokens < 2 or len(timeline.content_times_s) < 2:
+    if first is None or end is None or tokens is None or tokens < 2 or timeline.choices != 1:
         return None
-    return (end - first) / (tokens - 1)
+    return (end - first) / (tokens - 1) if len(timeline.content_times_s) > 1 else None
 
 
 def chunk_gaps_s(timeline: Timeline) -> tuple[float, ...]:

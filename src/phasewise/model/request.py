@@ -32,6 +32,7 @@ class GenerationRequest:
     slo_class: str = "default"
     lora: str | None = None
     prefix_marks: tuple[str, ...] = ()
+    choices: int = 1
 
     @property
     def estimated_prompt_tokens(self) -> int:

@@ -96,6 +96,8 @@ class Timeline:
     The start is the *intended* arrival: when the load generator meant to send, or when the gateway had read
     the request's head. `content_times_s` holds one offset per chunk that carried content; tokens are counted
     apart, because chunks are not tokens. `prefix_marks` tell equal beginnings of prompts (prefix_marks.py).
+    `finished_s` is the chunk that announced the end, which may carry no text; with several `choices` the
+    streams of all of them are interleaved.
     """
 
     request_id: str
@@ -114,6 +116,9 @@ class Timeline:
     slo_class: str = "default"
     reason: str | None = None
     prefix_marks: tuple[str, ...] = ()
+    prompt_bytes: int | None = None
+    finished_s: float | None = None
+    choices: int = 1
     version: int = field(default=TIMELINE_VERSION)
 
     @property

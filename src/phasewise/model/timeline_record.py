@@ -31,8 +31,9 @@ _OPTIONAL = {
     "out": "output_tokens",
     "finish": "finish_reason",
     "why": "reason",
+    "bytes": "prompt_bytes",
 }
-_DEFAULTED = {"tenant": "default", "slo_class": "default"}
+_DEFAULTED = {"tenant": "default", "slo_class": "default", "choices": 1}
 
 Record = dict[str, Any]
 
@@ -63,6 +64,8 @@ def to_record(timeline: Timeline) -> Record:
     for key, name in _OPTIONAL.items():
         if (value := getattr(timeline, name)) is not None:
             record[key] = value
+    if timeline.finished_s is not None:
+        record["finished"] = _units(timeline.finished_s)
     if timeline.prefix_marks:
         record["marks"] = timeline.prefix_marks
     for name, default in _DEFAULTED.items():
@@ -88,6 +91,7 @@ def from_record(record: Record) -> Timeline:
         spans=tuple(_span(item) for item in record["spans"]),
         content_times_s=tuple(units * UNIT_S for units in accumulate(record["content"])),
         prefix_marks=tuple(record.get("marks", ())),
+        finished_s=record["finished"] * UNIT_S if "finished" in record else None,
         **{name: record[key] for key, name in _OPTIONAL.items() if key in record},
         **{name: record[name] for name in _DEFAULTED if name in record},
     )

@@ -5,7 +5,7 @@ Gathering it is watch.py's and probe.py's; the rules stand in diagnosis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phasewise.adapters.vllm_metrics import Histogram, MetricsDelta
@@ -17,6 +17,8 @@ from phasewise.diagnosis.counter_picture import (
     with_counters,
 )
 from phasewise.diagnosis.picture import (
+    NOTICED_STALL_TOKENS,
+    Logs,
     Picture,
     log_of,
     outcome_counts,
@@ -24,19 +26,21 @@ from phasewise.diagnosis.picture import (
     stream_picture,
     workload_shape,
 )
-from phasewise.diagnosis.step_log import StepLog
+from phasewise.model.latency import ttft_breakdown
 from phasewise.model.slo import Slo
-from phasewise.model.timeline import Timeline
+from phasewise.model.steps import EngineStep
+from phasewise.model.timeline import Part, Timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What was gathered in a window. `seen_by` says whose timelines these are."""
 
+    began_unix_s: float
     window_s: float
     seen_by: str
     timelines: tuple[Timeline, ...]
-    logs: Mapping[str, StepLog]
+    logs: Logs
     metrics: tuple[MetricsDelta, ...]
     not_known: tuple[str, ...]
 
@@ -52,9 +56,9 @@ def picture_of(evidence: Evidence, slo: Slo) -> Picture:
         seen_by=evidence.seen_by,
         start=start_picture(timelines, slo),
         stream=stream_picture(timelines, slo, evidence.logs),
-        workload=workload_shape(timelines, evidence.logs, evidence.window_s),
+        workload=workload_shape(timelines, _steps_of_window(evidence), evidence.window_s),
         outcomes=outcome_counts(timelines),
-        not_known=evidence.not_known,
+        not_known=evidence.not_known + _untimed(timelines),
     )
     return with_counters(picture, counters)
 
@@ -67,6 +71,26 @@ def explained(evidence: Evidence) -> tuple[Timeline, ...]:
     )
 
 
+def _steps_of_window(evidence: Evidence) -> list[EngineStep]:
+    """Logs reach back before the window, for requests that began there; the workload is the window's."""
+    return [
+        timed.step
+        for ranks in evidence.logs.values()
+        for log in ranks
+        for timed in log.steps
+        if timed.step.ended_unix_s >= evidence.began_unix_s
+    ]
+
+
+def _untimed(timelines: Sequence[Timeline]) -> tuple[str, ...]:
+    """Requests whose engine did not tell its phases, where others' did."""
+    answered = [found for found in map(ttft_breakdown, timelines) if found is not None]
+    silent = sum(found.seconds(Part.PREFILL) is None for found in answered)
+    if not 0 < silent < len(answered):
+        return ()
+    return (f"queue and prefill of {silent} of {len(answered)} requests: their engine did not tell",)
+
+
 def engine_counters(deltas: Sequence[MetricsDelta], window_s: float, slo: Slo) -> EngineCounters:
     """The engines' counters over the window, summed over engines."""
     return EngineCounters(
@@ -74,7 +98,7 @@ def engine_counters(deltas: Sequence[MetricsDelta], window_s: float, slo: Slo) -
         ttft=_spread(deltas, "time_to_first_token_seconds", slo.ttft_s),
         queue=_spread(deltas, "request_queue_time_seconds"),
         prefill=_spread(deltas, "request_prefill_time_seconds"),
-        itl=_spread(deltas, "inter_token_latency_seconds"),
+        itl=_spread(deltas, "inter_token_latency_seconds", NOTICED_STALL_TOKENS * slo.tpot_s),
         tpot=_spread(deltas, "request_time_per_output_token_seconds", slo.tpot_s),
         prompt_tokens=_spread(deltas, "request_prompt_tokens"),
         output_tokens=_spread(deltas, "request_generation_tokens"),
@@ -103,7 +127,7 @@ def _spread(deltas: Sequence[MetricsDelta], name: str, bound: float | None = Non
         estimate.value if (estimate := seen.quantile(share)) else seen.mean for share in (0.5, 0.9, 0.99)
     )
     over = 0.0 if bound is None else share_over(seen, bound)
-    return Spread(round(seen.count), seen.mean, p50, p90, p99, over)
+    return Spread(round(seen.count), seen.mean, p50, p90, p99, over, bound)
 
 
 def share_over(seen: Histogram, bound: float) -> float:

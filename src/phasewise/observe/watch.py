@@ -14,7 +14,8 @@ from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.step_feed import StepFeed
 from phasewise.adapters.vllm_metrics import MetricsDelta, MetricsSnapshot, delta, fetch_metrics
 from phasewise.diagnosis.engine_view import timelines_from_steps
-from phasewise.diagnosis.step_log import StepLog
+from phasewise.diagnosis.picture import Logs
+from phasewise.diagnosis.step_log import StepLog, logs_by_rank
 from phasewise.errors import PhasewiseError, UpstreamError
 from phasewise.model.steps import EngineStep
 from phasewise.model.timeline import Part, Timeline
@@ -94,9 +95,10 @@ class Watch:
     async def end(self, probed: tuple[Timeline, ...] = ()) -> Evidence:
         """Gather what happened since `begin`; `probed` are requests that we sent ourselves."""
         deltas = [found for engine in self._engines if (found := await engine.end()) is not None]
-        logs = {engine.engine.name: self._log(engine) for engine in self._engines if engine.steps}
+        logs = {engine.engine.name: self._logs(engine) for engine in self._engines if engine.steps}
         timelines, seen_by = await self._timelines(probed, logs)
         return Evidence(
+            began_unix_s=self._began_unix_s,
             window_s=time.time() - self._began_unix_s,
             seen_by=seen_by,
             timelines=timelines,
@@ -114,19 +116,20 @@ class Watch:
         if self._gateway is not None:
             self._gateway.close()
 
-    def _log(self, engine: _EngineWatch) -> StepLog:
+    def _logs(self, engine: _EngineWatch) -> tuple[StepLog, ...]:
         horizon_s = self._began_unix_s - LOOK_BACK_S
-        return StepLog([step for step in engine.steps if step.ended_unix_s >= horizon_s])
+        return logs_by_rank([step for step in engine.steps if step.ended_unix_s >= horizon_s])
 
-    async def _timelines(
-        self, probed: tuple[Timeline, ...], logs: dict[str, StepLog]
-    ) -> tuple[tuple[Timeline, ...], str]:
+    async def _timelines(self, probed: tuple[Timeline, ...], logs: Logs) -> tuple[tuple[Timeline, ...], str]:
         if self._gateway is not None:
             return await self._gateway_timelines(self._gateway), "the gateway"
         if probed:
             return probed, "our own probe"
         seen = tuple(
-            timeline for name, log in logs.items() for timeline in timelines_from_steps(log, name, "")
+            timeline
+            for name, ranks in logs.items()
+            for log in ranks
+            for timeline in timelines_from_steps(log, name, "")
         )
         return self._ended_in_window(seen), "the engine's step record" if seen else "engine counters"
 
@@ -144,7 +147,7 @@ class Watch:
     def _not_known(
         self,
         timelines: tuple[Timeline, ...],
-        logs: dict[str, StepLog],
+        logs: Logs,
         deltas: list[MetricsDelta],
         *,
         marked: bool,
@@ -158,7 +161,9 @@ class Watch:
                 "which steps stalled a stream and whose tokens filled a prefill: no step recorder answers "
                 "(`phasewise engine install --plugin-only` adds it)"
             )
-        elif not all(engine.details for engine in self._engines if engine.steps):
+        if dropped := sum(engine.dropped for engine in self._engines):
+            notes.append(f"what happened in {dropped} steps that the recorder had overwritten before we came")
+        if logs and not all(engine.details for engine in self._engines if engine.steps):
             notes.append("tokens per step: start the engine with --enable-logging-iteration-details")
         if timelines and not any(_has_engine_times(timeline) for timeline in timelines):
             notes.append(
@@ -167,6 +172,8 @@ class Watch:
             )
         if not marked:
             notes.append("whether prompts share their beginnings: only the gateway and a probe can tell")
+        if logs and self._gateway is None and not marked:
+            notes.append("requests that were cancelled: an engine keeps no record of them")
         if self._target.kind is TargetKind.ENGINE:
             notes.append("what happens before the engine: send the traffic through `phasewise gateway`")
         under_way = sum(found.after.gauge("num_requests_running") or 0 for found in deltas)
