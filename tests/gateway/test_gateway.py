@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import orjson
 import pytest
@@ -12,9 +13,11 @@ from phasewise.adapters.http_client import Timeouts
 from phasewise.config import ApiKey
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.gateway import routes
 from phasewise.gateway.asgi import BODY_LIMIT_BYTES
 from phasewise.gateway.auth import key_sha256
 from phasewise.state.cluster_view import Health
+from tests.builders import make_timeline
 from tests.gateway.harness import (
     ADMIN,
     chat_body,
@@ -131,14 +134,61 @@ async def test_a_plain_reply_leaves_a_timeline_with_engine_spans_and_no_ttft(gat
     assert timeline["out"] == 8
 
 
+async def requests_page(gateway, query):
+    """The ids on a page of timelines, and its headers."""
+    reply = await gateway.fetch("GET", f"/phasewise/v1/requests?{query}", headers=ADMIN)
+    assert reply.status == 200
+    return [orjson.loads(line)["id"] for line in reply.body.splitlines()], dict(reply.headers)
+
+
 async def test_recent_timelines_come_as_lines(gateway):
     ids = [request_id_of(await gateway.chat()) for _ in range(3)]
-    reply = await gateway.fetch("GET", "/phasewise/v1/requests?limit=2", headers=ADMIN)
-    assert [orjson.loads(line)["id"] for line in reply.body.splitlines()] == ids[1:]
+    assert (await requests_page(gateway, "limit=2"))[0] == ids[1:]
     late = await gateway.fetch("GET", "/phasewise/v1/requests?since_unix_s=99999999999", headers=ADMIN)
     assert late.body == b""
-    wrong = await gateway.fetch("GET", "/phasewise/v1/requests?limit=many", headers=ADMIN)
-    assert (wrong.status, orjson.loads(wrong.body)["error"]["param"]) == (400, "limit")
+    for name, value in (("limit", "many"), ("after", "-1"), ("after", "x"), ("since_unix_s", "nan")):
+        wrong = await gateway.fetch("GET", f"/phasewise/v1/requests?{name}={value}", headers=ADMIN)
+        assert (wrong.status, orjson.loads(wrong.body)["error"]["param"]) == (400, name)
+
+
+async def test_a_reader_pages_through_timelines_and_goes_on_where_it_stopped(gateway):
+    ids = [request_id_of(await gateway.chat()) for _ in range(5)]
+    first, headers = await requests_page(gateway, "limit=3&after=0")
+    assert (first, headers[b"x-phasewise-more"]) == (ids[:3], b"1")
+    second, headers = await requests_page(gateway, f"limit=3&after={headers[b'x-phasewise-next'].decode()}")
+    assert (second, b"x-phasewise-more" in headers) == (ids[3:], False)
+    later = request_id_of(await gateway.chat())
+    third, _ = await requests_page(gateway, f"after={headers[b'x-phasewise-next'].decode()}")
+    assert third == [later]
+
+
+async def test_a_reader_can_begin_now_and_learns_the_gateways_clock(gateway):
+    before = request_id_of(await gateway.chat())
+    none, headers = await requests_page(gateway, "limit=0")
+    assert none == []
+    assert float(headers[b"x-phasewise-now"]) == pytest.approx(time.time(), abs=5.0)
+    later = request_id_of(await gateway.chat())
+    page, _ = await requests_page(gateway, f"after={headers[b'x-phasewise-next'].decode()}")
+    assert page == [later]
+    since = float(headers[b"x-phasewise-now"])
+    assert (await requests_page(gateway, f"since_unix_s={since}"))[0] == [later]
+    assert (await requests_page(gateway, "since_unix_s=0"))[0] == [before, later]
+
+
+async def test_a_long_list_is_cut_to_a_page_and_sent_in_pieces(gateway, monkeypatch):
+    store = gateway.app.gateway.timelines
+    for number in range(2_100):
+        store.record(make_timeline((0.1,) * 200, request_id=f"r{number}"))
+    sizes = []
+    pieces = routes._pieces
+    monkeypatch.setattr(
+        routes, "_pieces", lambda lines: [sizes.append(len(it)) or it for it in pieces(lines)]
+    )
+    page, headers = await requests_page(gateway, "limit=100000&after=0")
+    assert page == [f"r{number}" for number in range(2_000)]
+    assert headers[b"x-phasewise-more"] == b"1"
+    assert len(sizes) > 10
+    assert max(sizes) < 2 * routes.PIECE_BYTES
 
 
 # --- failures --------------------------------------------------------------------------------------------

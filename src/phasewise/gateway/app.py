@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
@@ -72,7 +73,8 @@ def build_app(
     world = World(cluster, ledger, RetryBudget(), _policy(file.gateway.policy))
     clients = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
     doorkeeper = Doorkeeper(file.gateway.api_keys, file.gateway.admin_key_sha256)
-    timelines = TimelineStore(file.gateway.keep_timelines)
+    # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
+    timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
     metrics = PrometheusMetrics(cluster, ledger)
     pipeline = Pipeline(world, FlowDriver(clients), doorkeeper, (timelines, metrics), metrics.count_refusal)
     gateway = Gateway(pipeline, doorkeeper, cluster, ledger, timelines, metrics)

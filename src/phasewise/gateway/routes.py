@@ -5,7 +5,9 @@ Generating is the pipeline's; here stand the small answers that need nothing but
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
@@ -18,7 +20,7 @@ from phasewise.gateway.asgi import Client, Headers, Scope, header
 from phasewise.gateway.auth import Doorkeeper
 from phasewise.gateway.http_errors import JSON, send_refusal
 from phasewise.gateway.pipeline import Pipeline
-from phasewise.gateway.timeline_store import TimelineStore
+from phasewise.gateway.timeline_store import Page, TimelineStore
 from phasewise.model.latency import TtftBreakdown, ttft_breakdown
 from phasewise.model.request import Endpoint
 from phasewise.model.timeline_record import from_record
@@ -27,6 +29,9 @@ from phasewise.state.load_ledger import LoadLedger
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
 DEFAULT_LIMIT = 100
+MOST_LINES = 2_000
+"""A longer page would hold the event loop, and every stream with it, for milliseconds."""
+PIECE_BYTES = 64 * 1024
 
 Handler = Callable[[Scope, Client], Awaitable[None]]
 
@@ -125,11 +130,21 @@ class Router:
 
     async def _requests(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        limit = int(_number(query, "limit", DEFAULT_LIMIT))
-        since_unix_s = _number(query, "since_unix_s", 0.0)
-        lines = self._gateway.timelines.recent(limit, since_unix_s)
-        await client.respond(200, NDJSON, b"".join(line + b"\n" for line in lines))
+        page = _page_asked(self._gateway.timelines, parse_qs(scope["query_string"].decode("latin-1")))
+        headers = [
+            *NDJSON,
+            (b"content-length", b"%d" % sum(len(line) + 1 for line in page.lines)),
+            (b"x-phasewise-now", b"%.6f" % time.time()),
+            (b"x-phasewise-next", b"%d" % page.next_after),
+        ]
+        if page.more:
+            headers.append((b"x-phasewise-more", b"1"))
+        await client.start(200, headers)
+        for piece in _pieces(page.lines):
+            await client.send({"type": "http.response.body", "body": piece, "more_body": True})
+            # A client that reads fast never makes us wait, but the streams beside it have to get their turn.
+            await asyncio.sleep(0)
+        await client.finish()
 
     async def _request(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
@@ -138,7 +153,8 @@ class Router:
             raise RequestRefused(
                 RefusalKind.NOT_FOUND,
                 "no timeline of this request is kept",
-                hint="it is kept once the request has ended, until gateway.keep_timelines newer ones came",
+                hint="it is kept once the request has ended, until newer ones need its room "
+                "(gateway.keep_timelines)",
             )
         record = orjson.loads(line)
         breakdown = ttft_breakdown(from_record(record))
@@ -183,6 +199,38 @@ def _breakdown_ms(breakdown: TtftBreakdown) -> dict[str, Any]:
         ],
         "residual_ms": round(breakdown.residual_s * 1e3, 3),
     }
+
+
+def _page_asked(timelines: TimelineStore, query: dict[str, list[str]]) -> Page:
+    limit = min(int(_number(query, "limit", DEFAULT_LIMIT)), MOST_LINES)
+    if "after" not in query and "since_unix_s" not in query:
+        return timelines.newest(limit)
+    return timelines.page(limit, _after(query), _number(query, "since_unix_s", 0.0))
+
+
+def _pieces(lines: list[bytes]) -> Iterator[bytes]:
+    piece: list[bytes] = []
+    size = 0
+    for line in lines:
+        piece += (line, b"\n")
+        size += len(line) + 1
+        if size >= PIECE_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)
+
+
+def _after(query: dict[str, list[str]]) -> int:
+    text = query.get("after", ["0"])[-1]
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise RequestRefused(
+            RefusalKind.BAD_REQUEST,
+            "after is not a number from x-phasewise-next",
+            param="after",
+            hint="leave it out, or begin with 0",
+        )
+    return int(text)
 
 
 def _number(query: dict[str, list[str]], name: str, default: float) -> float:
