@@ -43,7 +43,8 @@ SLO = "ttft=1s,tpot=100ms"
 HEALTHY = "healthy"
 SETTLE_S = 6.0
 GATEWAY_PORT, ENGINE_PORT, PROXY_PORT = 18080, 18100, 18200
-DELAYS_MS = (0, 20, 50, 100)
+DELAYS_MS = (0, 0, 20, 50, 100)
+"""The first arm is what the others are compared with; the second one, delayed no more, shows the noise."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def main() -> None:
                 for case in cases:
                     runs.append(judge(case, number, options.quick))
             if not levers:
-                delays = asyncio.run(plant_delays(3 if options.quick else 15))
+                delays = asyncio.run(plant_delays(3 if options.quick else 25))
     record = summary(runs, delays)
     if not options.json:
         print(json.dumps({key: value for key, value in record.items() if key != "detail"}, indent=2))
@@ -179,17 +180,18 @@ async def plant_delays(rounds: int) -> list[dict[str, float]]:
     """Send the same traffic through proxies that hold requests back, interleaved; who shows the delay?"""
     engine = f"http://127.0.0.1:{ENGINE_PORT}"
     feed = StepFeed(f"http://127.0.0.1:{ENGINE_PORT + 10_000}")
-    seen: dict[int, list[TtftBreakdown]] = {delay: [] for delay in DELAYS_MS}
+    arms: list[list[TtftBreakdown]] = [[] for _ in DELAYS_MS]
     async with contextlib.AsyncExitStack() as stack:
         for index, delay in enumerate(DELAYS_MS):
             await stack.enter_async_context(slow_proxy(PROXY_PORT + index, ENGINE_PORT, delay / 1000))
         for number in range(rounds + 1):
-            for index, delay in enumerate(DELAYS_MS):
+            for turn in range(len(arms)):
+                index = (number + turn) % len(arms)  # no arm is always the first of a round
                 found = await one_request(f"http://127.0.0.1:{PROXY_PORT + index}", engine, feed, number)
                 if number:  # the first round warms connections up
-                    seen[delay].append(found)
+                    arms[index].append(found)
     feed.close()
-    return [delay_record(delay, seen) for delay in DELAYS_MS[1:]]
+    return [delay_record(delay, arm, arms[0]) for delay, arm in list(zip(DELAYS_MS, arms, strict=True))[1:]]
 
 
 async def one_request(proxy: str, engine: str, feed: StepFeed, seed: int) -> TtftBreakdown:
@@ -233,26 +235,20 @@ async def slow_proxy(port: int, engine_port: int, delay_s: float) -> AsyncIterat
         await server.wait_closed()
 
 
-def delay_record(delay_ms: int, seen: dict[int, list[TtftBreakdown]]) -> dict[str, float]:
-    """What grew against the undelayed proxy, at the median: the residual, and all other parts together."""
-
-    def grew(value: str) -> float:
-        now, before = (
-            median(
-                getattr(found, value) if value == "residual_s" else found.ttft_s - found.residual_s
-                for found in arm
-            )
-            for arm in (seen[delay_ms], seen[0])
-        )
-        return round((now - before) * 1000, 1)
-
+def delay_record(delay_ms: int, arm: list[TtftBreakdown], undelayed: list[TtftBreakdown]) -> dict[str, float]:
+    """What grew against the undelayed arm, round by round, at the median: the residual and the other parts."""
+    pairs = list(zip(arm, undelayed, strict=True))
+    residual_s = median(mine.residual_s - theirs.residual_s for mine, theirs in pairs)
+    elsewhere_s = median(
+        (mine.ttft_s - mine.residual_s) - (theirs.ttft_s - theirs.residual_s) for mine, theirs in pairs
+    )
     record = {
         "planted_ms": float(delay_ms),
-        "residual_ms": grew("residual_s"),
-        "elsewhere_ms": grew("explained"),
+        "residual_ms": round(residual_s * 1000, 1),
+        "elsewhere_ms": round(elsewhere_s * 1000, 1),
     }
     say(
-        f"a planted delay of {delay_ms} ms: residual +{record['residual_ms']} ms, "
+        f"a planted delay of {delay_ms} ms: residual {record['residual_ms']:+} ms, "
         f"elsewhere {record['elsewhere_ms']:+} ms"
     )
     return record

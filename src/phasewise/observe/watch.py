@@ -15,7 +15,7 @@ from phasewise.adapters.step_feed import StepFeed
 from phasewise.adapters.vllm_metrics import MetricsDelta, MetricsSnapshot, delta, fetch_metrics
 from phasewise.diagnosis.engine_view import timelines_from_steps
 from phasewise.diagnosis.picture import Logs
-from phasewise.diagnosis.step_log import StepLog, logs_by_rank
+from phasewise.diagnosis.step_log import logs_by_rank
 from phasewise.errors import PhasewiseError, UpstreamError
 from phasewise.model.steps import EngineStep
 from phasewise.model.timeline import Part, Timeline
@@ -95,7 +95,7 @@ class Watch:
     async def end(self, probed: tuple[Timeline, ...] = ()) -> Evidence:
         """Gather what happened since `begin`; `probed` are requests that we sent ourselves."""
         deltas = [found for engine in self._engines if (found := await engine.end()) is not None]
-        logs = {engine.engine.name: self._logs(engine) for engine in self._engines if engine.steps}
+        logs = {engine.engine.name: logs_by_rank(engine.steps) for engine in self._engines if engine.steps}
         timelines, seen_by = await self._timelines(probed, logs)
         return Evidence(
             began_unix_s=self._began_unix_s,
@@ -115,10 +115,6 @@ class Watch:
             engine.close()
         if self._gateway is not None:
             self._gateway.close()
-
-    def _logs(self, engine: _EngineWatch) -> tuple[StepLog, ...]:
-        horizon_s = self._began_unix_s - LOOK_BACK_S
-        return logs_by_rank([step for step in engine.steps if step.ended_unix_s >= horizon_s])
 
     async def _timelines(self, probed: tuple[Timeline, ...], logs: Logs) -> tuple[tuple[Timeline, ...], str]:
         if self._gateway is not None:
@@ -186,7 +182,9 @@ class Watch:
 
 
 def _watch_engine(engine: WatchedEngine) -> _EngineWatch:
-    feed = StepFeed(engine.steps_url) if engine.steps_url is not None else None
+    feed = None
+    if engine.steps_url is not None:
+        feed = StepFeed(engine.steps_url, since_unix_s=time.time() - LOOK_BACK_S)
     return _EngineWatch(engine, HttpClient(engine.url, QUICK), feed)
 
 
