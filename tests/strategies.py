@@ -53,5 +53,6 @@ timelines = st.builds(
     prompt_bytes=counts,
     finished_s=st.none() | seconds,
     choices=st.integers(min_value=1, max_value=4),
+    client_request_id=st.none() | st.text(max_size=10),
     prefix_marks=st.lists(st.text("0123456789abcdef", min_size=10, max_size=10), max_size=4).map(tuple),
 )

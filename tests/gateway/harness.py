@@ -58,6 +58,16 @@ class RunningGateway:
 
         return await eventually(kept)
 
+    async def timeline_of_client(self, client_request_id):
+        """The same, of the request that its client called so: for clients that never see an answer."""
+
+        async def request_id():
+            reply = await self.fetch("GET", "/phasewise/v1/requests", headers=ADMIN)
+            records = map(orjson.loads, reply.body.splitlines())
+            return next((it["id"] for it in records if it.get("client_id") == client_request_id), None)
+
+        return await self.timeline(await eventually(request_id))
+
     @property
     def under_way(self):
         return self.app.gateway.ledger.total_requests

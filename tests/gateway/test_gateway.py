@@ -87,12 +87,32 @@ async def test_completions_are_served_too(gateway):
     assert timeline["out"] == 4
 
 
-async def test_the_clients_request_id_is_kept_if_it_is_sane(gateway):
-    kept = await gateway.chat(headers=[(b"x-request-id", b"my-id_7")])
-    assert request_id_of(kept) == "my-id_7"
-    assert orjson.loads(kept.body)["id"] == "chatcmpl-my-id_7"
-    replaced = await gateway.chat(headers=[(b"x-request-id", b"my id; drop")])
-    assert len(request_id_of(replaced)) == 32
+async def test_requests_that_share_a_clients_id_are_told_apart(gateway):
+    named = [(b"x-request-id", b"my-id_7")]
+    replies = await asyncio.gather(*(gateway.chat(f"story {n}", headers=named) for n in range(3)))
+    ids = [request_id_of(reply) for reply in replies]
+    assert len({*ids, "my-id_7"}) == 4
+    for reply, request_id in zip(replies, ids, strict=True):
+        assert orjson.loads(reply.body)["id"] == f"chatcmpl-{request_id}"
+        assert dict(reply.headers)[b"x-client-request-id"] == b"my-id_7"
+        timeline = await gateway.timeline(request_id)
+        assert (timeline["id"], timeline["client_id"]) == (request_id, "my-id_7")
+        assert timeline["attempts"][0]["engine_id"] == f"chatcmpl-{request_id}"
+    assert (await gateway.fetch("GET", "/phasewise/v1/requests/my-id_7", headers=ADMIN)).status == 404
+
+
+@pytest.mark.parametrize("headers", [[], [(b"x-request-id", b"my id; drop")]])
+async def test_without_a_sane_id_of_the_clients_none_is_sent_back_or_kept(gateway, headers):
+    reply = await gateway.chat(headers=headers)
+    assert len(request_id_of(reply)) == 32
+    assert b"x-client-request-id" not in dict(reply.headers)
+    assert "client_id" not in await gateway.timeline(request_id_of(reply))
+
+
+async def test_a_refused_request_has_both_ids_in_its_answer(gateway):
+    reply = await gateway.chat(made_up=1, headers=[(b"x-request-id", b"mine")])
+    assert (reply.status, dict(reply.headers)[b"x-client-request-id"]) == (400, b"mine")
+    assert len(request_id_of(reply)) == 32
 
 
 async def test_fifty_streams_at_once_are_all_answered_in_full(pair):
@@ -332,7 +352,7 @@ async def test_a_client_that_leaves_frees_the_engine_and_is_recorded(slow_engine
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await eventually(lambda: slow_engine.engine.running == 0, timeout_s=2.0)
-        timeline = await gateway.timeline("leaver")
+        timeline = await gateway.timeline_of_client("leaver")
         assert (timeline["outcome"], timeline["why"]) == ("cancelled", "client_left")
         assert timeline["attempts"][0]["outcome"] == "cancelled"
         assert bool(timeline["content"]) is stream
@@ -353,7 +373,7 @@ async def test_a_client_that_leaves_before_the_first_token_is_not_retried(pair):
         await eventually(lambda: gateway.under_way == 1)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
-        timeline = await gateway.timeline("leaver")
+        timeline = await gateway.timeline_of_client("leaver")
         assert timeline["outcome"] == "cancelled"
         assert len(timeline["attempts"]) == 1
 
@@ -545,6 +565,6 @@ async def test_a_mistake_of_the_gateways_own_is_recorded_as_such_and_books_nothi
     monkeypatch.setattr(gateway.app.gateway.pipeline._driver, "_exchange", mistaken)
     reply = await gateway.chat(headers=[(b"x-request-id", b"unlucky")])
     assert reply.status == 500
-    timeline = await gateway.timeline("unlucky")
+    timeline = await gateway.timeline_of_client("unlucky")
     assert (timeline["outcome"], timeline["why"]) == ("failed", "gateway_error")
     assert gateway.under_way == 0

@@ -46,8 +46,8 @@ async def test_openais_client_streams_and_the_parts_of_ttft_add_up(gateway, open
     chunks = [chunk async for chunk in stream]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert all(chunk.usage is None for chunk in chunks)
-    timeline = await gateway.timeline("real-stream")
-    assert timeline["attempts"][0]["engine_id"] == "chatcmpl-real-stream"
+    timeline = await gateway.timeline_of_client("real-stream")
+    assert timeline["attempts"][0]["engine_id"] == f"chatcmpl-{timeline['id']}"
     assert (timeline["outcome"], timeline["out"], timeline["finish"]) == ("succeeded", 16, "length")
     assert timeline["in"] > 8
     ttft = timeline["ttft"]
@@ -81,8 +81,8 @@ async def test_openais_client_gets_completions_streamed_with_the_usage_it_asked_
     )  # fmt: skip
     chunks = [chunk async for chunk in stream]
     assert chunks[-1].usage.completion_tokens <= 8
-    timeline = await gateway.timeline("real-completion")
-    assert timeline["attempts"][0]["engine_id"].startswith("cmpl-real-completion")
+    timeline = await gateway.timeline_of_client("real-completion")
+    assert timeline["attempts"][0]["engine_id"].startswith(f"cmpl-{timeline['id']}")
     assert timeline["out"] == chunks[-1].usage.completion_tokens
     assert timeline["ttft"]["total_ms"] > 0
 
@@ -109,7 +109,7 @@ async def test_a_client_that_leaves_frees_the_engine(gateway, openai_client, rea
 
     await eventually(idle, timeout_s=max(gaps_s) + 1.0)
     assert time.monotonic() - left_s < max(gaps_s) + 1.0
-    timeline = await gateway.timeline("real-leaver")
+    timeline = await gateway.timeline_of_client("real-leaver")
     assert (timeline["outcome"], timeline["why"]) == ("cancelled", "client_left")
     assert gateway.under_way == 0
 
@@ -126,7 +126,7 @@ async def test_several_streams_run_side_by_side_and_each_has_its_engine_parts(
 
     assert all(await asyncio.gather(*(one(number) for number in range(6))))
     for number in range(6):
-        timeline = await gateway.timeline(f"real-many-{number}")
+        timeline = await gateway.timeline_of_client(f"real-many-{number}")
         parts = {entry["part"] for entry in timeline["ttft"]["parts"]}
         assert {"engine_queue", "prefill"} <= parts
     metrics = (await gateway.fetch("GET", "/metrics")).body.decode()

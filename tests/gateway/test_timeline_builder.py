@@ -82,6 +82,13 @@ def test_the_answer_of_a_failed_attempt_is_not_that_of_the_next():
     assert builder.build(Outcome.FAILED, 100.3).content_times_s == ()
 
 
+def test_the_clients_own_id_stands_beside_ours():
+    builder = TimelineBuilder(make_request(request_id="ours"), EPOCH_S, "theirs")
+    timeline = builder.build(Outcome.REJECTED, 100.5)
+    assert (timeline.request_id, timeline.client_request_id) == ("ours", "theirs")
+    assert make_builder().build(Outcome.REJECTED, 100.5).client_request_id is None
+
+
 def test_a_rejected_request_waited_in_the_gateway_all_the_time():
     timeline = make_builder().build(Outcome.REJECTED, 100.5, "no_healthy_worker")
     assert timeline.attempts == ()

@@ -107,7 +107,7 @@ def prompt_bytes(endpoint: Endpoint, body: bytes) -> bytes:
 
 
 def request_id_from(value: bytes | None) -> str | None:
-    """A client's request id, if it is one that may be passed on."""
+    """A client's own name for its request, if it is one that may be kept and sent back."""
     return value.decode() if value is not None and REQUEST_ID.fullmatch(value) else None
 
 

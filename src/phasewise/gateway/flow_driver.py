@@ -28,7 +28,7 @@ _NEVER_STARTED = frozenset({RejectReason.NO_WORKER_FOR_MODEL, RejectReason.NO_HE
 
 @dataclass(slots=True)
 class Call:
-    """One request while it is being served."""
+    """One request while it is being served. `reply_headers` stand in every answer to it."""
 
     path: str
     body: bytes
@@ -36,11 +36,7 @@ class Call:
     hide_usage: bool
     client: Client
     timeline: TimelineBuilder
-
-    @property
-    def reply_headers(self) -> Headers:
-        """What every answer to this request carries."""
-        return [(b"x-request-id", self.request_id.encode())]
+    reply_headers: Headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from phasewise.errors import RefusalKind, RequestRefused
-from phasewise.gateway.asgi import Client, ClientLeft, Scope, header
+from phasewise.gateway.asgi import Client, ClientLeft, Headers, Scope, header
 from phasewise.gateway.auth import Caller, Doorkeeper
 from phasewise.gateway.fields import Parsed, parse_body, prompt_bytes, request_id_from
 from phasewise.gateway.flow_driver import Call, Ending, FlowDriver
@@ -47,21 +47,31 @@ class Pipeline:
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
         """Serve one request."""
         started_unix_s, started_s = time.time(), time.monotonic()
-        request_id = request_id_from(header(scope, b"x-request-id")) or secrets.token_hex(16)
+        # Never the client's: two clients may choose the same, and an engine joins what has the same id.
+        request_id = secrets.token_hex(16)
+        client_request_id = request_id_from(header(scope, b"x-request-id"))
+        reply_headers = _reply_headers(request_id, client_request_id)
         try:
             caller = self._doorkeeper.caller(header(scope, b"authorization"))
             body = await client.read_body()
             parsed = parse_body(endpoint, body)
         except RequestRefused as refusal:
             self._count_refusal(refusal.kind)
-            await send_refusal(client, refusal, [(b"x-request-id", request_id.encode())])
+            await send_refusal(client, refusal, reply_headers)
             return
         except ClientLeft:
             return
         marks = prefix_marks(prompt_bytes(endpoint, body), self._marks_key)
         request = _request(request_id, endpoint, parsed, caller, started_s, len(body), marks)
-        timeline = TimelineBuilder(request, started_unix_s)
-        call = Call(endpoint.value, parsed.upstream_body, request_id, parsed.hide_usage, client, timeline)
+        call = Call(
+            path=endpoint.value,
+            body=parsed.upstream_body,
+            request_id=request_id,
+            hide_usage=parsed.hide_usage,
+            client=client,
+            timeline=TimelineBuilder(request, started_unix_s, client_request_id),
+            reply_headers=reply_headers,
+        )
         await self._serve(request, call)
 
     async def _serve(self, request: GenerationRequest, call: Call) -> None:
@@ -77,6 +87,15 @@ class Pipeline:
             timeline = call.timeline.build(ending.outcome, time.monotonic(), ending.reason)
             for sink in self._timelines:
                 sink.record(timeline)
+
+
+def _reply_headers(request_id: str, client_request_id: str | None) -> Headers:
+    if client_request_id is None:
+        return [(b"x-request-id", request_id.encode())]
+    return [
+        (b"x-request-id", request_id.encode()),
+        (b"x-client-request-id", client_request_id.encode()),
+    ]
 
 
 def _request(

@@ -19,15 +19,19 @@ class TimelineBuilder:
         "_answer",
         "_attempt_started_s",
         "_attempts",
+        "_client_request_id",
         "_request",
         "_sent_s",
         "_started_unix_s",
         "_worker",
     )
 
-    def __init__(self, request: GenerationRequest, started_unix_s: float) -> None:
+    def __init__(
+        self, request: GenerationRequest, started_unix_s: float, client_request_id: str | None = None
+    ) -> None:
         self._request = request
         self._started_unix_s = started_unix_s
+        self._client_request_id = client_request_id
         self._attempts: list[Attempt] = []
         self._worker: WorkerRef | None = None
         self._attempt_started_s = 0.0
@@ -90,6 +94,7 @@ class TimelineBuilder:
             slo_class=request.slo_class,
             reason=reason,
             prefix_marks=request.prefix_marks,
+            client_request_id=self._client_request_id,
             prompt_bytes=request.prompt_bytes,
             finished_s=None if answer.finished_s is None else answer.finished_s - origin_s,
             choices=request.choices,

@@ -97,7 +97,8 @@ class Timeline:
     the request's head. `content_times_s` holds one offset per chunk that carried content; tokens are counted
     apart, because chunks are not tokens. `prefix_marks` tell equal beginnings of prompts (prefix_marks.py).
     `finished_s` is the chunk that announced the end, which may carry no text; with several `choices` the
-    streams of all of them are interleaved.
+    streams of all of them are interleaved. `client_request_id` is what the client called its request; nothing
+    makes it unique.
     """
 
     request_id: str
@@ -119,6 +120,7 @@ class Timeline:
     prompt_bytes: int | None = None
     finished_s: float | None = None
     choices: int = 1
+    client_request_id: str | None = None
     version: int = field(default=TIMELINE_VERSION)
 
     @property

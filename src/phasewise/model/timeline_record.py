@@ -32,6 +32,7 @@ _OPTIONAL = {
     "finish": "finish_reason",
     "why": "reason",
     "bytes": "prompt_bytes",
+    "client_id": "client_request_id",
 }
 _DEFAULTED = {"tenant": "default", "slo_class": "default", "choices": 1}
 
