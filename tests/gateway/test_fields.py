@@ -85,6 +85,62 @@ def test_an_escaped_name_does_not_hide_a_field():
     assert refusal(rb'{"model":"m","kv_transfer_par\u0061ms":{}}').param == "kv_transfer_params"
 
 
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "cache_salt", "return_dict"])
+def test_controls_are_refused_inside_the_arguments_of_the_template(name):
+    error = refusal({**CHAT, "chat_template_kwargs": {"enable_thinking": False, name: "s3cret"}})
+    assert error.param == f"chat_template_kwargs.{name}"
+    assert error.param in str(error)
+    assert "s3cret" not in str(error)
+
+
+def test_arguments_that_only_the_template_sees_pass():
+    assert parse({**CHAT, "chat_template_kwargs": {"enable_thinking": False, "custom": 1}}).model == "m"
+
+
+def saying(*parts):
+    words = {"role": "user", "content": "words"}
+    content = [{"type": "text", "text": "see http://h/x.png"}, *parts]
+    return {"model": "m", "messages": [words, {"role": "user", "content": content}]}
+
+
+@pytest.mark.parametrize("name", ["image_url", "audio_url", "video_url", "input_audio"])
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254/s3cret", "file:///etc/s3cret", " data:x", "//s3cret", "", 7, ["http://h"]]
+)
+def test_media_that_the_engine_would_have_to_fetch_are_refused(name, url):
+    for media in (url, {"url": url, "detail": "low"}):
+        for part in ({"type": name, name: media}, {name: media}, {"type": "text", "text": "", name: media}):
+            error = refusal(saying(part))
+            assert error.param == f"messages[1].content[1].{name}"
+            assert "s3cret" not in str(error)
+
+
+def test_an_escaped_name_does_not_hide_an_address():
+    body = rb'{"model":"m","messages":[{"content":[{"image\u005fur\u006c":{"url":"http://h"}}]}]}'
+    assert refusal(body).param == "messages[0].content[0].image_url"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "image_url", "image_url": "DATA:image/png;base64,AAAA"},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "image_url", "image_url": None, "uuid": "u"},
+        {"type": "text", "text": "http://h/x.png"},
+        "words",
+    ],
+)
+def test_media_that_come_along_pass_as_the_same_bytes(part):
+    body = orjson.dumps(saying(part))
+    assert parse_body(Endpoint.CHAT, body).upstream_body is body
+
+
+@pytest.mark.parametrize("messages", [None, 7, [7], [{}], [{"content": None}], [{"content": {"a": 1}}]])
+def test_strange_messages_are_the_engines_to_judge(messages):
+    assert parse({"model": "m", "messages": messages}).model == "m"
+
+
 def test_no_engine_control_is_allowed():
     for allowed in ALLOWED_FIELDS.values():
         assert not allowed & ENGINE_CONTROLS

@@ -1,7 +1,8 @@
 """Which fields a client may set, and the body that goes to the engine.
 
 Unknown fields and the engine's own controls are refused by name: some of them reach other hosts' memory or
-other tenants' cache. What allowed fields mean, and whether their values make sense, is the engine's to say.
+other tenants' cache, or make the engine fetch what a client names. What allowed fields mean, and whether
+their values make sense, is the engine's to say.
 """
 
 from __future__ import annotations
@@ -61,6 +62,19 @@ ENGINE_CONTROLS = frozenset(
 # fmt: on
 """Fields the engine knows and clients may not set; listed only to say so more clearly."""
 
+# fmt: off
+_RENDERER_CONTROLS = frozenset(
+    {
+        "tokenize", "conversation", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+        "return_assistant_tokens_mask", "tokenizer_kwargs",
+    }
+)
+# fmt: on
+TEMPLATE_CONTROLS = ENGINE_CONTROLS | _RENDERER_CONTROLS
+"""What chat_template_kwargs may not hold: engines hand it to the function that renders the prompt, whose own
+parameters it would then set, and not only to the template."""
+
+_TEXT_PART = frozenset({"type", "text"})
 _USAGE_WANTED = b',"stream_options":{"include_usage":true}}'
 
 
@@ -89,6 +103,9 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
         raise _bad("the body is not a JSON object")
     if not fields.keys() <= ALLOWED_FIELDS[endpoint]:
         raise _refused_field(next(name for name in fields if name not in ALLOWED_FIELDS[endpoint]))
+    if endpoint is Endpoint.CHAT:
+        _check_template_kwargs(fields.get("chat_template_kwargs"))
+        _check_media(fields.get("messages"))
     model = fields.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= MODEL_NAME_LIMIT:
         raise _bad("model must be the name of a model", "model")
@@ -126,6 +143,41 @@ def _ask_for_usage(fields: dict[str, Any], body: bytes) -> tuple[bool, bytes]:
     return True, orjson.dumps({**fields, "stream_options": {"include_usage": True}})
 
 
+def _check_template_kwargs(kwargs: object) -> None:
+    if isinstance(kwargs, dict) and not TEMPLATE_CONTROLS.isdisjoint(kwargs):
+        name = next(name for name in kwargs if name in TEMPLATE_CONTROLS)
+        raise _refused_control(f"chat_template_kwargs.{name}")
+
+
+def _check_media(messages: object) -> None:
+    """Refuse parts of messages that name an address: the engine would fetch it from within its own network.
+
+    Looked for in what was parsed, not in the bytes, where an escaped letter could hide it.
+    """
+    if not isinstance(messages, list):
+        return
+    for place, message in enumerate(messages):
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            for index, part in enumerate(content):
+                if isinstance(part, dict) and not part.keys() <= _TEXT_PART and (name := _address_in(part)):
+                    param = f"messages[{place}].content[{index}].{name[:64]}"
+                    raise _bad(f"{param} is not a data: URL", param, hint="send the data itself as one")
+
+
+def _address_in(part: dict[str, Any]) -> str | None:
+    # By the fields, whatever the part says its type is: engines go by the fields where there is no type.
+    for name, value in part.items():
+        if (name == "input_audio" or name.endswith("url")) and not _is_inline(value):
+            return name
+    return None
+
+
+def _is_inline(media: object) -> bool:
+    url = media.get("url") if isinstance(media, dict) else media
+    return url is None or (isinstance(url, str) and url[:5].lower() == "data:")
+
+
 def _output_limit(fields: dict[str, Any]) -> int | None:
     for name in ("max_completion_tokens", "max_tokens"):
         limit = fields.get(name)
@@ -146,9 +198,13 @@ def _choices(fields: dict[str, Any]) -> int:
 def _refused_field(name: str) -> RequestRefused:
     shown = name[:64]
     if name in ENGINE_CONTROLS:
-        return _bad(f"{shown} is set by the gateway, not by clients", shown)
+        return _refused_control(shown)
     return _bad(f"{shown!r} is not a field of this endpoint", shown)
 
 
-def _bad(message: str, param: str | None = None) -> RequestRefused:
-    return RequestRefused(RefusalKind.BAD_REQUEST, message, param=param)
+def _refused_control(name: str) -> RequestRefused:
+    return _bad(f"{name} is set by the gateway, not by clients", name)
+
+
+def _bad(message: str, param: str | None = None, hint: str | None = None) -> RequestRefused:
+    return RequestRefused(RefusalKind.BAD_REQUEST, message, param=param, hint=hint)
