@@ -14,17 +14,32 @@ from phasewise.errors import ConfigError, EngineUnreachable
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.auth import key_sha256
-from tests.gateway.harness import listening
+from tests.gateway.harness import listening, running_gateway
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is started
 
 
 async def test_an_engine_is_asked_for_its_model_and_its_recorder():
-    async with running_engines(1, FakeEngineConfig(model="m1")) as (engine,):
-        (worker,) = await command._ask_all([engine.base_url])
-        assert worker.model == "m1"
-        assert worker.name == engine.base_url.removeprefix("http://")
-        assert worker.steps_url is None
+    async with running_engines(2, FakeEngineConfig(model="m1")) as engines:
+        workers = await command._ask_all([engine.base_url for engine in engines])
+    assert [worker.url for worker in workers] == [engine.base_url for engine in engines]
+    assert [worker.model for worker in workers] == ["m1", "m1"]
+    assert [worker.steps_url for worker in workers] == [None, None]
+
+
+async def test_workers_are_not_named_after_their_addresses_because_anyone_may_read_the_metrics():
+    async with running_engines(2) as engines:
+        workers = await command._ask_all([engine.base_url for engine in engines])
+        assert [worker.name for worker in workers] == ["engine-0", "engine-1"]
+        async with running_gateway(workers) as gateway:
+            metrics = (await gateway.fetch("GET", "/metrics")).body.decode()
+    assert 'worker="engine-1"' in metrics
+    assert "127.0.0.1" not in metrics
+
+
+def test_the_start_tells_which_engine_has_which_name(started):
+    result = CliRunner().invoke(app, ["gateway", "http://a:1"])
+    assert "http://a:1: http://a:1 serves m" in result.stderr
 
 
 async def test_an_address_where_nothing_listens_says_what_to_do():

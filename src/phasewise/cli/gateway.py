@@ -8,7 +8,6 @@ import os
 import secrets
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import orjson
 import typer
@@ -72,10 +71,11 @@ def _gateway_config(host: str, port: int, keys: tuple[ApiKey, ...], admin_key: s
 
 
 async def _ask_all(urls: list[str]) -> list[WorkerConfig]:
-    return list(await asyncio.gather(*(_ask(url) for url in urls)))
+    # Not named after their addresses: names stand in /metrics, which anyone may read.
+    return list(await asyncio.gather(*(_ask(f"engine-{index}", url) for index, url in enumerate(urls))))
 
 
-async def _ask(url: str) -> WorkerConfig:
+async def _ask(name: str, url: str) -> WorkerConfig:
     """What the engine at this address serves, and whether a step recorder runs in it."""
     client = HttpClient(url, ASK_TIMEOUTS)
     try:
@@ -93,10 +93,7 @@ async def _ask(url: str) -> WorkerConfig:
         ) from error
     finally:
         client.close()
-    parts = urlsplit(url)
-    return WorkerConfig(
-        name=f"{parts.hostname}:{parts.port or 80}", url=url, model=model, steps_url=await _steps_url(url)
-    )
+    return WorkerConfig(name=name, url=url, model=model, steps_url=await _steps_url(url))
 
 
 async def _steps_url(url: str) -> str | None:
@@ -149,6 +146,7 @@ def _announce(file: GatewayFile, key_file: Path | None, as_json: bool) -> None:
         return
     for worker in file.workers:
         steps = "with step records" if worker.steps_url else "without step records"
-        err.print(f"{worker.url} serves {worker.model}, {steps}", markup=False, soft_wrap=True)
+        told = f"{worker.name}: {worker.url} serves {worker.model}, {steps}"
+        err.print(told, markup=False, soft_wrap=True)
     err.print(f"admin key: {where}", markup=False, soft_wrap=True)
     typer.echo(f"{address}/v1")
