@@ -236,7 +236,7 @@ async def slow_proxy(port: int, engine_port: int, delay_s: float) -> AsyncIterat
 
 
 def delay_record(delay_ms: int, arm: list[TtftBreakdown], undelayed: list[TtftBreakdown]) -> dict[str, float]:
-    """What grew against the undelayed arm, round by round, at the median: the residual and the other parts."""
+    """What grew against the undelayed arm, round by round, at the median: residual and other parts."""
     pairs = list(zip(arm, undelayed, strict=True))
     residual_s = median(mine.residual_s - theirs.residual_s for mine, theirs in pairs)
     elsewhere_s = median(

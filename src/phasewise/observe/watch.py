@@ -8,10 +8,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-import orjson
-
 from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.step_feed import StepFeed
+from phasewise.adapters.timeline_feed import TimelineFeed
 from phasewise.adapters.vllm_metrics import MetricsDelta, MetricsSnapshot, delta, fetch_metrics
 from phasewise.diagnosis.engine_view import timelines_from_steps
 from phasewise.diagnosis.picture import Logs
@@ -19,13 +18,11 @@ from phasewise.diagnosis.step_log import logs_by_rank
 from phasewise.errors import PhasewiseError, UpstreamError
 from phasewise.model.steps import EngineStep
 from phasewise.model.timeline import Part, Timeline
-from phasewise.model.timeline_record import from_record
 from phasewise.observe.evidence import Evidence
 from phasewise.observe.target import QUICK, TargetKind, WatchedEngine, WatchTarget, admin_headers
 
 LOOK_BACK_S = 120.0
 """Requests that end in the window may have begun this much before it."""
-TIMELINE_LIMIT = 10_000
 
 
 @dataclass(slots=True)
@@ -81,9 +78,11 @@ class Watch:
 
     def __init__(self, target: WatchTarget, admin_key: str | None = None) -> None:
         self._target = target
-        self._admin_key = admin_key
         self._engines = [_watch_engine(engine) for engine in target.engines]
-        self._gateway = HttpClient(target.url, QUICK) if target.kind is TargetKind.GATEWAY else None
+        self._client = HttpClient(target.url, QUICK)
+        self._gateway: TimelineFeed | None = None
+        if target.kind is TargetKind.GATEWAY:
+            self._gateway = TimelineFeed(self._client, admin_headers(admin_key))
         self._began_unix_s = 0.0
 
     async def begin(self) -> None:
@@ -91,6 +90,8 @@ class Watch:
         self._began_unix_s = time.time()
         for engine in self._engines:
             await engine.begin()
+        if self._gateway is not None:
+            await self._gateway.skip()
 
     async def end(self, probed: tuple[Timeline, ...] = ()) -> Evidence:
         """Gather what happened since `begin`; `probed` are requests that we sent ourselves."""
@@ -113,12 +114,11 @@ class Watch:
         """Drop every connection."""
         for engine in self._engines:
             engine.close()
-        if self._gateway is not None:
-            self._gateway.close()
+        self._client.close()
 
     async def _timelines(self, probed: tuple[Timeline, ...], logs: Logs) -> tuple[tuple[Timeline, ...], str]:
         if self._gateway is not None:
-            return await self._gateway_timelines(self._gateway), "the gateway"
+            return await self._gateway.read(), "the gateway"
         if probed:
             return probed, "our own probe"
         seen = tuple(
@@ -128,14 +128,6 @@ class Watch:
             for timeline in timelines_from_steps(log, name, "")
         )
         return self._ended_in_window(seen), "the engine's step record" if seen else "engine counters"
-
-    async def _gateway_timelines(self, gateway: HttpClient) -> tuple[Timeline, ...]:
-        since_s = self._began_unix_s - LOOK_BACK_S
-        path = f"/phasewise/v1/requests?limit={TIMELINE_LIMIT}&since_unix_s={since_s:.3f}"
-        reply = await gateway.fetch("GET", path, headers=admin_headers(self._admin_key))
-        return self._ended_in_window(
-            tuple(from_record(orjson.loads(line)) for line in reply.body.splitlines() if line)
-        )
 
     def _ended_in_window(self, timelines: tuple[Timeline, ...]) -> tuple[Timeline, ...]:
         return tuple(it for it in timelines if it.started_unix_s + it.ended_s >= self._began_unix_s)

@@ -1,0 +1,50 @@
+"""A gateway's timelines are read once each, over pages, on our clock."""
+
+import pytest
+
+from phasewise.adapters import timeline_feed
+from phasewise.adapters.http_client import HttpClient
+from phasewise.adapters.timeline_feed import TimelineFeed
+from phasewise.errors import UpstreamError
+from phasewise.fake_engine.fleet import running_engines
+from tests.gateway.harness import ADMIN, request_id_of, running_gateway
+
+
+async def ask(gateway, count):
+    """Send requests and wait until their timelines are kept."""
+    ids = [request_id_of(await gateway.chat(f"question {index}")) for index in range(count)]
+    for request_id in ids:
+        await gateway.timeline(request_id)
+    return ids
+
+
+async def test_what_came_before_is_skipped_and_the_rest_read_once(monkeypatch):
+    monkeypatch.setattr(timeline_feed, "PAGE_TIMELINES", 2)
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        await ask(gateway, 3)
+        feed = TimelineFeed(gateway.client, ADMIN)
+        await feed.skip()
+        ids = await ask(gateway, 5)
+        assert [timeline.request_id for timeline in await feed.read()] == ids
+        assert await feed.read() == ()
+
+
+async def test_timelines_of_a_host_whose_clock_is_ahead_are_put_on_ours():
+    ahead_s = 3600.0
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        here = TimelineFeed(gateway.client, ADMIN)
+        there = TimelineFeed(gateway.client, ADMIN, clock=lambda: timeline_feed.time.time() - ahead_s)
+        await here.skip()
+        await there.skip()
+        await ask(gateway, 1)
+        (mine,), (shifted,) = await here.read(), await there.read()
+    assert mine.started_unix_s - shifted.started_unix_s == pytest.approx(ahead_s, abs=1.0)
+
+
+async def test_a_wrong_key_is_a_sentence_with_a_hint():
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        client = HttpClient(gateway.url)
+        with pytest.raises(UpstreamError, match="answered 401") as caught:
+            await TimelineFeed(client, [(b"authorization", b"Bearer wrong")]).skip()
+        client.close()
+    assert caught.value.hint
