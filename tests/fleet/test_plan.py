@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from phasewise.config import ApiKey, FleetConfig, GatewayConfig, Pool, load_fleet
+from phasewise.errors import ConfigError
 from phasewise.fleet.engine_command import ServedModel
 from phasewise.fleet.placement import Machine
 from phasewise.fleet.plan import FleetPlan, plan_fleet
@@ -20,14 +21,21 @@ def plan_of(fleet, cores=2, home=Path("/home/x"), engine=None):
 
 
 def test_gateway_is_told_of_every_engine():
-    plan = plan_of(FleetConfig(pools=(Pool(name="a", role=Role.PREFILL), Pool(name="b", role=Role.DECODE))))
+    plan = plan_of(FleetConfig(pools=(Pool(name="a"), Pool(name="b"))))
     workers = plan.gateway_file.workers
     assert [(it.name, it.url, it.role, it.pool) for it in workers] == [
-        ("a-0", "http://127.0.0.1:8100", Role.PREFILL, "a"),
-        ("b-0", "http://127.0.0.1:8101", Role.DECODE, "b"),
+        ("a-0", "http://127.0.0.1:8100", Role.MIXED, "a"),
+        ("b-0", "http://127.0.0.1:8101", Role.MIXED, "b"),
     ]
     assert workers[0].steps_url == "http://127.0.0.1:18100"
     assert {it.model for it in workers} == {"smollm2-135m"}
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_a_role_that_nothing_routes_by_is_refused(role):
+    with pytest.raises(ConfigError) as raised:
+        plan_of(FleetConfig(pools=(Pool(), Pool(name="b", role=role))))
+    assert raised.value.message == f"pools.b.role is '{role}': only 'mixed' is accepted for now"
 
 
 def test_without_a_recorder_no_steps_are_promised():

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from phasewise.config import FleetConfig, GatewayConfig, GatewayFile, WorkerConfig
+from phasewise.errors import ConfigError
 from phasewise.fleet.engine_command import LOOPBACK, ServedModel, engine_command
 from phasewise.fleet.engine_env import EngineEnvironment
 from phasewise.fleet.paths import logs_folder
@@ -92,6 +93,7 @@ def plan_fleet(
     fleet: FleetConfig, engine: EngineEnvironment, model: ServedModel, machine: Machine, home: Path
 ) -> FleetPlan:
     """Plan every process of a fleet on this machine."""
+    _refuse_parted_phases(fleet)
     places = place_engines(fleet, machine)
     engines = tuple(_plan_engine(place, engine, model, fleet, home) for place in places)
     return FleetPlan(
@@ -102,6 +104,16 @@ def plan_fleet(
         gateway=_plan_gateway(fleet, places[0].spare_cores, home),
         gateway_file=_gateway_file(fleet.gateway, engines, places, model.name),
     )
+
+
+def _refuse_parted_phases(fleet: FleetConfig) -> None:
+    # Such engines would start, but no request is routed by role and no KV cache is handed over.
+    for pool in fleet.pools:
+        if pool.role is not Role.MIXED:
+            raise ConfigError(
+                f"pools.{pool.name}.role is '{pool.role}': only '{Role.MIXED}' is accepted for now",
+                hint="leave role out: every engine then takes both phases",
+            )
 
 
 def _plan_engine(
