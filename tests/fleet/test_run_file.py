@@ -61,6 +61,13 @@ def test_nothing_but_the_state_is_left_by_writing(paths):
     assert [path.name for path in paths.state.parent.iterdir()] == ["test.json"]
 
 
+def test_nothing_is_left_by_a_write_that_fails(paths):
+    paths.state.mkdir(parents=True)  # cannot be replaced by a file
+    with pytest.raises(OSError, match="directory"):
+        write_state(paths, make_state())
+    assert [path.name for path in paths.state.parent.iterdir()] == ["test.json"]
+
+
 def test_no_record_is_no_fleet(paths):
     assert read_state(paths) is None
     assert fleet_names(paths.home) == []

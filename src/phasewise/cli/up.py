@@ -31,6 +31,7 @@ from phasewise.fleet.port_check import refuse_taken_ports, wanted_ports
 from phasewise.fleet.run_file import (
     already_running,
     is_supervised,
+    private_opener,
     read_state,
     write_private,
 )
@@ -117,7 +118,7 @@ def _run_detached(plan: FleetPlan, timeout_s: float, as_json: bool) -> None:
     paths.state.unlink(missing_ok=True)
     write_private(paths.plan, Assignment(plan=plan, ready_within_s=timeout_s).model_dump_json().encode())
     paths.supervisor_log.parent.mkdir(parents=True, exist_ok=True)
-    with paths.supervisor_log.open("wb") as log:
+    with open(paths.supervisor_log, "wb", opener=private_opener) as log:
         supervisor = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", "phasewise.fleet.supervise", str(paths.plan)],
             stdin=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ from phasewise.errors import FleetError
 from phasewise.fleet import proc_fs
 from phasewise.fleet.fleet_state import ProcessIdentity
 from phasewise.fleet.plan import ProcessPlan
+from phasewise.fleet.run_file import private_opener
 
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"
 
@@ -57,8 +58,10 @@ def start(plan: ProcessPlan, scratch: Path, heading: str) -> Child:
     `scratch` is its folder for temporary files: vLLM leaves sockets behind in it.
     """
     log_path = Path(plan.log)
-    with log_path.open("ab", buffering=0) as log:
-        log.write(f"--- phasewise: {heading}, {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+    # The log holds the user's paths and flags.
+    with open(log_path, "ab", buffering=0, opener=private_opener) as log:
+        with suppress(OSError):  # a full disk costs the heading, not the engine
+            log.write(f"--- phasewise: {heading}, {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
         mine = os.sched_getaffinity(0)
         try:
             if plan.affinity:

@@ -29,9 +29,20 @@ def write_private(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE_FILE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    scratch.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        scratch.replace(path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open()`: a file that is the user's alone, also where it was there before and was not."""
+    descriptor = os.open(path, flags, _PRIVATE_FILE)
+    os.fchmod(descriptor, _PRIVATE_FILE)
+    return descriptor
 
 
 def write_state(paths: RunPaths, state: FleetState) -> None:
