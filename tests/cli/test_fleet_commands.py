@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from phasewise.cli.fleet_display import FleetDisplay, curl_line, runs_on, stage_words
 from phasewise.fleet.fleet_state import FleetState, MemberState, ProcessIdentity, Stage
+from phasewise.fleet.fleet_stop import stop_fleet
 from phasewise.fleet.run_file import read_state
 from phasewise.fleet.supervise import Assignment
 from tests.fleet.builders import make_plan
@@ -25,6 +27,15 @@ def phasewise(*arguments, home, **environment):
         check=False,
         env={**os.environ, "PHASEWISE_HOME": str(home), "PATH": "/nowhere", **environment},
     )
+
+
+def start_detached(plan):
+    """What `up --detach` does once it has planned, in a process that ends as the command's does."""
+    script = (
+        "import sys; from phasewise.cli.up import _run_detached, FleetPlan;"
+        "_run_detached(FleetPlan.model_validate_json(sys.argv[1]), 30.0, as_json=True)"
+    )
+    subprocess.run([sys.executable, "-c", script, plan.model_dump_json()], check=True, timeout=60)
 
 
 @pytest.fixture
@@ -78,6 +89,33 @@ def test_status_and_down_of_a_running_fleet(fleet, tmp_path):
     down = phasewise("down", "--json", home=tmp_path)
     assert json.loads(down.stdout)["stopped"]
     assert phasewise("status", home=tmp_path).returncode == 1
+
+
+def test_down_and_status_say_that_streams_are_waited_for(tmp_path):
+    plan = make_plan(tmp_path, gateway_options=("--drain-s", "4"))
+    start_detached(plan)
+    down = subprocess.Popen(
+        [sys.executable, "-m", "phasewise.cli", "down"],
+        env={**os.environ, "PHASEWISE_HOME": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    while read_state(plan.paths).gateway.stage is not Stage.DRAINING:
+        time.sleep(0.05)
+    status = phasewise("status", home=tmp_path)
+    _, said = down.communicate(timeout=30)
+    assert "draining (running streams have 30 s to finish)" in status.stdout
+    assert said.count("draining") == 1
+    assert "a second `phasewise down` does not wait" in said
+    assert down.returncode == 0
+
+
+def test_the_log_of_a_supervisor_in_the_background_is_its_users_alone(tmp_path):
+    plan = make_plan(tmp_path)
+    start_detached(plan)
+    stop_fleet(plan.paths, read_state(plan.paths))
+    assert stat.S_IMODE(plan.paths.supervisor_log.stat().st_mode) == 0o600
 
 
 def test_status_of_a_dead_engine_is_exit_code_1_at_once(fleet, tmp_path):

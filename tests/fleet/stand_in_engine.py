@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("port", type=int)
@@ -16,6 +17,9 @@ parser.add_argument("--die-after-s", type=float)
 parser.add_argument("--say")
 parser.add_argument("--with-child", action="store_true")
 parser.add_argument("--ignore-term", action="store_true")
+parser.add_argument("--drain-s", type=float, help="after SIGTERM, end only when this time has passed")
+parser.add_argument("--mark", help="a file that the first start makes; later starts do as --later says")
+parser.add_argument("--later", choices=["hang", "refuse"])
 parser.add_argument("--health-status", type=int, default=200)
 options = parser.parse_args()
 
@@ -30,6 +34,18 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+def drain(*_):
+    threading.Timer(options.drain_s, lambda: os._exit(0)).start()
+
+
+if options.mark and Path(options.mark).exists():
+    if options.later == "refuse":
+        parser.error("unrecognized arguments: --now-refused")
+    options.ready_after_s = 600
+elif options.mark:
+    Path(options.mark).touch()
+if options.drain_s is not None:
+    signal.signal(signal.SIGTERM, drain)
 if options.ignore_term:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if options.with_child:

@@ -22,7 +22,7 @@ histories = st.lists(
 
 def pause_s(*ready_for_s):
     deaths = [Death(100.0, ready) for ready in ready_for_s]
-    decision = after_death(deaths)
+    decision = after_death(deaths, has_served=True)
     assert isinstance(decision, RestartAt)
     return decision.at_s - 100.0
 
@@ -38,24 +38,27 @@ def test_long_service_starts_the_count_anew():
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_first_failed_starts_are_tried_again(failures):
-    assert isinstance(after_death([Death(1.0, None)] * failures), RestartAt)
+    assert isinstance(after_death([Death(1.0, None)] * failures, has_served=False), RestartAt)
 
 
 def test_three_starts_that_never_served_are_enough():
-    assert after_death([Death(1.0, None)] * HOPELESS_STARTS) == GiveUp(HOPELESS_STARTS)
+    failures = [Death(1.0, None)] * HOPELESS_STARTS
+    assert after_death(failures, has_served=False) == GiveUp(HOPELESS_STARTS)
 
 
 def test_a_refused_command_line_is_not_tried_again():
-    assert after_death([Death(1.0, None, refused=True)]) == GiveUp(1)
+    assert after_death([Death(1.0, None, refused=True)], has_served=False) == GiveUp(1)
 
 
-def test_what_once_served_is_never_given_up():
-    assert isinstance(after_death([Death(1.0, 10.0), *[Death(2.0, None, refused=True)] * 20]), RestartAt)
+@pytest.mark.parametrize("remembered", [[Death(1.0, 10.0)], []], ids=["remembered", "forgotten"])
+def test_what_once_served_is_never_given_up(remembered):
+    deaths = [*remembered, *[Death(2.0, None, refused=True)] * 50]
+    assert isinstance(after_death(deaths, has_served=True), RestartAt)
 
 
-@given(histories)
-def test_a_pause_is_never_shorter_or_longer_than_said(deaths):
-    decision = after_death(deaths)
+@given(histories, st.booleans())
+def test_a_pause_is_never_shorter_or_longer_than_said(deaths, has_served):
+    decision = after_death(deaths, has_served=has_served)
     if isinstance(decision, RestartAt):
         pause = decision.at_s - deaths[-1].at_s
         assert FIRST_PAUSE_S - 1e-6 <= pause <= LONGEST_PAUSE_S + 1e-6

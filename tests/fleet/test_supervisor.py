@@ -1,6 +1,7 @@
 """Real processes under a supervisor: started, followed, restarted, stopped, and nothing of them left."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -12,23 +13,26 @@ from pathlib import Path
 import pytest
 
 from phasewise.errors import EngineStartFailed, FleetError
+from phasewise.fleet import member as member_module
 from phasewise.fleet import proc_fs
 from phasewise.fleet.fleet_state import Stage
 from phasewise.fleet.fleet_status import checked, supervisor_lives
-from phasewise.fleet.fleet_stop import stop_fleet
+from phasewise.fleet.fleet_stop import SUPERVISOR_STOPS_WITHIN_S, stop_fleet
+from phasewise.fleet.pace import STREAMS_MAY_FINISH_S, Pace
 from phasewise.fleet.run_file import read_state
 from phasewise.fleet.supervise import Assignment, supervise
-from phasewise.fleet.supervisor import Pace, Supervisor
+from phasewise.fleet.supervisor import Supervisor
+from phasewise.gateway import server
 from tests.fleet.builders import make_plan
 
 QUICK = Pace(poll_s=0.02, health_every_s=0.1, silent_after_s=0.3, stop_grace_s=1.0, kill_grace_s=3.0)
 
 
 @asynccontextmanager
-async def running(plan, pace=QUICK, **options):
+async def running(plan, pace=QUICK, publish=None, **options):
     """A supervisor in this process; the states it published, and itself."""
     states = []
-    supervisor = Supervisor(plan, states.append, pace=pace, **options)
+    supervisor = Supervisor(plan, publish or states.append, pace=pace, **options)
     task = asyncio.create_task(supervisor.run())
     try:
         yield supervisor, states, task
@@ -140,6 +144,57 @@ async def test_an_engine_that_takes_too_long_ends_the_fleet(tmp_path):
             await task
 
 
+async def test_a_restart_that_hangs_is_ended_and_tried_again(tmp_path):
+    plan = make_plan(tmp_path, "--mark", str(tmp_path / "mark"), "--later", "hang", "--with-child")
+    async with running(plan, ready_within_s=3.0) as (supervisor, states, _):
+        await wait_for(lambda: supervisor.state.all_ready)
+        os.kill(supervisor.state.engines[0].process.pid, signal.SIGKILL)
+        await wait_for(lambda: supervisor.state.engines[0].stage is Stage.LOADING)
+        hanging = supervisor.state.engines[0].process
+        await wait_for(lambda: supervisor.state.engines[0].stage is Stage.BACKING_OFF)
+        assert proc_fs.living_in_group(hanging) == []
+    assert "killed: not ready in 3 s; starts again in 2 s" in [state.engines[0].note for state in states]
+
+
+async def test_an_engine_whose_service_is_long_forgotten_does_not_end_the_fleet(tmp_path, monkeypatch):
+    monkeypatch.setattr(member_module, "KEPT_DEATHS", 1)
+    plan = make_plan(tmp_path, "--mark", str(tmp_path / "mark"), "--later", "refuse")
+    async with running(plan) as (supervisor, _, _):
+        await wait_for(lambda: supervisor.state.all_ready)
+        os.kill(supervisor.state.engines[0].process.pid, signal.SIGKILL)
+        await wait_for(lambda: "code 2" in (supervisor.state.engines[0].note or ""))
+        assert supervisor.state.engines[0].stage is Stage.BACKING_OFF
+
+
+async def test_a_state_nobody_can_write_down_neither_ends_the_fleet_nor_its_stopping(tmp_path, capsys):
+    disk_is_full = False
+
+    def publish(state):
+        if disk_is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with running(make_plan(tmp_path, "--with-child"), publish=publish) as (supervisor, _, task):
+        await wait_for(lambda: supervisor.state.all_ready)
+        disk_is_full = True
+        os.kill(supervisor.state.engines[0].process.pid, signal.SIGKILL)
+        await wait_for(lambda: supervisor.state.engines[0].restarts == 1 and supervisor.state.all_ready)
+        supervisor.stop()
+        await task
+    assert capsys.readouterr().err.count("No space left on device") == 1
+
+
+async def test_a_state_is_written_down_once_there_is_room_again(tmp_path):
+    written, failures = [], iter(range(3))
+
+    def publish(state):
+        if state.all_ready and next(failures, None) is not None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(state)
+
+    async with running(make_plan(tmp_path), publish=publish):
+        await wait_for(lambda: written and written[-1].all_ready)
+
+
 async def test_a_gateway_that_cannot_start_ends_the_fleet(tmp_path):
     async with running(make_plan(tmp_path, gateway_options=("--bogus",))) as (_, _, task):
         with pytest.raises(FleetError, match="gateway ended once"):
@@ -179,6 +234,50 @@ async def test_asked_twice_it_does_not_wait(tmp_path):
         supervisor.stop()
         await task
         assert time.monotonic() - began_s < 3.0
+
+
+async def test_engines_run_until_the_gateway_has_finished_its_streams(tmp_path):
+    plan = make_plan(tmp_path, gateway_options=("--drain-s", "1.5"))
+    pace = Pace(poll_s=0.02, stop_grace_s=0.1)
+    async with running(plan, pace) as (supervisor, states, task):
+        await wait_for(lambda: supervisor.state.all_ready)
+        supervisor.stop()
+        await wait_for(lambda: supervisor.state.gateway.stage is Stage.DRAINING)
+        gateway, engine = supervisor.state.gateway, supervisor.state.engines[0]
+        while proc_fs.is_alive(gateway.process):
+            assert proc_fs.is_alive(engine.process)
+            await asyncio.sleep(0.02)
+        await task
+    stages = [(state.gateway.stage, state.engines[0].stage) for state in states]
+    draining = stages.index((Stage.DRAINING, Stage.READY))
+    assert stages[draining + 1] == (Stage.STOPPED, Stage.STOPPING)
+
+
+async def test_a_gateway_that_does_not_end_is_not_waited_for_for_ever(tmp_path):
+    plan = make_plan(tmp_path, gateway_options=("--drain-s", "600"))
+    async with running(plan, Pace(poll_s=0.02, drain_grace_s=0.5)) as (supervisor, _, task):
+        await wait_for(lambda: supervisor.state.all_ready)
+        began_s = time.monotonic()
+        supervisor.stop()
+        await task
+        assert 0.5 <= time.monotonic() - began_s < 4.0
+
+
+async def test_asked_twice_it_does_not_wait_for_streams(tmp_path):
+    plan = make_plan(tmp_path, gateway_options=("--drain-s", "600"))
+    async with running(plan, Pace(poll_s=0.02)) as (supervisor, _, task):
+        await wait_for(lambda: supervisor.state.all_ready)
+        began_s = time.monotonic()
+        supervisor.stop()
+        await wait_for(lambda: supervisor.state.gateway.stage is Stage.DRAINING)
+        supervisor.stop()
+        await task
+        assert time.monotonic() - began_s < 3.0
+
+
+def test_nobody_is_killed_before_the_gateway_gave_its_streams_their_time():
+    assert server.STREAMS_MAY_FINISH_S == STREAMS_MAY_FINISH_S
+    assert STREAMS_MAY_FINISH_S < Pace().drain_grace_s < SUPERVISOR_STOPS_WITHIN_S
 
 
 # --- a supervisor in a process of its own ------------------------------------------------------------------

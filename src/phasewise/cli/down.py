@@ -12,10 +12,11 @@ from typing import Annotated
 
 import typer
 
-from phasewise.cli.console import out
+from phasewise.cli.console import err, out
+from phasewise.cli.fleet_display import stage_words
 from phasewise.config import phasewise_home
 from phasewise.errors import FleetError
-from phasewise.fleet.fleet_state import FleetState
+from phasewise.fleet.fleet_state import FleetState, Stage
 from phasewise.fleet.fleet_stop import stop_fleet
 from phasewise.fleet.run_file import fleet_names, read_state
 from phasewise.fleet.run_paths import RunPaths
@@ -29,12 +30,26 @@ def down(
     home = phasewise_home(os.environ)
     state = _chosen([RunPaths(home, each) for each in ([name] if name else fleet_names(home))], name)
     began_s = time.monotonic()
-    stop_fleet(RunPaths(home, state.name), state)
+    stop_fleet(RunPaths(home, state.name), state, _DrainNotice().show)
     took_s = time.monotonic() - began_s
     if as_json:
         typer.echo(json.dumps({"name": state.name, "stopped": True, "took_s": round(took_s, 1)}))
     else:
         out.print(f"fleet {state.name} is stopped ({took_s:.1f} s)")
+
+
+class _DrainNotice:
+    """Says once that running streams are waited for, and how not to."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def show(self, state: FleetState) -> None:
+        """A new state of the fleet that stops."""
+        if state.gateway.stage is Stage.DRAINING and not self._said:
+            self._said = True
+            words = f"gateway: {stage_words(state.gateway)}; a second `phasewise down` does not wait"
+            err.print(words, markup=False, soft_wrap=True)
 
 
 def _chosen(candidates: list[RunPaths], name: str | None) -> FleetState:

@@ -25,6 +25,7 @@ _STYLES = {
     Stage.READY: "green",
     Stage.SILENT: "yellow",
     Stage.BACKING_OFF: "yellow",
+    Stage.DRAINING: "yellow",
     Stage.FAILED: "red",
     Stage.DEAD: "red",
     Stage.STOPPED: "dim",

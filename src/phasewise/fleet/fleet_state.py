@@ -22,6 +22,7 @@ class Stage(StrEnum):
     READY = "ready"
     SILENT = "not answering"
     BACKING_OFF = "restarting"
+    DRAINING = "draining"
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"

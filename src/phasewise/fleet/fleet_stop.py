@@ -16,20 +16,27 @@ from phasewise.errors import FleetError
 from phasewise.fleet import proc_fs
 from phasewise.fleet.fleet_state import FleetState, ProcessIdentity
 from phasewise.fleet.fleet_status import supervisor_lives
+from phasewise.fleet.keeper import CLOSES_WITHIN_S
+from phasewise.fleet.pace import Pace
 from phasewise.fleet.process import signal_group
+from phasewise.fleet.run_file import read_state
 from phasewise.fleet.run_paths import RunPaths
 
-SUPERVISOR_STOPS_WITHIN_S = 25.0
+# Killing a supervisor that still lets streams finish would cut them: it has all the time it may take.
+SUPERVISOR_STOPS_WITHIN_S = Pace().longest_stop_s + CLOSES_WITHIN_S + 5.0
 GROUPS_STOP_WITHIN_S = 8.0
 _POLL_S = 0.1
 
 
-def stop_fleet(paths: RunPaths, state: FleetState) -> None:
-    """End every process of a fleet and remove its record; FleetError when something cannot be ended."""
+def stop_fleet(paths: RunPaths, state: FleetState, show: Callable[[FleetState], None] | None = None) -> None:
+    """End every process of a fleet and remove its record; FleetError when something cannot be ended.
+
+    `show` is handed the supervisor's record again and again while it stops: running streams may take a while.
+    """
     if supervisor_lives(state):
         with suppress(ProcessLookupError):
             os.kill(state.supervisor.pid, signal.SIGTERM)
-        if not _comes_true(lambda: not supervisor_lives(state), SUPERVISOR_STOPS_WITHIN_S):
+        if not _comes_true(lambda: _supervisor_ended(paths, state, show), SUPERVISOR_STOPS_WITHIN_S):
             signal_group(state.supervisor, signal.SIGKILL)
             with suppress(ProcessLookupError):
                 os.kill(state.supervisor.pid, signal.SIGKILL)
@@ -37,6 +44,12 @@ def stop_fleet(paths: RunPaths, state: FleetState) -> None:
     shutil.rmtree(state.scratch, ignore_errors=True)
     for path in (paths.state, paths.gateway_file, paths.plan):
         path.unlink(missing_ok=True)
+
+
+def _supervisor_ended(paths: RunPaths, state: FleetState, show: Callable[[FleetState], None] | None) -> bool:
+    if show is not None and (now := read_state(paths)) is not None:
+        show(now)
+    return not supervisor_lives(state)
 
 
 def _end_leftovers(state: FleetState) -> None:

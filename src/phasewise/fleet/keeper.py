@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 GRACE_S = 5.0
+CLOSES_WITHIN_S = GRACE_S + 5.0
 _POLL_S = 0.1
 
 
@@ -49,7 +50,7 @@ class Keeper:
             with suppress(OSError):
                 self._process.stdin.close()
         try:
-            self._process.wait(GRACE_S + 5.0)
+            self._process.wait(CLOSES_WITHIN_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -23,6 +23,7 @@ from phasewise.fleet.restart_policy import Death
 
 KEPT_LOG_LINES = 400
 KEPT_DEATHS = 50
+LOG_TAIL_BYTES = 256 * 1024
 ENGINE_CORE_TITLE = "VLLM::EngineCore"
 
 
@@ -37,10 +38,12 @@ class Member:
         self.since_unix_s = time.time()
         self.note: str | None = None
         self.restarts = 0
+        self.has_served = False
         self.deaths: deque[Death] = deque(maxlen=KEPT_DEATHS)
         self.ready_in_s: float | None = None
         self._started_s = 0.0
         self._ready_at_s: float | None = None
+        self._killed_because: str | None = None
         self._log_offset = 0
         self._log_lines: deque[str] = deque(maxlen=KEPT_LOG_LINES)
         limits = Timeouts(connect_s=health_timeout_s, head_s=health_timeout_s, idle_s=health_timeout_s)
@@ -75,6 +78,7 @@ class Member:
         self._log_offset = log.stat().st_size if log.exists() else 0
         self._log_lines.clear()
         self._started_s, self._ready_at_s, self.ready_in_s = time.monotonic(), None, None
+        self._killed_because = None
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(mode=0o700)
         heading = f"{self.plan.name} starts (restarts: {self.restarts})"
@@ -83,18 +87,31 @@ class Member:
 
     def read_log(self) -> None:
         """Take up what was logged since the last call, and the stage it shows."""
-        with suppress(OSError), Path(self.plan.process.log).open("rb") as file:
-            file.seek(self._log_offset)
-            # A line that is still being written is left for the next time.
-            whole, newline, _ = file.read().rpartition(b"\n")
-            self._log_offset += len(whole) + len(newline)
-            lines = whole.decode("utf-8", "replace").splitlines()
-            self._log_lines.extend(lines)
-            stage = self.stage
-            for line in lines:
-                stage = stage_after(line, stage)
-            if stage is not self.stage:
-                self.enter(stage)
+        lines = self._new_lines()
+        self._log_lines.extend(lines)
+        stage = self.stage
+        for line in lines:
+            stage = stage_after(line, stage)
+        if stage is not self.stage:
+            self.enter(stage)
+
+    def _new_lines(self) -> list[str]:
+        """The whole lines logged since the last call; of very many, the last ones only.
+
+        Nothing is read while an engine serves, so at its death its log may hold a week of lines.
+        """
+        try:
+            with Path(self.plan.process.log).open("rb") as file:
+                begin = max(self._log_offset, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES)
+                file.seek(begin)
+                data = file.read(LOG_TAIL_BYTES)
+        except OSError:
+            return []
+        # A line that is still being written is left for the next time.
+        whole, newline, _ = data.rpartition(b"\n")
+        cut_into_a_line = begin > self._log_offset
+        self._log_offset = begin + len(whole) + len(newline)
+        return whole.decode("utf-8", "replace").splitlines()[1 if cut_into_a_line else 0 :]
 
     @property
     def telling_line(self) -> str | None:
@@ -115,10 +132,22 @@ class Member:
 
     def now_ready(self) -> None:
         """It serves from now on."""
+        self.has_served = True
         if self._ready_at_s is None:
             self._ready_at_s = time.monotonic()
             self.ready_in_s = round(self._ready_at_s - self._started_s, 1)
         self.enter(Stage.READY)
+
+    @property
+    def since_start_s(self) -> float:
+        """How long its present process has run."""
+        return time.monotonic() - self._started_s
+
+    def kill(self, because: str) -> None:
+        """End the process and all it started at once, and remember why it was we who did."""
+        if self.child is not None:
+            self._killed_because = because
+            self.child.kill()
 
     def part_core_from_front(self) -> None:
         """Give the engine's core process its own cores and the front end the spare ones, if there are any."""
@@ -140,6 +169,8 @@ class Member:
     @property
     def cause_of_death(self) -> str:
         """How the process ended, as a phrase."""
+        if self._killed_because is not None:
+            return f"killed: {self._killed_because}"
         code = None if self.child is None else self.child.exit_code
         if code is None:
             return "died"

@@ -41,14 +41,14 @@ class GiveUp:
     failures: int
 
 
-def after_death(deaths: Sequence[Death]) -> RestartAt | GiveUp:
-    """What to do after the last of `deaths` (oldest first, at least one).
+def after_death(deaths: Sequence[Death], *, has_served: bool) -> RestartAt | GiveUp:
+    """What to do after the last of `deaths` (oldest first, at least one; the oldest may be forgotten).
 
     Only a process that has never once been ready is given up: its command is wrong. One that served before
-    is tried for ever, since what keeps it down (memory, a busy port) may pass.
+    is tried for ever, since what keeps it down (memory, a busy port) may pass. So `has_served` is told apart
+    from the deaths: the run that served may be among the forgotten ones.
     """
-    never_ready = all(death.ready_for_s is None for death in deaths)
-    if never_ready and (len(deaths) >= HOPELESS_STARTS or deaths[-1].refused):
+    if not has_served and (len(deaths) >= HOPELESS_STARTS or deaths[-1].refused):
         return GiveUp(len(deaths))
     row = 0
     for death in reversed(deaths):

@@ -14,9 +14,10 @@ from pydantic import BaseModel
 
 from phasewise.errors import PhasewiseError
 from phasewise.fleet.fleet_state import FleetState
+from phasewise.fleet.pace import Pace
 from phasewise.fleet.plan import FleetPlan
 from phasewise.fleet.run_file import admin_key_sha256, only_supervisor, write_private, write_state
-from phasewise.fleet.supervisor import Pace, Supervisor
+from phasewise.fleet.supervisor import Supervisor
 
 
 class Assignment(BaseModel):
@@ -36,9 +37,12 @@ def supervise(
     paths = plan.paths
 
     def publish(state: FleetState) -> None:
-        write_state(paths, state)
-        if show is not None:
-            show(state)
+        try:
+            write_state(paths, state)
+        finally:
+            # A full disk does not keep the terminal from showing what happens.
+            if show is not None:
+                show(state)
 
     async def run() -> None:
         await Supervisor(plan, publish, ready_within_s=ready_within_s, pace=pace).run()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +22,12 @@ from phasewise.fleet import proc_fs
 from phasewise.fleet.fleet_state import Failure, FleetState, ProcessIdentity, Stage
 from phasewise.fleet.keeper import Keeper
 from phasewise.fleet.member import Member
+from phasewise.fleet.pace import STREAMS_MAY_FINISH_S, Pace
 from phasewise.fleet.plan import FleetPlan
 from phasewise.fleet.restart_policy import GiveUp, after_death
 
 _ON_THE_WAY = frozenset({Stage.STARTING, Stage.LOADING, Stage.WARMING_UP})
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How often a supervisor looks and how long it waits."""
-
-    poll_s: float = 0.2
-    health_every_s: float = 2.0
-    health_timeout_s: float = 5.0
-    silent_after_s: float = 10.0
-    hopeless_after_s: float = 90.0
-    stop_grace_s: float = 10.0
-    cleanup_grace_s: float = 1.0
-    kill_grace_s: float = 5.0
+_SERVING = frozenset({Stage.READY, Stage.SILENT, Stage.WAITING})
 
 
 class Supervisor:
@@ -66,6 +54,7 @@ class Supervisor:
         self._identity = proc_fs.identity_of(os.getpid()) or ProcessIdentity(pid=os.getpid(), start_ticks=0)
         self._boot_id = proc_fs.boot_id()
         self._failure: Failure | None = None
+        self._unpublished = False
         self._keeper: Keeper | None = None
         self._stop_wanted = asyncio.Event()
         self._kill_wanted = asyncio.Event()
@@ -130,7 +119,7 @@ class Supervisor:
             self._start(member)
             await self._follow_to_death(member)
             await self._bury(member)
-            decision = after_death(member.deaths)
+            decision = after_death(member.deaths, has_served=member.has_served)
             if isinstance(decision, GiveUp):
                 raise self._given_up(member, decision)
             pause_s = max(decision.at_s - time.monotonic(), 0.0)
@@ -165,7 +154,8 @@ class Supervisor:
                 last_answer_s = await self._ask_health(member, last_answer_s)
                 steady = member.stage in {Stage.READY, Stage.SILENT}
                 next_health_s = time.monotonic() + (self._pace.health_every_s if steady else 0.0)
-            if member.stage is not before:
+            self._end_overdue_restart(member)
+            if member.stage is not before or self._unpublished:
                 self._publish()
             await asyncio.sleep(self._pace.poll_s)
 
@@ -192,10 +182,17 @@ class Supervisor:
         member.now_ready()
 
     def _missed_answer(self, member: Member, silent_s: float) -> None:
-        if silent_s >= self._pace.hopeless_after_s and member.child is not None:
-            member.child.kill()
+        if silent_s >= self._pace.hopeless_after_s:
+            member.kill(f"no answer for {silent_s:.0f} s")
         elif silent_s >= self._pace.silent_after_s and member.stage is Stage.READY:
             member.enter(Stage.SILENT, f"no answer for {silent_s:.0f} s")
+
+    def _end_overdue_restart(self, member: Member) -> None:
+        # What has never served is held to the deadline of the whole fleet, which ends it.
+        if not member.has_served or member.stage not in _ON_THE_WAY:
+            return
+        if member.since_start_s >= self._ready_within_s:
+            member.kill(f"not ready in {self._ready_within_s:g} s")
 
     def _given_up(self, member: Member, decision: GiveUp) -> PhasewiseError:
         self._enter(member, Stage.FAILED, member.cause_of_death)
@@ -209,8 +206,9 @@ class Supervisor:
     # --- all members ------------------------------------------------------------------------------------
 
     async def _enforce_readiness(self) -> None:
+        """End the fleet if a member has not served once within the time for the start."""
         await asyncio.sleep(self._ready_within_s)
-        late = [member for member in self._members if member.ready_in_s is None and not _served(member)]
+        late = [member for member in self._members if not member.has_served]
         if late:
             member = late[0]
             raise EngineStartFailed(
@@ -220,9 +218,12 @@ class Supervisor:
         await asyncio.Event().wait()
 
     async def _stop_all(self) -> None:
+        # From here on a signal is the second one, also where a failure brought us here and not a first.
+        self._stop_wanted.set()
+        await self._drain_gateway()
         alive = [member for member in self._members if member.child is not None and not member.child.gone]
         # One that has not served yet has no stream to finish, and vLLM hears no signal while it loads.
-        serving = [member for member in alive if member.stage in {Stage.READY, Stage.SILENT, Stage.WAITING}]
+        serving = [member for member in alive if member.stage in _SERVING]
         for member in alive:
             if member in serving and member.child is not None:
                 member.child.terminate()
@@ -237,6 +238,16 @@ class Supervisor:
             if member.stage is not Stage.FAILED:
                 member.enter(Stage.STOPPED)
         self._publish()
+
+    async def _drain_gateway(self) -> None:
+        """Let the gateway finish its streams while the engines that write them still run."""
+        gateway = self._members[-1]
+        if gateway.child is None or gateway.child.gone or gateway.stage not in _SERVING:
+            return
+        gateway.child.terminate()
+        self._enter(gateway, Stage.DRAINING, f"running streams have {STREAMS_MAY_FINISH_S:.0f} s to finish")
+        await self._leaders_end([gateway], self._pace.drain_grace_s)
+        gateway.enter(Stage.STOPPED if gateway.child.gone else Stage.STOPPING)
 
     async def _leaders_end(self, members: list[Member], limit_s: float) -> None:
         """Wait for those asked to end, unless time runs out or we are asked again."""
@@ -265,7 +276,16 @@ class Supervisor:
         self._publish()
 
     def _publish(self) -> None:
-        self._publish_state(self.state)
+        """Hand out the state; that nobody could take it is no reason to stop serving, or to stop halfway."""
+        try:
+            self._publish_state(self.state)
+        except OSError as error:
+            if not self._unpublished:
+                reason = error.strerror or str(error)
+                _warn(f"the fleet's state cannot be written ({reason}); `phasewise status` lags behind")
+            self._unpublished = True
+        else:
+            self._unpublished = False
 
     @contextmanager
     def _signals_heeded(self) -> Iterator[None]:
@@ -284,5 +304,8 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _served(member: Member) -> bool:
-    return any(death.ready_for_s is not None for death in member.deaths)
+def _warn(words: str) -> None:
+    # The terminal may be what has gone away.
+    with suppress(OSError):
+        sys.stderr.write(f"warning: {words}\n")
+        sys.stderr.flush()
