@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
+from phasewise.adapters.clock_shift import ClockShift
 from phasewise.adapters.http_client import HttpClient
 from phasewise.errors import EngineUnreachable, FailureKind, UpstreamError
 from phasewise.model.steps import STEP_RECORD_VERSION, EngineStep, FinishedRequest
@@ -85,7 +86,7 @@ class StepFeed:
         self._since_unix_s = since_unix_s
         self._boot: str | None = None
         self._next_seq = 0
-        self._shift_s = 0.0
+        self._shift = ClockShift()
 
     async def poll(self) -> StepBatch:
         """Everything since the last poll."""
@@ -110,11 +111,11 @@ class StepFeed:
         return StepBatch(
             boot=header.boot,
             engine=header.engine,
-            steps=tuple(_shifted(step, self._shift_s) for step in steps),
+            steps=tuple(_shifted(step, self._shift.seconds) for step in steps),
             next_seq=next_seq,
             dropped=next_seq - since - len(steps),
             details=header.details,
-            clock_shift_s=self._shift_s,
+            clock_shift_s=self._shift.seconds,
             restarted=restarted,
         )
 
@@ -127,7 +128,7 @@ class StepFeed:
             return await self._page(0)
         # The time asked for is theirs, and how far their clock is from ours the header tells.
         await self._page(0, limit=0)
-        return await self._page(0, since_unix_s=max(self._since_unix_s + self._shift_s, 0.0))
+        return await self._page(0, since_unix_s=max(self._since_unix_s + self._shift.seconds, 0.0))
 
     async def _page(
         self, since: int, *, limit: int | None = None, since_unix_s: float | None = None
@@ -157,15 +158,8 @@ class StepFeed:
                 hint=f"is that the recorder's address? {_INSTALL_HINT}",
             )
         header, steps = parse_steps(body)
-        self._set_clock(header.now_unix_s, asked_s, answered_s)
+        self._shift.learn(header.now_unix_s, asked_s, answered_s)
         return header, steps
-
-    def _set_clock(self, theirs_s: float, asked_s: float, answered_s: float) -> None:
-        # They read their clock at some moment of the exchange. A shift that could be true is kept, so that
-        # noise does not move steps about; clocks are taken to agree until one exchange shows otherwise.
-        seen_s = theirs_s - (asked_s + answered_s) / 2
-        if abs(seen_s - self._shift_s) > (answered_s - asked_s) / 2:
-            self._shift_s = seen_s
 
 
 def parse_steps(body: bytes) -> tuple[FeedHeader, list[EngineStep]]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import orjson
 
+from phasewise.adapters.clock_shift import ClockShift
 from phasewise.adapters.http_client import Headers, HttpClient, Reply
 from phasewise.errors import FailureKind, UpstreamError
 from phasewise.model.timeline import Timeline
@@ -30,7 +31,7 @@ class TimelineFeed:
         self._headers = headers
         self._clock = clock
         self._after = 0
-        self._shift_s = 0.0
+        self._shift = ClockShift()
 
     async def skip(self) -> None:
         """Begin after the newest timeline that is kept now."""
@@ -45,7 +46,8 @@ class TimelineFeed:
             more = _header(reply, b"x-phasewise-more") is not None
             found += [from_record(orjson.loads(line)) for line in reply.body.splitlines() if line]
         return tuple(
-            replace(timeline, started_unix_s=timeline.started_unix_s - self._shift_s) for timeline in found
+            replace(timeline, started_unix_s=timeline.started_unix_s - self._shift.seconds)
+            for timeline in found
         )
 
     async def _fetch(self, query: str) -> Reply:
@@ -60,14 +62,8 @@ class TimelineFeed:
                 hint="is that a phasewise gateway of this version, and its admin key?",
             )
         self._after = int(cursor)
-        self._set_clock(float(theirs), asked_s, answered_s)
+        self._shift.learn(float(theirs), asked_s, answered_s)
         return reply
-
-    def _set_clock(self, theirs_s: float, asked_s: float, answered_s: float) -> None:
-        # Clocks are taken to agree until one exchange shows a difference that its own length cannot explain.
-        seen_s = theirs_s - (asked_s + answered_s) / 2
-        if abs(seen_s - self._shift_s) > (answered_s - asked_s) / 2:
-            self._shift_s = seen_s
 
 
 def _header(reply: Reply, name: bytes) -> bytes | None:

@@ -148,21 +148,6 @@ class MetricsDelta:
             return None
         return after.minus(before)
 
-    def mean(self, name: str, **labels: str) -> float | None:
-        """The mean of what a histogram observed in the window."""
-        seen = self.histogram(name, **labels)
-        return seen.mean if seen is not None else None
-
-    def quantile(self, name: str, share: float, **labels: str) -> QuantileEstimate | None:
-        """A quantile of what a histogram observed in the window."""
-        seen = self.histogram(name, **labels)
-        return seen.quantile(share) if seen is not None else None
-
-    def rate(self, name: str, **labels: str) -> float | None:
-        """A counter's growth per second."""
-        grown = self.counter(name, **labels)
-        return grown / self.window_s if grown is not None and self.window_s > 0 else None
-
 
 def delta(before: MetricsSnapshot, after: MetricsSnapshot) -> MetricsDelta:
     """Compare two snapshots of the same address, the earlier one first."""
