@@ -178,7 +178,7 @@ def print_ready(state: FleetState, how_to_stop: str) -> None:
     out.print("Try it:", style="bold")
     out.print(f"  {curl_line(state)}", markup=False, soft_wrap=True)
     out.print("Slow to start or slow to stream?", style="bold")
-    out.print(f"  phasewise diagnose {state.gateway.url}", markup=False, soft_wrap=True)
+    out.print(f"  phasewise diagnose {state.gateway.url} --probe", markup=False, soft_wrap=True)
     out.print(f"Logs: {Path(state.gateway.log).parent}", markup=False, soft_wrap=True)
     if state.admin_key_file is not None:
         out.print(f"Admin key: {state.admin_key_file}", markup=False, soft_wrap=True)
