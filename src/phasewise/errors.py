@@ -70,6 +70,7 @@ class RefusalKind(StrEnum):
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     TOO_LARGE = "too_large"
+    BODY_TIMEOUT = "body_timeout"
 
 
 class RequestRefused(PhasewiseError):

@@ -135,7 +135,7 @@ async def eventually(check, timeout_s=5.0):
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(engines, *, timeouts=QUICK, poll_interval_s=0.05, **options):
+async def running_gateway(engines, *, timeouts=QUICK, poll_interval_s=0.05, patience=None, **options):
     """A gateway before these engines (or worker configurations) until the block is left."""
     workers = tuple(
         engine if isinstance(engine, WorkerConfig) else worker_for(engine, f"w{index}")
@@ -143,7 +143,7 @@ async def running_gateway(engines, *, timeouts=QUICK, poll_interval_s=0.05, **op
     )
     options.setdefault("admin_key_sha256", key_sha256(ADMIN_KEY))
     file = GatewayFile(gateway=GatewayConfig(**options), workers=workers)
-    app = build_app(file, timeouts, poll_interval_s)
+    app = build_app(file, timeouts, poll_interval_s, patience)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     server = _QuietServer(server_config(file, app))

@@ -38,6 +38,7 @@ def test_every_reason_is_in_the_table():
         (RefusalKind.BAD_REQUEST, 400),
         (RefusalKind.UNAUTHENTICATED, 401),
         (RefusalKind.TOO_LARGE, 413),
+        (RefusalKind.BODY_TIMEOUT, 408),
     ],
 )
 async def test_an_error_has_openais_shape(reason, status):

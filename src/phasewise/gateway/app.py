@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable
@@ -10,10 +11,11 @@ from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.prometheus import PrometheusMetrics
 from phasewise.config import GatewayFile, WorkerConfig
 from phasewise.errors import ConfigError
-from phasewise.gateway.asgi import Client, Receive, Scope, Send
+from phasewise.gateway.asgi import Receive, Scope, Send, client_of
 from phasewise.gateway.auth import Doorkeeper
 from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.health import POLL_INTERVAL_S, HealthWatcher
+from phasewise.gateway.patience import ClientWatch, Patience
 from phasewise.gateway.pipeline import Pipeline
 from phasewise.gateway.routes import Gateway, Router
 from phasewise.gateway.timeline_store import TimelineStore
@@ -44,7 +46,7 @@ class GatewayApp:
         Not a coroutine itself: every chunk of a stream passes through all coroutines that await each other.
         """
         if scope["type"] == "http":
-            return self._router.handle(scope, Client(receive, send))
+            return self._router.handle(scope, client_of(scope, receive, send))
         if scope["type"] == "lifespan":
             return self._live(receive, send)
         raise RuntimeError(f"the gateway does not speak {scope['type']}")
@@ -52,10 +54,12 @@ class GatewayApp:
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         await self._watcher.start()
+        watching = asyncio.create_task(self.gateway.clients.run())
         states = self.gateway.cluster.snapshot()
         logger.info("%d of %d workers up", sum(it.health is Health.UP for it in states), len(states))
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        watching.cancel()
         await self._watcher.stop()
         for client in self._clients.values():
             client.close()
@@ -63,7 +67,10 @@ class GatewayApp:
 
 
 def build_app(
-    file: GatewayFile, timeouts: Timeouts | None = None, poll_interval_s: float = POLL_INTERVAL_S
+    file: GatewayFile,
+    timeouts: Timeouts | None = None,
+    poll_interval_s: float = POLL_INTERVAL_S,
+    patience: Patience | None = None,
 ) -> GatewayApp:
     """Put a gateway together; nothing is contacted before it starts."""
     workers = [_worker(config) for config in file.workers]
@@ -77,7 +84,8 @@ def build_app(
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
     metrics = PrometheusMetrics(cluster, ledger)
     pipeline = Pipeline(world, FlowDriver(clients), doorkeeper, (timelines, metrics), metrics.count_refusal)
-    gateway = Gateway(pipeline, doorkeeper, cluster, ledger, timelines, metrics)
+    clients_served = ClientWatch(patience or Patience())
+    gateway = Gateway(pipeline, doorkeeper, cluster, ledger, timelines, metrics, clients_served)
     return GatewayApp(gateway, HealthWatcher(cluster, workers, poll_interval_s), clients)
 
 

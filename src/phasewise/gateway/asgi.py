@@ -6,6 +6,7 @@ What is answered, and with which status, is decided by others.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 BODY_LIMIT_BYTES = 32 * 1024 * 1024
+DROP = "phasewise.drop"
+"""The extension of ASGI by which our server lets us cut a connection, with what was not yet sent."""
 
 
 class ClientLeft(Exception):
@@ -28,21 +31,68 @@ class Client:
     """One request's client.
 
     While it is watched, its leaving cancels the task that serves it; `gone` then tells that cancellation from
-    any other.
+    any other. `reading_since_s` and `sending_since_s` are set while we wait for the client, where patience.py
+    sees them; `stalled` holds once a wait for it to read was given up.
     """
 
-    __slots__ = ("_answered", "_receive", "_watcher", "gone", "send", "started")
+    __slots__ = (
+        "_answered",
+        "_drop",
+        "_reader",
+        "_receive",
+        "_too_late",
+        "_watcher",
+        "gone",
+        "reading_since_s",
+        "send",
+        "sending_since_s",
+        "stalled",
+        "started",
+    )
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, receive: Receive, send: Send, drop: Callable[[], None] | None = None) -> None:
         self._receive = receive
         self.send = send
+        self._drop = drop
         self.started = False
         self.gone = False
+        self.stalled = False
+        self.reading_since_s: float | None = None
+        self.sending_since_s: float | None = None
         self._answered = False
+        self._too_late = False
+        self._reader: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     async def read_body(self, limit_bytes: int = BODY_LIMIT_BYTES) -> bytes:
         """The whole body of the request."""
+        self._reader = asyncio.current_task()
+        self.reading_since_s = time.monotonic()
+        try:
+            return await self._read_body(limit_bytes)
+        except asyncio.CancelledError:
+            if not self._too_late or self._reader is None:
+                raise
+            self._reader.uncancel()
+            raise RequestRefused(
+                RefusalKind.BODY_TIMEOUT, "the request's body did not come in time", hint="send it at once"
+            ) from None
+        finally:
+            self.reading_since_s = None
+
+    def stop_reading(self) -> None:
+        """The body has taken too long: whoever reads it is told so."""
+        if self._reader is not None and not self._too_late:
+            self._too_late = True
+            self._reader.cancel()
+
+    def give_up(self) -> None:
+        """The client does not take what it is sent: cut its connection. It then counts as having left."""
+        if self._drop is not None and not self.stalled:
+            self.stalled = True
+            self._drop()
+
+    async def _read_body(self, limit_bytes: int) -> bytes:
         message = await self._receive()
         if message["type"] == "http.request" and not message.get("more_body"):
             body: bytes = message.get("body", b"")
@@ -89,18 +139,34 @@ class Client:
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head of the answer."""
         self.started = True
+        self.sending_since_s = time.monotonic()
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        self.sending_since_s = None
+
+    async def send_part(self, data: bytes) -> None:
+        """Send some bytes of an answer that was started."""
+        self.sending_since_s = time.monotonic()
+        await self.send({"type": "http.response.body", "body": data, "more_body": True})
+        self.sending_since_s = None
 
     async def finish(self, last: bytes = b"") -> None:
         """Send the last bytes of an answer that was started."""
         self._answered = True
+        self.sending_since_s = time.monotonic()
         await self.send({"type": "http.response.body", "body": last})
+        self.sending_since_s = None
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole answer."""
         self._answered = True
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
-        await self.send({"type": "http.response.body", "body": body})
+        await self.finish(body)
+
+
+def client_of(scope: Scope, receive: Receive, send: Send) -> Client:
+    """The client behind a connection's request."""
+    drop = (scope.get("extensions") or {}).get(DROP)
+    return Client(receive, send, None if drop is None else drop["now"])
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

@@ -49,6 +49,7 @@ class Ending:
 
 _SERVED = Ending(Outcome.SUCCEEDED)
 _CLIENT_LEFT = Ending(Outcome.CANCELLED, "client_left")
+_CLIENT_STALLED = Ending(Outcome.CANCELLED, "client_stalled")
 
 
 class FlowDriver:
@@ -79,6 +80,9 @@ class FlowDriver:
         try:
             ending = await self._exchange(step, call)
             result: Result = Succeeded(time.monotonic())
+            if call.client.stalled:
+                # Only the very end of the answer was left, so that nothing had to be interrupted.
+                result, ending = Cancelled(result.at_s), _CLIENT_STALLED
             outcome = ending.outcome
         except UpstreamError as error:
             content_sent = call.client.started
@@ -92,7 +96,8 @@ class FlowDriver:
                 timeline.end_attempt(Outcome.CANCELLED, time.monotonic(), "the gateway was stopped")
                 raise
             _take_back_cancellation()
-            result, outcome, ending = Cancelled(time.monotonic()), Outcome.CANCELLED, _CLIENT_LEFT
+            ending = _CLIENT_STALLED if call.client.stalled else _CLIENT_LEFT
+            result, outcome = Cancelled(time.monotonic()), ending.outcome
         timeline.end_attempt(outcome, result.at_s, note)
         return result, ending
 
@@ -120,10 +125,14 @@ async def _relay_stream(reply: StreamedReply, head: Headers, call: Call) -> Endi
     relay = StreamRelay(Answer(), hide_usage=call.hide_usage)
     call.timeline.note_answer(relay.answer)
     while data := await reply.read():
-        if out := relay.feed(data, time.monotonic()):
+        at_s = time.monotonic()
+        if out := relay.feed(data, at_s):
             if not client.started:
                 await client.start(200, head)
+            # As client.send_part, without one more coroutine for every chunk to pass through.
+            client.sending_since_s = at_s
             await send({"type": "http.response.body", "body": out, "more_body": True})
+            client.sending_since_s = None
     last = relay.close()
     if not client.started:
         await client.start(200, head)

@@ -39,6 +39,8 @@ HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
     RefusalKind.NOT_FOUND: HttpError(404, "not_found_error"),
     RefusalKind.METHOD_NOT_ALLOWED: HttpError(405, "invalid_request_error"),
     RefusalKind.TOO_LARGE: HttpError(413, "invalid_request_error"),
+    # What is still to come of the body would be taken for the next request.
+    RefusalKind.BODY_TIMEOUT: HttpError(408, "invalid_request_error", ((b"connection", b"close"),)),
 }
 
 

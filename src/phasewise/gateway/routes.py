@@ -19,6 +19,7 @@ from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.asgi import Client, Headers, Scope, header
 from phasewise.gateway.auth import Doorkeeper
 from phasewise.gateway.http_errors import JSON, send_refusal
+from phasewise.gateway.patience import ClientWatch
 from phasewise.gateway.pipeline import Pipeline
 from phasewise.gateway.timeline_store import Page, TimelineStore
 from phasewise.model.latency import TtftBreakdown, ttft_breakdown
@@ -46,6 +47,7 @@ class Gateway:
     ledger: LoadLedger
     timelines: TimelineStore
     metrics: PrometheusMetrics
+    clients: ClientWatch
 
 
 class Router:
@@ -71,6 +73,8 @@ class Router:
 
     async def handle(self, scope: Scope, client: Client) -> None:
         """Answer one request."""
+        clients = self._gateway.clients
+        clients.add(client)
         handler = self._table.get((scope["method"], scope["path"]))
         try:
             if handler is None:
@@ -78,6 +82,8 @@ class Router:
             await handler(scope, client)
         except RequestRefused as refusal:
             await send_refusal(client, refusal)
+        finally:
+            clients.discard(client)
 
     def _find(self, method: str, path: str) -> Handler:
         template = path.rpartition("/")[0] + "/{id}"
@@ -141,7 +147,7 @@ class Router:
             headers.append((b"x-phasewise-more", b"1"))
         await client.start(200, headers)
         for piece in _pieces(page.lines):
-            await client.send({"type": "http.response.body", "body": piece, "more_body": True})
+            await client.send_part(piece)
             # A client that reads fast never makes us wait, but the streams beside it have to get their turn.
             await asyncio.sleep(0)
         await client.finish()

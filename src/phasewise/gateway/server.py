@@ -8,9 +8,11 @@ import sys
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from phasewise.config import GatewayFile
 from phasewise.gateway.app import GatewayApp, build_app
+from phasewise.gateway.asgi import DROP
 
 STREAMS_MAY_FINISH_S = 30
 BACKLOG = 4096
@@ -36,7 +38,7 @@ def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
         port=file.gateway.port,
         interface="asgi3",
         loop="uvloop",
-        http="httptools",
+        http=_Connection,
         ws="none",
         lifespan="on",
         access_log=False,
@@ -47,6 +49,17 @@ def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=STREAMS_MAY_FINISH_S,
     )
+
+
+class _Connection(HttpToolsProtocol):
+    """A client's connection that the application can cut.
+
+    An ordinary close waits until everything is sent, which never is to a client that does not read.
+    """
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {DROP: {"now": self.transport.abort}}
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
