@@ -158,7 +158,7 @@ async def test_parts_of_a_real_engines_ttft_come_from_the_clocks_that_saw_them(r
     assert sources["engine_queue"] == "engine_report"
     assert sources["prefill"] == "step_record"
     total = sum(entry.seconds for entry in picture.start.parts) + picture.start.residual_s
-    assert total == pytest.approx(picture.start.ttft_mean_s)
+    assert total == pytest.approx(picture.start.parts_mean_s)
     # The long prompt was sent twice: its beginning was seen before, and most of it came from the cache.
     assert picture.workload.shared_share > 0.2
     assert picture.workload.cached_share > 0.2
