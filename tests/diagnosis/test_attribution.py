@@ -45,6 +45,16 @@ def test_running_streams_take_an_ordinary_steps_time_of_a_shared_step():
     assert found.seconds(Part.PREFILL_OTHERS) == pytest.approx(0.1)
 
 
+def test_a_prefill_of_a_millisecond_is_found_in_its_step():
+    ended = make_finished(prompt_tokens=100, prefill_s=0.001, decode_s=0.002, e2e_s=0.003)
+    steps = [make_step(1, 0.001, prompt=100, decode=0), make_step(2, 0.002)]
+    log = StepLog([*steps, make_step(3, 0.003, finished=[ended])])
+    found = ttft_breakdown(attribute(make_timeline((0.001, 0.002, 0.003)), log))
+    (prefill,) = [entry for entry in found.parts if entry.part is Part.PREFILL]
+    assert prefill.source is Source.STEP_RECORD
+    assert prefill.seconds == pytest.approx(0.001, abs=1e-6)
+
+
 def test_a_prefill_whose_steps_are_not_all_recorded_keeps_the_engines_word():
     ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
     log = StepLog([make_step(1, 0.4, prompt=None, decode=None), make_step(2, 0.6, finished=[ended])])

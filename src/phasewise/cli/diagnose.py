@@ -86,11 +86,21 @@ async def _gather(
             console.err.print(f"probing {target.url} with {PROBE_REQUESTS} requests", style="dim")
             probed = await probe(target.url, model, api_key, seed, _say_scene)
             return await watch.end(probed)
-        with console.err.status(f"watching {target.url} for {window_s:g} s (Ctrl-C to leave)"):
-            await asyncio.sleep(window_s)
+        with console.err.status(f"watching {target.url} for {window_s:g} s (Ctrl-C ends it early)"):
+            await _wait_or_interrupt(window_s)
         return await watch.end()
     finally:
         watch.close()
+
+
+async def _wait_or_interrupt(window_s: float) -> None:
+    try:
+        await asyncio.sleep(window_s)
+    except asyncio.CancelledError:
+        # asyncio turns the first Ctrl-C into a cancellation; what was seen until then is worth a verdict.
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
 
 
 def _say_scene(title: str) -> None:

@@ -82,7 +82,9 @@ def _prefill_spans(whole: Span, seen: EngineMoments, ended: FinishedRequest, log
     prompt; what it took beyond that is shared by the prompts in it. Unchanged where the record does not hold
     all of the prompt's steps.
     """
-    steps = log.ending_between(seen.scheduled_unix_s + CLOCK_SLACK_S, seen.first_token_unix_s + CLOCK_SLACK_S)
+    # A prefill may be shorter than the clocks are apart: the slack is never a large part of it.
+    slack_s = min(CLOCK_SLACK_S, seen.prefill_s / 4)
+    steps = log.ending_between(seen.scheduled_unix_s + slack_s, seen.first_token_unix_s + slack_s)
     own_tokens = ended.prompt_tokens - ended.cached_tokens
     prompt_tokens = sum(timed.step.prompt_tokens or 0 for timed in steps)
     if own_tokens <= 0 or prompt_tokens < own_tokens:
