@@ -153,10 +153,12 @@ async def test_parts_of_a_real_engines_ttft_come_from_the_clocks_that_saw_them(r
     target = await identify(real_engine.base_url, None, real_engine.steps_url)
     evidence, _ = await evidence_of_probe(target)
     picture = picture_of(evidence, DEFAULT_SLO)
-    sources = {entry.part.value: entry.source.value for entry in picture.start.parts}
-    assert sources["client_lag"] == "client_clock"
-    assert sources["engine_queue"] == "engine_report"
-    assert sources["prefill"] == "step_record"
+    sources = {(entry.part.value, entry.source.value) for entry in picture.start.parts}
+    assert ("client_lag", "client_clock") in sources
+    assert ("engine_queue", "engine_report") in sources
+    # A step whose record was stamped late on a busy machine leaves its request with the engine's own word.
+    assert ("prefill", "step_record") in sources
+    assert picture.start.step_timed >= PROBE_REQUESTS // 2
     total = sum(entry.seconds for entry in picture.start.parts) + picture.start.residual_s
     assert total == pytest.approx(picture.start.parts_mean_s)
     # The long prompt was sent twice: its beginning was seen before, and most of it came from the cache.
