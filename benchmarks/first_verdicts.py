@@ -4,9 +4,9 @@
 
 Every run is what a user would do: `phasewise up` with a fleet file, traffic from `phasewise bench`, and
 `phasewise diagnose` on the gateway while the traffic flows, all under one objective. The rules and the cases
-come from the same hands, and the load of the decode case was raised once, after a trial in which its steps were
-not slow: this shows that planted causes are told apart, not how often a verdict is right in the wild. The
-planted delays use a slow proxy of our own before the engine.
+come from the same hands, and the load of the decode case was raised once, after a trial in which its steps
+were not slow: this shows that planted causes are told apart, not how often a verdict is right in the wild.
+The planted delays use a slow proxy of our own before the engine.
 
 The last line is one JSON object: runs, right, residual_share (|residual| / TTFT at p50, median over healthy
 runs), residual_ms, and for each planted delay what the residual and the other parts grew by.

@@ -156,7 +156,7 @@ async def test_parts_of_a_real_engines_ttft_come_from_the_clocks_that_saw_them(r
     sources = {(entry.part.value, entry.source.value) for entry in picture.start.parts}
     assert ("client_lag", "client_clock") in sources
     assert ("engine_queue", "engine_report") in sources
-    # A request whose prompt is not found whole in the steps keeps the engine's own word, so not all need match.
+    # A request whose prompt is not found whole in the steps keeps the engine's own word: not all match.
     assert ("prefill", "step_record") in sources
     assert picture.start.step_timed >= PROBE_REQUESTS // 2
     total = sum(entry.seconds for entry in picture.start.parts) + picture.start.residual_s

@@ -16,7 +16,7 @@ from phasewise.cli.diagnose_view import show
 from phasewise.config import phasewise_home
 from phasewise.diagnosis.verdict import Verdict, judge
 from phasewise.diagnosis.verdict_record import verdict_record
-from phasewise.model.slo import Slo, parse_slo
+from phasewise.model.slo import parse_slo
 from phasewise.observe.evidence import Evidence, picture_of
 from phasewise.observe.probe import PROBE_REQUESTS, probe
 from phasewise.observe.target import TargetKind, WatchTarget, identify
@@ -62,12 +62,7 @@ def diagnose(
     admin_key = admin_key or find_admin_key(url, phasewise_home(os.environ))
     target = asyncio.run(identify(url, admin_key, steps_url))
     evidence = asyncio.run(_gather(target, admin_key, send_probe, window, model, api_key, seed))
-    _present(judge_evidence(evidence, objective), target, as_json)
-
-
-def judge_evidence(evidence: Evidence, slo: Slo) -> Verdict:
-    """From evidence to verdict."""
-    return judge(picture_of(evidence, slo), slo)
+    _present(judge(picture_of(evidence, objective), objective), target, as_json)
 
 
 async def _gather(
