@@ -158,7 +158,7 @@ async def test_parts_of_a_real_engines_ttft_come_from_the_clocks_that_saw_them(r
     assert ("engine_queue", "engine_report") in sources
     # A request whose prompt is not found whole in the steps keeps the engine's own word: not all match.
     assert ("prefill", "step_record") in sources
-    assert picture.start.step_timed >= PROBE_REQUESTS // 2
+    assert picture.start.step_timed >= PROBE_REQUESTS - 1
     total = sum(entry.seconds for entry in picture.start.parts) + picture.start.residual_s
     assert total == pytest.approx(picture.start.parts_mean_s)
     # The long prompt was sent twice: its beginning was seen before, and most of it came from the cache.
