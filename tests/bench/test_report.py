@@ -27,7 +27,8 @@ def make_run(timelines: list[Timeline], planned: int | None = None, **more) -> B
         PlannedRequest(index, None, (), 3, 100)
         for index in range(len(timelines) if planned is None else planned)
     )
-    plan = Plan(requests, more.pop("load", OpenLoop(1.0)), more.pop("duration_s", None), exact_prompts=True)
+    threads = tuple((planned,) for planned in requests)
+    plan = Plan(threads, more.pop("load", OpenLoop(1.0)), more.pop("duration_s", None), exact_prompts=True)
     target = Target("http://e", "m", headers=((b"authorization", b"Bearer hidden"),))
     return BenchRun(target, plan, tuple(timelines), **{"wall_s": 10.0, **more})
 

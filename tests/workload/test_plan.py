@@ -23,7 +23,7 @@ def make_shape(prompt_tokens: int = 50, output_tokens: int = 8, **more: object) 
 
 
 def make_spec(load: Load | None = None, requests: int | None = 5, **more: object) -> PlanSpec:
-    return PlanSpec(**{"shape": make_shape(), "load": load or ClosedLoop(2), "requests": requests, **more})
+    return PlanSpec(**{"source": make_shape(), "load": load or ClosedLoop(2), "requests": requests, **more})
 
 
 @settings(max_examples=25)
@@ -70,7 +70,7 @@ def test_prompts_share_no_prefix_unless_asked_to():
 
 
 def test_a_shared_prefix_is_the_same_text_for_its_share_of_requests():
-    spec = make_spec(requests=200, shape=make_shape(shared_prefix_tokens=20, shared_share=0.5))
+    spec = make_spec(requests=200, source=make_shape(shared_prefix_tokens=20, shared_share=0.5))
     plan = make_plan(spec, Random(0))
     sharing = [request for request in plan.requests if request.shared_prefix is not None]
     assert 70 < len(sharing) < 130
@@ -84,7 +84,7 @@ def test_a_small_context_cuts_a_presets_prompts():
 
 
 def test_exact_lengths_that_do_not_fit_are_refused_not_cut():
-    spec = make_spec(shape=make_shape(prompt_tokens=2000, output_tokens=100), context_tokens=2048)
+    spec = make_spec(source=make_shape(prompt_tokens=2000, output_tokens=100), context_tokens=2048)
     with pytest.raises(ConfigError, match="do not fit a context of 2048"):
         make_plan(spec, Random(0))
 

@@ -70,7 +70,7 @@ async def fit_prompts(client: HttpClient, target: Target, plan: Plan, rng: Rando
         if exact is None:
             return plan
         fitted.append(exact)
-    return replace(plan, requests=tuple(fitted), exact_prompts=True)
+    return replace(plan, threads=tuple((planned,) for planned in fitted), exact_prompts=True)
 
 
 async def count_prompt_tokens(client: HttpClient, target: Target, messages: Sequence[Message]) -> int | None:

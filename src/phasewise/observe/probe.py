@@ -74,11 +74,11 @@ def _one_by_one(prompt_tokens: int, output_tokens: int, requests: int, rng: Rand
 
 def _twice(plan: Plan) -> Plan:
     (planned,) = plan.requests
-    return replace(plan, requests=(planned, replace(planned, index=1)))
+    return replace(plan, threads=((planned,), (replace(planned, index=1),)))
 
 
 def _joined(streams: Plan, late: Plan) -> Plan:
     (prompt,) = late.requests
     requests = tuple(replace(planned, at_s=0.0) for planned in streams.requests)
     newcomer = replace(prompt, index=len(requests), at_s=LONG_ARRIVES_AT_S)
-    return Plan((*requests, newcomer), OpenLoop(rate_per_s=1.0), duration_s=None)
+    return Plan.of_singles((*requests, newcomer), OpenLoop(rate_per_s=1.0))

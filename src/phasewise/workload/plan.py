@@ -5,11 +5,12 @@ Nothing here is sent or measured; the load generator works the list off.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from math import ceil
 from random import Random
+from typing import Self
 
 from phasewise.errors import ConfigError
 from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, arrival_times_s
@@ -30,7 +31,7 @@ PLAN_LIMIT = 20_000
 class PlanSpec:
     """What to plan: sizes, load, and where to end, by count or by time or whichever comes first."""
 
-    shape: Shape
+    source: Shape
     load: Load
     requests: int | None = None
     duration_s: float | None = None
@@ -47,7 +48,12 @@ class PlanSpec:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request to be sent: at a time (open loop), or when a slot is free (`at_s` is None)."""
+    """One request to be sent: at a time (open loop), or when a slot is free (`at_s` is None).
+
+    A later turn of a conversation has `turn` above 0. Its `messages` are the new user message alone, to be
+    put behind the history with the engine's real replies; it is due `think_s` after the reply before it
+    ended, and its `prompt_tokens` are an estimate of the whole.
+    """
 
     index: int
     at_s: float | None
@@ -55,26 +61,46 @@ class PlannedRequest:
     max_tokens: int
     prompt_tokens: int
     shared_prefix: str | None = None
+    conversation: int | None = None
+    turn: int = 0
+    think_s: float = 0.0
+
+
+Thread = tuple[PlannedRequest, ...]
+"""A conversation's turns, each sent after the reply to the one before; a single request is one turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Requests in the order they are to be sent. Not every one is: a run may end by time first.
+    """Threads in the order they are to be begun. Not everything is sent: a run may end by time first.
 
-    `exact_prompts` says that the engine's own tokenizer counted every prompt.
+    `exact_prompts` says that the engine's own tokenizer counted every prompt that is known beforehand.
     """
 
-    requests: tuple[PlannedRequest, ...]
+    threads: tuple[Thread, ...]
     load: Load
     duration_s: float | None
     exact_prompts: bool = False
+    left_out: int = 0
+
+    @classmethod
+    def of_singles(
+        cls, requests: Iterable[PlannedRequest], load: Load, duration_s: float | None = None
+    ) -> Self:
+        """A plan of requests that have nothing to do with each other."""
+        return cls(tuple((planned,) for planned in requests), load, duration_s)
+
+    @property
+    def requests(self) -> tuple[PlannedRequest, ...]:
+        """Every request of every thread, by index."""
+        return tuple(chain.from_iterable(self.threads))
 
 
 def make_plan(spec: PlanSpec, rng: Random) -> Plan:
     """Plan a run. The same specification and seed give the same plan; another load keeps the prompts."""
     # One source each: how many numbers one of them draws does not change the others.
     times_rng, sizes_rng, words_rng = (Random(rng.getrandbits(64)) for _ in range(3))  # noqa: S311 - no secrets
-    shape = fitted(spec.shape, spec.context_tokens)
+    shape = fitted(spec.source, spec.context_tokens)
     shared = write_text(shape.shared_prefix_tokens, words_rng) if shape.shared_prefix_tokens else None
     requests = []
     for index, at_s in enumerate(_times_s(spec, times_rng)):
@@ -91,7 +117,7 @@ def make_plan(spec: PlanSpec, rng: Random) -> Plan:
                 shared_prefix="shared-0" if shares else None,
             )
         )
-    return Plan(tuple(requests), spec.load, spec.duration_s)
+    return Plan.of_singles(requests, spec.load, spec.duration_s)
 
 
 def fitted(shape: Shape, context_tokens: int) -> Shape:
