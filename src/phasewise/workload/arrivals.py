@@ -1,4 +1,4 @@
-"""When requests arrive: an open loop that does not wait for replies, or a closed one that does.
+"""When requests arrive: an open loop that does not wait for replies, a closed one that does, or a replay.
 
 Sending is left to the load generator.
 """
@@ -9,28 +9,46 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
+from math import inf
 from random import Random
 
 from phasewise.errors import ConfigError
 
 
 class Spacing(StrEnum):
-    """How an open loop's arrivals are spread: at random as independent users do, or evenly."""
+    """How an open loop's arrivals are spread: at random as independent users do, evenly, or as told.
+
+    Gamma gaps are as random as `burstiness` says.
+    """
 
     POISSON = "poisson"
     CONSTANT = "constant"
+    GAMMA = "gamma"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """So many requests per second, whether or not the engine keeps up: what users do."""
+    """So many requests per second, whether or not the engine keeps up: what users do.
+
+    `burstiness` is the squared coefficient of variation of the gaps between arrivals: 1 is Poisson, 4 comes
+    in bursts, 0.25 is nearly even. Gamma gaps of shape k have 1/k of it; vLLM's own --burstiness is that k,
+    the inverse of ours. With conversations the rate is that of their first turns.
+    """
 
     rate_per_s: float
     spacing: Spacing = Spacing.POISSON
+    burstiness: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate_per_s < float("inf"):
+        if not 0 < self.rate_per_s < inf:
             raise ConfigError(f"a rate of {self.rate_per_s:g} requests per second", hint="use one above 0")
+        if not 0 < self.burstiness < inf:
+            raise ConfigError(f"a burstiness of {self.burstiness:g}", hint="use one above 0; 1 is Poisson")
+        if self.burstiness != 1 and self.spacing is not Spacing.GAMMA:
+            raise ConfigError(
+                f"a burstiness of {self.burstiness:g} with {self.spacing} arrivals",
+                hint="only gamma arrivals have one",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,18 @@ class ClosedLoop:
             raise ConfigError(f"a concurrency of {self.concurrency}", hint="use 1 or more")
 
 
-Load = OpenLoop | ClosedLoop
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A trace's own times, divided by `speed`: at 2 an hour of traffic comes in half of one."""
+
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed < inf:
+            raise ConfigError(f"a replay at {self.speed:g} times the speed", hint="use one above 0")
+
+
+Load = OpenLoop | ClosedLoop | Replay
 
 
 def arrival_times_s(loop: OpenLoop, rng: Random) -> Iterator[float]:
@@ -57,4 +86,10 @@ def arrival_times_s(loop: OpenLoop, rng: Random) -> Iterator[float]:
     at_s = 0.0
     while True:
         yield at_s
-        at_s += rng.expovariate(loop.rate_per_s)
+        at_s += _gap_s(loop, rng)
+
+
+def _gap_s(loop: OpenLoop, rng: Random) -> float:
+    if loop.spacing is Spacing.GAMMA:
+        return rng.gammavariate(1 / loop.burstiness, loop.burstiness / loop.rate_per_s)
+    return rng.expovariate(loop.rate_per_s)

@@ -1,21 +1,26 @@
 """The plan of a run: a frozen list of requests with their times, made from a specification and a seed.
 
-Nothing here is sent or measured; the load generator works the list off.
+Nothing here is sent or measured; the load generator works the list off. What a request asks is drafted from
+a shape or a trace elsewhere; here it gets its number, its time and its thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice, takewhile
+from itertools import chain, islice, repeat, takewhile
 from math import ceil
 from random import Random
 from typing import Self
 
 from phasewise.errors import ConfigError
-from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, arrival_times_s
+from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Replay, arrival_times_s
+from phasewise.workload.conversations import Conversations, later_turns
+from phasewise.workload.drafts import Draft, drafts_of_shape, drafts_of_trace
 from phasewise.workload.presets import Shape
-from phasewise.workload.prompts import Message, resized, write_messages, write_text
+from phasewise.workload.prompts import TEMPLATE_TOKENS, Message, resized, word_count
+from phasewise.workload.streams import stream
+from phasewise.workload.traces import Trace, TracedRequest
 
 CONTEXT_TOKENS = 8192
 """The context that is assumed where the engine does not tell its own."""
@@ -25,25 +30,42 @@ SLOT_RATE_PER_S = 4.0
 """How many requests per second a closed loop's slot is given for a run limited by time alone,"""
 PLAN_LIMIT = 20_000
 """and how many requests a plan may hold at all: their text lies in memory."""
+PLAN_LIMIT_TOKENS = 64_000_000
+"""Of a trace's long prompts fewer fit: so many words take some 350 MB."""
+TEMPLATE_SLACK_TOKENS = 64
+"""What a chat template may begin every prompt with, a default system prompt for one, where nobody counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSpec:
-    """What to plan: sizes, load, and where to end, by count or by time or whichever comes first."""
+    """What to plan: sizes, load, and where to end, by count or by time or whichever comes first.
 
-    source: Shape
+    A trace also ends by itself. It gives its times to a replay; any other load takes only its lengths and
+    prefixes. `requests` counts every turn of a conversation.
+    """
+
+    source: Shape | Trace
     load: Load
     requests: int | None = None
     duration_s: float | None = None
     context_tokens: int = CONTEXT_TOKENS
+    conversations: Conversations | None = None
 
     def __post_init__(self) -> None:
-        if self.requests is None and self.duration_s is None:
-            raise ConfigError("a run without an end", hint="give a number of requests or a duration")
         if self.requests is not None and not 1 <= self.requests <= PLAN_LIMIT:
             raise ConfigError(f"{self.requests} requests", hint=f"use 1 to {PLAN_LIMIT}")
-        if self.duration_s is not None and self.duration_s <= 0:
+        if self.duration_s is not None and not self.duration_s > 0:
             raise ConfigError(f"a duration of {self.duration_s:g} s", hint="use one above 0")
+        if isinstance(self.source, Trace):
+            if self.conversations is not None:
+                raise ConfigError(
+                    f"conversations with the trace {self.source.name}",
+                    hint="its requests stand for themselves: leave one of the two out",
+                )
+        elif isinstance(self.load, Replay):
+            raise ConfigError("a replay without a trace", hint="give a trace, or a rate or concurrency")
+        elif self.requests is None and self.duration_s is None:
+            raise ConfigError("a run without an end", hint="give a number of requests or a duration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +75,9 @@ class PlannedRequest:
     A later turn of a conversation has `turn` above 0. Its `messages` are the new user message alone, to be
     put behind the history with the engine's real replies; it is due `think_s` after the reply before it
     ended, and its `prompt_tokens` are an estimate of the whole.
+
+    The first `shared_words` of the messages stand at the beginning of an earlier request too. The first
+    `kept_words` of the last message belong to blocks that others may share: fitting leaves them alone.
     """
 
     index: int
@@ -64,6 +89,17 @@ class PlannedRequest:
     conversation: int | None = None
     turn: int = 0
     think_s: float = 0.0
+    shared_words: int = 0
+    kept_words: int = 0
+
+    @property
+    def fresh_words(self) -> int:
+        """Words that no earlier request of the plan had in this place.
+
+        A word is one token or more: of a prompt of n tokens, n less these can come from a cache that was
+        filled by this run alone.
+        """
+        return max(sum(word_count(message.content) for message in self.messages) - self.shared_words, 0)
 
 
 Thread = tuple[PlannedRequest, ...]
@@ -74,7 +110,8 @@ Thread = tuple[PlannedRequest, ...]
 class Plan:
     """Threads in the order they are to be begun. Not everything is sent: a run may end by time first.
 
-    `exact_prompts` says that the engine's own tokenizer counted every prompt that is known beforehand.
+    `exact_prompts` says that the engine's own tokenizer counted every thread's first prompt, and `left_out`
+    how many of a trace's requests were passed over because they do not fit the context.
     """
 
     threads: tuple[Thread, ...]
@@ -95,29 +132,32 @@ class Plan:
         """Every request of every thread, by index."""
         return tuple(chain.from_iterable(self.threads))
 
+    @property
+    def shareable_tokens(self) -> int:
+        """An upper bound of the prompt tokens that a prefix cache, empty at first, can serve in this run.
 
-def make_plan(spec: PlanSpec, rng: Random) -> Plan:
-    """Plan a run. The same specification and seed give the same plan; another load keeps the prompts."""
-    # One source each: how many numbers one of them draws does not change the others.
-    times_rng, sizes_rng, words_rng = (Random(rng.getrandbits(64)) for _ in range(3))  # noqa: S311 - no secrets
-    shape = fitted(spec.source, spec.context_tokens)
-    shared = write_text(shape.shared_prefix_tokens, words_rng) if shape.shared_prefix_tokens else None
-    requests = []
-    for index, at_s in enumerate(_times_s(spec, times_rng)):
-        prompt_tokens, max_tokens = shape.prompt.draw(sizes_rng), shape.output.draw(sizes_rng)
-        # Drawn in any case, so that the sizes do not depend on whether a prefix is shared.
-        shares = sizes_rng.random() < shape.shared_share and shared is not None
-        requests.append(
-            PlannedRequest(
-                index=index,
-                at_s=at_s,
-                messages=write_messages(prompt_tokens, shared if shares else None, words_rng),
-                max_tokens=max_tokens,
-                prompt_tokens=prompt_tokens,
-                shared_prefix="shared-0" if shares else None,
-            )
-        )
-    return Plan.of_singles(requests, spec.load, spec.duration_s)
+        These are system prompts after their first use, a trace's blocks seen before, histories, and the
+        template's own beginning. A run that was meant to be cold and hits more was not.
+        """
+        return sum(self._shareable_tokens(planned) for planned in self.requests)
+
+    def _shareable_tokens(self, planned: PlannedRequest) -> int:
+        counted = self.exact_prompts and planned.turn == 0
+        slack = 0 if counted else TEMPLATE_SLACK_TOKENS
+        return max(planned.prompt_tokens - planned.fresh_words, 0) + slack
+
+
+def make_plan(spec: PlanSpec, rng: Random, opening: str = "") -> Plan:
+    """Plan a run. The same specification and seed give the same plan; another load keeps the prompts.
+
+    An `opening` takes the place of every first message's first words. Times, lengths and all other words
+    stay, what prompts share they still share, but nothing fits what a run with another opening left in a
+    cache.
+    """
+    seed = rng.getrandbits(64)
+    if isinstance(spec.source, Trace):
+        return _plan_trace(spec, spec.source, seed, opening)
+    return _plan_shape(spec, fitted(spec.source, spec.context_tokens), seed, opening)
 
 
 def fitted(shape: Shape, context_tokens: int) -> Shape:
@@ -130,29 +170,123 @@ def fitted(shape: Shape, context_tokens: int) -> Shape:
             f"do not fit a context of {context_tokens}",
             hint="lower --prompt-tokens or --output-tokens",
         )
-    return replace(shape, prompt=shape.prompt.capped(room))
+    # A shared prefix longer than the longest prompt would push every one of them out of the context.
+    longest_shared = max(room - TEMPLATE_TOKENS - 1, 0)
+    return replace(
+        shape,
+        prompt=shape.prompt.capped(room),
+        shared_prefix_tokens=min(shape.shared_prefix_tokens, longest_shared),
+    )
 
 
 def refitted(planned: PlannedRequest, counted_tokens: int, rng: Random) -> PlannedRequest:
     """The request with its last message made longer or shorter by what a tokenizer says it is off."""
     *earlier, last = planned.messages
-    text = resized(last.content, planned.prompt_tokens - counted_tokens, rng)
+    text = resized(last.content, planned.prompt_tokens - counted_tokens, rng, planned.kept_words)
     return replace(planned, messages=(*earlier, Message(last.role, text)))
 
 
-def _times_s(spec: PlanSpec, rng: Random) -> Iterator[float | None]:
-    if isinstance(spec.load, ClosedLoop):
-        return iter([None] * _closed_loop_requests(spec, spec.load))
-    return islice(_open_loop_times_s(spec.load, spec.duration_s, rng), spec.requests or PLAN_LIMIT)
+def _plan_shape(spec: PlanSpec, shape: Shape, seed: int, opening: str) -> Plan:
+    threads: list[Thread] = []
+    index, limit = 0, _most_requests(spec)
+    for at_s, first in zip(_times_s(spec, seed), drafts_of_shape(shape, seed, opening), strict=False):
+        turns = [first]
+        if spec.conversations is not None:
+            room_tokens = spec.context_tokens - CONTEXT_MARGIN_TOKENS
+            turns_rng = stream(seed, "conversation", len(threads))
+            turns += later_turns(spec.conversations, shape, first, room_tokens, turns_rng)
+        conversation = None if spec.conversations is None else len(threads)
+        threads.append(_thread(turns[: limit - index], index, at_s, conversation))
+        index += len(threads[-1])
+        if index == limit:
+            break
+    return Plan(tuple(threads), spec.load, spec.duration_s)
 
 
-def _open_loop_times_s(loop: OpenLoop, duration_s: float | None, rng: Random) -> Iterator[float]:
-    times_s = arrival_times_s(loop, rng)
-    return times_s if duration_s is None else takewhile(lambda at_s: at_s < duration_s, times_s)
+def _plan_trace(spec: PlanSpec, trace: Trace, seed: int, opening: str) -> Plan:
+    timed, left_out = _timed_requests(spec, trace, seed)
+    if not timed:
+        raise ConfigError(
+            f"none of the {left_out} requests of the trace {trace.name} fits a context of "
+            f"{spec.context_tokens} tokens",
+            hint="take another trace, or an engine with a larger --max-model-len",
+        )
+    if sum(request.prompt_tokens for _, request in timed) > PLAN_LIMIT_TOKENS:
+        raise ConfigError(
+            f"{len(timed)} requests of the trace {trace.name} come to more than {PLAN_LIMIT_TOKENS} tokens",
+            hint="plan fewer of them",
+        )
+    drafts = drafts_of_trace(trace, (request for _, request in timed), seed, opening)
+    threads = (
+        _thread([draft], index, at_s, None)
+        for index, ((at_s, _), draft) in enumerate(zip(timed, drafts, strict=True))
+    )
+    return Plan(tuple(threads), spec.load, spec.duration_s, left_out=left_out)
 
 
-def _closed_loop_requests(spec: PlanSpec, loop: ClosedLoop) -> int:
+def _timed_requests(
+    spec: PlanSpec, trace: Trace, seed: int
+) -> tuple[list[tuple[float | None, TracedRequest]], int]:
+    """The trace's requests up to the plan's end with their times, and how many between them do not fit."""
+    if isinstance(spec.load, Replay):
+        speed = spec.load.speed
+        due = takewhile(lambda request: _is_due(spec, request.at_s / speed), trace.requests)
+        taken, left_out = _fitting(due, spec.context_tokens, _most_requests(spec))
+        return [(request.at_s / speed, request) for request in taken], left_out
+    times_s = list(islice(_times_s(spec, seed), _most_requests(spec)))
+    taken, left_out = _fitting(trace.requests, spec.context_tokens, len(times_s))
+    return list(zip(times_s, taken, strict=False)), left_out
+
+
+def _fitting(
+    requests: Iterable[TracedRequest], context_tokens: int, limit: int
+) -> tuple[list[TracedRequest], int]:
+    taken: list[TracedRequest] = []
+    left_out = 0
+    for request in requests:
+        if len(taken) == limit:
+            break
+        if request.prompt_tokens + request.output_tokens > context_tokens - CONTEXT_MARGIN_TOKENS:
+            left_out += 1
+        else:
+            taken.append(request)
+    return taken, left_out
+
+
+def _thread(turns: list[Draft], index: int, at_s: float | None, conversation: int | None) -> Thread:
+    return tuple(
+        PlannedRequest(
+            index=index + turn,
+            at_s=at_s if turn == 0 else None,
+            messages=draft.messages,
+            max_tokens=draft.max_tokens,
+            prompt_tokens=draft.prompt_tokens,
+            shared_prefix=draft.shared_prefix,
+            conversation=conversation,
+            turn=turn,
+            think_s=draft.think_s,
+            shared_words=draft.shared_words,
+            kept_words=draft.kept_words,
+        )
+        for turn, draft in enumerate(turns)
+    )
+
+
+def _times_s(spec: PlanSpec, seed: int) -> Iterator[float | None]:
+    """When threads begin: an open loop's arrivals until the run's end, None without end for a closed one."""
+    if not isinstance(spec.load, OpenLoop):
+        return repeat(None)
+    return takewhile(lambda at_s: _is_due(spec, at_s), arrival_times_s(spec.load, stream(seed, "times")))
+
+
+def _is_due(spec: PlanSpec, at_s: float) -> bool:
+    return spec.duration_s is None or at_s < spec.duration_s
+
+
+def _most_requests(spec: PlanSpec) -> int:
     if spec.requests is not None:
         return spec.requests
-    per_slot = ceil((spec.duration_s or 0.0) * SLOT_RATE_PER_S)
-    return min(max(per_slot, 1) * loop.concurrency, PLAN_LIMIT)
+    if not isinstance(spec.load, ClosedLoop) or spec.duration_s is None:
+        return PLAN_LIMIT
+    per_slot = ceil(min(spec.duration_s * SLOT_RATE_PER_S, PLAN_LIMIT))
+    return min(max(per_slot, 1) * spec.load.concurrency, PLAN_LIMIT)

@@ -1,7 +1,7 @@
 """Four kinds of traffic in one table, sized to fit a context of 8,192 tokens.
 
-They are round figures after published traces' shapes, made to differ in which phase they load; replaying a
-trace of one's own is left to others.
+They are round figures after published traces' shapes, made to differ in which phase they load. Whoever has a
+trace of the real traffic should replay that; reading one is left to traces.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from phasewise.errors import ConfigError
 from phasewise.workload.lengths import Lengths
+
+FOLLOW_UP = Lengths(median_tokens=48, spread=0.6, low_tokens=8, high_tokens=256)
+"""A further question: some sentences, whatever stood before it."""
 
 
 class PresetName(StrEnum):
@@ -26,7 +30,8 @@ class Shape:
     """The sizes of a kind of traffic.
 
     `shared_prefix_tokens` is the system prompt that `shared_share` of the requests begin with; it counts as
-    part of the prompt's length.
+    part of the prompt's length. There are `shared_prefixes` different ones, each as likely as the others.
+    `follow_up` is what a user writes in a conversation's later turns.
     """
 
     about: str
@@ -34,6 +39,14 @@ class Shape:
     output: Lengths
     shared_prefix_tokens: int = 0
     shared_share: float = 0.0
+    shared_prefixes: int = 1
+    follow_up: Lengths = FOLLOW_UP
+
+    def __post_init__(self) -> None:
+        if self.shared_prefixes < 1:
+            raise ConfigError(
+                f"{self.shared_prefixes} shared prefixes", hint="use 1 or more; none is a length of 0"
+            )
 
 
 PRESETS = {

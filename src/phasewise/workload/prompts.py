@@ -32,7 +32,10 @@ WORDS = tuple(
 TEMPLATE_TOKENS = 12
 """What a chat template usually adds around one user's message; a guess until a tokenizer is asked."""
 
-Role = Literal["system", "user"]
+OPENING_WORDS = 6
+"""255 words to the sixth power: two runs' openings meet once in 270 million million."""
+
+Role = Literal["system", "user", "assistant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +51,39 @@ def write_text(tokens: int, rng: Random) -> str:
     return " ".join(rng.choices(WORDS, k=max(tokens, 1)))
 
 
-def resized(text: str, by_tokens: int, rng: Random) -> str:
-    """The text with words added to, or taken from, its end; one word always stays."""
+def write_opening(rng: Random) -> str:
+    """Words for one run's prompts to begin with, so that no earlier run's cached prefixes fit them.
+
+    They take the place of a prompt's first words instead of standing before them: the prompt stays as long
+    as it was, so a cold run and a warm one of the same seed differ in what is cached and in nothing else.
+    """
+    return write_text(OPENING_WORDS, rng)
+
+
+def opened(text: str, opening: str) -> str:
+    """The text with its first words replaced by the opening's, as far as it has any."""
+    if not opening:
+        return text
+    words = opening.split(" ")
+    had = text.split(" ", len(words))
+    return " ".join((*words[: len(had)], *had[len(words) :]))
+
+
+def word_count(text: str) -> int:
+    """How many words a text of this module has."""
+    return text.count(" ") + 1 if text else 0
+
+
+def resized(text: str, by_tokens: int, rng: Random, kept_words: int = 0) -> str:
+    """The text with words added to, or taken from, its end; the first `kept_words` stay, and one always."""
     if by_tokens > 0:
         return f"{text} {write_text(by_tokens, rng)}"
     words = text.split(" ")
-    return " ".join(words[: max(len(words) + by_tokens, 1)])
+    return " ".join(words[: max(len(words) + by_tokens, kept_words, 1)])
 
 
 def write_messages(prompt_tokens: int, shared_prefix: str | None, rng: Random) -> tuple[Message, ...]:
     """A conversation of about `prompt_tokens` tokens in all, with a given system prompt or none."""
-    shared_tokens = 0 if shared_prefix is None else len(shared_prefix.split(" "))
+    shared_tokens = 0 if shared_prefix is None else word_count(shared_prefix)
     user = Message("user", write_text(prompt_tokens - shared_tokens - TEMPLATE_TOKENS, rng))
     return (user,) if shared_prefix is None else (Message("system", shared_prefix), user)
