@@ -1,7 +1,6 @@
 # ruff: noqa: S311 - seeds make tests repeat, they keep no secrets
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,21 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.errors import ConfigError
-from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop
-from phasewise.workload.lengths import Lengths
-from phasewise.workload.plan import PlanSpec, make_plan, refitted
-from phasewise.workload.presets import PRESETS, PresetName, Shape
-
-
-def make_shape(prompt_tokens: int = 50, output_tokens: int = 8, **more: object) -> Shape:
-    return replace(
-        Shape("test.", Lengths.fixed(prompt_tokens), Lengths.fixed(output_tokens)),
-        **more,
-    )
-
-
-def make_spec(load: Load | None = None, requests: int | None = 5, **more: object) -> PlanSpec:
-    return PlanSpec(**{"source": make_shape(), "load": load or ClosedLoop(2), "requests": requests, **more})
+from phasewise.workload.arrivals import ClosedLoop, OpenLoop, Replay, Spacing
+from phasewise.workload.plan import TEMPLATE_SLACK_TOKENS, PlanSpec, make_plan, refitted
+from phasewise.workload.presets import PRESETS, PresetName
+from phasewise.workload.prompts import TEMPLATE_TOKENS, write_opening
+from tests.workload.builders import make_shape, make_spec, words_of
 
 
 @settings(max_examples=25)
@@ -46,6 +35,15 @@ def test_another_load_keeps_the_prompts():
         for load in (OpenLoop(1.0), ClosedLoop(3))
     )
     assert [r.messages for r in slow.requests] == [r.messages for r in fast.requests]
+
+
+def test_other_bursts_keep_the_prompts_and_change_the_times():
+    even, bursty = (
+        make_plan(make_spec(OpenLoop(1.0, Spacing.GAMMA, burstiness)), Random(4))
+        for burstiness in (0.25, 4.0)
+    )
+    assert [r.messages for r in even.requests] == [r.messages for r in bursty.requests]
+    assert [r.at_s for r in even.requests] != [r.at_s for r in bursty.requests]
 
 
 def test_an_open_loop_has_times_in_order_and_ends_with_its_duration():
@@ -77,6 +75,110 @@ def test_a_shared_prefix_is_the_same_text_for_its_share_of_requests():
     assert len({request.messages[0] for request in sharing}) == 1
 
 
+def test_several_shared_prefixes_are_drawn_evenly_and_are_different_texts():
+    shape = make_shape(shared_prefix_tokens=20, shared_share=1.0, shared_prefixes=4)
+    plan = make_plan(make_spec(requests=400, source=shape), Random(0))
+    texts: dict[str, set[str]] = {}
+    for planned in plan.requests:
+        texts.setdefault(planned.shared_prefix, set()).add(planned.messages[0].content)
+    assert set(texts) == {"shared-0", "shared-1", "shared-2", "shared-3"}
+    assert len(set.union(*texts.values())) == 4
+    for name in texts:
+        assert 70 < sum(planned.shared_prefix == name for planned in plan.requests) < 130
+
+
+def test_sizes_and_times_do_not_depend_on_what_is_shared():
+    def sizes(**shared):
+        shape = make_shape(prompt_tokens=90, **shared)
+        plan = make_plan(make_spec(OpenLoop(3.0), requests=30, source=shape), Random(2))
+        return [(r.at_s, r.prompt_tokens, r.max_tokens) for r in plan.requests]
+
+    assert (
+        sizes()
+        == sizes(shared_prefix_tokens=20, shared_share=0.5)
+        == sizes(shared_prefix_tokens=20, shared_share=1.0, shared_prefixes=7)
+    )
+
+
+def test_a_prompt_shorter_than_its_system_prompt_is_planned_as_long_as_it_is():
+    shape = make_shape(prompt_tokens=30, shared_prefix_tokens=100, shared_share=1.0)
+    (planned,) = make_plan(make_spec(requests=1, source=shape), Random(0)).requests
+    assert planned.prompt_tokens == 100 + 1 + TEMPLATE_TOKENS
+
+
+def test_a_context_too_small_for_a_presets_system_prompt_cuts_it_too():
+    spec = PlanSpec(PRESETS[PresetName.CODEGEN], ClosedLoop(1), 50, context_tokens=2048)
+    plan = make_plan(spec, Random(0))
+    assert any(request.shared_prefix for request in plan.requests)
+    assert all(request.prompt_tokens + request.max_tokens <= 2048 for request in plan.requests)
+
+
+def shared_words(one: list[str], other: list[str]) -> int:
+    return next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(), share=st.sampled_from([0.0, 0.5, 1.0]), prompt_tokens=st.integers(1, 80))
+def test_an_opening_changes_the_first_words_and_nothing_else(seed, share, prompt_tokens):
+    shape = make_shape(prompt_tokens, shared_prefix_tokens=20, shared_share=share, shared_prefixes=2)
+    spec = make_spec(OpenLoop(2.0), source=shape)
+    plain = make_plan(spec, Random(seed))
+    opening = write_opening(Random(1))
+    cold = make_plan(spec, Random(seed), opening)
+    for before, after in zip(plain.requests, cold.requests, strict=True):
+        assert (before.at_s, before.prompt_tokens, before.max_tokens, before.shared_prefix) == (
+            after.at_s,
+            after.prompt_tokens,
+            after.max_tokens,
+            after.shared_prefix,
+        )
+        old, new = words_of(before), words_of(after)
+        replaced = min(6, len(before.messages[0].content.split()))
+        assert new == opening.split()[:replaced] + old[replaced:]
+
+
+def test_prompts_of_an_opened_run_share_among_themselves_but_not_with_another_run():
+    shape = make_shape(shared_prefix_tokens=20, shared_share=1.0)
+    one, other = (
+        make_plan(make_spec(source=shape), Random(3), write_opening(Random(number))) for number in (1, 2)
+    )
+    assert len({planned.messages[0] for planned in one.requests}) == 1
+    assert all(
+        shared_words(words_of(a), words_of(b)) < 3 for a, b in zip(one.requests, other.requests, strict=True)
+    )
+
+
+def test_only_what_came_before_counts_as_shareable():
+    shape = make_shape(prompt_tokens=50, shared_prefix_tokens=20, shared_share=1.0)
+    plan = make_plan(make_spec(requests=5, source=shape), Random(0))
+    assert [planned.fresh_words for planned in plan.requests] == [38, 18, 18, 18, 18]
+    slack = 5 * (TEMPLATE_TOKENS + TEMPLATE_SLACK_TOKENS)
+    assert plan.shareable_tokens == 4 * 20 + slack
+
+
+def test_without_a_shared_prefix_only_the_opening_and_the_template_are_shareable():
+    plain = make_plan(make_spec(), Random(0))
+    opened = make_plan(make_spec(), Random(0), write_opening(Random(1)))
+    assert opened.shareable_tokens - plain.shareable_tokens == 5 * 6
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(),
+    share=st.sampled_from([0.0, 0.5, 1.0]),
+    prefixes=st.integers(1, 3),
+    opening=st.sampled_from(["", "of the city by night river"]),
+)
+def test_no_prompt_shares_more_words_with_an_earlier_one_than_is_said(seed, share, prefixes, opening):
+    shape = make_shape(60, shared_prefix_tokens=20, shared_share=share, shared_prefixes=prefixes)
+    plan = make_plan(make_spec(requests=12, source=shape), Random(seed), opening)
+    for planned in plan.requests:
+        earlier = (words_of(other) for other in plan.requests[: planned.index])
+        found = max((shared_words(words_of(planned), words) for words in earlier), default=0)
+        # Beyond what is planned two texts may go on alike by chance, for a word or two.
+        assert found <= len(words_of(planned)) - planned.fresh_words + 2
+
+
 def test_a_small_context_cuts_a_presets_prompts():
     spec = PlanSpec(PRESETS[PresetName.RAG], ClosedLoop(1), 50, context_tokens=2048)
     plan = make_plan(spec, Random(0))
@@ -95,6 +197,11 @@ def test_exact_lengths_that_do_not_fit_are_refused_not_cut():
 def test_a_run_without_a_sound_end_is_refused(wrong):
     with pytest.raises(ConfigError):
         make_spec(**wrong)
+
+
+def test_a_replay_needs_a_trace():
+    with pytest.raises(ConfigError, match="a replay without a trace"):
+        make_spec(Replay())
 
 
 def test_a_prompt_follows_the_tokenizers_count():

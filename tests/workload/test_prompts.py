@@ -6,7 +6,16 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise.workload.prompts import TEMPLATE_TOKENS, WORDS, resized, write_messages, write_text
+from phasewise.workload.prompts import (
+    TEMPLATE_TOKENS,
+    WORDS,
+    opened,
+    resized,
+    word_count,
+    write_messages,
+    write_opening,
+    write_text,
+)
 
 
 def test_no_word_stands_twice_in_the_list():
@@ -33,3 +42,29 @@ def test_a_shared_prefix_is_the_system_prompt_and_counts_as_prompt():
     system, user = write_messages(100, shared, Random(1))
     assert (system.role, system.content, user.role) == ("system", shared, "user")
     assert len(user.content.split()) == 100 - 30 - TEMPLATE_TOKENS
+
+
+@given(st.integers(1, 40), st.integers())
+def test_an_opening_takes_the_place_of_words_and_adds_none(tokens, seed):
+    rng = Random(seed)
+    text, opening = write_text(tokens, rng), write_opening(rng)
+    assert opened(text, opening).split() == opening.split()[:tokens] + text.split()[6:]
+    assert opened(text, "") == text
+
+
+def test_openings_of_runs_differ():
+    assert len({write_opening(Random(seed)) for seed in range(1000)}) == 1000
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(-100, 100), st.integers())
+def test_words_to_be_kept_stay(tokens, kept, by_tokens, seed):
+    rng = Random(seed)
+    text = write_text(tokens, rng)
+    kept = min(kept, tokens)
+    assert resized(text, by_tokens, rng, kept).split()[:kept] == text.split()[:kept]
+
+
+@given(st.integers(1, 60))
+def test_words_are_counted(tokens):
+    assert word_count(write_text(tokens, Random(0))) == tokens
+    assert word_count("") == 0
