@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from phasewise.adapters.http_client import HttpClient
-from phasewise.bench.generator import BenchRun, LoadGenerator, Progress, RunLimits
+from phasewise.bench.generator import LoadGenerator, Progress, RunLimits
+from phasewise.bench.run import BenchRun
 from phasewise.bench.target import Target, find_target, fit_prompts
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.faults import Fault, FaultKind
@@ -15,6 +16,7 @@ from phasewise.fake_engine.fleet import running_engines
 from phasewise.model.latency import e2e_s, tpot_s, ttft_breakdown, ttft_s
 from phasewise.model.timeline import AttemptKind, Outcome, Part, Source
 from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
+from phasewise.workload.conversations import Conversations
 from phasewise.workload.lengths import Lengths
 from phasewise.workload.plan import Plan, PlanSpec, make_plan
 from phasewise.workload.presets import Shape
@@ -91,10 +93,53 @@ async def test_a_late_generator_shows_as_lag_not_as_a_later_start():
 
 async def test_a_closed_loop_never_has_more_open_than_asked():
     seen: list[Progress] = []
-    async with running_engines(1) as (engine,):
-        await measure(engine.base_url, make_run_plan(ClosedLoop(3), 9), on_progress=seen.append)
-    assert [progress.done for progress in seen] == list(range(1, 10))
-    assert max(progress.in_flight for progress in seen) <= 3
+
+    def answer(asked: Asked):
+        seen.append(generator.progress())
+        return 200, [content(finish_reason="stop"), DONE]
+
+    async with scripted_server(answer) as url:
+        client = HttpClient(url)
+        generator = LoadGenerator(client, Target(url, "m"), make_run_plan(ClosedLoop(3), 9), "run")
+        await generator.run()
+        client.close()
+    assert max(progress.in_flight for progress in seen) == 3
+    assert [progress.planned for progress in seen] == [9] * 9
+    last = generator.progress()
+    assert (last.done, last.in_flight, last.failed) == (9, 0, 0)
+    assert last.ttft_s > 0
+
+
+async def test_a_later_turn_carries_the_real_reply_and_waits_for_it():
+    asked: list[Asked] = []
+
+    def answer(request: Asked):
+        asked.append(request)
+        word = f"reply{len(asked)}"
+        return 200, [content(word), content(" end", finish_reason="stop"), DONE]
+
+    shape = Shape("test.", Lengths.fixed(60), Lengths.fixed(6))
+    spec = PlanSpec(shape, ClosedLoop(1), requests=3, conversations=Conversations(turns=3, think_s=0.05))
+    run = await measure_script(answer, make_plan(spec, Random(1)))
+    assert [len(request.body["messages"]) for request in asked] == [1, 3, 5]
+    assert asked[2].body["messages"][:2] == asked[1].body["messages"][:2]
+    assert asked[2].body["messages"][3] == {"role": "assistant", "content": "reply2 end"}
+    ends_s = [timeline.started_unix_s + timeline.ended_s for timeline in run.timelines]
+    assert run.timelines[1].started_unix_s > ends_s[0]
+    assert ttft_s(run.timelines[1]) < 1.0, "thinking is no part of the wait"
+
+
+async def test_a_conversation_ends_with_a_turn_that_fails():
+    def answer(request: Asked):
+        return (
+            (200, [content(finish_reason="stop"), DONE]) if len(request.body["messages"]) < 3 else (500, [])
+        )
+
+    shape = Shape("test.", Lengths.fixed(60), Lengths.fixed(6))
+    spec = PlanSpec(shape, OpenLoop(100.0), requests=3, conversations=Conversations(turns=3, think_s=0.0))
+    run = await measure_script(answer, make_plan(spec, Random(1)))
+    assert [timeline.reason for timeline in run.timelines] == [None, "http_500"]
+    assert run.unsent == 1
 
 
 async def test_a_closed_loop_ends_with_its_time():

@@ -111,6 +111,16 @@ def chunk_id(event: bytes) -> str | None:
     return match[1].decode(errors="replace") if match else None
 
 
+def content_text(event: bytes) -> str:
+    """The text a chunk adds to the answer; empty for reasoning, tool calls and what cannot be read."""
+    try:
+        body = orjson.loads(event_data(event))
+        text = body["choices"][0]["delta"]["content"]
+    except (orjson.JSONDecodeError, KeyError, IndexError, TypeError):
+        return ""
+    return text if isinstance(text, str) else ""
+
+
 def event_data(event: bytes) -> bytes:
     """The payload of an event: its `data` lines joined, comments and other fields left out."""
     if b"\n" not in event:

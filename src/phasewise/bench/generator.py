@@ -7,75 +7,52 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import orjson
 
 from phasewise.adapters.http_client import HttpClient, StreamedReply
-from phasewise.adapters.sse import EventSplitter, chunk_id, parse_chunk
+from phasewise.adapters.sse import EventSplitter, chunk_id, content_text, parse_chunk
+from phasewise.bench.pacing import no_garbage_collection, now_s, wait_until, watch_loop
 from phasewise.bench.recording import RequestRecording
+from phasewise.bench.run import CUT_SHORT, BenchRun, GeneratorHealth
 from phasewise.bench.target import Target
 from phasewise.errors import FailureKind, UpstreamError
-from phasewise.model.prefix_marks import prefix_marks
+from phasewise.model.quantiles import quantile
 from phasewise.model.request import Endpoint
-from phasewise.model.timeline import Outcome, Timeline
+from phasewise.model.timeline import Outcome
 from phasewise.workload.arrivals import ClosedLoop
-from phasewise.workload.plan import Plan, PlannedRequest
+from phasewise.workload.plan import Plan, PlannedRequest, Thread
+from phasewise.workload.prompts import Message
 
-CUT_SHORT = "cut_short"
-"""The reason of a request that was in flight when the run was stopped."""
 ERROR_BODY_LIMIT_BYTES = 1024 * 1024
+RECENT_REQUESTS = 64
+"""Figures shown during a run are medians over this many of the requests that ended last."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
     """How long one request may take, and how many may be open at once.
 
-    An open loop that reaches `in_flight` sends late, which shows as the generator's lag.
+    An open loop that reaches `in_flight` sends late, which shows as the generator's lag and voids the run.
     """
 
     request_s: float = 600.0
-    in_flight: int = 512
+    in_flight: int = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run has come."""
+    """How far a run has come; the two latencies are medians over the latest requests."""
 
     planned: int
     done: int
     failed: int
     in_flight: int
     elapsed_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class BenchRun:
-    """What a run saw.
-
-    `unsent` requests of the plan were never due or never sent. `fixed_lengths` says that the engine let us
-    fix the outputs' lengths.
-    """
-
-    target: Target
-    plan: Plan
-    timelines: tuple[Timeline, ...]
-    wall_s: float
-    cut_short: bool = False
-    fixed_lengths: bool = True
-
-    @property
-    def unsent(self) -> int:
-        """How many planned requests were not sent."""
-        return len(self.plan.requests) - len(self.timelines)
-
-    @property
-    def used_up(self) -> bool:
-        """Whether a closed loop ran out of requests before its time was over."""
-        limit_s = self.plan.duration_s
-        closed = isinstance(self.plan.load, ClosedLoop)
-        return closed and limit_s is not None and self.unsent == 0 and self.wall_s < limit_s
+    ttft_s: float | None = None
+    itl_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -87,92 +64,131 @@ class LoadGenerator:
     plan: Plan
     run_id: str
     limits: RunLimits = field(default_factory=RunLimits)
-    on_progress: Callable[[Progress], None] | None = None
-    _timelines: list[Timeline] = field(default_factory=list, init=False)
-    _in_flight: set[asyncio.Task[None]] = field(default_factory=set, init=False)
-    _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _fixed_lengths: bool = field(default=True, init=False)
+    _ended: list[RequestRecording] = field(default_factory=list, init=False)
     _failed: int = field(default=0, init=False)
+    _open: int = field(default=0, init=False)
+    _held_back: int = field(default=0, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _stopped: bool = field(default=False, init=False)
+    _fixed_lengths: bool = field(default=True, init=False)
+    _planned: int = field(default=0, init=False)
     _started_s: float = field(default=0.0, init=False)
     _unix_offset_s: float = field(default=0.0, init=False)
 
     async def run(self) -> BenchRun:
         """Send everything that is due, wait for the replies, and hand over what was seen."""
-        self._started_s = _now_s()
-        self._unix_offset_s = time.time() - self._started_s
-        async with asyncio.TaskGroup() as tasks:
-            if isinstance(self.plan.load, ClosedLoop):
-                self._start_slots(tasks, self.plan.load.concurrency)
-            else:
-                await self._send_when_due(tasks)
+        # Encoded before the clock starts; later turns wait for the replies they follow.
+        bodies = {
+            first.index: _request_body(self.target.model, first, first.messages)
+            for first, *_ in self.plan.threads
+        }
+        self._planned = len(self.plan.requests)
+        loop_lags_s: list[float] = []
+        with no_garbage_collection():
+            heartbeat = asyncio.create_task(watch_loop(loop_lags_s))
+            cpu_started_s = time.process_time()
+            self._started_s = now_s()
+            self._unix_offset_s = time.time() - self._started_s
+            try:
+                await self._work_off(bodies)
+            finally:
+                heartbeat.cancel()
+            wall_s = now_s() - self._started_s
+            cpu_s = time.process_time() - cpu_started_s
+        timelines = (recording.timeline() for recording in self._ended)
         return BenchRun(
             target=self.target,
             plan=self.plan,
-            timelines=tuple(sorted(self._timelines, key=lambda timeline: timeline.started_unix_s)),
-            wall_s=_now_s() - self._started_s,
-            cut_short=self._stopping.is_set(),
+            timelines=tuple(sorted(timelines, key=lambda timeline: timeline.started_unix_s)),
+            wall_s=wall_s,
+            started_unix_s=self._started_s + self._unix_offset_s,
+            cut_short=self._stopped,
             fixed_lengths=self._fixed_lengths,
+            health=GeneratorHealth(tuple(loop_lags_s), cpu_s, self._held_back),
         )
 
     def stop(self) -> None:
         """End the run: nothing more is sent, and what is in flight is cancelled and recorded as such."""
-        self._stopping.set()
-        for task in tuple(self._in_flight):
+        self._stopped = True
+        for task in tuple(self._tasks):
             task.cancel()
 
-    def _start_slots(self, tasks: asyncio.TaskGroup, concurrency: int) -> None:
-        waiting = iter(self.plan.requests)
-        end_s = self._started_s + (self.plan.duration_s or float("inf"))
-
-        async def work_off() -> None:
-            while not self._stopping.is_set() and _now_s() < end_s:
-                planned = next(waiting, None)
-                if planned is None:
-                    return
-                await self._spawn(tasks, planned, _now_s())
-
-        for _ in range(min(concurrency, len(self.plan.requests))):
-            tasks.create_task(work_off())
-
-    async def _send_when_due(self, tasks: asyncio.TaskGroup) -> None:
-        for planned in self.plan.requests:
-            due_s = self._started_s + (planned.at_s or 0.0)
-            if not await self._still_running_at(due_s):
-                return
-            while len(self._in_flight) >= self.limits.in_flight:
-                await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
-            self._spawn(tasks, planned, due_s)
-
-    async def _still_running_at(self, due_s: float) -> bool:
-        try:
-            async with asyncio.timeout(max(due_s - _now_s(), 0.0)):
-                await self._stopping.wait()
-        except TimeoutError:
-            # Timers are kept in whole milliseconds and may fire early.
-            while _now_s() < due_s:  # noqa: ASYNC110 - no event tells that half a millisecond has passed
-                await asyncio.sleep(0)
-        return not self._stopping.is_set()
-
-    def _spawn(self, tasks: asyncio.TaskGroup, planned: PlannedRequest, due_s: float) -> asyncio.Task[None]:
-        task = tasks.create_task(self._perform(planned, due_s))
-        self._in_flight.add(task)
-        task.add_done_callback(self._in_flight.discard)
-        return task
-
-    async def _perform(self, planned: PlannedRequest, due_s: float) -> None:
-        prompt = orjson.dumps(planned.messages)
-        recording = RequestRecording(
-            request_id=f"{self.run_id}-{planned.index}",
-            model=self.target.model,
-            url=self.target.url,
-            intended_s=due_s,
-            unix_offset_s=self._unix_offset_s,
-            prefix_marks=prefix_marks(prompt, self.run_id.encode()[:64]),
-            prompt_bytes=len(prompt),
+    def progress(self) -> Progress:
+        """How far the run has come."""
+        recent = self._ended[-RECENT_REQUESTS:]
+        return Progress(
+            planned=self._planned,
+            done=len(self._ended),
+            failed=self._failed,
+            in_flight=self._open,
+            elapsed_s=now_s() - self._started_s if self._started_s else 0.0,
+            ttft_s=_median(recording.ttft_s for recording in recent),
+            itl_s=_median(recording.mean_gap_s for recording in recent),
         )
+
+    async def _work_off(self, bodies: dict[int, bytes]) -> None:
+        # `stop` cancels the tasks one by one, which leaves the group and this method undisturbed.
+        async with asyncio.TaskGroup() as group:
+            if isinstance(self.plan.load, ClosedLoop):
+                waiting = iter(self.plan.threads)
+                for _ in range(min(self.plan.load.concurrency, len(self.plan.threads))):
+                    self._start(group, self._fill_slot(waiting, bodies))
+            else:
+                self._start(group, self._send_when_due(group, bodies))
+
+    def _start(self, group: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
+        task = group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fill_slot(self, waiting: Iterator[Thread], bodies: dict[int, bytes]) -> None:
+        end_s = self._started_s + (self.plan.duration_s or float("inf"))
+        while now_s() < end_s and (thread := next(waiting, None)) is not None:
+            await self._hold(thread, now_s(), bodies)
+
+    async def _send_when_due(self, group: asyncio.TaskGroup, bodies: dict[int, bytes]) -> None:
+        for thread in self.plan.threads:
+            due_s = self._started_s + (thread[0].at_s or 0.0)
+            await wait_until(due_s)
+            # The one task more is this one.
+            if len(self._tasks) > self.limits.in_flight:
+                self._held_back += 1
+                await self._a_place_is_free()
+            self._start(group, self._hold(thread, due_s, bodies))
+
+    async def _a_place_is_free(self) -> None:
+        while len(self._tasks) > self.limits.in_flight:
+            others = self._tasks - {asyncio.current_task()}
+            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _hold(self, thread: Thread, due_s: float, bodies: dict[int, bytes]) -> None:
+        """Have a conversation: each later turn follows the real reply to the one before it."""
+        history: tuple[Message, ...] = ()
+        for planned in thread:
+            if planned.turn:
+                due_s = now_s() + planned.think_s
+                await wait_until(due_s)
+            messages = (*history, *planned.messages)
+            body = bodies.pop(planned.index, None) or _request_body(self.target.model, planned, messages)
+            recording = RequestRecording(
+                request_id=f"{self.run_id}-{planned.index}",
+                model=self.target.model,
+                url=self.target.url,
+                intended_s=due_s,
+                unix_offset_s=self._unix_offset_s,
+                messages=messages,
+                keeps_reply=len(thread) > 1,
+            )
+            await self._perform(planned, body, recording)
+            if recording.outcome is not Outcome.SUCCEEDED:
+                return
+            history = (*messages, Message("assistant", recording.reply))
+
+    async def _perform(self, planned: PlannedRequest, body: bytes, recording: RequestRecording) -> None:
+        self._open += 1
         try:
             async with asyncio.timeout(self.limits.request_s):
-                await self._converse(planned, recording)
+                await self._converse(planned, body, recording)
         except TimeoutError:
             recording.end(Outcome.TIMED_OUT, FailureKind.TIMED_OUT)
         except UpstreamError as error:
@@ -182,38 +198,29 @@ class LoadGenerator:
             recording.end(Outcome.CANCELLED, CUT_SHORT)
             raise
         finally:
-            self._keep(recording)
+            recording.close(now_s())
+            self._ended.append(recording)
+            self._failed += recording.outcome is not Outcome.SUCCEEDED
+            self._open -= 1
 
-    def _keep(self, recording: RequestRecording) -> None:
-        self._timelines.append(recording.timeline(_now_s()))
-        self._failed += recording.outcome is not Outcome.SUCCEEDED
-        if self.on_progress is not None:
-            self.on_progress(
-                Progress(
-                    planned=len(self.plan.requests),
-                    done=len(self._timelines),
-                    failed=self._failed,
-                    in_flight=len(self._in_flight) - 1,
-                    elapsed_s=_now_s() - self._started_s,
-                )
-            )
-
-    async def _converse(self, planned: PlannedRequest, recording: RequestRecording) -> None:
-        fixed = self._fixed_lengths
-        refused = await self._ask(planned, recording, fixed)
-        if refused == 400 and fixed:
+    async def _converse(self, planned: PlannedRequest, body: bytes, recording: RequestRecording) -> None:
+        if not self._fixed_lengths:
+            body = _request_body(self.target.model, planned, recording.messages, fixed=False)
+        was_fixed = self._fixed_lengths
+        refused = await self._ask(body, recording)
+        if refused == 400 and was_fixed:
             # Perhaps it was the fields that fix the length: not every server before an engine takes them.
-            recording.refused(_now_s(), "http_400")
-            refused = await self._ask(planned, recording, fixed=False)
+            recording.refused(now_s(), "http_400")
+            body = _request_body(self.target.model, planned, recording.messages, fixed=False)
+            refused = await self._ask(body, recording)
             self._fixed_lengths = self._fixed_lengths and refused is not None
         if refused is not None:
             recording.end(Outcome.FAILED, f"http_{refused}")
 
-    async def _ask(self, planned: PlannedRequest, recording: RequestRecording, fixed: bool) -> int | None:
+    async def _ask(self, body: bytes, recording: RequestRecording) -> int | None:
         """Send a request and read its stream; returns the status code of a refusal, None without one."""
-        body = _request_body(self.target.model, planned, fixed)
         headers = (*self.target.headers, (b"x-request-id", recording.request_id.encode()))
-        recording.sent(_now_s())
+        recording.sent(now_s())
         reply = await self.client.send("POST", Endpoint.CHAT, headers=headers, body=body)
         async with reply:
             if reply.status != 200:
@@ -228,12 +235,14 @@ async def _read_stream(reply: StreamedReply, recording: RequestRecording) -> Non
     broken = None
     done = False
     while data := await reply.read():
-        now_s = _now_s()
+        at_s = now_s()
         for event in splitter.feed(data):
             if recording.engine_request_id is None:
                 recording.engine_request_id = chunk_id(event)
             chunk = parse_chunk(event)
-            recording.saw(chunk, now_s)
+            recording.saw(chunk, at_s)
+            if recording.keeps_reply and chunk.has_content:
+                recording.reply += content_text(event)
             broken, done = broken or chunk.error, done or chunk.done
     if broken is not None:
         recording.end(Outcome.FAILED, "engine_error")
@@ -243,10 +252,12 @@ async def _read_stream(reply: StreamedReply, recording: RequestRecording) -> Non
         recording.end(Outcome.FAILED, "cut_off")
 
 
-def _request_body(model: str, planned: PlannedRequest, fixed: bool) -> bytes:
+def _request_body(
+    model: str, planned: PlannedRequest, messages: Sequence[Message], *, fixed: bool = True
+) -> bytes:
     body: dict[str, object] = {
         "model": model,
-        "messages": planned.messages,
+        "messages": messages,
         "max_tokens": planned.max_tokens,
         "temperature": 0,
         "stream": True,
@@ -257,6 +268,6 @@ def _request_body(model: str, planned: PlannedRequest, fixed: bool) -> bytes:
     return orjson.dumps(body)
 
 
-def _now_s() -> float:
-    # Not the event loop's clock: uvloop's stands still within an iteration and counts milliseconds.
-    return time.perf_counter()
+def _median(values: Iterable[float | None]) -> float | None:
+    known = sorted(value for value in values if value is not None)
+    return quantile(known, 0.5) if known else None

@@ -5,14 +5,18 @@ It is handed every time it writes down; talking to the engine is left to the gen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from phasewise.adapters.engine_report import read_report
 from phasewise.adapters.sse import Chunk
+from phasewise.model.prefix_marks import prefix_marks
 from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
 from phasewise.model.worker import WorkerRef
+from phasewise.workload.prompts import Message
 
 
 @dataclass(slots=True)
@@ -24,8 +28,9 @@ class RequestRecording:
     url: str
     intended_s: float
     unix_offset_s: float
-    prefix_marks: tuple[str, ...] = ()
-    prompt_bytes: int | None = None
+    messages: Sequence[Message] = ()
+    keeps_reply: bool = False
+    reply: str = ""
     outcome: Outcome = Outcome.FAILED
     reason: str | None = None
     engine_request_id: str | None = None
@@ -36,6 +41,18 @@ class RequestRecording:
     _usage: Mapping[str, Any] | None = None
     _metrics: Mapping[str, Any] | None = None
     _finished_s: float | None = None
+    _closed_s: float = 0.0
+
+    @property
+    def ttft_s(self) -> float | None:
+        """The time to first token so far as one was seen."""
+        return self._content_times_s[0] - self.intended_s if self._content_times_s else None
+
+    @property
+    def mean_gap_s(self) -> float | None:
+        """The mean gap between the chunks seen so far."""
+        times_s = self._content_times_s
+        return (times_s[-1] - times_s[0]) / (len(times_s) - 1) if len(times_s) > 1 else None
 
     def sent(self, now_s: float) -> None:
         """The request goes out, once more if it was refused before."""
@@ -58,16 +75,25 @@ class RequestRecording:
         """The request is over."""
         self.outcome, self.reason = outcome, reason
 
-    def timeline(self, now_s: float) -> Timeline:
-        """What is known of the request now that it is over."""
+    def close(self, now_s: float) -> None:
+        """Nothing more will come."""
+        self._closed_s = now_s
+
+    def timeline(self) -> Timeline:
+        """What is known of the request now that it is over.
+
+        Worked out after the run: hashing a long prompt would hold up the requests that are due.
+        """
+        run_id, _, _ = self.request_id.rpartition("-")
+        prompt = orjson.dumps(self.messages)
         report = read_report(self._usage, self._metrics)
         return Timeline(
             request_id=self.request_id,
             started_unix_s=self.intended_s + self.unix_offset_s,
             model=self.model,
             outcome=self.outcome,
-            ended_s=now_s - self.intended_s,
-            attempts=self._attempts(now_s, report.spans),
+            ended_s=self._closed_s - self.intended_s,
+            attempts=self._attempts(report.spans),
             spans=self._own_spans(),
             content_times_s=tuple(at_s - self.intended_s for at_s in self._content_times_s),
             prompt_tokens=report.prompt_tokens,
@@ -75,12 +101,12 @@ class RequestRecording:
             output_tokens=report.output_tokens,
             finish_reason=self.finish_reason,
             reason=self.reason,
-            prefix_marks=self.prefix_marks,
-            prompt_bytes=self.prompt_bytes,
+            prefix_marks=prefix_marks(prompt, run_id.encode()[:64]),
+            prompt_bytes=len(prompt),
             finished_s=None if self._finished_s is None else self._finished_s - self.intended_s,
         )
 
-    def _attempts(self, now_s: float, spans: tuple[Span, ...]) -> tuple[Attempt, ...]:
+    def _attempts(self, spans: tuple[Span, ...]) -> tuple[Attempt, ...]:
         worker = WorkerRef(self.url, "")
         refused = [
             Attempt(
@@ -99,7 +125,7 @@ class RequestRecording:
             kind=AttemptKind.LOCAL,
             worker=worker,
             started_s=self._starts_s[-1] - self.intended_s,
-            ended_s=now_s - self.intended_s,
+            ended_s=self._closed_s - self.intended_s,
             outcome=self.outcome,
             engine_request_id=self.engine_request_id,
             spans=spans,

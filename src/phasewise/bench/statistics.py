@@ -14,7 +14,11 @@ from phasewise.model.quantiles import quantile
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How readings are spread. A percentile is None where there are too few to have one."""
+    """How readings are spread. A percentile is None where there are too few to have one.
+
+    An interval says where a percentile would likely lie if the run were repeated; None where nobody worked
+    it out, or where the readings are too few to bound it.
+    """
 
     count: int
     mean: float | None
@@ -22,6 +26,9 @@ class Summary:
     p90: float | None
     p99: float | None
     max: float | None
+    p50_interval: tuple[float, float] | None = None
+    p90_interval: tuple[float, float] | None = None
+    p99_interval: tuple[float, float] | None = None
 
 
 def summarise(values: Iterable[float | None]) -> Summary:

@@ -1,0 +1,45 @@
+"""Loads and workloads as a sentence would name them."""
+
+from __future__ import annotations
+
+from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
+from phasewise.workload.lengths import Lengths
+from phasewise.workload.plan import PlanSpec
+from phasewise.workload.presets import Shape
+
+
+def load_in_words(load: Load) -> str:
+    """A load in a few words: `2 req/s`, `8 at once`."""
+    if isinstance(load, ClosedLoop):
+        return f"{load.concurrency} at once"
+    if isinstance(load, OpenLoop):
+        bursts = f", burstiness {load.burstiness:g}" if load.spacing is Spacing.GAMMA else ""
+        return f"{load.rate_per_s:.3g} req/s ({load.spacing.value}{bursts})"
+    return f"the trace's own times, {load.speed:g}x"
+
+
+def workload_in_words(spec: PlanSpec) -> str:
+    """What is asked in a run: lengths, what is shared, turns."""
+    if not isinstance(spec.source, Shape):
+        return f"the trace {spec.source.name}"
+    shape = spec.source
+    parts = [
+        f"prompts of {_lengths_in_words(shape.prompt)} tokens",
+        f"outputs of {_lengths_in_words(shape.output)}",
+    ]
+    if shape.shared_prefix_tokens:
+        several = (
+            f"one of {shape.shared_prefixes} system prompts"
+            if shape.shared_prefixes > 1
+            else "a system prompt"
+        )
+        parts.append(f"{shape.shared_share:.0%} behind {several} of {shape.shared_prefix_tokens}")
+    if spec.conversations is not None:
+        parts.append(f"conversations of {spec.conversations.turns} turns")
+    return ", ".join(parts)
+
+
+def _lengths_in_words(lengths: Lengths) -> str:
+    if lengths.spread == 0:
+        return f"{lengths.median_tokens:,}"
+    return f"about {lengths.median_tokens:,} ({lengths.low_tokens:,} to {lengths.high_tokens:,})"
