@@ -1,18 +1,30 @@
 # ruff: noqa: S311 - seeds make tests repeat, they keep no secrets
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from random import Random
 
 import orjson
 import pytest
 
 from phasewise.adapters.http_client import HttpClient
-from phasewise.bench.target import Target, count_prompt_tokens, find_target, fit_prompts
+from phasewise.bench.target import (
+    FIT_AT_ONCE,
+    FIT_LIMIT,
+    Target,
+    count_prompt_tokens,
+    find_target,
+    fit_prompts,
+)
 from phasewise.errors import ConfigError, EngineUnreachable
-from phasewise.workload.arrivals import ClosedLoop
+from phasewise.workload.arrivals import ClosedLoop, Replay
+from phasewise.workload.conversations import Conversations
 from phasewise.workload.lengths import Lengths
 from phasewise.workload.plan import Plan, PlanSpec, make_plan
 from phasewise.workload.presets import Shape
+from phasewise.workload.prompts import write_opening
+from phasewise.workload.traces import Trace, TracedRequest
 from tests.bench.scripted_server import Asked, scripted_server
 
 
@@ -66,19 +78,27 @@ async def test_an_address_where_nothing_answers_is_one_sentence():
         await find_target(HttpClient(url))
 
 
-async def fit(plan: Plan, count) -> Plan:
+def counted_words(asked: Asked) -> int:
+    assert asked.path == "/tokenize"
+    return sum(len(message["content"].split()) for message in asked.body["messages"])
+
+
+async def fit(plan: Plan, count: Callable[[int], int], asked_for: list[int] | None = None) -> Plan:
     def answer(asked: Asked):
-        assert asked.path == "/tokenize"
-        words = sum(len(message["content"].split()) for message in asked.body["messages"])
+        words = counted_words(asked)
+        if asked_for is not None:
+            asked_for.append(words)
         return 200, [orjson.dumps({"count": count(words)})]
 
     async with scripted_server(answer) as url:
         client = HttpClient(url)
         try:
             fitted = await fit_prompts(client, Target(url, "m"), plan, Random(0))
+            asked_for = None
             for planned in fitted.requests:
-                counted = await count_prompt_tokens(client, Target(url, "m"), planned.messages)
-                assert counted == planned.prompt_tokens
+                if planned.turn == 0:
+                    counted = await count_prompt_tokens(client, Target(url, "m"), planned.messages)
+                    assert counted == planned.prompt_tokens
             return fitted
         finally:
             client.close()
@@ -94,6 +114,120 @@ async def test_prompts_are_made_exact_whatever_the_template_adds(template_tokens
 async def test_a_template_longer_than_the_prompt_asked_for_is_planned_as_it_is():
     fitted = await fit(make_run_plan(20), lambda words: words + 40)
     assert {planned.prompt_tokens for planned in fitted.requests} == {41}
+
+
+async def test_a_prompt_that_can_get_no_shorter_is_not_tried_again_and_again():
+    asked_for: list[int] = []
+    await fit(make_run_plan(20), lambda words: words + 40, asked_for)
+    assert len(asked_for) == 3 * 2
+
+
+async def test_fitting_leaves_the_system_prompt_alone():
+    shape = Shape("t.", Lengths.fixed(60), Lengths.fixed(4), shared_prefix_tokens=30, shared_share=1.0)
+    plan = make_plan(PlanSpec(shape, ClosedLoop(1), 3), Random(1))
+    fitted = await fit(plan, lambda words: words + 25)
+    assert {planned.messages[0] for planned in fitted.requests} == {plan.requests[0].messages[0]}
+    assert {planned.prompt_tokens for planned in fitted.requests} == {60}
+    # Known to the tokenizer, 25 tokens of template may be shared, and nothing is left to be allowed for.
+    assert fitted.shareable_tokens == 3 * 25 + 2 * 30
+
+
+def trace_plan(opening: str = "") -> Plan:
+    ids = [(1, 2, 3), (1, 2, 3), (1, 2), (1, 2, 4), ()]
+    lengths = [40, 40, 32, 34, 40]
+    requests = tuple(
+        TracedRequest(0.0, tokens, 2, blocks) for tokens, blocks in zip(lengths, ids, strict=True)
+    )
+    return make_plan(PlanSpec(Trace("t", requests, block_tokens=16), Replay()), Random(1), opening)
+
+
+@pytest.mark.parametrize("template_tokens", [0, 5, 12, 31])
+async def test_equal_prompts_of_a_trace_stay_equal_and_full_blocks_untouched(template_tokens):
+    plan = trace_plan()
+    fitted = await fit(plan, lambda words: words + template_tokens)
+    texts = [planned.messages[0].content.split() for planned in fitted.requests]
+    assert texts[0] == texts[1]
+    assert (
+        texts[0][:32] == texts[2][:32] == texts[3][:32] == plan.requests[0].messages[0].content.split()[:32]
+    )
+    assert fitted.requests[4].prompt_tokens == 40
+    assert fitted.requests[0].prompt_tokens == max(44, 32 + template_tokens)
+
+
+async def test_an_opening_changes_no_word_that_fitting_adds():
+    plain = await fit(trace_plan(), lambda words: words)
+    cold = await fit(trace_plan(write_opening(Random(3))), lambda words: words)
+    for before, after in zip(plain.requests, cold.requests, strict=True):
+        assert before.messages[0].content.split()[6:] == after.messages[0].content.split()[6:]
+
+
+async def test_fitting_the_same_plan_twice_gives_the_same_prompts():
+    plan = make_run_plan()
+    assert await fit(plan, lambda words: words + 3) == await fit(plan, lambda words: words + 3)
+
+
+async def test_only_first_turns_are_fitted_and_later_ones_estimated_anew():
+    shape = Shape("t.", Lengths.fixed(20), Lengths.fixed(4))
+    plan = make_plan(PlanSpec(shape, ClosedLoop(1), 4, conversations=Conversations(2, 1.0)), Random(1))
+    asked_for: list[int] = []
+    fitted = await fit(plan, lambda words: words + 40, asked_for)
+    assert fitted.exact_prompts
+    assert len(asked_for) == 2 * 2
+    for before, after in zip(plan.threads, fitted.threads, strict=True):
+        assert after[0].prompt_tokens == 41
+        assert after[1].messages == before[1].messages
+        assert after[1].prompt_tokens == before[1].prompt_tokens + 21
+
+
+async def test_the_tokenizer_is_asked_about_several_prompts_at_once_but_not_all():
+    shape = Shape("t.", Lengths.fixed(60), Lengths.fixed(4))
+    plan = make_plan(PlanSpec(shape, ClosedLoop(1), 40), Random(1))
+    open_now = most_open = 0
+
+    class CountingClient(HttpClient):
+        async def fetch(self, *args, **more):
+            nonlocal open_now, most_open
+            open_now += 1
+            most_open = max(most_open, open_now)
+            try:
+                await asyncio.sleep(0)
+                return await super().fetch(*args, **more)
+            finally:
+                open_now -= 1
+
+    def answer(asked: Asked):
+        return 200, [orjson.dumps({"count": counted_words(asked) + 9})]
+
+    async with scripted_server(answer) as url:
+        client = CountingClient(url)
+        fitted = await fit_prompts(client, Target(url, "m"), plan, Random(0))
+        client.close()
+    assert fitted.exact_prompts
+    assert most_open == FIT_AT_ONCE
+    assert [planned.index for planned in fitted.requests] == list(range(40))
+
+
+async def test_one_prompt_that_is_not_counted_makes_the_plan_inexact():
+    asked_before = 0
+
+    def answer(asked: Asked):
+        nonlocal asked_before
+        asked_before += 1
+        return (200, [orjson.dumps({"count": counted_words(asked)})]) if asked_before < 4 else (500, [b""])
+
+    plan = make_run_plan()
+    async with scripted_server(answer) as url:
+        client = HttpClient(url)
+        fitted = await fit_prompts(client, Target(url, "m"), plan, Random(0))
+        client.close()
+    assert fitted == plan
+
+
+async def test_a_plan_of_very_many_prompts_is_not_fitted():
+    shape = Shape("t.", Lengths.fixed(14), Lengths.fixed(1))
+    plan = make_plan(PlanSpec(shape, ClosedLoop(1), FIT_LIMIT + 1), Random(1))
+    client = HttpClient("http://127.0.0.1:9")
+    assert await fit_prompts(client, Target(client.base_url, "m"), plan, Random(0)) is plan
 
 
 async def test_without_a_tokenizer_the_plan_stays_and_says_so():

@@ -5,6 +5,7 @@ Sending the load itself is left to the generator.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -14,13 +15,17 @@ import orjson
 
 from phasewise.adapters.http_client import Headers, HttpClient, Reply
 from phasewise.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError
-from phasewise.workload.plan import Plan, PlannedRequest, refitted
+from phasewise.workload.plan import Plan, PlannedRequest, Thread, refitted
 from phasewise.workload.prompts import Message
+from phasewise.workload.streams import stream
 
 FIT_ROUNDS = 12
 """One round mends a prompt whose words are tokens; where some are split, other words are tried at its end."""
 FIT_LIMIT = 2_000
-"""Above so many requests asking the tokenizer for each would take longer than most runs."""
+"""Above so many prompts asking the tokenizer for each would take longer than most runs."""
+FIT_AT_ONCE = 8
+"""How many prompts the tokenizer is asked about at once: enough to hide the round trips."""
+FIT_SEED_WORDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +66,32 @@ def request_headers(api_key: str | None) -> Headers:
 
 
 async def fit_prompts(client: HttpClient, target: Target, plan: Plan, rng: Random) -> Plan:
-    """Make every prompt exactly as long as planned, if the address has a tokenizer to ask."""
-    if len(plan.requests) > FIT_LIMIT:
+    """Make every thread's first prompt exactly as long as planned, if the address has a tokenizer to ask.
+
+    Later turns follow from the engine's replies, which nobody has yet.
+    """
+    if len(plan.threads) > FIT_LIMIT:
         return plan
-    fitted: list[PlannedRequest] = []
-    for planned in plan.requests:
-        exact = await _fit(client, target, planned, rng)
-        if exact is None:
-            return plan
-        fitted.append(exact)
-    return replace(plan, threads=tuple((planned,) for planned in fitted), exact_prompts=True)
+    salt = rng.getrandbits(64)
+    waiting = enumerate(plan.threads)
+    fitted = list(plan.threads)
+    uncounted = False
+
+    async def work_off() -> None:
+        nonlocal uncounted
+        # One that gets no answer stops the others too: they would get none either.
+        while not uncounted and (taken := next(waiting, None)) is not None:
+            place, thread = taken
+            first = await _fit(client, target, thread[0], salt)
+            if first is None:
+                uncounted = True
+            else:
+                fitted[place] = _with_first(thread, first)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(FIT_AT_ONCE):
+            tasks.create_task(work_off())
+    return plan if uncounted else replace(plan, threads=tuple(fitted), exact_prompts=True)
 
 
 async def count_prompt_tokens(client: HttpClient, target: Target, messages: Sequence[Message]) -> int | None:
@@ -85,18 +106,28 @@ async def count_prompt_tokens(client: HttpClient, target: Target, messages: Sequ
 
 
 async def _fit(
-    client: HttpClient, target: Target, planned: PlannedRequest, rng: Random
+    client: HttpClient, target: Target, planned: PlannedRequest, salt: int
 ) -> PlannedRequest | None:
+    # From the text's end, so that equal prompts stay equal, whatever else is asked at the same time and
+    # whatever a run opens its prompts with.
+    rng = stream(salt, *planned.messages[-1].content.rsplit(" ", FIT_SEED_WORDS)[-FIT_SEED_WORDS:])
     for _ in range(FIT_ROUNDS):
         counted = await count_prompt_tokens(client, target, planned.messages)
         if counted is None:
             return None
-        if counted == planned.prompt_tokens:
-            return planned
-        planned = refitted(planned, counted, rng)
-    # The template alone may be longer than what was asked for: then what is counted is what is planned.
+        resized = refitted(planned, counted, rng)
+        if resized == planned:
+            # As long as planned, or no shorter without touching what is shared: then it is planned as it is.
+            return replace(planned, prompt_tokens=counted)
+        planned = resized
     counted = await count_prompt_tokens(client, target, planned.messages)
     return None if counted is None else replace(planned, prompt_tokens=counted)
+
+
+def _with_first(thread: Thread, first: PlannedRequest) -> Thread:
+    longer = first.prompt_tokens - thread[0].prompt_tokens
+    later = (replace(turn, prompt_tokens=turn.prompt_tokens + longer) for turn in thread[1:])
+    return (first, *later)
 
 
 async def _ask(client: HttpClient, headers: Headers) -> Reply:
