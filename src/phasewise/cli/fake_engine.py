@@ -14,6 +14,7 @@ from phasewise.fake_engine.costs import PRESETS, preset
 from phasewise.fake_engine.engine import DEFAULT_MODEL, FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fake_engine.fleet import run_engines
+from phasewise.fake_engine.jitter import Jitter
 from phasewise.fake_engine.virtual_engine import EngineShape
 
 
@@ -29,6 +30,10 @@ def fake_engine(
         str, typer.Option("--preset", help=f"How long steps take: {', '.join(PRESETS)}.")
     ] = "fast",
     slow: Annotated[float, typer.Option(help="Steps take this many times as long.")] = 1.0,
+    jitter: Annotated[
+        float, typer.Option(help="Steps vary by this share of their length, 0.1 by about 10%.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the jitter; each engine has noise of its own.")] = 0,
     max_model_len: Annotated[int, typer.Option(help="Longest prompt and answer, in tokens.")] = 8192,
     max_num_seqs: Annotated[int, typer.Option(help="Most requests that run at once.")] = 256,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens in one step.")] = 2048,
@@ -51,6 +56,7 @@ def fake_engine(
         steps_port=port + PORT_OFFSET if steps else None,
         shape=EngineShape(max_model_len, max_num_seqs, max_num_batched_tokens, block_size, total_blocks),
         cost=preset(cost),
+        jitter=Jitter(jitter, seed) if jitter else None,
         faults=(Fault(FaultKind.SLOW, factor=slow),) if slow != 1.0 else (),
     )
     uvloop.run(run_engines(count, config, _announce_json if as_json else _announce))

@@ -14,6 +14,7 @@ import uvloop
 from phasewise.fake_engine.costs import PRESETS
 from phasewise.fake_engine.engine import DEFAULT_MODEL, FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import run_engines
+from phasewise.fake_engine.jitter import Jitter
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -22,9 +23,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=1, help="how many engines (default 1)")
     parser.add_argument("--port", type=int, default=9100, help="port of the first engine (default 9100)")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="fast", help="how long steps take")
+    parser.add_argument("--jitter", type=float, default=0.0, help="steps vary by this share of their length")
+    parser.add_argument("--seed", type=int, default=0, help="of the jitter (default 0)")
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"served name (default {DEFAULT_MODEL})")
     options = parser.parse_args(argv)
-    config = FakeEngineConfig(model=options.model, port=options.port, cost=PRESETS[options.preset])
+    config = FakeEngineConfig(
+        model=options.model,
+        port=options.port,
+        cost=PRESETS[options.preset],
+        jitter=Jitter(options.jitter, options.seed) if options.jitter else None,
+    )
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(run_engines(options.count, config, _announce))
 

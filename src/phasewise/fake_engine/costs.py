@@ -5,7 +5,7 @@ Only the shape is here: which step carries what is the virtual engine's to decid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -25,6 +25,16 @@ class StepWork:
     requests: int = 0
     attention_token_pairs: int = 0
     kv_read_tokens: int = 0
+
+    def without_prompts(self) -> StepWork:
+        """What is left when nothing is prefilled: the sequences that decode, with one token each."""
+        return StepWork(
+            decode_tokens=self.decode_tokens, requests=self.decode_tokens, kv_read_tokens=self.kv_read_tokens
+        )
+
+
+StepSeconds = Callable[[StepWork], float]
+"""How long a step takes. A `StepCost` is one, and so is any function of the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,34 @@ class StepCost:
             + self.kv_read_s_per_token * work.kv_read_tokens
             + self.per_request_s * work.requests
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseScaled:
+    """A cost in which one phase takes so many times as long, for changes whose true effect is known.
+
+    Prefill causes what a step takes more than it would without its prompt tokens, decode the rest. A step
+    that decodes nothing would not be done at all without its prompts: it is prefill with all its overhead.
+    """
+
+    cost: StepSeconds
+    prefill: float = 1.0
+    decode: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.prefill > 0 and self.decode > 0):
+            raise ConfigError(
+                f"phases cannot take {self.prefill:g} and {self.decode:g} times as long",
+                hint="use factors above 0; 1.1 is 10% slower",
+            )
+
+    def __call__(self, work: StepWork) -> float:
+        """Seconds of a step."""
+        whole_s = self.cost(work)
+        if not work.prompt_tokens:
+            return self.decode * whole_s
+        decode_s = self.cost(work.without_prompts()) if work.decode_tokens else 0.0
+        return self.prefill * (whole_s - decode_s) + self.decode * decode_s
 
 
 PRESETS: Mapping[str, StepCost] = MappingProxyType(

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from random import Random
 from typing import cast
 
 import uvicorn
@@ -19,9 +20,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from phasewise.errors import EngineStartFailed
-from phasewise.fake_engine.costs import PRESETS, StepCost, StepWork
+from phasewise.fake_engine.costs import PRESETS, StepSeconds, StepWork
 from phasewise.fake_engine.engine_loop import EngineLoop, UnixClock
 from phasewise.fake_engine.faults import Fault, FaultBoard, FaultKind
+from phasewise.fake_engine.jitter import Jitter, JitteredCost
 from phasewise.fake_engine.metrics import EngineMetrics
 from phasewise.fake_engine.server import VERSION, EngineCore, FakeEngineApp
 from phasewise.fake_engine.step_log import StepLog
@@ -41,8 +43,16 @@ class FakeEngineConfig:
     port: int = 0
     steps_port: int | None = None
     shape: EngineShape = field(default_factory=EngineShape)
-    cost: StepCost = PRESETS["fast"]
+    cost: StepSeconds = PRESETS["fast"]
+    jitter: Jitter | None = None
     faults: tuple[Fault, ...] = ()
+
+    def virtual_engine(self) -> VirtualEngine:
+        """The engine alone, for virtual_run.py, with noise from its beginning.
+
+        Of the faults only slow steps reach it: the others happen to connections.
+        """
+        return VirtualEngine(self.shape, FakeEngine(self).step_seconds)
 
 
 class FakeEngine:
@@ -54,6 +64,10 @@ class FakeEngine:
         self.boot = ""
         self.requests_finished = 0
         self.tokens_written = 0
+        self._cost = self.config.cost
+        if self.config.jitter is not None:
+            rng = Random(self.config.jitter.seed)  # noqa: S311 - noise, no secret
+            self._cost = JitteredCost(self._cost, self.config.jitter, rng)
         self._port = self.config.port
         self._steps_port = self.config.steps_port
         self._incarnation: _Incarnation | None = None
@@ -159,7 +173,7 @@ class FakeEngine:
 
     def step_seconds(self, work: StepWork) -> float:
         """The cost of a step, as long as it takes now."""
-        return self.config.cost(work) * self.faults.step_factor
+        return self._cost(work) * self.faults.step_factor
 
     def count(self, report: StepReport) -> None:
         """Take note of a step."""
@@ -273,7 +287,8 @@ class _Incarnation:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # asyncio turns Nagle's algorithm off only where TCP is named; with it a reply can be 40 ms late.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))

@@ -17,7 +17,10 @@ from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 async def running_engines(
     count: int = 1, config: FakeEngineConfig | None = None
 ) -> AsyncIterator[list[FakeEngine]]:
-    """So many engines, alike but for their ports: consecutive from `config.port`, or free ones for port 0."""
+    """So many engines, alike but for their noise and their ports.
+
+    Ports are consecutive from `config.port`, or free ones for port 0.
+    """
     config = config or FakeEngineConfig()
     engines = [FakeEngine(_numbered(config, index)) for index in range(count)]
     async with AsyncExitStack() as stack:
@@ -39,4 +42,5 @@ async def run_engines(
 def _numbered(config: FakeEngineConfig, index: int) -> FakeEngineConfig:
     port = config.port + index if config.port else 0
     steps_port = config.steps_port + index if config.steps_port else config.steps_port
-    return replace(config, port=port, steps_port=steps_port)
+    jitter = config.jitter and config.jitter.of_engine(index)
+    return replace(config, port=port, steps_port=steps_port, jitter=jitter)

@@ -7,12 +7,11 @@ simulator in virtual time) decide when to step; texts and connections are theirs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from phasewise.errors import ConfigError
 from phasewise.fake_engine.blocks import BlockHash, BlockPool, chain_hash, root_hash
-from phasewise.fake_engine.costs import StepWork
+from phasewise.fake_engine.costs import StepSeconds, StepWork
 from phasewise.fake_engine.tokens import END_ID, ContextHash
 from phasewise.model.steps import EngineStep, FinishedRequest
 
@@ -153,7 +152,7 @@ class _Batch:
 class VirtualEngine:
     """The scheduler and KV cache of one engine. One writer: whoever drives it."""
 
-    def __init__(self, shape: EngineShape, cost: Callable[[StepWork], float]) -> None:
+    def __init__(self, shape: EngineShape, cost: StepSeconds) -> None:
         self.shape = shape
         self._cost = cost
         self._pool = BlockPool(shape.total_blocks)
