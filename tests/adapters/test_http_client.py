@@ -419,6 +419,65 @@ async def test_body_bytes_are_handed_on_as_they_arrive():
 
 
 @on_both_loops
+async def test_poured_bytes_arrive_each_when_it_came_and_the_connection_is_kept():
+    go_on = asyncio.Event()
+    seen: list[bytes] = []
+
+    async def two_chunks(peer):
+        await peer.request()
+        await peer.send(STREAM + chunk(b"one"))
+        await go_on.wait()
+        await peer.send(chunk(b"two") + LAST_CHUNK)
+        await peer.request()
+        await peer.send(sized(b"next"))
+
+    def sink(data):
+        seen.append(data)
+        go_on.set()
+
+    async with serving(two_chunks) as (client, server):
+        async with await client.send("GET", "/") as reply:
+            await asyncio.sleep(0.02)
+            await asyncio.wait_for(reply.pour(sink), SOON_S)
+        assert seen == [b"one", b"two"]
+        assert await read_in_full(client) == b"next"
+        assert len(server.peers) == 1
+
+
+@on_both_loops
+async def test_a_poured_reply_may_be_longer_than_any_read_ahead():
+    body = b"x" * (3 * READ_AHEAD_BYTES)
+    sizes: list[int] = []
+    async with serving(replying(sized(body))) as (client, _), await client.send("GET", "/") as reply:
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(reply.pour(lambda data: sizes.append(len(data))), SOON_S)
+    assert sum(sizes) == len(body)
+
+
+@on_both_loops
+async def test_a_poured_reply_fails_as_a_read_one_does_and_so_does_a_sink_that_raises():
+    async def break_off(peer):
+        await peer.request()
+        await peer.send(STREAM + chunk(b"hel"))
+        peer.reset()
+
+    def refuse(data):
+        raise ValueError("not for me")
+
+    async with serving(break_off) as (client, _), await client.send("GET", "/") as reply:
+        await fails_as(FailureKind.CLOSED, reply.pour(lambda data: None))
+
+    async def late(peer):
+        await peer.request()
+        await peer.send(STREAM)
+        await asyncio.sleep(0.05)
+        await peer.send(chunk(b"hel"))
+
+    async with serving(late) as (client, _), await client.send("GET", "/") as reply:
+        await fails_as(FailureKind.PROTOCOL, reply.pour(refuse))
+
+
+@on_both_loops
 async def test_a_fetched_reply_is_bounded(monkeypatch):
     monkeypatch.setattr(http_client, "FETCH_LIMIT_BYTES", 1000)
     async with serving(replying(sized(b"x" * 1000), STREAM + chunk(b"x" * 1001))) as (client, server):

@@ -10,7 +10,7 @@ import asyncio
 import select
 import socket
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, cast
@@ -189,6 +189,14 @@ class StreamedReply:
             parts.append(part)
         return b"".join(parts)
 
+    async def pour(self, sink: Callable[[bytes], None]) -> None:
+        """Hand the rest of the body to `sink`, each piece at the moment it arrives, and return at its end.
+
+        For who must know when bytes came: whoever is woken to read them is woken later. `sink` must be quick,
+        as nothing else happens meanwhile; what it raises is taken for a broken reply.
+        """
+        await self._live.pour(sink)
+
     def end(self) -> None:
         """Give the connection back; one with an unread body is closed, which tells the other side to stop."""
         if self._connection is not None:
@@ -229,6 +237,7 @@ class _Connection(asyncio.Protocol):
         self._keep_alive = False
         self._wait_limit_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Callable[[bytes], None] | None = None
 
     # --- the exchange, called by the client -------------------------------------------------------------
 
@@ -269,6 +278,22 @@ class _Connection(asyncio.Protocol):
         self._parts = []
         self._queued_bytes = 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def pour(self, sink: Callable[[bytes], None]) -> None:
+        """Body bytes go to `sink` as they arrive, first those that were here before it."""
+        parts, self._parts, self._queued_bytes = self._parts, [], 0
+        for part in parts:
+            sink(part)
+        self._sink = sink
+        try:
+            while not self._body_done:
+                if self._paused and self._transport is not None:
+                    self._paused = False
+                    self._touch()
+                    self._transport.resume_reading()
+                await self._wait()
+        finally:
+            self._sink = None
 
     @property
     def finished_cleanly(self) -> bool:
@@ -384,7 +409,9 @@ class _Connection(asyncio.Protocol):
                 return
         else:
             self._framing_bytes = 0
-            if self._queued_bytes > READ_AHEAD_BYTES:
+            if self._sink is not None:
+                self._queued_bytes = 0
+            elif self._queued_bytes > READ_AHEAD_BYTES:
                 self._pause()
         waiter = self._waiter
         if waiter is not None and (self._parts or self._body_done) and not waiter.done():
@@ -427,7 +454,10 @@ class _Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Some decoded body bytes."""
-        self._parts.append(body)
+        if self._sink is not None:
+            self._sink(body)
+        else:
+            self._parts.append(body)
         self._queued_bytes += len(body)
 
     def on_message_complete(self) -> None:

@@ -230,23 +230,37 @@ class LoadGenerator:
         return None
 
 
-async def _read_stream(reply: StreamedReply, recording: RequestRecording) -> None:
-    splitter = EventSplitter()
-    broken = None
-    done = False
-    while data := await reply.read():
+class _Listener:
+    """Notes what a stream says, at the moment it says it."""
+
+    __slots__ = ("_recording", "_splitter", "broken", "done")
+
+    def __init__(self, recording: RequestRecording) -> None:
+        self._recording = recording
+        self._splitter = EventSplitter()
+        self.broken = False
+        self.done = False
+
+    def __call__(self, data: bytes) -> None:
         at_s = now_s()
-        for event in splitter.feed(data):
+        recording = self._recording
+        for event in self._splitter.feed(data):
             if recording.engine_request_id is None:
                 recording.engine_request_id = chunk_id(event)
             chunk = parse_chunk(event)
             recording.saw(chunk, at_s)
             if recording.keeps_reply and chunk.has_content:
                 recording.reply += content_text(event)
-            broken, done = broken or chunk.error, done or chunk.done
-    if broken is not None:
+            self.broken |= chunk.error is not None
+            self.done |= chunk.done
+
+
+async def _read_stream(reply: StreamedReply, recording: RequestRecording) -> None:
+    listener = _Listener(recording)
+    await reply.pour(listener)
+    if listener.broken:
         recording.end(Outcome.FAILED, "engine_error")
-    elif done or recording.finish_reason is not None:
+    elif listener.done or recording.finish_reason is not None:
         recording.end(Outcome.SUCCEEDED)
     else:
         recording.end(Outcome.FAILED, "cut_off")
