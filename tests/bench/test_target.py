@@ -116,6 +116,20 @@ async def test_a_template_longer_than_the_prompt_asked_for_is_planned_as_it_is()
     assert {planned.prompt_tokens for planned in fitted.requests} == {41}
 
 
+async def test_prompts_are_made_exact_where_words_are_split():
+    def answer(asked: Asked):
+        text = " ".join(message["content"] for message in asked.body["messages"])
+        return 200, [orjson.dumps({"count": 9 + sum(1 + len(word) // 4 for word in text.split())})]
+
+    shape = Shape("t.", Lengths(120, 0.5, 60, 400), Lengths.fixed(4))
+    plan = make_plan(PlanSpec(shape, ClosedLoop(1), 60), Random(1))
+    async with scripted_server(answer) as url:
+        client = HttpClient(url)
+        fitted = await fit_prompts(client, Target(url, "m"), plan, Random(0))
+        client.close()
+    assert [r.prompt_tokens for r in fitted.requests] == [r.prompt_tokens for r in plan.requests]
+
+
 async def test_a_prompt_that_can_get_no_shorter_is_not_tried_again_and_again():
     asked_for: list[int] = []
     await fit(make_run_plan(20), lambda words: words + 40, asked_for)

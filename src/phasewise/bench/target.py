@@ -16,7 +16,7 @@ import orjson
 from phasewise.adapters.http_client import Headers, HttpClient, Reply
 from phasewise.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError
 from phasewise.workload.plan import Plan, PlannedRequest, Thread, refitted
-from phasewise.workload.prompts import Message
+from phasewise.workload.prompts import Message, word_count
 from phasewise.workload.streams import stream
 
 FIT_ROUNDS = 12
@@ -111,11 +111,17 @@ async def _fit(
     # From the text's end, so that equal prompts stay equal, whatever else is asked at the same time and
     # whatever a run opens its prompts with.
     rng = stream(salt, *planned.messages[-1].content.rsplit(" ", FIT_SEED_WORDS)[-FIT_SEED_WORDS:])
+    tokens_per_word = 1.0
+    before: tuple[int, int] | None = None
     for _ in range(FIT_ROUNDS):
         counted = await count_prompt_tokens(client, target, planned.messages)
         if counted is None:
             return None
-        resized = refitted(planned, counted, rng)
+        words = word_count(planned.messages[-1].content)
+        if before is not None and words != before[1]:
+            tokens_per_word = max((counted - before[0]) / (words - before[1]), 1.0)
+        before = counted, words
+        resized = refitted(planned, counted, rng, tokens_per_word)
         if resized == planned:
             # As long as planned, or no shorter without touching what is shared: then it is planned as it is.
             return replace(planned, prompt_tokens=counted)

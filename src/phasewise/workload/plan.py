@@ -179,10 +179,15 @@ def fitted(shape: Shape, context_tokens: int) -> Shape:
     )
 
 
-def refitted(planned: PlannedRequest, counted_tokens: int, rng: Random) -> PlannedRequest:
+def refitted(
+    planned: PlannedRequest, counted_tokens: int, rng: Random, tokens_per_word: float = 1.0
+) -> PlannedRequest:
     """The request with its last message made longer or shorter by what a tokenizer says it is off."""
     *earlier, last = planned.messages
-    text = resized(last.content, planned.prompt_tokens - counted_tokens, rng, planned.kept_words)
+    off_by = planned.prompt_tokens - counted_tokens
+    # Rounded up: what is off by a token is one word off.
+    by_words = ceil(abs(off_by) / tokens_per_word) * (1 if off_by > 0 else -1)
+    text = resized(last.content, by_words, rng, planned.kept_words)
     return replace(planned, messages=(*earlier, Message(last.role, text)))
 
 

@@ -29,6 +29,9 @@ WORDS = tuple(
     national public social common simple special single possible certain natural final
     """.split()  # noqa: SIM905 - a list of 255 strings reads worse
 )
+SHORT_WORDS = tuple(word for word in WORDS if len(word) <= 3)
+"""A tokenizer that splits words splits the long ones: with these a length is met to the token."""
+FINE_TOKENS = 4
 TEMPLATE_TOKENS = 12
 """What a chat template usually adds around one user's message; a guess until a tokenizer is asked."""
 
@@ -76,8 +79,10 @@ def word_count(text: str) -> int:
 
 def resized(text: str, by_tokens: int, rng: Random, kept_words: int = 0) -> str:
     """The text with words added to, or taken from, its end; the first `kept_words` stay, and one always."""
-    if by_tokens > 0:
+    if by_tokens > FINE_TOKENS:
         return f"{text} {write_text(by_tokens, rng)}"
+    if by_tokens > 0:
+        return " ".join((text, *rng.choices(SHORT_WORDS, k=by_tokens)))
     words = text.split(" ")
     return " ".join(words[: max(len(words) + by_tokens, kept_words, 1)])
 
