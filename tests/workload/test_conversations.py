@@ -80,8 +80,6 @@ def test_a_history_is_shareable_and_the_new_message_is_not():
     shape = make_shape(50, 8, follow_up=Lengths.fixed(20))
     plan = plan_of(source=shape)
     assert [planned.fresh_words for planned in plan.threads[0]] == [38, 20, 20]
-    histories = sum(planned.prompt_tokens - 20 for planned in plan.requests if planned.turn)
-    assert plan.shareable_tokens > histories
 
 
 def test_later_turns_name_the_shared_prefix_of_their_conversation():

@@ -32,8 +32,6 @@ PLAN_LIMIT = 20_000
 """and how many requests a plan may hold at all: their text lies in memory."""
 PLAN_LIMIT_TOKENS = 64_000_000
 """Of a trace's long prompts fewer fit: so many words take some 350 MB."""
-TEMPLATE_SLACK_TOKENS = 64
-"""What a chat template may begin every prompt with, a default system prompt for one, where nobody counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +129,6 @@ class Plan:
     def requests(self) -> tuple[PlannedRequest, ...]:
         """Every request of every thread, by index."""
         return tuple(chain.from_iterable(self.threads))
-
-    @property
-    def shareable_tokens(self) -> int:
-        """An upper bound of the prompt tokens that a prefix cache, empty at first, can serve in this run.
-
-        These are system prompts after their first use, a trace's blocks seen before, histories, and the
-        template's own beginning. A run that was meant to be cold and hits more was not.
-        """
-        return sum(self._shareable_tokens(planned) for planned in self.requests)
-
-    def _shareable_tokens(self, planned: PlannedRequest) -> int:
-        counted = self.exact_prompts and planned.turn == 0
-        slack = 0 if counted else TEMPLATE_SLACK_TOKENS
-        return max(planned.prompt_tokens - planned.fresh_words, 0) + slack
 
 
 def make_plan(spec: PlanSpec, rng: Random, opening: str = "") -> Plan:
