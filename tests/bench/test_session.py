@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from phasewise.bench.generator import LoadGenerator
+from phasewise.bench.session import CacheState, RunSpec, measure
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.fake_engine.virtual_engine import EngineShape
+from phasewise.model.timeline import Outcome
+from phasewise.workload.arrivals import ClosedLoop, OpenLoop
+from phasewise.workload.conversations import Conversations
+from phasewise.workload.lengths import Lengths
+from phasewise.workload.plan import PlanSpec
+from phasewise.workload.presets import Shape
+
+SMALL_BLOCKS = FakeEngineConfig(shape=EngineShape(block_size=16, total_blocks=4000))
+
+
+def make_spec(
+    seed: int = 1, requests: int = 4, prompt_tokens: int = 120, cache=CacheState.COLD, **more
+) -> RunSpec:
+    shape = Shape("test.", Lengths.fixed(prompt_tokens), Lengths.fixed(4), **more.pop("shape", {}))
+    load = more.pop("load", ClosedLoop(2))
+    return RunSpec(PlanSpec(shape, load, requests=requests, **more), seed=seed, cache=cache)
+
+
+def cached(run) -> list[int]:
+    return [timeline.cached_tokens for timeline in run.timelines]
+
+
+async def test_a_seed_measured_again_finds_the_cache_cold():
+    async with running_engines(1, SMALL_BLOCKS) as (engine,):
+        first = await measure(engine.base_url, make_spec())
+        again = await measure(engine.base_url, make_spec())
+    assert cached(first) == [0] * 4
+    # The template stands before the opening words: a block of it, at most.
+    assert max(cached(again)) <= 16
+    lengths = [[timeline.prompt_tokens for timeline in run.timelines] for run in (first, again)]
+    assert lengths == [[120] * 4] * 2
+    words = [
+        [planned.messages[-1].content.split()[6:60] for planned in run.plan.requests]
+        for run in (first, again)
+    ]
+    assert words[0] == words[1]
+
+
+async def test_a_warm_run_finds_every_prompt_cached_and_says_so():
+    async with running_engines(1, SMALL_BLOCKS) as (engine,):
+        run = await measure(engine.base_url, make_spec(cache=CacheState.WARM))
+    assert run.primed
+    assert min(cached(run)) >= 120 - 16
+    assert len(run.timelines) == 4
+
+
+async def test_prompts_of_a_cold_run_still_share_what_they_are_meant_to_share():
+    shared = {"shared_prefix_tokens": 80, "shared_share": 1.0}
+    async with running_engines(1, SMALL_BLOCKS) as (engine,):
+        run = await measure(engine.base_url, make_spec(load=ClosedLoop(1), shape=shared))
+    assert cached(run)[0] == 0
+    assert min(cached(run)[1:]) >= 64
+
+
+async def test_later_turns_reuse_the_cache_of_earlier_ones():
+    async with running_engines(1, SMALL_BLOCKS) as (engine,):
+        spec = make_spec(requests=3, load=ClosedLoop(1), conversations=Conversations(3, think_s=0.0))
+        run = await measure(engine.base_url, spec)
+    first, second, third = run.timelines
+    assert {timeline.outcome for timeline in run.timelines} == {Outcome.SUCCEEDED}
+    assert first.prompt_tokens < second.prompt_tokens < third.prompt_tokens
+    assert second.cached_tokens >= 120 - 16
+    assert third.cached_tokens > second.cached_tokens
+
+
+async def test_the_engine_is_watched_during_the_run():
+    async with running_engines(1, FakeEngineConfig()) as (engine,):
+        run = await measure(engine.base_url, make_spec(requests=30, load=OpenLoop(20.0)))
+    assert run.engine is not None
+    before, *_, after = run.engine.snapshots
+    done = [snapshot.counter("request_success_total") or 0 for snapshot in (before, after)]
+    assert done[1] - done[0] == 30
+    assert len(run.cpu_samples) >= 2
+
+
+async def test_who_started_a_run_can_stop_it():
+    def stop_soon(generator: LoadGenerator) -> None:
+        asyncio.get_running_loop().call_later(0.3, generator.stop)
+
+    async with running_engines(1, FakeEngineConfig()) as (engine,):
+        run = await measure(engine.base_url, make_spec(requests=500, load=OpenLoop(20.0)), stop_soon)
+    assert run.cut_short
+    assert 0 < len(run.timelines) < 500
+
+
+@pytest.mark.parametrize("load", [ClosedLoop(2), OpenLoop(50.0)])
+async def test_the_generator_reports_how_it_fared(load):
+    async with running_engines(1, FakeEngineConfig()) as (engine,):
+        run = await measure(engine.base_url, make_spec(requests=20, load=load))
+    assert run.health.held_back == 0
+    assert run.health.cpu_s > 0
+    assert len(run.health.loop_lags_s) >= 1
