@@ -1,0 +1,1 @@
+"""The pieces of the HTML report; report_page.py puts them together."""
