@@ -93,8 +93,9 @@ def search_max_rate(
     """Double or halve until one rate holds and one fails, then halve the ratio between them to the tolerance.
 
     A rate that is too close to call is tried again with more requests, and counted by its share when it stays
-    so. The confidence holds for a rate over all its looks, each of which spends an equal part of the error;
-    like Wilson's interval it takes misses for independent, and bursts of misses make it optimistic.
+    so. The confidence holds for a rate over all its looks, each of which spends an equal part of the error.
+    Misses that come in bursts are allowed for as far as trials show them; a queue whose bursts outlast a
+    trial, as one server's close to saturation do, still makes a decided bracket too sure of itself.
     """
     if start_per_s <= 0 or not 0 < attainment < 1 or tolerance <= 0 or max_trials < 1:
         raise ValueError("a search needs a rate, a tolerance and trials above 0 and an attainment below 1")
@@ -102,6 +103,22 @@ def search_max_rate(
     while (rate := search.next_rate(start_per_s)) is not None:
         yield from search.try_rate(rate)
     return search.result()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """All trials of one rate."""
+
+    met: int = 0
+    offered: int = 0
+    looks: int = 0
+    growths: int = 0
+
+    def add(self, outcome: TrialOutcome) -> None:
+        self.met += outcome.met
+        self.offered += outcome.offered
+        self.looks += 1
+        self.growths += not outcome.settled
 
 
 class _Search:
@@ -113,47 +130,35 @@ class _Search:
         self._per_look = 1 - (1 - confidence) / LOOKS
         self._tolerance = tolerance
         self._left = max_trials
-        self._trials = 0
-        self._tried: list[Tried] = []
+        self._clustering = 1.0
+        self._tallies: dict[float, _Tally] = {}
 
     def next_rate(self, start_per_s: float) -> float | None:
-        """The rate to try next; None when the search is over."""
+        """The rate to try next; None when the search is over.
+
+        A calm trial shows no bursts, so its share may have seemed clear before a busier one showed them: an
+        end of the bracket that is no longer clear is tried again before the search is over.
+        """
         low, high = self._ends()
-        if self._left == 0 or self._narrow(low, high):
+        if self._left == 0:
             return None
         if low is not None and high is not None:
-            return sqrt(low.rate_per_s * high.rate_per_s)
+            if not self._narrow(low, high):
+                return sqrt(low.rate_per_s * high.rate_per_s)
+            return next((end.rate_per_s for end in (low, high) if self._worth_a_look(end)), None)
         if low is not None:
             return low.rate_per_s * 2
         return high.rate_per_s / 2 if high is not None else start_per_s
 
     def try_rate(self, rate_per_s: float) -> Generator[Trial, TrialOutcome, None]:
         """Try one rate until it is clear or has been looked at often enough."""
-        met = offered = looks = unsettled = 0
-        clustering, certain = 1.0, False
-        requests = requests_needed(self._attainment, self._per_look)
-        while not certain and looks < LOOKS and self._left > 0:
+        tally = self._tallies.setdefault(rate_per_s, _Tally())
+        while self._left > 0 and self._worth_a_look(self._tried(rate_per_s)):
+            requests = tally.offered or requests_needed(self._attainment, self._per_look)
             outcome = yield Trial(rate_per_s, requests)
             self._left -= 1
-            self._trials += 1
-            looks += 1
-            met, offered = met + outcome.met, offered + outcome.offered
-            clustering = max(clustering, outcome.clustering)
-            unsettled += not outcome.settled
-            certain = unsettled >= GROWTHS or self._is_clear(met, offered, clustering, unsettled > 0)
-            requests = offered
-        # Growth seen once in a trial that ends the looks counts, too: the rate has not shown that it holds.
-        settled = outcome.settled if unsettled < GROWTHS else False
-        held = settled and met / offered >= self._attainment
-        self._tried.append(Tried(rate_per_s, met, offered, held, certain, settled))
-
-    def _is_clear(self, met: int, offered: int, clustering: float, grew: bool) -> bool:
-        """Whether the share is surely above, or surely below; surely above means little once a queue grew."""
-        alike = max(1, round(offered / clustering))
-        interval = share_interval(round(met / offered * alike), alike, self._per_look)
-        if interval is None:
-            return False
-        return interval.high < self._attainment or (interval.low > self._attainment and not grew)
+            self._clustering = max(self._clustering, outcome.clustering)
+            tally.add(outcome)
 
     def result(self) -> MaxRate:
         """The bracket, and in words how far it can be believed."""
@@ -164,17 +169,42 @@ class _Search:
             low=low.rate_per_s if low else None,
             high=high.rate_per_s if high else None,
             decided=narrow and certain,
-            tried=tuple(self._tried),
+            tried=tuple(self._tried(rate) for rate in self._tallies),
             trials=self._trials,
             words=self._words(low, high, narrow),
         )
 
+    @property
+    def _trials(self) -> int:
+        return sum(tally.looks for tally in self._tallies.values())
+
+    def _tried(self, rate_per_s: float) -> Tried:
+        """What the trials of a rate say, with misses as clustered as they were anywhere in the search."""
+        tally = self._tallies[rate_per_s]
+        settled = tally.growths == 0 or (tally.growths < GROWTHS <= tally.looks)
+        share = tally.met / tally.offered if tally.offered else 0.0
+        alike = round(tally.offered / self._clustering)
+        interval = share_interval(round(share * alike), alike, self._per_look)
+        above = interval is not None and interval.low > self._attainment
+        below = interval is not None and interval.high < self._attainment
+        certain = below or tally.growths >= GROWTHS or (above and settled)
+        return Tried(
+            rate_per_s, tally.met, tally.offered, settled and share >= self._attainment, certain, settled
+        )
+
+    def _worth_a_look(self, tried: Tried) -> bool:
+        return not tried.certain and self._tallies[tried.rate_per_s].looks < LOOKS
+
     def _ends(self) -> tuple[Tried | None, Tried | None]:
-        """The largest rate that held and the smallest that failed; every rate tried lies between the ends."""
-        held = [tried for tried in self._tried if tried.held]
-        failed = [tried for tried in self._tried if not tried.held]
-        low = max(held, key=lambda tried: tried.rate_per_s, default=None)
-        return low, min(failed, key=lambda tried: tried.rate_per_s, default=None)
+        """The largest rate that held and the smallest that failed.
+
+        Every rate is tried between the two or beyond the only one there is, and only the two are tried again:
+        whatever a trial turns, all that held stays below all that failed.
+        """
+        tried = [self._tried(rate) for rate in sorted(self._tallies)]
+        held = [each for each in tried if each.held]
+        failed = [each for each in tried if not each.held]
+        return (held[-1] if held else None), (failed[0] if failed else None)
 
     def _narrow(self, low: Tried | None, high: Tried | None) -> bool:
         if low is None or high is None:
