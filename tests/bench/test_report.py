@@ -1,25 +1,34 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from phasewise.bench.generator import BenchRun
-from phasewise.bench.report import BenchReport, build_report, errors_by_kind, typical_ttft
-from phasewise.bench.report_table import PART_NAMES, render
+from phasewise.bench import report as report_module
+from phasewise.bench.report import BenchReport, errors_by_kind
+from phasewise.bench.report_table import PART_NAMES, render, render_sweep
+from phasewise.bench.run import BenchRun, GeneratorHealth
 from phasewise.bench.target import Target
+from phasewise.bench.typical import typical_ttft
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import TTFT_PARTS, Outcome, Part, Source, Timeline
 from phasewise.workload.arrivals import ClosedLoop, OpenLoop
 from phasewise.workload.plan import Plan, PlannedRequest
-from tests.builders import make_span, make_timeline
+from phasewise.workload.prompts import Message
+from tests.builders import EPOCH_S, make_span, make_timeline
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.15)
+
+
+def build_report(run: BenchRun, slo: Slo, **more) -> BenchReport:
+    return report_module.build_report(run, slo, np.random.default_rng(0), **more)
 
 
 def make_run(timelines: list[Timeline], planned: int | None = None, **more) -> BenchRun:
@@ -30,7 +39,7 @@ def make_run(timelines: list[Timeline], planned: int | None = None, **more) -> B
     threads = tuple((planned,) for planned in requests)
     plan = Plan(threads, more.pop("load", OpenLoop(1.0)), more.pop("duration_s", None), exact_prompts=True)
     target = Target("http://e", "m", headers=((b"authorization", b"Bearer hidden"),))
-    return BenchRun(target, plan, tuple(timelines), **{"wall_s": 10.0, **more})
+    return BenchRun(target, plan, tuple(timelines), **{"wall_s": 10.0, "started_unix_s": EPOCH_S, **more})
 
 
 def make_reported(ttft_s: float = 0.5, lag_s: float = 0.0, **more) -> Timeline:
@@ -55,9 +64,9 @@ def test_figures_follow_the_definitions():
     assert report.itl_pooled_s.count == 4
     assert report.e2e_s.max == pytest.approx(1.7)
     assert (report.goodput.met, report.goodput.offered) == (1, 2)
-    assert report.goodput.per_second == pytest.approx(0.1)
-    assert report.output_tokens_per_s == pytest.approx(0.6)
-    assert report.notes == ()
+    assert report.goodput.per_second == pytest.approx(1 / 1.7)
+    assert report.output_tokens_per_s == pytest.approx(6 / 1.7)
+    assert report.void == ()
 
 
 def test_failures_are_offered_and_counted_by_kind():
@@ -123,9 +132,76 @@ def test_what_limits_the_figures_is_said(changes, word):
     assert word in shown(report)
 
 
-def test_a_generator_that_was_late_says_so():
+def test_a_generator_that_was_late_voids_the_run_at_its_head():
     report = build_report(make_run([make_reported(0.5, lag_s=0.1)]), SLO)
-    assert any("generator itself was late" in note for note in report.notes)
+    assert "sent late: 100.0 ms at p50" in report.void[0]
+    assert "VOID: requests were sent late" in shown(report)
+    late = GeneratorHealth(loop_lags_s=(0.02,) * 200)
+    report = build_report(make_run([make_reported()], health=late), SLO)
+    assert "stamped late" in report.void[0]
+
+
+def test_requests_before_the_window_are_not_counted_and_tokens_outside_it_neither():
+    timelines = [make_reported(0.5, started_unix_s=EPOCH_S + at) for at in range(10)]
+    report = build_report(make_run(timelines), SLO, warm_up_requests=4)
+    assert (report.offered, report.ttft_s.count, report.window.start_s, report.window.end_s) == (
+        6,
+        6,
+        4.0,
+        9.0,
+    )
+    # Three tokens each of the requests that arrived from 4 s to 8 s; the last one's came after the window.
+    assert report.output_tokens_per_s == pytest.approx(5 * 3 / 5)
+    assert report.goodput.per_second == pytest.approx(6 / 5)
+    assert "the first 4 left out as warm-up" in shown(report)
+
+
+def test_what_was_under_way_when_somebody_stopped_the_run_is_no_failure_of_the_server():
+    stopped = make_timeline((0.1,), outcome=Outcome.CANCELLED, reason="cut_short", output_tokens=None)
+    report = build_report(make_run([make_reported(), stopped], cut_short=True), SLO)
+    assert (report.goodput.met, report.goodput.offered) == (1, 1)
+    assert report.errors == {"cut_short": 1}
+
+
+def test_percentiles_have_intervals_where_the_requests_are_enough():
+    rng = np.random.default_rng(3)
+    report = build_report(make_run([make_reported(ttft_s) for ttft_s in rng.lognormal(-1.0, 0.3, 60)]), SLO)
+    low, high = report.ttft_s.p50_interval
+    assert low < report.ttft_s.p50 < high
+    assert report.ttft_s.p90_interval is not None
+    assert (report.ttft_s.p99, report.ttft_s.p99_interval) == (None, None)
+    assert build_report(make_run([make_reported()] * 5), SLO).ttft_s.p50_interval is None
+
+
+def test_a_jump_of_level_within_the_window_is_told():
+    rng = np.random.default_rng(3)
+    levels = [*rng.lognormal(-1.5, 0.1, 80), *rng.lognormal(-0.5, 0.1, 80)]
+    timelines = [make_reported(ttft_s, started_unix_s=EPOCH_S + at) for at, ttft_s in enumerate(levels)]
+    report = build_report(make_run(timelines), SLO, warm_up_requests=0)
+    (shift,) = [shift for shift in report.shifts if shift.metric == "TTFT"]
+    assert 75 <= shift.at_s <= 85
+    assert "TTFT changed its level" in shown(report)
+
+
+def test_a_cache_that_was_not_cold_is_called_out():
+    words = Message("user", " ".join(["word"] * 90))
+    planned = [PlannedRequest(index, None, (words,), 3, 100) for index in range(2)]
+    run = make_run([make_reported(request_id=f"run-{index}", cached_tokens=80) for index in range(2)])
+    run = replace(run, plan=replace(run.plan, threads=tuple((each,) for each in planned)))
+    notes = build_report(run, SLO).notes
+    assert any("was not cold: 140 of 200 prompt tokens" in note for note in notes)
+    assert not any("not cold" in note for note in build_report(replace(run, primed=True), SLO).notes)
+
+
+def test_a_sweep_is_a_row_per_load_with_what_spoilt_it():
+    spoilt = build_report(make_run([make_reported(0.5, lag_s=0.1)]), SLO)
+    console = Console(file=StringIO(), width=120, no_color=True)
+    console.print(
+        render_sweep([("1 req/s", build_report(make_run([make_reported()]), SLO)), ("2 req/s", spoilt)])
+    )
+    text = console.file.getvalue()
+    assert "2 req/s: VOID: requests were sent late" in text
+    assert "SLO met: the share within TTFT 1 s and TPOT 0.15 s" in text
 
 
 def test_an_engine_without_timings_is_named_with_its_flag():
@@ -137,7 +213,8 @@ def test_the_report_is_json_without_secrets():
     report = build_report(make_run([make_reported()]), SLO)
     text = orjson.dumps(report.to_dict()).decode()
     assert json.loads(text)["typical_ttft"]["parts"][0]["part"] == "client_lag"
-    assert json.loads(text)["goodput"] == {"per_s": 0.1, "share": 1.0, "met": 1}
+    assert json.loads(text)["goodput"] == {"per_s": pytest.approx(1 / 0.7), "share": 1.0, "met": 1}
+    assert json.loads(text)["definitions"]["TTFT"].startswith("from the moment")
     assert "hidden" not in text
 
 

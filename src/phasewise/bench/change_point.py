@@ -42,20 +42,22 @@ def find_change(values: Sequence[float], rng: np.random.Generator, *, alpha: flo
     if count < FEWEST_BATCHES or count < 2 * FEWEST_A_SIDE:
         return None
     scores = ranks(values)
-    seen = _contrast(scores[None, :])[0]
-    shuffled = np.stack([scores[_order(count, batch, rng)] for _ in range(PERMUTATIONS)])
-    as_strong = int((_contrast(shuffled).max(axis=1) >= seen.max()).sum())
+    seen = _contrast(scores)
+    # One at a time: all of them at once would take hundreds of megabytes of a long run's readings.
+    as_strong = sum(
+        bool(_contrast(scores[_order(count, batch, rng)]).max() >= seen.max()) for _ in range(PERMUTATIONS)
+    )
     if (as_strong + 1) / (PERMUTATIONS + 1) > alpha:
         return None
     index = FEWEST_A_SIDE + int(np.argmax(seen))
     return Change(index, before=float(np.median(values[:index])), after=float(np.median(values[index:])))
 
 
-def _contrast(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _contrast(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """How far apart the mean ranks of both sides lie at every cut, by what chance would do at that cut."""
-    count = rows.shape[1]
+    count = len(scores)
     cuts = np.arange(FEWEST_A_SIDE, count - FEWEST_A_SIDE + 1)
-    sums = np.cumsum(rows - rows.mean(), axis=1)[:, cuts - 1]
+    sums = np.cumsum(scores - scores.mean())[cuts - 1]
     contrast: NDArray[np.float64] = np.abs(sums) / np.sqrt(cuts * (count - cuts))
     return contrast
 

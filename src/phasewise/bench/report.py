@@ -1,6 +1,6 @@
-"""The figures of a run, from its timelines alone; every definition is model/latency.py's.
+"""The figures of a run, from its timelines and the engine's own account; definitions are model/latency.py's.
 
-Making them readable is left to report_table.py.
+Making them readable is left to report_table.py and report_page.py.
 """
 
 from __future__ import annotations
@@ -10,40 +10,58 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from phasewise.bench.generator import BenchRun
-from phasewise.bench.statistics import Summary, summarise
-from phasewise.model import latency
-from phasewise.model.latency import Goodput, PartTime
-from phasewise.model.slo import Slo
-from phasewise.model.timeline import Outcome, Part, Source, Timeline
+import numpy as np
 
-REPORT_VERSION = 1
-TYPICAL_BAND = (0.4, 0.6)
-"""Requests whose TTFT ranks in this band are called typical."""
-LAG_WORTH_A_NOTE = 0.05
-"""A generator later than this share of TTFT is part of what it measures."""
+from phasewise.adapters.host_cpu import busy_share, stolen_share
+from phasewise.bench.change_point import find_change
+from phasewise.bench.definitions import DEFINITIONS
+from phasewise.bench.engine_view import EngineView, view_engine
+from phasewise.bench.estimates import estimate, estimate_pooled
+from phasewise.bench.report_notes import notes_on
+from phasewise.bench.run import CUT_SHORT, BenchRun
+from phasewise.bench.statistics import Summary, summarise
+from phasewise.bench.typical import TypicalTtft, reported_by_engine, typical_ttft
+from phasewise.bench.validity import Punctuality, void_reasons
+from phasewise.bench.window import Window, choose_window
+from phasewise.model import latency
+from phasewise.model.latency import Goodput
+from phasewise.model.slo import Slo
+from phasewise.model.timeline import Outcome, Part, Timeline
+
+REPORT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class TypicalTtft:
-    """The mean TTFT of the requests around the median one, split so that parts and residual add up to it.
+class LevelShift:
+    """A latency that changed its level within the window, at `at_s` seconds of the run."""
 
-    Medians of parts would not add up; means over the same few requests do.
-    """
+    metric: str
+    at_s: float
+    before_s: float
+    after_s: float
 
-    requests: int
-    ttft_s: float
-    parts: tuple[PartTime, ...]
-    residual_s: float
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """What the generator's machine did in the run: the share of its time others stole, and its own work."""
+
+    stolen_share: float
+    busy_share: float
+    generator_cpu_share: float
 
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """A run in figures. Percentiles are None where too few requests were seen."""
+    """A run in figures, of the requests that arrived in its window.
+
+    Percentiles are None where too few requests were seen. `void` says why the run does not count, if so.
+    """
 
     url: str
     model: str
     wall_s: float
+    window: Window
+    void: tuple[str, ...]
     offered: int
     succeeded: int
     unsent: int
@@ -59,9 +77,11 @@ class BenchReport:
     stalled_requests: int
     stall_excess_s: Summary
     lag_s: Summary
+    loop_lag_s: Summary
     prompt_tokens: Summary
     cached_tokens: int | None
     output_tokens: Summary
+    chunks: int
     output_tokens_per_s: float | None
     requests_per_s: float | None
     errors: dict[str, int]
@@ -69,54 +89,73 @@ class BenchReport:
     without_engine_timings: int
     exact_prompts: bool
     fixed_lengths: bool
+    cache: str
+    engine: EngineView | None
+    host: HostView | None
+    shifts: tuple[LevelShift, ...] = ()
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON types."""
         goodput = {"per_s": self.goodput.per_second, "share": self.goodput.share, "met": self.goodput.met}
-        return {"v": REPORT_VERSION} | asdict(self) | {"goodput": goodput}
+        return {"v": REPORT_VERSION} | asdict(self) | {"goodput": goodput, "definitions": DEFINITIONS}
 
 
-def build_report(run: BenchRun, slo: Slo) -> BenchReport:
-    """Work the figures out."""
-    timelines = run.timelines
-    gaps_s = [latency.chunk_gaps_s(timeline) for timeline in timelines]
-    stalls = [latency.stalls(timeline) for timeline in timelines]
-    succeeded = sum(timeline.outcome is Outcome.SUCCEEDED for timeline in timelines)
-    outputs = [timeline.output_tokens for timeline in timelines if timeline.output_tokens is not None]
-    cached = [timeline.cached_tokens for timeline in timelines if timeline.cached_tokens is not None]
-    ttft_s = summarise(latency.ttft_s(timeline) for timeline in timelines)
-    lag_s = summarise(_part_s(timeline, Part.CLIENT_LAG) for timeline in timelines)
+def build_report(
+    run: BenchRun, slo: Slo, rng: np.random.Generator, warm_up_requests: int | None = None
+) -> BenchReport:
+    """Work the figures out. The first `warm_up_requests` are left out; None finds out how many."""
+    window = choose_window(run.timelines, run.started_unix_s, warm_up_requests)
+    counted = run.timelines[window.warm_up_requests :]
+    # Who stops a run did not offer what was still under way to the server's judgement.
+    offered = [timeline for timeline in counted if timeline.reason != CUT_SHORT]
+    gaps_s = [latency.chunk_gaps_s(timeline) for timeline in counted]
+    stalls = [latency.stalls(timeline) for timeline in counted]
+    cached = [timeline.cached_tokens for timeline in counted if timeline.cached_tokens is not None]
+    ttft_s = estimate((latency.ttft_s(timeline) for timeline in counted), rng)
+    itl_s = estimate_pooled(gaps_s, rng)
+    lag_s = summarise(_lag_s(timeline) for timeline in counted)
+    loop_lag_s = summarise(run.health.loop_lags_s)
+    shifts = _level_shifts(run, counted, rng)
+    engine = _engine_view(run, window)
     return BenchReport(
         url=run.target.url,
         model=run.target.model,
         wall_s=run.wall_s,
-        offered=len(timelines),
-        succeeded=succeeded,
+        window=window,
+        void=void_reasons(Punctuality(lag_s, loop_lag_s, run.health.held_back), ttft_s, itl_s),
+        offered=len(counted),
+        succeeded=sum(timeline.outcome is Outcome.SUCCEEDED for timeline in counted),
         unsent=run.unsent,
         cut_short=run.cut_short,
         slo=slo,
-        goodput=latency.goodput(timelines, slo, run.wall_s),
+        goodput=latency.goodput(offered, slo, window.length_s),
         ttft_s=ttft_s,
-        tpot_s=summarise(latency.tpot_s(timeline) for timeline in timelines),
-        itl_pooled_s=summarise(gap_s for gaps in gaps_s for gap_s in gaps),
-        itl_per_request_s=summarise(sum(gaps) / len(gaps) for gaps in gaps_s if gaps),
-        e2e_s=summarise(latency.e2e_s(timeline) for timeline in timelines),
+        tpot_s=estimate((latency.tpot_s(timeline) for timeline in counted), rng),
+        itl_pooled_s=itl_s,
+        itl_per_request_s=estimate((sum(gaps) / len(gaps) for gaps in gaps_s if gaps), rng),
+        e2e_s=estimate((latency.e2e_s(timeline) for timeline in counted), rng),
         stalls=sum(map(len, stalls)),
         stalled_requests=sum(map(bool, stalls)),
         stall_excess_s=summarise(stall.excess_s for found in stalls for stall in found),
         lag_s=lag_s,
-        prompt_tokens=summarise(timeline.prompt_tokens for timeline in timelines),
+        loop_lag_s=loop_lag_s,
+        prompt_tokens=summarise(timeline.prompt_tokens for timeline in counted),
         cached_tokens=sum(cached) if cached else None,
-        output_tokens=summarise(outputs),
-        output_tokens_per_s=sum(outputs) / run.wall_s if outputs and run.wall_s > 0 else None,
-        requests_per_s=succeeded / run.wall_s if run.wall_s > 0 else None,
-        errors=errors_by_kind(timelines),
-        typical_ttft=typical_ttft(timelines),
-        without_engine_timings=sum(not _reported_by_engine(timeline) for timeline in timelines),
+        output_tokens=summarise(timeline.output_tokens for timeline in counted),
+        chunks=sum(len(timeline.content_times_s) for timeline in counted),
+        output_tokens_per_s=_tokens_per_s(run, window),
+        requests_per_s=_answers_per_s(run, window),
+        errors=errors_by_kind(counted),
+        typical_ttft=typical_ttft(counted),
+        without_engine_timings=sum(not reported_by_engine(timeline) for timeline in counted),
         exact_prompts=run.plan.exact_prompts,
         fixed_lengths=run.fixed_lengths,
-        notes=tuple(_notes(run, ttft_s, lag_s)),
+        cache="warm" if run.primed else "cold",
+        engine=engine,
+        host=_host_view(run),
+        shifts=shifts,
+        notes=notes_on(run, window, engine),
     )
 
 
@@ -130,57 +169,56 @@ def errors_by_kind(timelines: Sequence[Timeline]) -> dict[str, int]:
     return dict(Counter(map(str, reasons)).most_common())
 
 
-def typical_ttft(timelines: Sequence[Timeline]) -> TypicalTtft | None:
-    """Where the time to first token goes for a request in the middle of the field.
+def _lag_s(timeline: Timeline) -> float | None:
+    return next((span.duration_s for span in timeline.spans if span.part is Part.CLIENT_LAG), None)
 
-    Where some requests have the engine's timings, the others (cancelled, failed) are left out: they would
-    only dilute the parts.
-    """
-    timed = [timeline for timeline in timelines if _reported_by_engine(timeline)] or timelines
-    split = [found for timeline in timed if (found := latency.ttft_breakdown(timeline)) is not None]
-    if not split:
-        return None
-    split.sort(key=lambda breakdown: breakdown.ttft_s)
-    low, high = (share * (len(split) - 1) for share in TYPICAL_BAND)
-    band = [found for rank, found in enumerate(split) if low - 0.5 <= rank <= high + 0.5]
-    seconds: dict[tuple[Part, Source], float] = {}
-    for entry in (entry for breakdown in band for entry in breakdown.parts):
-        key = (entry.part, entry.source)
-        seconds[key] = seconds.get(key, 0.0) + entry.seconds / len(band)
-    order = list(Part)
-    return TypicalTtft(
-        requests=len(band),
-        ttft_s=sum(breakdown.ttft_s for breakdown in band) / len(band),
-        parts=tuple(
-            PartTime(part, source, value)
-            for (part, source), value in sorted(seconds.items(), key=lambda item: order.index(item[0][0]))
-        ),
-        residual_s=sum(breakdown.residual_s for breakdown in band) / len(band),
+
+def _tokens_per_s(run: BenchRun, window: Window) -> float | None:
+    """Output tokens that arrived in the window; a request's tokens are spread evenly over its chunks."""
+    tokens = 0.0
+    for timeline in run.timelines:
+        if timeline.output_tokens and timeline.content_times_s:
+            start_s = timeline.started_unix_s - run.started_unix_s
+            times_s = [start_s + at_s for at_s in timeline.content_times_s]
+            inside = sum(window.start_s <= at_s <= window.end_s for at_s in times_s)
+            tokens += timeline.output_tokens * inside / len(times_s)
+    return tokens / window.length_s if tokens and window.length_s > 0 else None
+
+
+def _answers_per_s(run: BenchRun, window: Window) -> float | None:
+    ends_s = (
+        timeline.started_unix_s - run.started_unix_s + end_s
+        for timeline in run.timelines
+        if (end_s := latency.e2e_s(timeline)) is not None
     )
+    inside = sum(window.start_s <= end_s <= window.end_s for end_s in ends_s)
+    return inside / window.length_s if window.length_s > 0 else None
 
 
-def _part_s(timeline: Timeline, part: Part) -> float | None:
-    return next((span.duration_s for span in timeline.spans if span.part is part), None)
+def _level_shifts(
+    run: BenchRun, counted: Sequence[Timeline], rng: np.random.Generator
+) -> tuple[LevelShift, ...]:
+    shifts = []
+    for metric, reading in (("TTFT", latency.ttft_s), ("TPOT", latency.tpot_s)):
+        known = [
+            (timeline.started_unix_s - run.started_unix_s, value)
+            for timeline in counted
+            if (value := reading(timeline)) is not None
+        ]
+        change = find_change([value for _, value in known], rng)
+        if change is not None:
+            shifts.append(LevelShift(metric, known[change.index][0], change.before, change.after))
+    return tuple(shifts)
 
 
-def _reported_by_engine(timeline: Timeline) -> bool:
-    serving = timeline.serving_attempt
-    return serving is not None and any(span.source is Source.ENGINE_REPORT for span in serving.spans)
+def _engine_view(run: BenchRun, window: Window) -> EngineView | None:
+    if run.engine is None:
+        return None
+    return view_engine(run.engine, run.started_unix_s + window.start_s, run.started_unix_s + window.end_s)
 
 
-def _notes(run: BenchRun, ttft_s: Summary, lag_s: Summary) -> list[str]:
-    notes = []
-    if run.cut_short:
-        notes.append(f"The run was cut short: {run.unsent} planned requests were not sent.")
-    if run.used_up:
-        notes.append("The plan was used up before the time was over: the engine is faster than planned for.")
-    if not run.plan.exact_prompts:
-        notes.append("Prompt lengths were planned by a rule of thumb: no tokenizer answered at /tokenize.")
-    if not run.fixed_lengths:
-        notes.append("The server refused to fix output lengths: replies ended when the model wanted.")
-    succeeded = [timeline for timeline in run.timelines if timeline.outcome is Outcome.SUCCEEDED]
-    if succeeded and not any(map(_reported_by_engine, succeeded)):
-        notes.append("The engine does not report its phases: start vLLM with --enable-per-request-metrics.")
-    if lag_s.p50 and ttft_s.p50 and lag_s.p50 > LAG_WORTH_A_NOTE * ttft_s.p50:
-        notes.append("The generator itself was late: lower the rate or run it on another machine.")
-    return notes
+def _host_view(run: BenchRun) -> HostView | None:
+    if len(run.cpu_samples) < 2 or run.wall_s <= 0:
+        return None
+    first, last = run.cpu_samples[0], run.cpu_samples[-1]
+    return HostView(stolen_share(first, last), busy_share(first, last), run.health.cpu_s / run.wall_s)

@@ -13,9 +13,15 @@ def load_in_words(load: Load) -> str:
     if isinstance(load, ClosedLoop):
         return f"{load.concurrency} at once"
     if isinstance(load, OpenLoop):
-        bursts = f", burstiness {load.burstiness:g}" if load.spacing is Spacing.GAMMA else ""
-        return f"{load.rate_per_s:.3g} req/s ({load.spacing.value}{bursts})"
+        return f"{load.rate_per_s:.3g} req/s{_spacing_in_words(load)}"
     return f"the trace's own times, {load.speed:g}x"
+
+
+def _spacing_in_words(load: OpenLoop) -> str:
+    if load.spacing is Spacing.POISSON:
+        return ""
+    bursts = f", burstiness {load.burstiness:g}" if load.spacing is Spacing.GAMMA else ""
+    return f" ({load.spacing.value}{bursts})"
 
 
 def workload_in_words(spec: PlanSpec) -> str:

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from phasewise import __version__
-from phasewise.cli import bench, diagnose, down, engine, fake_engine, gateway, model, status, up
+from phasewise.cli import bench, compare, diagnose, down, engine, fake_engine, gateway, model, status, up
 from phasewise.cli.console import fail
 from phasewise.errors import PhasewiseError
 
@@ -25,6 +25,7 @@ app.add_typer(engine.app, name="engine")
 app.add_typer(model.app, name="model")
 app.command("gateway")(gateway.gateway)
 app.command("bench")(bench.bench)
+app.command("compare")(compare.compare)
 app.command("diagnose")(diagnose.diagnose)
 app.command("fake-engine")(fake_engine.fake_engine)
 

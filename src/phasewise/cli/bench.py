@@ -5,204 +5,255 @@ It only reads options, wires the parts together and prints; the measuring is ben
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import orjson
 import typer
 import uvloop
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as ProgressBar
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.bench.generator import BenchRun, LoadGenerator, Progress, RunLimits
-from phasewise.bench.report import BenchReport, build_report
-from phasewise.bench.report_table import render
-from phasewise.bench.target import find_target, fit_prompts
+from phasewise.bench.max_rate import MaxRate, TrialOutcome, clustering_of, search_max_rate
+from phasewise.bench.report import build_report
+from phasewise.bench.report_page import Measured, check_available, render_page
+from phasewise.bench.report_table import render, render_max_rate, render_sweep
+from phasewise.bench.session import CacheState, RunSpec
+from phasewise.bench.wording import load_in_words
+from phasewise.cli import workload_options as options
 from phasewise.cli.address import origin
 from phasewise.cli.console import err, out
+from phasewise.cli.measuring import allow_many_streams, measure_with_view
+from phasewise.cli.page_facts import command_line, page_facts
 from phasewise.errors import ConfigError
 from phasewise.model import timeline_record
-from phasewise.model.slo import DEFAULT_SLO, parse_slo
+from phasewise.model.latency import meets
+from phasewise.model.slo import DEFAULT_SLO, Slo, parse_slo
 from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
-from phasewise.workload.lengths import Lengths
-from phasewise.workload.plan import CONTEXT_TOKENS, PlanSpec, make_plan
-from phasewise.workload.presets import PRESETS, PresetName, Shape
+from phasewise.workload.plan import PlanSpec
+from phasewise.workload.presets import PresetName
 
-DEFAULT_CONCURRENCY = 4
 DEFAULT_REQUESTS = 32
+FIRST_RATE_PER_S = 1.0
 
 
 def bench(
     url: Annotated[str, typer.Argument(help="An engine or a gateway, such as http://127.0.0.1:8000.")],
     *,
-    preset: Annotated[PresetName, typer.Option(help="The kind of traffic.")] = PresetName.CHAT,
-    rate: Annotated[float | None, typer.Option(help="Requests per second, whatever the replies do.")] = None,
-    spacing: Annotated[Spacing, typer.Option(help="How arrivals at a --rate are spread.")] = Spacing.POISSON,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(help=f"Requests open at once instead of a rate. (default {DEFAULT_CONCURRENCY})"),
-    ] = None,
+    preset: options.Preset = PresetName.CHAT,
+    trace: options.TraceFile = None,
+    speed: options.Speed = 1.0,
+    rate: options.Rate = None,
+    spacing: options.SpacingChoice = Spacing.POISSON,
+    burstiness: options.Burstiness = 1.0,
+    concurrency: options.Concurrency = None,
     requests: Annotated[
         int | None, typer.Option(help=f"End after so many. (default {DEFAULT_REQUESTS}, without --duration)")
     ] = None,
     duration: Annotated[float | None, typer.Option(help="Send for so many seconds, then wait.")] = None,
-    prompt_tokens: Annotated[int | None, typer.Option(help="Fix the prompts' length.")] = None,
-    output_tokens: Annotated[int | None, typer.Option(help="Fix the outputs' length.")] = None,
-    shared_prefix_tokens: Annotated[
-        int | None, typer.Option(help="Begin every prompt with the same text of this length; 0 for none.")
+    prompt_tokens: options.PromptTokens = None,
+    output_tokens: options.OutputTokens = None,
+    shared_prefix_tokens: options.SharedPrefixTokens = None,
+    shared_prefixes: options.SharedPrefixes = None,
+    turns: options.Turns = 1,
+    think: options.Think = 1.0,
+    cache: options.Cache = CacheState.COLD,
+    warm_up: Annotated[
+        int | None,
+        typer.Option(help="Leave the first so many requests out. (default: until latencies are steady)"),
     ] = None,
-    slo: Annotated[str, typer.Option(help="What counts as fast enough: ttft=500ms,tpot=50ms.")] = "",
-    model: Annotated[
-        str | None, typer.Option(help="The model to ask for. (default: the first one served)")
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="PHASEWISE_API_KEY", help="Sent as a bearer token.", show_envvar=True)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat the workload of another run.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that one request may take.")] = 600.0,
+    sweep: Annotated[
+        str, typer.Option(help="Measure at each of several loads: rate=1,2,4 or concurrency=1,4,16.")
+    ] = "",
+    find_max_rate: Annotated[
+        bool, typer.Option("--find-max-rate", help="Search the largest rate that meets the --slo.")
+    ] = False,
+    attainment: Annotated[
+        float, typer.Option(help="The share of requests that must meet the --slo at the largest rate.")
+    ] = 0.9,
+    slo: options.SloText = "",
+    model: options.Model = None,
+    api_key: options.ApiKey = None,
+    seed: Annotated[int | None, typer.Option(help="Repeat the times, lengths and words of a run.")] = None,
+    timeout: options.Timeout = 600.0,
     timelines: Annotated[
         Path | None, typer.Option(help="Write every request's timeline here (ndjson).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a report with pictures here; it opens without a network.")
+    ] = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure an engine or a gateway as its users would: TTFT, TPOT, stalls, goodput, and where TTFT goes."""
-    objective = parse_slo(slo, DEFAULT_SLO)
-    spec = PlanSpec(
-        shape=choose_shape(preset, prompt_tokens, output_tokens, shared_prefix_tokens),
-        load=choose_load(rate, spacing, concurrency),
-        requests=DEFAULT_REQUESTS if requests is None and duration is None else requests,
-        duration_s=duration,
+    spec = RunSpec(
+        plan=PlanSpec(
+            source=options.choose_source(
+                preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
+            ),
+            load=options.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
+            requests=DEFAULT_REQUESTS if requests is None and duration is None else requests,
+            duration_s=duration,
+            conversations=options.choose_conversations(turns, think),
+        ),
+        seed=secrets.randbelow(2**32) if seed is None else seed,
+        cache=cache,
+        model=model,
+        api_key=api_key,
+        timeout_s=timeout,
     )
-    # A new seed each time: the prompts of the last run may still lie in the engine's prefix cache.
-    chosen_seed = secrets.randbelow(2**32) if seed is None else seed
-    _check_writable(timelines)
-    run = uvloop.run(_measure(url, spec, chosen_seed, model, api_key, timeout))
-    _write_timelines(timelines, run)
-    report = build_report(run, objective)
-    _print(report, chosen_seed, preset, as_json)
-    if run.cut_short:
-        raise typer.Exit(130)
-    if not report.succeeded:
-        raise typer.Exit(1)
-
-
-def choose_shape(
-    preset: PresetName, prompt_tokens: int | None, output_tokens: int | None, shared_prefix_tokens: int | None
-) -> Shape:
-    """The preset with what was asked for explicitly put in its place."""
-    shape = PRESETS[preset]
-    if prompt_tokens is not None:
-        shape = replace(shape, prompt=Lengths.fixed(prompt_tokens))
-        if shared_prefix_tokens is None:
-            # Whoever fixes the prompt means a plain one: a preset's own system prompt may not even fit.
-            shape = replace(shape, shared_prefix_tokens=0)
-    if output_tokens is not None:
-        shape = replace(shape, output=Lengths.fixed(output_tokens))
-    if shared_prefix_tokens is not None:
-        if not 0 <= shared_prefix_tokens < shape.prompt.low_tokens:
-            raise ConfigError(
-                f"a shared prefix of {shared_prefix_tokens} tokens does not fit prompts of "
-                f"{shape.prompt.low_tokens}",
-                hint="raise --prompt-tokens or lower --shared-prefix-tokens",
-            )
-        shape = replace(shape, shared_prefix_tokens=shared_prefix_tokens, shared_share=1.0)
-    return shape
-
-
-def choose_load(rate: float | None, spacing: Spacing, concurrency: int | None) -> Load:
-    """An open loop if a rate was given, else a closed one."""
-    if rate is not None and concurrency is not None:
-        raise ConfigError(
-            "--rate and --concurrency were both given", hint="give one: they exclude each other"
+    job = Job(origin(url), spec, parse_slo(slo, DEFAULT_SLO), warm_up)
+    _check_outputs(timelines, html)
+    allow_many_streams()
+    found = None
+    if find_max_rate:
+        _check_search(sweep, requests, duration, attainment)
+        start = OpenLoop(rate or FIRST_RATE_PER_S, spacing, burstiness)
+        found, measured = uvloop.run(find_largest_rate(job.measure, start, attainment, spec.seed))
+    elif sweep:
+        measured = uvloop.run(_sweep(job, parse_sweep(sweep, spacing, burstiness)))
+    else:
+        measured = [uvloop.run(job.measure(spec.plan.load))]
+    _write_timelines(timelines, measured)
+    if html is not None:
+        html.write_text(
+            render_page(measured, title="phasewise bench", command=command_line(), facts=page_facts(spec))
         )
-    if rate is not None:
-        return OpenLoop(rate, spacing)
-    return ClosedLoop(DEFAULT_CONCURRENCY if concurrency is None else concurrency)
+        err.print(f"wrote {html}", soft_wrap=True)
+    _print(measured, found, spec, sweep=bool(sweep), as_json=as_json)
+    _leave(measured)
 
 
-async def _measure(
-    url: str, spec: PlanSpec, seed: int, model: str | None, api_key: str | None, timeout_s: float
-) -> BenchRun:
-    rng = Random(seed)  # noqa: S311 - a workload to be repeated, no secret
-    client = HttpClient(origin(url), Timeouts(head_s=timeout_s, idle_s=timeout_s))
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every run of one command has in common."""
+
+    url: str
+    spec: RunSpec
+    slo: Slo
+    warm_up: int | None = None
+
+    async def measure(
+        self, load: Load, label: str = "measuring", requests: int | None = None, seed: int | None = None
+    ) -> Measured:
+        """Measure at one load, of `requests` requests and from a seed of its own if given."""
+        plan = replace(self.spec.plan, load=load, requests=requests or self.spec.plan.requests)
+        spec = replace(self.spec, plan=plan, seed=self.spec.seed if seed is None else seed)
+        run = await measure_with_view(self.url, spec, label)
+        rng = np.random.default_rng(spec.seed)
+        return Measured(run, build_report(run, self.slo, rng, self.warm_up), load_in_words(load))
+
+
+def parse_sweep(text: str, spacing: Spacing, burstiness: float) -> tuple[Load, ...]:
+    """`rate=1,2,4` or `concurrency=1,4,16` as loads."""
+    name, _, values = text.partition("=")
     try:
-        target = await find_target(client, model, api_key)
-        spec = replace(spec, context_tokens=target.context_tokens or CONTEXT_TOKENS)
-        plan = await fit_prompts(client, target, make_plan(spec, rng), rng)
-        with _progress_bar(len(plan.requests)) as show:
-            generator = LoadGenerator(
-                client,
-                target,
-                plan,
-                run_id=f"bench-{secrets.token_hex(4)}",
-                limits=RunLimits(request_s=timeout_s),
-                on_progress=show,
-            )
-            with _stopped_by_interrupt(generator):
-                return await generator.run()
-    finally:
-        client.close()
+        if name == "rate":
+            return tuple(OpenLoop(float(value), spacing, burstiness) for value in values.split(","))
+        if name == "concurrency":
+            return tuple(ClosedLoop(int(value)) for value in values.split(","))
+    except ValueError:
+        pass
+    raise ConfigError(f"--sweep {text!r}", hint="write rate=1,2,4 or concurrency=1,4,16")
 
 
-@contextmanager
-def _stopped_by_interrupt(generator: LoadGenerator) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        # A second Ctrl-C ends the program as usual.
-        loop.remove_signal_handler(signal.SIGINT)
-        generator.stop()
-
-    loop.add_signal_handler(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
+async def _sweep(job: Job, loads: tuple[Load, ...]) -> list[Measured]:
+    measured: list[Measured] = []
+    for number, load in enumerate(loads, 1):
+        measured.append(await job.measure(load, f"{number}/{len(loads)}, {load_in_words(load)}"))
+        if measured[-1].run.cut_short:
+            break
+    return measured
 
 
-@contextmanager
-def _progress_bar(planned: int) -> Iterator[Callable[[Progress], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with ProgressBar(*columns, console=err, transient=True) as bar:
-        task = bar.add_task("measuring", total=planned)
-
-        def show(progress: Progress) -> None:
-            failed = f", {progress.failed} failed" if progress.failed else ""
-            bar.update(task, completed=progress.done, description=f"{progress.in_flight} in flight{failed}")
-
-        yield show
+def _check_search(sweep: str, requests: int | None, duration: float | None, attainment: float) -> None:
+    if sweep or requests is not None or duration is not None:
+        raise ConfigError(
+            "--find-max-rate was given together with --sweep, --requests or --duration",
+            hint="leave those out: the search chooses rates and how many requests each takes",
+        )
+    if not 0 < attainment < 1:
+        raise ConfigError(f"--attainment {attainment:g}", hint="use a share between 0 and 1, such as 0.9")
 
 
-def _check_writable(path: Path | None) -> None:
-    # Found out before the run, not after it.
-    if path is not None:
+async def find_largest_rate(
+    measure: Callable[[OpenLoop, str, int, int], Awaitable[Measured]],
+    start: OpenLoop,
+    attainment: float,
+    seed: int,
+) -> tuple[MaxRate | None, list[Measured]]:
+    """Search as bench/max_rate.py says; no answer where it was cut short or the generator fell behind."""
+    measured: list[Measured] = []
+    search = search_max_rate(start.rate_per_s, attainment)
+    trial = next(search)
+    while True:
+        number = len(measured) + 1
+        load = replace(start, rate_per_s=trial.rate_per_s)
+        label = f"trial {number}, {load_in_words(load)}"
+        # A trial again at the same rate must bring other requests.
+        measured.append(await measure(load, label, trial.requests, seed + number))
+        if measured[-1].run.cut_short or measured[-1].report.void:
+            return None, measured
         try:
-            path.open("ab").close()
-        except OSError as error:
-            raise ConfigError(
-                f"--timelines {path} cannot be written ({error.strerror})", hint="give another file"
-            ) from error
+            trial = search.send(_outcome(measured[-1]))
+        except StopIteration as ended:
+            result: MaxRate = ended.value
+            return result, measured
 
 
-def _write_timelines(path: Path | None, run: BenchRun) -> None:
+def _outcome(measured: Measured) -> TrialOutcome:
+    report = measured.report
+    met = [meets(timeline, report.slo) for timeline in measured.counted]
+    return TrialOutcome(sum(met), len(met), report.window.settled, clustering_of(met))
+
+
+def _check_outputs(timelines: Path | None, html: Path | None) -> None:
+    # Found out before the run, not after it.
+    for option, path in (("--timelines", timelines), ("--html", html)):
+        if path is not None:
+            try:
+                path.open("ab").close()
+            except OSError as error:
+                raise ConfigError(
+                    f"{option} {path} cannot be written ({error.strerror})", hint="give another file"
+                ) from error
+    if html is not None:
+        check_available()
+
+
+def _write_timelines(path: Path | None, measured: list[Measured]) -> None:
     if path is not None:
-        path.write_bytes(b"".join(timeline_record.encode(timeline) + b"\n" for timeline in run.timelines))
+        timelines = (timeline for entry in measured for timeline in entry.run.timelines)
+        path.write_bytes(b"".join(timeline_record.encode(timeline) + b"\n" for timeline in timelines))
 
 
-def _print(report: BenchReport, seed: int, preset: PresetName, as_json: bool) -> None:
+def _print(
+    measured: list[Measured], found: MaxRate | None, spec: RunSpec, *, sweep: bool, as_json: bool
+) -> None:
+    points = [(entry.label, entry.report) for entry in measured]
     if as_json:
-        facts = report.to_dict() | {"seed": seed, "preset": preset.value}
+        facts = {"seed": spec.seed} | _facts(measured, found, sweep=sweep)
         typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
         return
-    out.print(render(report))
-    out.print(
-        f"seed {seed}: --seed {seed} repeats these prompts, then from a warm prefix cache", soft_wrap=True
-    )
+    if found is not None:
+        out.print(render_max_rate(found, points))
+    elif len(measured) > 1:
+        out.print(render_sweep(points))
+    else:
+        out.print(render(measured[0].report))
+    out.print(f"--seed {spec.seed} repeats the times, lengths and words of this run", soft_wrap=True)
+
+
+def _facts(measured: list[Measured], found: MaxRate | None, *, sweep: bool) -> dict[str, Any]:
+    points = [{"load": entry.label} | entry.report.to_dict() for entry in measured]
+    if found is not None:
+        return {"max_rate": asdict(found), "trials": points}
+    return {"points": points} if sweep or len(points) > 1 else points[0]
+
+
+def _leave(measured: list[Measured]) -> None:
+    if any(entry.run.cut_short for entry in measured):
+        raise typer.Exit(130)
+    if any(entry.report.void or not entry.report.succeeded for entry in measured):
+        raise typer.Exit(1)

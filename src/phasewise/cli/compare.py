@@ -1,0 +1,175 @@
+"""`phasewise compare A B`: whether B is better than A, metric by metric, and how sure that is.
+
+It reads options, runs the control and the pairs, and prints; the statistics are bench/comparison.py's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+import orjson
+import typer
+import uvloop
+
+from phasewise.bench.comparison import Control
+from phasewise.bench.session import CacheState, RunSpec
+from phasewise.cli import workload_options as options
+from phasewise.cli.console import err, out
+from phasewise.cli.measuring import allow_many_streams, measure_with_view
+from phasewise.compare.arms import Arm, arm_of
+from phasewise.compare.result_table import render
+from phasewise.compare.runner import PairsMeasured, measure_pairs
+from phasewise.compare.verdict import ComparisonResult, Rules, remarks_on
+from phasewise.errors import ConfigError
+from phasewise.model.slo import DEFAULT_SLO, parse_slo
+from phasewise.workload.arrivals import Spacing
+from phasewise.workload.plan import PlanSpec
+from phasewise.workload.presets import PresetName
+
+DEFAULT_REQUESTS = 24
+CONTROL_PAIRS = 4
+MOST_PAIRS = 12
+WARM_UP_SHARE = 0.15
+
+
+def compare(
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="An address, or a fleet file to start for every block.")
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other one. Both addresses, or both files.")],
+    *,
+    preset: options.Preset = PresetName.CHAT,
+    trace: options.TraceFile = None,
+    rate: options.Rate = None,
+    spacing: options.SpacingChoice = Spacing.POISSON,
+    burstiness: options.Burstiness = 1.0,
+    concurrency: options.Concurrency = None,
+    requests: Annotated[int, typer.Option(min=4, help="Requests in a block.")] = DEFAULT_REQUESTS,
+    prompt_tokens: options.PromptTokens = None,
+    output_tokens: options.OutputTokens = None,
+    shared_prefix_tokens: options.SharedPrefixTokens = None,
+    shared_prefixes: options.SharedPrefixes = None,
+    turns: options.Turns = 1,
+    think: options.Think = 1.0,
+    cache: options.Cache = CacheState.COLD,
+    warm_up: Annotated[
+        int | None,
+        typer.Option(help=f"Leave the first so many of a block out. (default: {WARM_UP_SHARE:.0%} of them)"),
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(help="A relative change that would not matter: within it, B is equivalent.")
+    ] = 0.05,
+    alpha: Annotated[
+        float, typer.Option(help="The chance of any false better or worse when A and B are equal.")
+    ] = 0.05,
+    control_pairs: Annotated[
+        int, typer.Option(help="Pairs of A against itself, to learn the noise; 0 for none.")
+    ] = CONTROL_PAIRS,
+    pairs: Annotated[
+        int | None, typer.Option(min=4, help="Pairs of blocks. (default: as many as the noise asks for)")
+    ] = None,
+    max_pairs: Annotated[
+        int, typer.Option(min=4, help="The most pairs to measure, however noisy it is.")
+    ] = MOST_PAIRS,
+    slo: options.SloText = "",
+    model: options.Model = None,
+    api_key: options.ApiKey = None,
+    seed: Annotated[int | None, typer.Option(help="Repeat the requests of another comparison.")] = None,
+    timeout: options.Timeout = 600.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say whether B is better than A: the same requests to both in turn, and a verdict per metric."""
+    spec = RunSpec(
+        plan=PlanSpec(
+            source=options.choose_source(
+                preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
+            ),
+            load=options.choose_load(rate, spacing, burstiness, concurrency),
+            requests=requests,
+            conversations=options.choose_conversations(turns, think),
+        ),
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        cache=cache,
+        model=model,
+        api_key=api_key,
+        timeout_s=timeout,
+    )
+    left_out = round(WARM_UP_SHARE * requests) if warm_up is None else warm_up
+    if not 0 <= left_out < requests:
+        raise ConfigError(f"--warm-up {left_out} of {requests} requests", hint="leave some to be counted")
+    if not (0 < margin < 1 and 0 < alpha < 1):
+        raise ConfigError(
+            f"--margin {margin:g} and --alpha {alpha:g}", hint="both are shares between 0 and 1, such as 0.05"
+        )
+    plan = ComparePlan(
+        spec=spec,
+        rules=Rules(parse_slo(slo, DEFAULT_SLO), left_out, alpha, margin),
+        control_pairs=control_pairs,
+        pairs=pairs,
+        max_pairs=max_pairs,
+    )
+    allow_many_streams()
+    result = uvloop.run(run_comparison(arm_of(a, "a"), arm_of(b, "b"), plan))
+    if as_json:
+        facts = result.to_dict() | {"seed": spec.seed}
+        typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+    else:
+        out.print(render(result))
+        out.print(f"--seed {spec.seed} repeats these requests", soft_wrap=True)
+    if result.cut_short:
+        raise typer.Exit(130)
+    if result.control is not None and not result.control.alike:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparePlan:
+    """What to measure and how strictly to judge it."""
+
+    spec: RunSpec
+    rules: Rules
+    control_pairs: int = CONTROL_PAIRS
+    pairs: int | None = None
+    max_pairs: int = MOST_PAIRS
+
+
+async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:
+    """A control, as many pairs as it asks for, and the verdicts."""
+    rng = np.random.default_rng(plan.spec.seed)
+    control = needed = None
+    measured = PairsMeasured()
+    if plan.control_pairs:
+        measured = await measure_pairs((a, a), plan.control_pairs, plan.spec, measure_with_view, "control")
+        if measured.pairs:
+            control = plan.rules.control(measured.pairs, rng)
+            needed = plan.rules.needed(control)
+    control_void = measured.void_pairs
+    measured = PairsMeasured(cut_short=measured.cut_short)
+    if not measured.cut_short:
+        count = plan.pairs or min(needed or plan.max_pairs, plan.max_pairs)
+        err.print(_announcement(control, needed, count), soft_wrap=True)
+        # Other requests than the control's.
+        spec = replace(plan.spec, seed=plan.spec.seed + 10_000)
+        measured = await measure_pairs((a, b), count, spec, measure_with_view, "pair")
+    return ComparisonResult(
+        a_name=a.name,
+        b_name=b.name,
+        comparisons=plan.rules.compare(measured.pairs, rng),
+        pairs=len(measured.pairs),
+        rules=plan.rules,
+        control=control,
+        pairs_needed=needed,
+        void_pairs=control_void + measured.void_pairs,
+        cut_short=measured.cut_short,
+        remarks=remarks_on(measured.pairs, rng),
+    )
+
+
+def _announcement(control: Control | None, needed: int | None, count: int) -> str:
+    if control is None:
+        return f"no control; measuring {count} pairs"
+    asked = "more pairs than are practical" if needed is None else f"{needed} pairs"
+    return f"control done: the noise asks for {asked}; measuring {count}"

@@ -1,0 +1,38 @@
+"""What a report says of the circumstances it was made in."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+import time
+
+from phasewise import __version__
+from phasewise.bench.session import RunSpec
+from phasewise.bench.wording import workload_in_words
+
+_KEY_OPTION = "--api-key"
+
+
+def command_line(arguments: list[str] | None = None) -> str:
+    """The command as it was typed, without the key it may hold."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for index, word in enumerate(words):
+        if word == _KEY_OPTION and index + 1 < len(words):
+            words[index + 1] = "***"
+        elif word.startswith(f"{_KEY_OPTION}="):
+            words[index] = f"{_KEY_OPTION}=***"
+    return shlex.join(["phasewise", *words])
+
+
+def page_facts(spec: RunSpec) -> dict[str, str]:
+    """Workload, seed, time and machine, as a reader would ask for them."""
+    return {
+        "Workload": workload_in_words(spec.plan),
+        "Prefix cache": spec.cache.value,
+        "Seed": str(spec.seed),
+        "Measured": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "Generator's machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "phasewise": __version__,
+    }

@@ -1,0 +1,145 @@
+"""The options that say what load to put on a server, shared by the commands that do so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phasewise.bench.session import CacheState
+from phasewise.errors import ConfigError
+from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Replay, Spacing
+from phasewise.workload.conversations import Conversations
+from phasewise.workload.lengths import Lengths
+from phasewise.workload.presets import PRESETS, PresetName, Shape
+from phasewise.workload.traces import Trace, read_trace
+
+DEFAULT_CONCURRENCY = 4
+
+Preset = Annotated[PresetName, typer.Option(help="The kind of traffic.")]
+TraceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        help="Replay a trace's lengths, shared prefixes and, without --rate or --concurrency, its times: an "
+        "Azure LLM inference CSV or a Mooncake JSONL.",
+    ),
+]
+Speed = Annotated[float, typer.Option(help="Replay a trace's times this many times faster.")]
+Rate = Annotated[float | None, typer.Option(help="Requests per second, whatever the replies do.")]
+SpacingChoice = Annotated[Spacing, typer.Option("--spacing", help="How arrivals at a --rate are spread.")]
+Burstiness = Annotated[
+    float,
+    typer.Option(
+        help="With --spacing gamma: the variance of the gaps over their mean squared. 1 is Poisson, more "
+        "comes in bursts (vLLM's option of this name is the inverse)."
+    ),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(help=f"Requests open at once instead of a rate. (default {DEFAULT_CONCURRENCY})"),
+]
+PromptTokens = Annotated[int | None, typer.Option(help="Fix the prompts' length.")]
+OutputTokens = Annotated[int | None, typer.Option(help="Fix the outputs' length.")]
+SharedPrefixTokens = Annotated[
+    int | None, typer.Option(help="Begin every prompt with a system prompt of this length; 0 for none.")
+]
+SharedPrefixes = Annotated[
+    int | None, typer.Option(help="How many different system prompts there are. (default 1)")
+]
+Turns = Annotated[
+    int, typer.Option(help="Turns of a conversation; each follows the real reply to the one before.")
+]
+Think = Annotated[
+    float, typer.Option(help="Mean seconds between a reply and the next turn, drawn exponentially.")
+]
+Cache = Annotated[
+    CacheState,
+    typer.Option(
+        help="What the engine's prefix cache holds at the start: nothing of this run's prompts, or all of "
+        "them (every prompt is sent once before)."
+    ),
+]
+Model = Annotated[str | None, typer.Option(help="The model to ask for. (default: the first one served)")]
+ApiKey = Annotated[
+    str | None, typer.Option(envvar="PHASEWISE_API_KEY", help="Sent as a bearer token.", show_envvar=True)
+]
+SloText = Annotated[str, typer.Option("--slo", help="What counts as fast enough: ttft=500ms,tpot=50ms.")]
+Timeout = Annotated[float, typer.Option(help="Seconds that one request may take.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def choose_source(
+    preset: PresetName,
+    trace: Path | None,
+    prompt_tokens: int | None,
+    output_tokens: int | None,
+    shared_prefix_tokens: int | None,
+    shared_prefixes: int | None,
+) -> Shape | Trace:
+    """The trace, or the preset with what was asked for explicitly put in its place."""
+    if trace is None:
+        return choose_shape(
+            PRESETS[preset], prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
+        )
+    if (prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes) != (None,) * 4:
+        raise ConfigError(
+            "--trace was given together with lengths", hint="a trace has its own: leave one of them out"
+        )
+    return read_trace(trace)
+
+
+def choose_shape(
+    shape: Shape,
+    prompt_tokens: int | None,
+    output_tokens: int | None,
+    shared_prefix_tokens: int | None,
+    shared_prefixes: int | None,
+) -> Shape:
+    """The shape with what was asked for explicitly put in its place."""
+    if prompt_tokens is not None:
+        shape = replace(shape, prompt=Lengths.fixed(prompt_tokens))
+        if shared_prefix_tokens is None:
+            # Whoever fixes the prompt means a plain one: a preset's own system prompt may not even fit.
+            shape = replace(shape, shared_prefix_tokens=0)
+    if output_tokens is not None:
+        shape = replace(shape, output=Lengths.fixed(output_tokens))
+    if shared_prefix_tokens is not None:
+        if not 0 <= shared_prefix_tokens < shape.prompt.low_tokens:
+            raise ConfigError(
+                f"a shared prefix of {shared_prefix_tokens} tokens does not fit prompts of "
+                f"{shape.prompt.low_tokens}",
+                hint="raise --prompt-tokens or lower --shared-prefix-tokens",
+            )
+        shape = replace(shape, shared_prefix_tokens=shared_prefix_tokens, shared_share=1.0)
+    if shared_prefixes is not None:
+        shape = replace(shape, shared_prefixes=shared_prefixes)
+    return shape
+
+
+def choose_load(
+    rate: float | None,
+    spacing: Spacing,
+    burstiness: float,
+    concurrency: int | None,
+    speed: float | None = None,
+) -> Load:
+    """An open loop if a rate was given, else a closed one; a trace without either keeps its own times."""
+    if rate is not None and concurrency is not None:
+        raise ConfigError(
+            "--rate and --concurrency were both given", hint="give one: they exclude each other"
+        )
+    if rate is not None:
+        return OpenLoop(rate, spacing, burstiness)
+    if concurrency is None and speed is not None:
+        return Replay(speed)
+    return ClosedLoop(DEFAULT_CONCURRENCY if concurrency is None else concurrency)
+
+
+def choose_conversations(turns: int, think_s: float) -> Conversations | None:
+    """Conversations of several turns; a single turn is none."""
+    if turns < 1 or think_s < 0:
+        raise ConfigError(f"{turns} turns and {think_s:g} s of thinking", hint="use 1 turn or more, and 0 s")
+    return Conversations(turns, think_s) if turns > 1 else None

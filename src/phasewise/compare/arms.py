@@ -1,0 +1,118 @@
+"""The two sides of a comparison: a server that runs already, or a fleet that is started for every block.
+
+What is measured there is left to the runner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT
+from typing import Protocol
+
+import orjson
+
+from phasewise.errors import FleetError
+
+FLEET_FILES = (".yaml", ".yml")
+
+
+class Arm(Protocol):
+    """One side of a comparison."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        ...
+
+    def serving(self) -> AbstractAsyncContextManager[str]:
+        """The address to measure, for the length of a block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UrlArm:
+    """A server that somebody else runs."""
+
+    url: str
+
+    @property
+    def name(self) -> str:
+        """Its address."""
+        return self.url
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """It serves already."""
+        yield self.url
+
+
+@dataclass(frozen=True, slots=True)
+class FleetArm:
+    """A fleet file: its engines and gateway are started before each block and stopped after it.
+
+    Two fleets seldom fit one machine at once, and a fresh start leaves nothing of the last block behind.
+    """
+
+    path: Path
+    fleet_name: str
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.path.name
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Start the fleet, and stop it afterwards."""
+        state = orjson.loads(
+            await _phasewise("up", str(self.path), "--detach", "--json", "--name", self.fleet_name)
+        )
+        try:
+            yield state["gateway"]["url"]
+        finally:
+            await _phasewise("down", "--name", self.fleet_name)
+
+
+def arm_of(text: str, side: str) -> Arm:
+    """An address or a fleet file, as it was typed."""
+    if text.endswith(FLEET_FILES):
+        return FleetArm(Path(text), f"compare-{side.lower()}")
+    return UrlArm(text.rstrip("/").removesuffix("/v1"))
+
+
+async def _phasewise(*arguments: str) -> bytes:
+    """Run one of our own commands; its progress goes where ours goes."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "phasewise.cli",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        # A Ctrl-C in the terminal is ours to handle: the fleet is stopped in order.
+        start_new_session=True,
+    )
+    try:
+        out, complaint = await process.communicate()
+    except asyncio.CancelledError:
+        # Half a fleet must not stay behind: an interrupted `up` stops what it has started.
+        process.send_signal(SIGINT)
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        raise FleetError(
+            f"`phasewise {' '.join(arguments[:2])}` failed: {_last_error(complaint)}",
+            hint=f"try it alone: phasewise {' '.join(arguments)}",
+        )
+    return out
+
+
+def _last_error(complaint: bytes) -> str:
+    lines = [line for line in complaint.decode(errors="replace").splitlines() if line.strip()]
+    told = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
+    return (told or lines or ["it said nothing"])[-1]

@@ -1,0 +1,94 @@
+"""A comparison for people: one row per metric, readable without colour."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from phasewise.bench.comparison import Comparison, Kind, Scale, Verdict
+from phasewise.compare.verdict import ComparisonResult
+
+_STYLES = {Verdict.BETTER: "bold green", Verdict.WORSE: "bold red", Verdict.EQUIVALENT: "green"}
+
+
+def render(result: ComparisonResult) -> RenderableType:
+    """The verdicts, what they rest on, and what to do about those that are open."""
+    lines = [Text(f"A  {result.a_name}"), Text(f"B  {result.b_name}")]
+    parts: list[RenderableType] = [*lines, _table(result)]
+    parts += [Text(line) for line in (*_basis(result), *_open_questions(result))]
+    parts += [Text(f"remark: {remark}") for remark in result.remarks]
+    return Group(*parts)
+
+
+def _table(result: ComparisonResult) -> Table:
+    title = f"Is B better than A? ({result.pairs} pairs of blocks, margin {result.rules.margin:.0%})"
+    table = Table("metric", title=title, title_justify="left")
+    for column in ("A", "B", "change", "interval"):
+        table.add_column(column, justify="right")
+    table.add_column("B is")
+    for each in result.comparisons:
+        table.add_row(
+            each.metric.label,
+            _value(each, each.a),
+            _value(each, each.b),
+            _change(each, each.change),
+            _interval(each),
+            Text(each.reason or each.verdict.value, style=_STYLES.get(each.verdict, "")),
+        )
+    return table
+
+
+def _basis(result: ComparisonResult) -> list[str]:
+    lines = [
+        f"With two equal servers the chance that any of these {len(result.comparisons)} rows says better or "
+        f"worse is at most {result.rules.alpha:.0%}."
+    ]
+    if result.control is not None:
+        pairs = max((each.pairs for each in result.control.comparisons), default=0)
+        if result.control.alike:
+            lines.append(f"Control: A against itself, {pairs} pairs, shows no difference.")
+        else:
+            lines.append(
+                f"CONTROL FAILED: A differs from itself in {', '.join(result.control.differing)}. "
+                "Do not trust these verdicts: the order of blocks or the machine makes a difference."
+            )
+    if result.void_pairs:
+        lines.append(f"{result.void_pairs} pairs were void (the generator was late) and were measured again.")
+    if result.cut_short:
+        lines.append("The comparison was cut short: these are the pairs measured until then.")
+    return lines
+
+
+def _open_questions(result: ComparisonResult) -> list[str]:
+    undecided = [each for each in result.comparisons if each.verdict is Verdict.INCONCLUSIVE]
+    return [
+        f"{each.metric.label}: "
+        + (
+            f"about {each.more_pairs} more pairs would likely decide "
+            f"(--pairs {result.pairs + each.more_pairs})"
+            if each.more_pairs is not None
+            else "no number of pairs within reason would decide; widen --margin or lengthen the blocks"
+        )
+        for each in undecided
+    ]
+
+
+def _value(each: Comparison, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if each.metric.kind is Kind.QUANTILE:
+        return f"{value * 1000:,.1f} ms"
+    return f"{value:.0%}" if each.metric.kind is Kind.SHARE else f"{value:,.1f}"
+
+
+def _change(each: Comparison, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value * 100:+.1f} {'points' if each.scale is Scale.POINTS else '%'}"
+
+
+def _interval(each: Comparison) -> str:
+    if each.interval is None:
+        return "-"
+    return f"{each.interval.low * 100:+.1f} to {each.interval.high * 100:+.1f}"

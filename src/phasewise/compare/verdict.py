@@ -1,0 +1,149 @@
+"""What measured pairs say: a verdict per metric, and what happened meanwhile that a reader must know.
+
+The statistics are bench/comparison.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from phasewise.adapters.host_cpu import stolen_share
+from phasewise.bench.change_point import find_change
+from phasewise.bench.comparison import Comparison, Control, Pair, compare, control_verdict, pairs_needed
+from phasewise.bench.definitions import DEFINITIONS
+from phasewise.bench.run import BenchRun
+from phasewise.compare.metrics import METRICS, readings
+from phasewise.compare.runner import RunPair
+from phasewise.model import latency
+from phasewise.model.quantiles import quantile
+from phasewise.model.slo import Slo
+from phasewise.model.timeline import Outcome
+
+STOLEN_WORTH_A_REMARK = 0.02
+FAILED_WORTH_A_REMARK = 0.01
+COMPARISON_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How strict a comparison is.
+
+    `alpha` is the chance of a false verdict on any metric of two equal servers, `margin` the relative change
+    that would not matter. The first `warm_up_requests` of a block are left out.
+    """
+
+    slo: Slo
+    warm_up_requests: int
+    alpha: float = 0.05
+    margin: float = 0.05
+
+    def control(self, pairs: Sequence[RunPair], rng: np.random.Generator) -> Control:
+        """Compare A with itself."""
+        return control_verdict(
+            self._readings(pairs), METRICS, rng, family_alpha=self.alpha, margin=self.margin
+        )
+
+    def needed(self, control: Control) -> int | None:
+        """After how many pairs equal servers would likely be called equivalent; None if never."""
+        return pairs_needed(control.comparisons, margin=self.margin, family_alpha=self.alpha)
+
+    def compare(self, pairs: Sequence[RunPair], rng: np.random.Generator) -> tuple[Comparison, ...]:
+        """Compare B with A."""
+        return compare(self._readings(pairs), METRICS, rng, family_alpha=self.alpha, margin=self.margin)
+
+    def _readings(self, pairs: Sequence[RunPair]) -> list[Pair]:
+        return [Pair(self._of(pair.a), self._of(pair.b)) for pair in pairs]
+
+    def _of(self, run: BenchRun) -> dict[str, Any]:
+        return dict(readings(run, self.slo, self.warm_up_requests))
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonResult:
+    """Everything a comparison found.
+
+    `pairs_needed` is what the control asked for, None where no number of pairs within reason would do.
+    """
+
+    a_name: str
+    b_name: str
+    comparisons: tuple[Comparison, ...]
+    pairs: int
+    rules: Rules
+    control: Control | None = None
+    pairs_needed: int | None = None
+    void_pairs: int = 0
+    cut_short: bool = False
+    remarks: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain JSON types."""
+        return (
+            {"v": COMPARISON_VERSION}
+            | asdict(self)
+            | {"verdicts": {each.metric.name: each.verdict for each in self.comparisons}}
+            | {"definitions": DEFINITIONS}
+        )
+
+
+def remarks_on(pairs: Sequence[RunPair], rng: np.random.Generator) -> tuple[str, ...]:
+    """What happened during the blocks that the verdicts alone do not tell."""
+    return tuple(remark for remark in (_stolen(pairs), _shift(pairs, rng), _failures(pairs)) if remark)
+
+
+def _stolen(pairs: Sequence[RunPair]) -> str:
+    shares = [
+        stolen_share(run.cpu_samples[0], run.cpu_samples[-1])
+        for pair in pairs
+        for run in pair.in_order
+        if len(run.cpu_samples) > 1
+    ]
+    worst = max(shares, default=0.0)
+    if worst < STOLEN_WORTH_A_REMARK:
+        return ""
+    return (
+        f"others on the same host took up to {worst:.0%} of this machine's processor time in a block "
+        f"({sum(shares) / len(shares):.1%} on average)"
+    )
+
+
+def _shift(pairs: Sequence[RunPair], rng: np.random.Generator) -> str:
+    """A jump in TTFT over the whole comparison, each arm measured by its own median."""
+    series: list[tuple[float, float]] = []
+    for runs in ([pair.a for pair in pairs], [pair.b for pair in pairs]):
+        seen = [
+            (timeline.started_unix_s, ttft_s)
+            for run in runs
+            for timeline in run.timelines
+            if (ttft_s := latency.ttft_s(timeline)) is not None
+        ]
+        if seen:
+            usual_s = quantile([ttft_s for _, ttft_s in seen], 0.5)
+            series += [(at_s, ttft_s / usual_s) for at_s, ttft_s in seen if usual_s > 0]
+    series.sort()
+    change = find_change([value for _, value in series], rng)
+    if change is None:
+        return ""
+    minutes = (series[change.index][0] - series[0][0]) / 60
+    return (
+        f"TTFT of both arms jumped {minutes:.1f} min after the first block, by "
+        f"{change.after / change.before - 1:+.0%}: something else changed on the machine"
+    )
+
+
+def _failures(pairs: Sequence[RunPair]) -> str:
+    counts = []
+    for side in ("a", "b"):
+        timelines = [timeline for pair in pairs for timeline in getattr(pair, side).timelines]
+        failed = sum(timeline.outcome is not Outcome.SUCCEEDED for timeline in timelines)
+        counts.append((failed, len(timelines)))
+    if all(failed <= FAILED_WORTH_A_REMARK * total for failed, total in counts):
+        return ""
+    told = ", ".join(
+        f"{side}: {failed} of {total}" for side, (failed, total) in zip("AB", counts, strict=True)
+    )
+    return f"requests failed ({told}); latencies are of those that were answered"
