@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 
 from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.step_feed import StepFeed
 from phasewise.adapters.vllm_metrics import delta, fetch_metrics
-from phasewise.bench.generator import BenchRun, LoadGenerator
+from phasewise.bench.generator import LoadGenerator
 from phasewise.bench.report import build_report
+from phasewise.bench.run import BenchRun
 from phasewise.bench.target import find_target, fit_prompts
 from phasewise.model.latency import ttft_breakdown
 from phasewise.model.slo import DEFAULT_SLO
@@ -38,9 +40,9 @@ async def test_a_run_is_measured_end_to_end(real_engine):
     client = HttpClient(real_engine.base_url)
     run = await measure(client, "real-end-to-end", seed=11)
     client.close()
-    report = build_report(run, DEFAULT_SLO)
+    report = build_report(run, DEFAULT_SLO, np.random.default_rng(0))
     assert run.target.model == real_engine.model
-    assert (report.succeeded, report.errors, report.notes) == (REQUESTS, {}, ())
+    assert (report.succeeded, report.errors) == (REQUESTS, {})
     for timeline in run.timelines:
         assert (timeline.prompt_tokens, timeline.output_tokens) == (PROMPT_TOKENS, OUTPUT_TOKENS)
         assert timeline.finish_reason == "length"

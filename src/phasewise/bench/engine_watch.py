@@ -38,7 +38,7 @@ class EngineRecord:
 class EngineWatch:
     """Samples taken while a run goes on; `record` reads them once it is over."""
 
-    url: str
+    steps_url: str | None
     cpu_samples: list[CpuTimes] = field(default_factory=list)
     _pages: list[tuple[float, bytes]] = field(default_factory=list)
     _started_unix_s: float = field(default_factory=time.time)
@@ -64,10 +64,9 @@ class EngineWatch:
             self._pages.append(((at_unix_s + time.time()) / 2, reply.body))
 
     async def _steps(self) -> tuple[EngineStep, ...]:
-        url = default_steps_url(self.url)
-        if url is None:
+        if self.steps_url is None:
             return ()
-        feed = StepFeed(url, since_unix_s=self._started_unix_s)
+        feed = StepFeed(self.steps_url, since_unix_s=self._started_unix_s)
         try:
             return (await feed.poll()).steps
         except PhasewiseError:
@@ -77,9 +76,12 @@ class EngineWatch:
 
 
 @asynccontextmanager
-async def watching(url: str) -> AsyncIterator[EngineWatch]:
-    """Sample the engine at `url` every second until the block ends, and once more then."""
-    watch = EngineWatch(url)
+async def watching(url: str, steps_url: str | None = None) -> AsyncIterator[EngineWatch]:
+    """Sample the engine at `url` every second until the block ends, and once more then.
+
+    Its recorder is looked for at the usual port unless it is elsewhere.
+    """
+    watch = EngineWatch(steps_url or default_steps_url(url))
     client = HttpClient(url, _TIMEOUTS)
 
     async def keep_sampling() -> None:

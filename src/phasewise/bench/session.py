@@ -42,6 +42,7 @@ class RunSpec:
     model: str | None = None
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float = 600.0
+    steps_url: str | None = None
 
 
 def _nothing(generator: LoadGenerator) -> None:
@@ -60,7 +61,7 @@ async def measure(url: str, spec: RunSpec, on_start: OnStart = _nothing) -> Benc
         run_id = f"bench-{secrets.token_hex(4)}"
         generator = LoadGenerator(client, target, plan, run_id, RunLimits(request_s=spec.timeout_s))
         on_start(generator)
-        async with watching(client.base_url) as watch:
+        async with watching(client.base_url, spec.steps_url) as watch:
             run = await generator.run()
         engine = await watch.record()
         return replace(run, engine=engine, cpu_samples=tuple(watch.cpu_samples), primed=primed)

@@ -78,6 +78,9 @@ def bench(
     api_key: options.ApiKey = None,
     seed: Annotated[int | None, typer.Option(help="Repeat the times, lengths and words of a run.")] = None,
     timeout: options.Timeout = 600.0,
+    steps_url: Annotated[
+        str | None, typer.Option(help="The engine's step recorder. (default: the engine's port + 10000)")
+    ] = None,
     timelines: Annotated[
         Path | None, typer.Option(help="Write every request's timeline here (ndjson).")
     ] = None,
@@ -102,6 +105,7 @@ def bench(
         model=model,
         api_key=api_key,
         timeout_s=timeout,
+        steps_url=steps_url,
     )
     job = Job(origin(url), spec, parse_slo(slo, DEFAULT_SLO), warm_up)
     _check_outputs(timelines, html)

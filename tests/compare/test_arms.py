@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phasewise.compare import arms
+from phasewise.compare.arms import FleetArm, UrlArm, arm_of
+from phasewise.errors import FleetError
+
+
+async def test_an_address_is_measured_as_it_is():
+    arm = arm_of("http://127.0.0.1:8000/v1/", "A")
+    assert arm == UrlArm("http://127.0.0.1:8000")
+    async with arm.serving() as url:
+        assert url == arm.name == "http://127.0.0.1:8000"
+
+
+async def test_a_fleet_is_started_for_a_block_and_stopped_after_it(monkeypatch):
+    asked: list[tuple[str, ...]] = []
+
+    async def phasewise(*arguments: str) -> bytes:
+        asked.append(arguments)
+        return b'{"gateway": {"url": "http://127.0.0.1:8080"}}'
+
+    monkeypatch.setattr(arms, "_phasewise", phasewise)
+    arm = arm_of("fleets/small.yaml", "B")
+    assert arm == FleetArm(Path("fleets/small.yaml"), "compare-b")
+
+    async def broken_block() -> None:
+        async with arm.serving() as url:
+            assert url == "http://127.0.0.1:8080"
+            raise RuntimeError("in the middle of a block")
+
+    with pytest.raises(RuntimeError, match="middle of a block"):
+        await broken_block()
+    up, down = asked
+    assert up == ("up", "fleets/small.yaml", "--detach", "--json", "--name", "compare-b")
+    assert down == ("down", "--name", "compare-b")
+
+
+async def test_a_fleet_that_does_not_start_says_why_and_how_to_try_it_alone(tmp_path):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("pools: 7\n")
+    with pytest.raises(FleetError, match="pools") as failure:
+        async with FleetArm(broken, "compare-a").serving():
+            pytest.fail("it cannot have started")
+    assert f"phasewise up {broken}" in failure.value.hint
