@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from phasewise.bench.generator import LoadGenerator
 from phasewise.bench.session import CacheState, RunSpec, measure
+from phasewise.fake_engine.costs import PRESETS
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.virtual_engine import EngineShape
-from phasewise.model.timeline import Outcome
+from phasewise.model.timeline import Outcome, Part
 from phasewise.workload.arrivals import ClosedLoop, OpenLoop
 from phasewise.workload.conversations import Conversations
 from phasewise.workload.lengths import Lengths
@@ -82,6 +84,16 @@ async def test_the_engine_is_watched_during_the_run():
     done = [snapshot.counter("request_success_total") or 0 for snapshot in (before, after)]
     assert done[1] - done[0] == 30
     assert len(run.cpu_samples) >= 2
+
+
+async def test_recorded_steps_explain_what_the_engine_does_not_report():
+    config = FakeEngineConfig(cost=PRESETS["cpu-demo"], steps_port=0)
+    async with running_engines(1, config) as (engine,):
+        spec = make_spec(requests=8, prompt_tokens=300, load=OpenLoop(6.0))
+        run = await measure(engine.base_url, replace(spec, steps_url=engine.steps_url))
+    parts = {span.part for timeline in run.timelines for span in timeline.serving_attempt.spans}
+    assert Part.STEP_IN_FLIGHT in parts
+    assert run.engine.steps
 
 
 async def test_who_started_a_run_can_stop_it():

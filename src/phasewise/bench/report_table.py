@@ -50,17 +50,8 @@ def render(report: BenchReport) -> RenderableType:
 def render_sweep(points: Sequence[tuple[str, BenchReport]]) -> RenderableType:
     """One row per load."""
     table = Table("load", title="Latency against load (milliseconds, 95% intervals)", title_justify="left")
-    for column in (
-        "TTFT p50",
-        "TTFT p90",
-        "TPOT p50",
-        "ITL p99",
-        "E2E p50",
-        "tok/s",
-        "SLO met",
-        "ok",
-    ):
-        table.add_column(column, justify="right")
+    for column in ("TTFT p50", "TTFT p90", "TPOT p50", "ITL p99", "E2E p50", "tok/s", "SLO met"):
+        table.add_column(column, justify="right", overflow="fold")
     for label, report in points:
         table.add_row(
             label,
@@ -71,7 +62,6 @@ def render_sweep(points: Sequence[tuple[str, BenchReport]]) -> RenderableType:
             _estimate(report.e2e_s.p50, report.e2e_s.p50_interval),
             _number(report.output_tokens_per_s, 1),
             _share(report.goodput.share),
-            f"{report.succeeded}/{report.offered}",
         )
     warnings = [Text(f"{label}: {line.plain}") for label, report in points for line in _warnings(report)]
     notes = dict.fromkeys(f"note ({label}): {note}" for label, report in points for note in report.notes)
@@ -96,6 +86,10 @@ def _headline(report: BenchReport) -> Text:
 
 def _warnings(report: BenchReport) -> list[Text]:
     lines = [Text(f"VOID: {reason}", style="bold red") for reason in report.void]
+    if report.succeeded < report.offered:
+        failed = ", ".join(f"{count} {kind}" for kind, count in report.errors.items())
+        told = f"{report.offered - report.succeeded} of {report.offered} requests were not answered: {failed}"
+        lines.append(Text(told, style="yellow"))
     lines += [
         Text(
             f"{shift.metric} changed its level {shift.at_s:.0f} s into the run: "
@@ -110,7 +104,7 @@ def _warnings(report: BenchReport) -> list[Text]:
 def _latencies(report: BenchReport) -> Table:
     table = Table("ms", title="Latency (with 95% intervals)", title_justify="left")
     for column in ("n", "mean", "p50", "p90", "p99", "max"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for name, summary in (
         ("TTFT", report.ttft_s),
         ("TPOT", report.tpot_s),
@@ -203,14 +197,16 @@ def _estimate(value_s: float | None, interval_s: tuple[float, float] | None) -> 
     if interval_s is None:
         return _ms(value_s)
     low_s, high_s = interval_s
-    return f"{_ms(value_s)}\n{_ms(low_s)}–{_ms(high_s)}"
+    return f"{_ms(value_s)}\n{low_s * 1000:.{_digits(low_s)}f}–{high_s * 1000:.{_digits(high_s)}f}"
+
+
+def _digits(value_s: float) -> int:
+    """Decimals that leave about three figures of a number of milliseconds."""
+    return 0 if value_s >= 0.1 else 1 if value_s >= 0.01 else 2
 
 
 def _ms(value_s: float | None) -> str:
-    if value_s is None:
-        return "-"
-    value_ms = value_s * 1000
-    return _number(value_ms, 0 if value_ms >= 1000 else 1 if value_ms >= 10 else 2)
+    return "-" if value_s is None else _number(value_s * 1000, _digits(value_s))
 
 
 def _share(value: float | None) -> str:

@@ -16,6 +16,8 @@ from phasewise.bench.engine_watch import watching
 from phasewise.bench.generator import LoadGenerator, RunLimits
 from phasewise.bench.run import BenchRun
 from phasewise.bench.target import Target, find_target, fit_prompts
+from phasewise.diagnosis.picture import explained
+from phasewise.diagnosis.step_log import logs_by_rank
 from phasewise.workload.arrivals import ClosedLoop
 from phasewise.workload.plan import CONTEXT_TOKENS, Plan, PlanSpec, make_plan
 from phasewise.workload.prompts import write_opening
@@ -64,7 +66,9 @@ async def measure(url: str, spec: RunSpec, on_start: OnStart = _nothing) -> Benc
         async with watching(client.base_url, spec.steps_url) as watch:
             run = await generator.run()
         engine = await watch.record()
-        return replace(run, engine=engine, cpu_samples=tuple(watch.cpu_samples), primed=primed)
+        run = replace(run, engine=engine, cpu_samples=tuple(watch.cpu_samples), primed=primed)
+        steps = () if engine is None else engine.steps
+        return replace(run, timelines=explained(run.timelines, {target.url: logs_by_rank(steps)}))
     finally:
         client.close()
 

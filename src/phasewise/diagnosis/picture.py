@@ -6,11 +6,11 @@ What a number could not be known from stays None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from phasewise.diagnosis.attribution import ExplainedStall, explain_stalls
+from phasewise.diagnosis.attribution import ExplainedStall, attribute, explain_stalls
 from phasewise.diagnosis.shared_prefixes import shared_share
 from phasewise.diagnosis.step_log import StepLog
 from phasewise.model.latency import (
@@ -41,6 +41,14 @@ def log_of(timeline: Timeline, logs: Logs) -> StepLog | None:
         return ranks[0]
     request_id = serving.engine_request_id if serving is not None else None
     return next((log for log in ranks if request_id and log.finished(request_id) is not None), None)
+
+
+def explained(timelines: Iterable[Timeline], logs: Logs) -> tuple[Timeline, ...]:
+    """The timelines with what the step records add: the wait for a running step, others' prompt tokens."""
+    return tuple(
+        timeline if (log := log_of(timeline, logs)) is None else attribute(timeline, log)
+        for timeline in timelines
+    )
 
 
 @dataclass(frozen=True, slots=True)

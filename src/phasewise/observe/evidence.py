@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phasewise.adapters.vllm_metrics import Histogram, MetricsDelta
-from phasewise.diagnosis.attribution import attribute
 from phasewise.diagnosis.counter_picture import (
     EngineCounters,
     Spread,
@@ -20,7 +19,7 @@ from phasewise.diagnosis.picture import (
     NOTICED_STALL_TOKENS,
     Logs,
     Picture,
-    log_of,
+    explained,
     outcome_counts,
     start_picture,
     stream_picture,
@@ -50,7 +49,7 @@ def picture_of(evidence: Evidence, slo: Slo) -> Picture:
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
     if not evidence.timelines:
         return counter_picture(counters, slo, evidence.not_known)
-    timelines = explained(evidence)
+    timelines = explained(evidence.timelines, evidence.logs)
     picture = Picture(
         window_s=evidence.window_s,
         seen_by=evidence.seen_by,
@@ -61,14 +60,6 @@ def picture_of(evidence: Evidence, slo: Slo) -> Picture:
         not_known=evidence.not_known + _untimed(timelines),
     )
     return with_counters(picture, counters)
-
-
-def explained(evidence: Evidence) -> tuple[Timeline, ...]:
-    """The timelines with what the step records add to them."""
-    return tuple(
-        timeline if (log := log_of(timeline, evidence.logs)) is None else attribute(timeline, log)
-        for timeline in evidence.timelines
-    )
 
 
 def _steps_of_window(evidence: Evidence) -> list[EngineStep]:
