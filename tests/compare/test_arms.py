@@ -10,7 +10,7 @@ from phasewise.errors import FleetError
 
 
 async def test_an_address_is_measured_as_it_is():
-    arm = arm_of("http://127.0.0.1:8000/v1/", "A")
+    arm = arm_of("http://127.0.0.1:8000/v1/", "A", print)
     assert arm == UrlArm("http://127.0.0.1:8000")
     async with arm.serving() as url:
         assert url == arm.name == "http://127.0.0.1:8000"
@@ -24,7 +24,8 @@ async def test_a_fleet_is_started_for_a_block_and_stopped_after_it(monkeypatch):
         return b'{"gateway": {"url": "http://127.0.0.1:8080"}}'
 
     monkeypatch.setattr(arms, "_phasewise", phasewise)
-    arm = arm_of("fleets/small.yaml", "B")
+    said: list[str] = []
+    arm = arm_of("fleets/small.yaml", "B", said.append)
     assert arm == FleetArm(Path("fleets/small.yaml"), "compare-b")
 
     async def broken_block() -> None:
@@ -34,6 +35,7 @@ async def test_a_fleet_is_started_for_a_block_and_stopped_after_it(monkeypatch):
 
     with pytest.raises(RuntimeError, match="middle of a block"):
         await broken_block()
+    assert said == ["starting small.yaml"]
     up, down = asked
     assert up == ("up", "fleets/small.yaml", "--detach", "--json", "--name", "compare-b")
     assert down == ("down", "--name", "compare-b")

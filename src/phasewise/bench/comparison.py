@@ -342,7 +342,9 @@ def _judge(effect: _Effect, metric: Metric, pairs: int, rules: _Rules) -> Compar
 
 
 def _shown(value: float, scale: Scale) -> float:
-    return value if scale is Scale.POINTS else expm1(min(value, LARGEST_LOG))
+    if scale is Scale.POINTS:
+        return max(-1.0, min(value, 1.0))
+    return expm1(min(value, LARGEST_LOG))
 
 
 def _more_pairs(effect: _Effect, pairs: int, rules: _Rules) -> int | None:

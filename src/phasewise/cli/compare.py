@@ -112,7 +112,7 @@ def compare(
         max_pairs=max_pairs,
     )
     allow_many_streams()
-    result = uvloop.run(run_comparison(arm_of(a, "a"), arm_of(b, "b"), plan))
+    result = uvloop.run(run_comparison(arm_of(a, "a", _say), arm_of(b, "b", _say), plan))
     if as_json:
         facts = result.to_dict() | {"seed": spec.seed}
         typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
@@ -150,7 +150,7 @@ async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:
     measured = PairsMeasured(cut_short=measured.cut_short)
     if not measured.cut_short:
         count = plan.pairs or min(needed or plan.max_pairs, plan.max_pairs)
-        err.print(_announcement(control, needed, count), soft_wrap=True)
+        _say(_announcement(control, needed, count))
         # Other requests than the control's.
         spec = replace(plan.spec, seed=plan.spec.seed + 10_000)
         measured = await measure_pairs((a, b), count, spec, measure_with_view, "pair")
@@ -166,6 +166,10 @@ async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:
         cut_short=measured.cut_short,
         remarks=remarks_on(measured.pairs, rng),
     )
+
+
+def _say(words: str) -> None:
+    err.print(words, soft_wrap=True, markup=False)
 
 
 def _announcement(control: Control | None, needed: int | None, count: int) -> str:

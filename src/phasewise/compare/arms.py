@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGINT
 from typing import Protocol
@@ -60,6 +60,7 @@ class FleetArm:
 
     path: Path
     fleet_name: str
+    say: Callable[[str], None] = field(default=lambda words: None, compare=False)
 
     @property
     def name(self) -> str:
@@ -69,6 +70,7 @@ class FleetArm:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
         """Start the fleet, and stop it afterwards."""
+        self.say(f"starting {self.name}")
         state = orjson.loads(
             await _phasewise("up", str(self.path), "--detach", "--json", "--name", self.fleet_name)
         )
@@ -78,10 +80,10 @@ class FleetArm:
             await _phasewise("down", "--name", self.fleet_name)
 
 
-def arm_of(text: str, side: str) -> Arm:
-    """An address or a fleet file, as it was typed."""
+def arm_of(text: str, side: str, say: Callable[[str], None]) -> Arm:
+    """An address or a fleet file, as it was typed; `say` is told what takes long."""
     if text.endswith(FLEET_FILES):
-        return FleetArm(Path(text), f"compare-{side.lower()}")
+        return FleetArm(Path(text), f"compare-{side.lower()}", say)
     return UrlArm(text.rstrip("/").removesuffix("/v1"))
 
 

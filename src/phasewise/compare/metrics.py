@@ -20,8 +20,8 @@ METRICS = (
     Metric("itl_p50", "ITL p50", Kind.QUANTILE, higher_is_better=False, share=0.5),
     Metric("itl_p99", "ITL p99", Kind.QUANTILE, higher_is_better=False, share=0.99, decides=False),
     Metric("e2e_p50", "E2E p50", Kind.QUANTILE, higher_is_better=False, share=0.5),
-    Metric("throughput", "output tokens/s", Kind.RATE, higher_is_better=True, decides=False),
-    Metric("goodput", "share within the SLO", Kind.SHARE, higher_is_better=True, decides=False),
+    Metric("throughput", "tokens/s", Kind.RATE, higher_is_better=True, decides=False),
+    Metric("goodput", "SLO met", Kind.SHARE, higher_is_better=True, decides=False),
 )
 
 

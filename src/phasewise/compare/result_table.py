@@ -22,11 +22,13 @@ def render(result: ComparisonResult) -> RenderableType:
 
 
 def _table(result: ComparisonResult) -> Table:
-    title = f"Is B better than A? ({result.pairs} pairs of blocks, margin {result.rules.margin:.0%})"
+    title = (
+        f"Is B better than A? Milliseconds, {result.pairs} pairs of blocks, margin {result.rules.margin:.0%}"
+    )
     table = Table("metric", title=title, title_justify="left")
     for column in ("A", "B", "change", "interval"):
-        table.add_column(column, justify="right")
-    table.add_column("B is")
+        table.add_column(column, justify="right", overflow="fold")
+    table.add_column("B is", min_width=12)
     for each in result.comparisons:
         table.add_row(
             each.metric.label,
@@ -78,17 +80,22 @@ def _value(each: Comparison, value: float | None) -> str:
     if value is None:
         return "-"
     if each.metric.kind is Kind.QUANTILE:
-        return f"{value * 1000:,.1f} ms"
+        return f"{value * 1000:,.1f}"
     return f"{value:.0%}" if each.metric.kind is Kind.SHARE else f"{value:,.1f}"
 
 
 def _change(each: Comparison, value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value * 100:+.1f} {'points' if each.scale is Scale.POINTS else '%'}"
+    return f"{value * 100:+.1f}{' points' if each.scale is Scale.POINTS else '%'}"
 
 
 def _interval(each: Comparison) -> str:
     if each.interval is None:
         return "-"
-    return f"{each.interval.low * 100:+.1f} to {each.interval.high * 100:+.1f}"
+    low, high = each.interval.low * 100, each.interval.high * 100
+    return f"{low:+.{_digits(low)}f} to {high:+.{_digits(high)}f}"
+
+
+def _digits(percent: float) -> int:
+    return 1 if abs(percent) < 100 else 0
