@@ -8,9 +8,12 @@ import sys
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from phasewise.bench import validity
 from phasewise.bench.report import build_report
 from phasewise.bench.session import CacheState, RunSpec, measure
+from phasewise.cli.app import app
 from phasewise.model.slo import DEFAULT_SLO
 from phasewise.model.timeline import Outcome
 from phasewise.workload.arrivals import ClosedLoop, OpenLoop, Replay
@@ -116,13 +119,14 @@ def test_a_sweep_on_a_real_engine_ends_in_a_page(real_engine, tmp_path):
     assert real_engine.model in page.read_text()
 
 
-def test_an_engine_compared_with_itself_is_not_called_different(real_engine):
-    command = [sys.executable, "-m", "phasewise.cli", "compare", real_engine.base_url, real_engine.base_url]
+def test_an_engine_compared_with_itself_is_not_called_different(real_engine, monkeypatch):
+    # A busy machine may make the generator late; what is tried here is the comparison.
+    monkeypatch.setattr(validity, "TOLERATED_S", 60.0)
     options = ["--requests", "4", "--concurrency", "2", "--prompt-tokens", "48", "--output-tokens", "4"]
     exact = ["--control-pairs", "0", "--pairs", "4", "--alpha", "0.01", "--json"]
-    done = subprocess.run(
-        [*command, *options, *exact], capture_output=True, text=True, timeout=115, check=False
+    result = CliRunner().invoke(
+        app, ["compare", real_engine.base_url, real_engine.base_url, *options, *exact]
     )
-    facts = json.loads(done.stdout or "{}")
-    assert facts.get("pairs") == 4, done.stderr
+    facts = json.loads(result.stdout)
+    assert facts["pairs"] == 4
     assert {"better", "worse"}.isdisjoint(facts["verdicts"].values())

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from signal import SIGINT
+from urllib.request import urlopen
+
+import pytest
+from typer.testing import CliRunner
+
+from phasewise.bench import validity
+from phasewise.cli.app import app
+from phasewise.errors import ConfigError, EngineUnreachable, FleetError
+
+SMALL = ("--requests", "4", "--warm-up", "0", "--prompt-tokens", "40", "--output-tokens", "3", "--seed", "3")
+
+
+@contextmanager
+def fake_engines(*options: str) -> Iterator[tuple[str, str]]:
+    command = [sys.executable, "-m", "phasewise.fake_engine", "--count", "2", "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        # It says where the engines are once they listen.
+        a, b = process.stdout.readline().strip(), process.stdout.readline().strip()
+        assert a.startswith("http://127.0.0.1:"), a
+        yield a, b
+    finally:
+        process.send_signal(SIGINT)
+        process.communicate(timeout=10)
+
+
+@pytest.fixture
+def never_void(monkeypatch):
+    """A busy machine may make the generator late; what is tried here are the steps of a comparison."""
+    monkeypatch.setattr(validity, "TOLERATED_S", 60.0)
+
+
+def test_a_control_comes_first_and_every_metric_gets_a_verdict(never_void):
+    with fake_engines("--jitter", "0.05") as (a, b):
+        result = CliRunner().invoke(app, ["compare", a, b, *SMALL, "--max-pairs", "5", "--json"])
+    facts = json.loads(result.stdout)
+    assert facts["control"]["comparisons"][0]["pairs"] == 4
+    assert 4 <= facts["pairs"] <= 5
+    assert set(facts["verdicts"]) == {each["metric"]["name"] for each in facts["comparisons"]}
+    assert set(facts["verdicts"].values()) <= {"better", "worse", "equivalent", "inconclusive", "unknown"}
+    assert "control done: the noise asks for" in result.stderr
+    assert "pair 1/" in result.stderr or "measuring" in result.stderr
+
+
+def test_the_result_for_people_names_both_arms(never_void):
+    with fake_engines() as (a, b):
+        result = CliRunner().invoke(app, ["compare", a, b, *SMALL, "--control-pairs", "0", "--pairs", "4"])
+    assert result.exit_code == 0, result.output
+    assert f"A  {a}" in result.stdout
+    assert f"B  {b}" in result.stdout
+    assert "Is B better than A?" in result.stdout
+    assert "--seed 3 repeats these requests" in result.stdout
+
+
+def test_an_interrupt_reports_the_pairs_that_were_whole(tmp_path):
+    with fake_engines("--preset", "cpu-demo") as (a, b):
+        command = [sys.executable, "-m", "phasewise.cli", "compare", a, b, "--requests", "4", "--json"]
+        options = ["--prompt-tokens", "40", "--output-tokens", "60", "--control-pairs", "0", "--pairs", "9"]
+        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        # The first block's streams take over three seconds.
+        wait_until_running(a)
+        process.send_signal(SIGINT)
+        out, complaint = process.communicate(timeout=30)
+    assert process.returncode == 130, complaint
+    facts = json.loads(out)
+    assert facts["cut_short"]
+    assert facts["pairs"] == 0
+    assert set(facts["verdicts"].values()) == {"unknown"}
+
+
+def wait_until_running(url: str) -> None:
+    for _ in range(600):
+        with urlopen(f"{url}/metrics") as reply:
+            page = reply.read().decode()
+        running = [line for line in page.splitlines() if line.startswith("vllm:num_requests_running")]
+        if running and float(running[0].rsplit(" ", 1)[1]) > 0:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"{url} was never asked anything")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--warm-up", "24"], "leave some to be counted"),
+        (["--margin", "0"], "both are shares between 0 and 1"),
+        (["--rate", "1", "--concurrency", "2"], "exclude each other"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_before_anything_is_sent(options, complaint):
+    result = CliRunner().invoke(app, ["compare", "http://127.0.0.1:9", "http://127.0.0.1:9", *options])
+    assert isinstance(result.exception, ConfigError)
+    assert complaint in str(result.exception)
+
+
+def test_an_arm_that_is_down_is_one_sentence():
+    result = CliRunner().invoke(app, ["compare", "http://127.0.0.1:9", "http://127.0.0.1:9"])
+    assert isinstance(result.exception, EngineUnreachable)
+
+
+def test_a_fleet_file_that_is_not_there_is_one_sentence(tmp_path):
+    missing = str(tmp_path / "missing.yaml")
+    result = CliRunner().invoke(app, ["compare", missing, missing])
+    assert isinstance(result.exception, FleetError)
+    assert "missing.yaml" in str(result.exception)
