@@ -172,20 +172,6 @@ async def test_outputs_are_fixed_in_length_and_the_request_is_named():
     assert request.body["stream_options"] == {"include_usage": True}
 
 
-async def test_a_server_that_refuses_fixed_lengths_is_asked_without():
-    def answer(request: Asked):
-        if "ignore_eos" in request.body:
-            return 400, [b'{"error":{"message":"unknown field"}}']
-        return 200, [content(finish_reason="stop"), DONE]
-
-    run = await measure_script(answer, make_run_plan(ClosedLoop(1), 2))
-    first, second = run.timelines
-    assert not run.fixed_lengths
-    assert [attempt.outcome for attempt in first.attempts] == [Outcome.FAILED, Outcome.SUCCEEDED]
-    assert Part.EARLIER_ATTEMPTS in {span.part for span in first.spans}
-    assert len(second.attempts) == 1
-
-
 @pytest.mark.parametrize(
     ("status", "pieces", "outcome", "reason"),
     [

@@ -64,7 +64,7 @@ def test_figures_follow_the_definitions():
     assert report.itl_pooled_s.count == 4
     assert report.e2e_s.max == pytest.approx(1.7)
     assert (report.goodput.met, report.goodput.offered) == (1, 2)
-    assert report.goodput.per_second == pytest.approx(1 / 1.7)
+    assert report.goodput_per_s == pytest.approx(1 / 1.7)
     assert report.output_tokens_per_s == pytest.approx(6 / 1.7)
     assert report.void == ()
 
@@ -150,9 +150,10 @@ def test_requests_before_the_window_are_not_counted_and_tokens_outside_it_neithe
         4.0,
         9.0,
     )
-    # Three tokens each of the requests that arrived from 4 s to 8 s; the last one's came after the window.
+    # Requests that arrived from 4 s to 8 s ended in the window, three tokens each; the last one after it.
     assert report.output_tokens_per_s == pytest.approx(5 * 3 / 5)
-    assert report.goodput.per_second == pytest.approx(6 / 5)
+    assert report.ended_in_window == 5
+    assert report.goodput_per_s == report.requests_per_s == pytest.approx(5 / 5)
     assert "the first 4 left out as warm-up" in shown(report)
 
 

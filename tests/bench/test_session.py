@@ -7,6 +7,7 @@ import pytest
 
 from phasewise.bench.generator import LoadGenerator
 from phasewise.bench.session import CacheState, RunSpec, measure
+from phasewise.errors import MeasurementError
 from phasewise.fake_engine.costs import PRESETS
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
@@ -17,6 +18,9 @@ from phasewise.workload.conversations import Conversations
 from phasewise.workload.lengths import Lengths
 from phasewise.workload.plan import PlanSpec
 from phasewise.workload.presets import Shape
+from tests.bench.scripted_server import Asked, content, scripted_server
+
+DONE = b"data: [DONE]\n\n"
 
 SMALL_BLOCKS = FakeEngineConfig(shape=EngineShape(block_size=16, total_blocks=4000))
 
@@ -74,6 +78,63 @@ async def test_later_turns_reuse_the_cache_of_earlier_ones():
     assert first.prompt_tokens < second.prompt_tokens < third.prompt_tokens
     assert second.cached_tokens >= 120 - 16
     assert third.cached_tokens > second.cached_tokens
+
+
+@pytest.mark.parametrize("refusal", [400, 422])
+async def test_a_server_that_refuses_fixed_lengths_is_asked_without_from_the_first_request_on(refusal):
+    asked: list[Asked] = []
+
+    def answer(request: Asked):
+        asked.append(request)
+        if "ignore_eos" in request.body:
+            return refusal, [b'{"error":{"message":"unknown field"}}']
+        if request.path != "/v1/chat/completions":
+            return 404, [b"{}"]
+        return 200, [content(finish_reason="stop"), DONE]
+
+    async with scripted_server(answer) as url:
+        run = await measure(url, replace(make_spec(requests=2), model="m"))
+    assert not run.fixed_lengths
+    assert [timeline.outcome for timeline in run.timelines] == [Outcome.SUCCEEDED] * 2
+    chats = [request for request in asked if request.path == "/v1/chat/completions"]
+    assert ["ignore_eos" in request.body for request in chats] == [True, False, False, False]
+
+
+async def test_one_refusal_during_the_run_is_a_failure_and_no_reason_to_let_lengths_go():
+    chats = 0
+
+    def answer(request: Asked):
+        nonlocal chats
+        if request.path != "/v1/chat/completions":
+            return 404, [b"{}"]
+        chats += 1
+        return (400, [b"{}"]) if chats == 2 else (200, [content(finish_reason="length"), DONE])
+
+    async with scripted_server(answer) as url:
+        run = await measure(url, replace(make_spec(requests=3, load=ClosedLoop(1)), model="m"))
+    assert run.fixed_lengths
+    assert [timeline.reason for timeline in run.timelines] == ["http_400", None, None]
+
+
+async def test_a_cache_that_could_not_be_warmed_is_an_error():
+    def answer(request: Asked):
+        if request.path != "/v1/chat/completions":
+            return 404, [b"{}"]
+        one_token = request.body["max_tokens"] == 1 and "ignore_eos" not in request.body
+        return (500, [b"{}"]) if one_token else (200, [content(finish_reason="length"), DONE])
+
+    async with scripted_server(answer) as url:
+        with pytest.raises(MeasurementError, match=r"4 of 4 requests that were to warm the cache failed"):
+            await measure(url, replace(make_spec(cache=CacheState.WARM), model="m"))
+
+
+async def test_nothing_is_sent_after_the_time_is_over_not_even_a_later_turn():
+    async with running_engines(1, SMALL_BLOCKS) as (engine,):
+        plan = {"conversations": Conversations(20, think_s=0.2), "duration_s": 1.0}
+        run = await measure(engine.base_url, make_spec(requests=40, load=ClosedLoop(2), **plan))
+    starts_s = [timeline.started_unix_s - run.started_unix_s for timeline in run.timelines]
+    assert max(starts_s) < 1.0
+    assert 2 < len(run.timelines) < 40
 
 
 async def test_the_engine_is_watched_during_the_run():

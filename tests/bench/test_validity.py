@@ -24,6 +24,7 @@ def test_a_punctual_generator_measures_the_server():
         ([0.006] * 200, "6.0 ms at p50"),
         ([0.0] * 160 + [0.02] * 40, "20.0 ms at p90"),
         ([0.0] * 195 + [0.05] * 5, "50.0 ms at p99"),
+        ([0.0] * 31 + [3.0], "3000.0 ms at max"),
     ],
 )
 def test_lag_that_shows_in_a_figure_voids_the_run_and_names_it(lags_s, word):
@@ -38,6 +39,17 @@ def test_a_lag_that_nobody_would_miss_voids_nothing_however_quick_the_server():
 
 def test_chunks_stamped_late_void_the_run():
     assert "chunks were stamped late: 9.0 ms at p90" in reasons([0.0] * 200, [0.0001] * 150 + [0.009] * 50)
+
+
+def test_a_hiccup_at_the_far_end_voids_nothing():
+    assert reasons([0.0] * 195 + [0.009] * 5) == ""
+    assert reasons([0.0] * 200, [0.0001] * 190 + [0.0045] * 10) == ""
+
+
+def test_a_starved_loop_voids_a_run_of_single_tokens_too():
+    kept = Punctuality(summarise([0.0] * 200), summarise([0.02] * 200))
+    (reason,) = void_reasons(kept, TTFT, summarise([]))
+    assert "first chunks were stamped late: 20.0 ms at p50, of a TTFT of 100.0 ms" in reason
 
 
 def test_requests_held_back_void_the_run():

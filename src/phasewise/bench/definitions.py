@@ -14,7 +14,7 @@ DEFINITIONS = {
     "ITL": "the gap between two chunks with content; pooled over all requests, and as each request's mean",
     "E2E": "from the moment a request was meant to be sent to the end of its answer, if it was whole",
     "stall": f"a gap of at least {STALL_FACTOR:g} times its stream's median and {STALL_FLOOR_S * 1000:g} ms",
-    "goodput": "requests per second that met the SLO's TTFT and TPOT, over all that were offered",
+    "goodput": "answers per second that met the SLO's TTFT and TPOT; as a share: of all that were offered",
     "throughput": "output tokens per second that arrived in the window, over all requests",
     "generator lag": "from the moment a request was meant to be sent to when it was; part of TTFT",
     "interval": "95%: where the percentile would lie in a repeated run, by block bootstrap over requests",

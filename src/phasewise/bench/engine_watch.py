@@ -86,9 +86,11 @@ async def watching(url: str, steps_url: str | None = None) -> AsyncIterator[Engi
 
     async def keep_sampling() -> None:
         while True:
-            await watch.sample(client)
             await asyncio.sleep(SAMPLE_EVERY_S)
+            await watch.sample(client)
 
+    # Before the first request, so that none is missed.
+    await watch.sample(client)
     sampling = asyncio.create_task(keep_sampling())
     try:
         yield watch

@@ -10,12 +10,11 @@ import time
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import orjson
-
 from phasewise.adapters.http_client import HttpClient, StreamedReply
 from phasewise.adapters.sse import EventSplitter, chunk_id, content_text, parse_chunk
 from phasewise.bench.pacing import no_garbage_collection, now_s, wait_until, watch_loop
 from phasewise.bench.recording import RequestRecording
+from phasewise.bench.request_body import request_body
 from phasewise.bench.run import CUT_SHORT, BenchRun, GeneratorHealth
 from phasewise.bench.target import Target
 from phasewise.errors import FailureKind, UpstreamError
@@ -64,13 +63,13 @@ class LoadGenerator:
     plan: Plan
     run_id: str
     limits: RunLimits = field(default_factory=RunLimits)
+    fixed_lengths: bool = True
     _ended: list[RequestRecording] = field(default_factory=list, init=False)
     _failed: int = field(default=0, init=False)
     _open: int = field(default=0, init=False)
     _held_back: int = field(default=0, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _stopped: bool = field(default=False, init=False)
-    _fixed_lengths: bool = field(default=True, init=False)
     _planned: int = field(default=0, init=False)
     _started_s: float = field(default=0.0, init=False)
     _unix_offset_s: float = field(default=0.0, init=False)
@@ -78,10 +77,7 @@ class LoadGenerator:
     async def run(self) -> BenchRun:
         """Send everything that is due, wait for the replies, and hand over what was seen."""
         # Encoded before the clock starts; later turns wait for the replies they follow.
-        bodies = {
-            first.index: _request_body(self.target.model, first, first.messages)
-            for first, *_ in self.plan.threads
-        }
+        bodies = {first.index: self._body(first, first.messages) for first, *_ in self.plan.threads}
         self._planned = len(self.plan.requests)
         loop_lags_s: list[float] = []
         with no_garbage_collection():
@@ -103,7 +99,7 @@ class LoadGenerator:
             wall_s=wall_s,
             started_unix_s=self._started_s + self._unix_offset_s,
             cut_short=self._stopped,
-            fixed_lengths=self._fixed_lengths,
+            fixed_lengths=self.fixed_lengths,
             health=GeneratorHealth(tuple(loop_lags_s), cpu_s, self._held_back),
         )
 
@@ -150,26 +146,29 @@ class LoadGenerator:
         for thread in self.plan.threads:
             due_s = self._started_s + (thread[0].at_s or 0.0)
             await wait_until(due_s)
-            # The one task more is this one.
-            if len(self._tasks) > self.limits.in_flight:
+            if self._open >= self.limits.in_flight:
                 self._held_back += 1
                 await self._a_place_is_free()
             self._start(group, self._hold(thread, due_s, bodies))
+            # Lets the request begin, and so be counted, before the next one is due.
+            await asyncio.sleep(0)
 
     async def _a_place_is_free(self) -> None:
-        while len(self._tasks) > self.limits.in_flight:
-            others = self._tasks - {asyncio.current_task()}
-            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        while self._open >= self.limits.in_flight:  # noqa: ASYNC110 - the run is void: no need to be quick
+            await asyncio.sleep(0.001)
 
     async def _hold(self, thread: Thread, due_s: float, bodies: dict[int, bytes]) -> None:
         """Have a conversation: each later turn follows the real reply to the one before it."""
         history: tuple[Message, ...] = ()
+        end_s = self._started_s + (self.plan.duration_s or float("inf"))
         for planned in thread:
             if planned.turn:
                 due_s = now_s() + planned.think_s
+                if due_s >= end_s:
+                    return
                 await wait_until(due_s)
             messages = (*history, *planned.messages)
-            body = bodies.pop(planned.index, None) or _request_body(self.target.model, planned, messages)
+            body = bodies.pop(planned.index, None) or self._body(planned, messages)
             recording = RequestRecording(
                 request_id=f"{self.run_id}-{planned.index}",
                 model=self.target.model,
@@ -179,16 +178,19 @@ class LoadGenerator:
                 messages=messages,
                 keeps_reply=len(thread) > 1,
             )
-            await self._perform(planned, body, recording)
+            await self._perform(body, recording)
             if recording.outcome is not Outcome.SUCCEEDED:
                 return
             history = (*messages, Message("assistant", recording.reply))
 
-    async def _perform(self, planned: PlannedRequest, body: bytes, recording: RequestRecording) -> None:
+    def _body(self, planned: PlannedRequest, messages: Sequence[Message]) -> bytes:
+        return request_body(self.target.model, messages, planned.max_tokens, fixed=self.fixed_lengths)
+
+    async def _perform(self, body: bytes, recording: RequestRecording) -> None:
         self._open += 1
         try:
             async with asyncio.timeout(self.limits.request_s):
-                await self._converse(planned, body, recording)
+                await self._converse(body, recording)
         except TimeoutError:
             recording.end(Outcome.TIMED_OUT, FailureKind.TIMED_OUT)
         except UpstreamError as error:
@@ -203,31 +205,16 @@ class LoadGenerator:
             self._failed += recording.outcome is not Outcome.SUCCEEDED
             self._open -= 1
 
-    async def _converse(self, planned: PlannedRequest, body: bytes, recording: RequestRecording) -> None:
-        if not self._fixed_lengths:
-            body = _request_body(self.target.model, planned, recording.messages, fixed=False)
-        was_fixed = self._fixed_lengths
-        refused = await self._ask(body, recording)
-        if refused == 400 and was_fixed:
-            # Perhaps it was the fields that fix the length: not every server before an engine takes them.
-            recording.refused(now_s(), "http_400")
-            body = _request_body(self.target.model, planned, recording.messages, fixed=False)
-            refused = await self._ask(body, recording)
-            self._fixed_lengths = self._fixed_lengths and refused is not None
-        if refused is not None:
-            recording.end(Outcome.FAILED, f"http_{refused}")
-
-    async def _ask(self, body: bytes, recording: RequestRecording) -> int | None:
-        """Send a request and read its stream; returns the status code of a refusal, None without one."""
+    async def _converse(self, body: bytes, recording: RequestRecording) -> None:
         headers = (*self.target.headers, (b"x-request-id", recording.request_id.encode()))
         recording.sent(now_s())
         reply = await self.client.send("POST", Endpoint.CHAT, headers=headers, body=body)
         async with reply:
-            if reply.status != 200:
+            if reply.status == 200:
+                await _read_stream(reply, recording)
+            else:
                 await reply.read_all(ERROR_BODY_LIMIT_BYTES)
-                return reply.status
-            await _read_stream(reply, recording)
-        return None
+                recording.end(Outcome.FAILED, f"http_{reply.status}")
 
 
 class _Listener:
@@ -264,22 +251,6 @@ async def _read_stream(reply: StreamedReply, recording: RequestRecording) -> Non
         recording.end(Outcome.SUCCEEDED)
     else:
         recording.end(Outcome.FAILED, "cut_off")
-
-
-def _request_body(
-    model: str, planned: PlannedRequest, messages: Sequence[Message], *, fixed: bool = True
-) -> bytes:
-    body: dict[str, object] = {
-        "model": model,
-        "messages": messages,
-        "max_tokens": planned.max_tokens,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if fixed:
-        body |= {"ignore_eos": True, "min_tokens": planned.max_tokens}
-    return orjson.dumps(body)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -35,8 +35,7 @@ class RequestRecording:
     reason: str | None = None
     engine_request_id: str | None = None
     finish_reason: str | None = None
-    _starts_s: list[float] = field(default_factory=list)
-    _refusals: list[tuple[float, str]] = field(default_factory=list)
+    _sent_s: float | None = None
     _content_times_s: list[float] = field(default_factory=list)
     _usage: Mapping[str, Any] | None = None
     _metrics: Mapping[str, Any] | None = None
@@ -55,12 +54,8 @@ class RequestRecording:
         return (times_s[-1] - times_s[0]) / (len(times_s) - 1) if len(times_s) > 1 else None
 
     def sent(self, now_s: float) -> None:
-        """The request goes out, once more if it was refused before."""
-        self._starts_s.append(now_s)
-
-    def refused(self, now_s: float, note: str) -> None:
-        """The engine would not take the request as it was; another try follows."""
-        self._refusals.append((now_s, note))
+        """The request goes out."""
+        self._sent_s = now_s
 
     def saw(self, chunk: Chunk, now_s: float) -> None:
         """A chunk came."""
@@ -107,39 +102,21 @@ class RequestRecording:
         )
 
     def _attempts(self, spans: tuple[Span, ...]) -> tuple[Attempt, ...]:
-        worker = WorkerRef(self.url, "")
-        refused = [
-            Attempt(
-                kind=AttemptKind.LOCAL,
-                worker=worker,
-                started_s=start_s - self.intended_s,
-                ended_s=end_s - self.intended_s,
-                outcome=Outcome.FAILED,
-                note=note,
-            )
-            for start_s, (end_s, note) in zip(self._starts_s, self._refusals, strict=False)
-        ]
-        if len(refused) == len(self._starts_s):
-            return tuple(refused)
-        last = Attempt(
+        if self._sent_s is None:
+            return ()
+        attempt = Attempt(
             kind=AttemptKind.LOCAL,
-            worker=worker,
-            started_s=self._starts_s[-1] - self.intended_s,
+            worker=WorkerRef(self.url, ""),
+            started_s=self._sent_s - self.intended_s,
             ended_s=self._closed_s - self.intended_s,
             outcome=self.outcome,
             engine_request_id=self.engine_request_id,
             spans=spans,
         )
-        return (*refused, last)
+        return (attempt,)
 
     def _own_spans(self) -> tuple[Span, ...]:
-        if not self._starts_s:
+        if self._sent_s is None:
             return ()
-        first_s, last_s = self._starts_s[0], self._starts_s[-1]
-        lag_s = max(first_s - self.intended_s, 0.0)
-        spans = [Span(Part.CLIENT_LAG, Source.CLIENT_CLOCK, lag_s, start_s=0.0)]
-        if last_s > first_s:
-            spans.append(
-                Span(Part.EARLIER_ATTEMPTS, Source.CLIENT_CLOCK, last_s - first_s, first_s - self.intended_s)
-            )
-        return tuple(spans)
+        lag_s = max(self._sent_s - self.intended_s, 0.0)
+        return (Span(Part.CLIENT_LAG, Source.CLIENT_CLOCK, lag_s, start_s=0.0),)

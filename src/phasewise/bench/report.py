@@ -68,6 +68,7 @@ class BenchReport:
     cut_short: bool
     slo: Slo
     goodput: Goodput
+    goodput_per_s: float | None
     ttft_s: Summary
     tpot_s: Summary
     itl_pooled_s: Summary
@@ -83,6 +84,7 @@ class BenchReport:
     output_tokens: Summary
     chunks: int
     output_tokens_per_s: float | None
+    ended_in_window: int
     requests_per_s: float | None
     errors: dict[str, int]
     typical_ttft: TypicalTtft | None
@@ -97,7 +99,7 @@ class BenchReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON types."""
-        goodput = {"per_s": self.goodput.per_second, "share": self.goodput.share, "met": self.goodput.met}
+        goodput = {"per_s": self.goodput_per_s, "share": self.goodput.share, "met": self.goodput.met}
         return {"v": REPORT_VERSION} | asdict(self) | {"goodput": goodput, "definitions": DEFINITIONS}
 
 
@@ -109,6 +111,7 @@ def build_report(
     counted = run.timelines[window.warm_up_requests :]
     # Who stops a run did not offer what was still under way to the server's judgement.
     offered = [timeline for timeline in counted if timeline.reason != CUT_SHORT]
+    ended = _ended_in(run, window)
     gaps_s = [latency.chunk_gaps_s(timeline) for timeline in counted]
     stalls = [latency.stalls(timeline) for timeline in counted]
     cached = [timeline.cached_tokens for timeline in counted if timeline.cached_tokens is not None]
@@ -130,6 +133,7 @@ def build_report(
         cut_short=run.cut_short,
         slo=slo,
         goodput=latency.goodput(offered, slo, window.length_s),
+        goodput_per_s=_per_s(sum(latency.meets(timeline, slo) for timeline in ended), window),
         ttft_s=ttft_s,
         tpot_s=estimate((latency.tpot_s(timeline) for timeline in counted), rng),
         itl_pooled_s=itl_s,
@@ -145,7 +149,8 @@ def build_report(
         output_tokens=summarise(timeline.output_tokens for timeline in counted),
         chunks=sum(len(timeline.content_times_s) for timeline in counted),
         output_tokens_per_s=_tokens_per_s(run, window),
-        requests_per_s=_answers_per_s(run, window),
+        ended_in_window=len(ended),
+        requests_per_s=_per_s(len(ended), window),
         errors=errors_by_kind(counted),
         typical_ttft=typical_ttft(counted),
         without_engine_timings=sum(not reported_by_engine(timeline) for timeline in counted),
@@ -185,14 +190,22 @@ def _tokens_per_s(run: BenchRun, window: Window) -> float | None:
     return tokens / window.length_s if tokens and window.length_s > 0 else None
 
 
-def _answers_per_s(run: BenchRun, window: Window) -> float | None:
-    ends_s = (
-        timeline.started_unix_s - run.started_unix_s + end_s
+def _ended_in(run: BenchRun, window: Window) -> list[Timeline]:
+    """The requests whose answers were whole within the window, whenever they arrived.
+
+    Rates are of these: as many arrivals as ends belong to a steady window, but those that arrived last end
+    after it.
+    """
+    return [
+        timeline
         for timeline in run.timelines
-        if (end_s := latency.e2e_s(timeline)) is not None
-    )
-    inside = sum(window.start_s <= end_s <= window.end_s for end_s in ends_s)
-    return inside / window.length_s if window.length_s > 0 else None
+        if (e2e_s := latency.e2e_s(timeline)) is not None
+        and window.start_s <= timeline.started_unix_s - run.started_unix_s + e2e_s <= window.end_s
+    ]
+
+
+def _per_s(count: int, window: Window) -> float | None:
+    return count / window.length_s if window.length_s > 0 else None
 
 
 def _level_shifts(

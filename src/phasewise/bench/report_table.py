@@ -126,7 +126,7 @@ def _outcomes(report: BenchReport) -> Table:
         f"met TTFT {report.slo.ttft_s:g} s and TPOT {report.slo.tpot_s:g} s",
         f"{report.goodput.met} of {report.goodput.offered} ({_share(report.goodput.share)})",
     )
-    table.add_row("goodput, requests/s", _number(report.goodput.per_second, 2))
+    table.add_row("goodput, requests/s", _number(report.goodput_per_s, 2))
     table.add_row("answered, requests/s", _number(report.requests_per_s, 2))
     table.add_row("throughput, output tokens/s", _number(report.output_tokens_per_s, 1))
     table.add_row("prompt tokens, mean", _number(report.prompt_tokens.mean, 0))
@@ -163,7 +163,7 @@ def _engine(view: EngineView, report: BenchReport) -> Table:
     table.add_row("  of it prefill, mean ms", _ms(view.prefill_mean_s), "")
     table.add_row("ITL, mean ms", _ms(view.itl_mean_s), _ms(report.itl_pooled_s.mean))
     table.add_row("E2E, mean ms", _ms(view.e2e_mean_s), _ms(report.e2e_s.mean))
-    table.add_row("requests ended", _number(view.requests, 0), f"{report.succeeded:,}")
+    table.add_row("requests ended", _number(view.requests, 0), f"{report.ended_in_window:,}")
     table.add_row("prompt tokens from cache", _share(view.cached_share), "")
     table.add_row("KV cache use, highest", _share(view.kv_usage_max), "")
     running = f"{_number(view.running_max, 0)} / {_number(view.waiting_max, 0)}"

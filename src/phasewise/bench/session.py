@@ -14,10 +14,13 @@ from random import Random
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.bench.engine_watch import watching
 from phasewise.bench.generator import LoadGenerator, RunLimits
+from phasewise.bench.request_body import allows_fixed_lengths
 from phasewise.bench.run import BenchRun
 from phasewise.bench.target import Target, find_target, fit_prompts
 from phasewise.diagnosis.picture import explained
 from phasewise.diagnosis.step_log import logs_by_rank
+from phasewise.errors import MeasurementError
+from phasewise.model.timeline import Outcome
 from phasewise.workload.arrivals import ClosedLoop
 from phasewise.workload.plan import CONTEXT_TOKENS, Plan, PlanSpec, make_plan
 from phasewise.workload.prompts import write_opening
@@ -57,11 +60,13 @@ async def measure(url: str, spec: RunSpec, on_start: OnStart = _nothing) -> Benc
     try:
         target = await find_target(client, spec.model, spec.api_key)
         plan = await _planned(client, target, spec)
+        fixed_lengths = await allows_fixed_lengths(client, target)
+        limits = RunLimits(request_s=spec.timeout_s)
         primed = spec.cache is CacheState.WARM
         if primed:
-            await _prime(client, target, plan)
+            await _prime(client, target, plan, limits)
         run_id = f"bench-{secrets.token_hex(4)}"
-        generator = LoadGenerator(client, target, plan, run_id, RunLimits(request_s=spec.timeout_s))
+        generator = LoadGenerator(client, target, plan, run_id, limits, fixed_lengths)
         on_start(generator)
         async with watching(client.base_url, spec.steps_url) as watch:
             run = await generator.run()
@@ -81,10 +86,21 @@ async def _planned(client: HttpClient, target: Target, spec: RunSpec) -> Plan:
     return await fit_prompts(client, target, make_plan(plan_spec, rng, opening), rng)
 
 
-async def _prime(client: HttpClient, target: Target, plan: Plan) -> None:
-    """Send every prompt that is known beforehand once, for a single token, so that the cache holds it."""
+async def _prime(client: HttpClient, target: Target, plan: Plan, limits: RunLimits) -> None:
+    """Send every prompt that is known beforehand once, for a single token, so that the cache holds it.
+
+    Later turns are not known: what they repeat of the conversation, the run itself puts into the cache.
+    """
     openers = [
         replace(first, index=index, at_s=None, max_tokens=1) for index, (first, *_) in enumerate(plan.threads)
     ]
     priming = Plan.of_singles(openers, ClosedLoop(PRIMING_CONCURRENCY))
-    await LoadGenerator(client, target, priming, f"prime-{secrets.token_hex(4)}").run()
+    run_id = f"prime-{secrets.token_hex(4)}"
+    primed = await LoadGenerator(client, target, priming, run_id, limits, fixed_lengths=False).run()
+    failed = [timeline for timeline in primed.timelines if timeline.outcome is not Outcome.SUCCEEDED]
+    if failed:
+        raise MeasurementError(
+            f"{len(failed)} of {len(openers)} requests that were to warm the cache failed "
+            f"({failed[0].reason or failed[0].outcome.value})",
+            hint="look into the server's log, or measure with --cache cold",
+        )

@@ -125,7 +125,7 @@ def _cards(report: BenchReport) -> Html:
             "of offered requests",
             (
                 ("met the SLO", f"{goodput.met} of {goodput.offered}"),
-                ("goodput", f"{number(goodput.per_second)} requests/s"),
+                ("goodput", f"{number(report.goodput_per_s)} requests/s"),
             ),
         ),
         _card(
