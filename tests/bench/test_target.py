@@ -9,15 +9,17 @@ import orjson
 import pytest
 
 from phasewise.adapters.http_client import HttpClient
+from phasewise.bench import target as target_module
 from phasewise.bench.target import (
     FIT_AT_ONCE,
-    FIT_LIMIT,
     Target,
     count_prompt_tokens,
     find_target,
     fit_prompts,
+    request_headers,
 )
 from phasewise.errors import ConfigError, EngineUnreachable
+from phasewise.workload.adjustments import Fit
 from phasewise.workload.arrivals import ClosedLoop, Replay
 from phasewise.workload.conversations import Conversations
 from phasewise.workload.lengths import Lengths
@@ -71,6 +73,18 @@ async def test_a_missing_key_is_named_and_a_given_one_never_shown():
     assert "sk-hidden" not in repr(target)
 
 
+def test_what_stands_around_a_key_is_not_sent():
+    assert (b"authorization", b"Bearer sk-hidden") in request_headers(" sk-hidden\r\n")
+    assert [name for name, _ in request_headers(" \n")] == [name for name, _ in request_headers(None)]
+
+
+@pytest.mark.parametrize("between", ["\n", "\r\nx-other: 1", "\0", "\x7f", "\u2028", "\udcff"])
+def test_a_key_that_would_end_its_header_is_refused_and_not_shown(between):
+    with pytest.raises(ConfigError, match="cannot be sent") as error:
+        request_headers(f"sk-hidden{between}rest")
+    assert "hidden" not in str(error.value)
+
+
 async def test_an_address_where_nothing_answers_is_one_sentence():
     async with scripted_server(lambda asked: (200, [])) as url:
         pass
@@ -108,12 +122,26 @@ async def fit(plan: Plan, count: Callable[[int], int], asked_for: list[int] | No
 async def test_prompts_are_made_exact_whatever_the_template_adds(template_tokens):
     fitted = await fit(make_run_plan(60), lambda words: words + template_tokens)
     assert fitted.exact_prompts
+    assert fitted.fit == Fit(counted=3)
     assert {planned.prompt_tokens for planned in fitted.requests} == {60}
 
 
 async def test_a_template_longer_than_the_prompt_asked_for_is_planned_as_it_is():
     fitted = await fit(make_run_plan(20), lambda words: words + 40)
     assert {planned.prompt_tokens for planned in fitted.requests} == {41}
+    assert fitted.fit == Fit(counted=3, off=3, most_off_tokens=21)
+    assert not fitted.exact_prompts
+
+
+async def test_prompts_whose_words_are_all_split_are_called_off_by_what_they_are():
+    # Words of two tokens each and a template of nine: an even length cannot be met.
+    shape = Shape("t.", Lengths(60, 0.3, 30, 90), Lengths.fixed(4))
+    plan = make_plan(PlanSpec(shape, ClosedLoop(1), 20), Random(1))
+    fitted = await fit(plan, lambda words: 9 + 2 * words)
+    even = sum(planned.prompt_tokens % 2 == 0 for planned in plan.requests)
+    assert 0 < even < 20
+    assert fitted.fit.off == even
+    assert not fitted.exact_prompts
 
 
 async def test_prompts_are_made_exact_where_words_are_split():
@@ -183,7 +211,7 @@ async def test_only_first_turns_are_fitted_and_later_ones_estimated_anew():
     plan = make_plan(PlanSpec(shape, ClosedLoop(1), 4, conversations=Conversations(2, 1.0)), Random(1))
     asked_for: list[int] = []
     fitted = await fit(plan, lambda words: words + 40, asked_for)
-    assert fitted.exact_prompts
+    assert fitted.fit == Fit(counted=2, off=2, most_off_tokens=21)
     assert len(asked_for) == 2 * 2
     for before, after in zip(plan.threads, fitted.threads, strict=True):
         assert after[0].prompt_tokens == 41
@@ -235,11 +263,21 @@ async def test_one_prompt_that_is_not_counted_makes_the_plan_inexact():
     assert fitted == plan
 
 
-async def test_a_plan_of_very_many_prompts_is_not_fitted():
-    shape = Shape("t.", Lengths.fixed(14), Lengths.fixed(1))
-    plan = make_plan(PlanSpec(shape, ClosedLoop(1), FIT_LIMIT + 1), Random(1))
-    client = HttpClient("http://127.0.0.1:9")
-    assert await fit_prompts(client, Target(client.base_url, "m"), plan, Random(0)) is plan
+async def test_of_very_many_prompts_those_sent_first_are_fitted(monkeypatch):
+    monkeypatch.setattr(target_module, "FIT_LIMIT", 2)
+    plan = make_run_plan(60)
+
+    def answer(asked: Asked):
+        return 200, [orjson.dumps({"count": counted_words(asked) + 5})]
+
+    async with scripted_server(answer) as url:
+        client = HttpClient(url)
+        fitted = await fit_prompts(client, Target(url, "m"), plan, Random(0))
+        client.close()
+    assert fitted.fit == Fit(counted=2)
+    assert not fitted.exact_prompts
+    lengths = [len(planned.messages[0].content.split()) for planned in fitted.requests]
+    assert lengths == [55, 55, 48]
 
 
 async def test_without_a_tokenizer_the_plan_stays_and_says_so():
@@ -248,4 +286,5 @@ async def test_without_a_tokenizer_the_plan_stays_and_says_so():
         client = HttpClient(url)
         assert await fit_prompts(client, Target(url, "m"), plan, Random(0)) == plan
         client.close()
+    assert plan.fit is None
     assert not plan.exact_prompts

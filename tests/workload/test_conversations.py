@@ -24,10 +24,10 @@ def plan_of(turns: int = 3, think_s: float = 2.0, requests: int = 9, seed: int =
 
 def test_turns_of_a_conversation_are_one_thread_in_order():
     plan = plan_of(turns=3, requests=9)
-    assert [[(r.index, r.conversation, r.turn) for r in thread] for thread in plan.threads] == [
-        [(0, 0, 0), (1, 0, 1), (2, 0, 2)],
-        [(3, 1, 0), (4, 1, 1), (5, 1, 2)],
-        [(6, 2, 0), (7, 2, 1), (8, 2, 2)],
+    assert [[(r.index, r.turn) for r in thread] for thread in plan.threads] == [
+        [(0, 0), (1, 1), (2, 2)],
+        [(3, 0), (4, 1), (5, 2)],
+        [(6, 0), (7, 1), (8, 2)],
     ]
 
 
@@ -80,12 +80,6 @@ def test_a_history_is_shareable_and_the_new_message_is_not():
     shape = make_shape(50, 8, follow_up=Lengths.fixed(20))
     plan = plan_of(source=shape)
     assert [planned.fresh_words for planned in plan.threads[0]] == [38, 20, 20]
-
-
-def test_later_turns_name_the_shared_prefix_of_their_conversation():
-    plan = plan_of(source=make_shape(shared_prefix_tokens=20, shared_share=1.0, shared_prefixes=3))
-    for thread in plan.threads:
-        assert {planned.shared_prefix for planned in thread} == {thread[0].shared_prefix}
 
 
 def test_thinking_takes_its_mean():

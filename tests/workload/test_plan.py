@@ -1,6 +1,8 @@
 # ruff: noqa: S311 - seeds make tests repeat, they keep no secrets
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -8,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.errors import ConfigError
+from phasewise.workload import plan as plan_module
+from phasewise.workload.adjustments import ContextCut, Fit
 from phasewise.workload.arrivals import ClosedLoop, OpenLoop, Replay, Spacing
+from phasewise.workload.conversations import Conversations
 from phasewise.workload.plan import PlanSpec, make_plan, refitted
 from phasewise.workload.presets import PRESETS, PresetName
 from phasewise.workload.prompts import TEMPLATE_TOKENS, write_opening
@@ -64,13 +69,13 @@ def test_a_closed_loop_has_no_times_and_enough_requests_for_its_duration():
 def test_prompts_share_no_prefix_unless_asked_to():
     plan = make_plan(make_spec(requests=50), Random(0))
     assert len({request.messages[0].content[:30] for request in plan.requests}) == 50
-    assert {request.shared_prefix for request in plan.requests} == {None}
+    assert {len(request.messages) for request in plan.requests} == {1}
 
 
 def test_a_shared_prefix_is_the_same_text_for_its_share_of_requests():
     spec = make_spec(requests=200, source=make_shape(shared_prefix_tokens=20, shared_share=0.5))
     plan = make_plan(spec, Random(0))
-    sharing = [request for request in plan.requests if request.shared_prefix is not None]
+    sharing = [request for request in plan.requests if request.messages[0].role == "system"]
     assert 70 < len(sharing) < 130
     assert len({request.messages[0] for request in sharing}) == 1
 
@@ -78,13 +83,9 @@ def test_a_shared_prefix_is_the_same_text_for_its_share_of_requests():
 def test_several_shared_prefixes_are_drawn_evenly_and_are_different_texts():
     shape = make_shape(shared_prefix_tokens=20, shared_share=1.0, shared_prefixes=4)
     plan = make_plan(make_spec(requests=400, source=shape), Random(0))
-    texts: dict[str, set[str]] = {}
-    for planned in plan.requests:
-        texts.setdefault(planned.shared_prefix, set()).add(planned.messages[0].content)
-    assert set(texts) == {"shared-0", "shared-1", "shared-2", "shared-3"}
-    assert len(set.union(*texts.values())) == 4
-    for name in texts:
-        assert 70 < sum(planned.shared_prefix == name for planned in plan.requests) < 130
+    texts = Counter(planned.messages[0].content for planned in plan.requests)
+    assert len(texts) == 4
+    assert all(70 < used < 130 for used in texts.values())
 
 
 def test_sizes_and_times_do_not_depend_on_what_is_shared():
@@ -109,7 +110,7 @@ def test_a_prompt_shorter_than_its_system_prompt_is_planned_as_long_as_it_is():
 def test_a_context_too_small_for_a_presets_system_prompt_cuts_it_too():
     spec = PlanSpec(PRESETS[PresetName.CODEGEN], ClosedLoop(1), 50, context_tokens=2048)
     plan = make_plan(spec, Random(0))
-    assert any(request.shared_prefix for request in plan.requests)
+    assert any(request.messages[0].role == "system" for request in plan.requests)
     assert all(request.prompt_tokens + request.max_tokens <= 2048 for request in plan.requests)
 
 
@@ -126,12 +127,12 @@ def test_an_opening_changes_the_first_words_and_nothing_else(seed, share, prompt
     opening = write_opening(Random(1))
     cold = make_plan(spec, Random(seed), opening)
     for before, after in zip(plain.requests, cold.requests, strict=True):
-        assert (before.at_s, before.prompt_tokens, before.max_tokens, before.shared_prefix) == (
+        assert (before.at_s, before.prompt_tokens, before.max_tokens) == (
             after.at_s,
             after.prompt_tokens,
             after.max_tokens,
-            after.shared_prefix,
         )
+        assert [message.role for message in before.messages] == [message.role for message in after.messages]
         old, new = words_of(before), words_of(after)
         replaced = min(6, len(before.messages[0].content.split()))
         assert new == opening.split()[:replaced] + old[replaced:]
@@ -182,6 +183,14 @@ def test_a_small_context_cuts_a_presets_prompts():
     spec = PlanSpec(PRESETS[PresetName.RAG], ClosedLoop(1), 50, context_tokens=2048)
     plan = make_plan(spec, Random(0))
     assert all(request.prompt_tokens + request.max_tokens <= 2048 for request in plan.requests)
+    assert plan.shape.prompt.median_tokens == plan.shape.prompt.high_tokens == 1600
+    assert plan.cut == ContextCut(PRESETS[PresetName.RAG], 2048)
+
+
+@pytest.mark.parametrize("name", PresetName)
+def test_a_preset_that_fits_its_context_is_planned_as_it_is(name):
+    plan = make_plan(PlanSpec(PRESETS[name], ClosedLoop(1), 1), Random(0))
+    assert (plan.shape, plan.cut) == (PRESETS[name], None)
 
 
 def test_exact_lengths_that_do_not_fit_are_refused_not_cut():
@@ -196,6 +205,42 @@ def test_exact_lengths_that_do_not_fit_are_refused_not_cut():
 def test_a_run_without_a_sound_end_is_refused(wrong):
     with pytest.raises(ConfigError):
         make_spec(**wrong)
+
+
+def test_more_arrivals_than_a_plan_holds_are_refused_with_the_longest_time_that_fits():
+    with pytest.raises(ConfigError, match=r"100 requests per second for 3600 s .* 20000 .* at most 200 s"):
+        make_spec(OpenLoop(100.0), requests=None, duration_s=3600.0)
+    assert make_spec(OpenLoop(100.0), requests=None, duration_s=200.0).duration_s == 200.0
+    assert make_spec(OpenLoop(100.0), requests=10, duration_s=3600.0).requests == 10
+
+
+def test_every_turn_of_a_conversation_counts_among_the_arrivals():
+    with pytest.raises(ConfigError, match=r"100 conversations of 4 turns per second .* at most 50 s"):
+        make_spec(OpenLoop(100.0), requests=None, duration_s=60.0, conversations=Conversations(4, 1.0))
+
+
+def test_a_plan_that_chance_made_too_long_says_that_it_is_full(monkeypatch):
+    monkeypatch.setattr(plan_module, "PLAN_LIMIT", 20)
+    bursts = OpenLoop(20.0, Spacing.GAMMA, 9.0)
+    plans = [make_plan(make_spec(bursts, requests=None, duration_s=1.0), Random(seed)) for seed in range(20)]
+    assert {plan.full for plan in plans} == {True, False}
+    assert all(plan.full == (len(plan.requests) == 20) for plan in plans)
+
+
+@pytest.mark.parametrize(("duration_s", "full"), [(1.0, False), (3.0, True)])
+def test_a_closed_loop_whose_time_asks_for_more_than_a_plan_holds_is_full(monkeypatch, duration_s, full):
+    monkeypatch.setattr(plan_module, "PLAN_LIMIT", 20)
+    plan = make_plan(make_spec(ClosedLoop(2), requests=None, duration_s=duration_s), Random(0))
+    assert plan.full is full
+
+
+@pytest.mark.parametrize(
+    ("fit", "exact"),
+    [(None, False), (Fit(5), True), (Fit(5, off=1, most_off_tokens=2), False), (Fit(4), False)],
+)
+def test_prompts_are_exact_only_where_all_were_counted_and_none_is_off(fit, exact):
+    plan = make_plan(make_spec(requests=5), Random(0))
+    assert replace(plan, fit=fit).exact_prompts is exact
 
 
 def test_a_replay_needs_a_trace():

@@ -1,6 +1,7 @@
 # ruff: noqa: S311 - seeds make tests repeat, they keep no secrets
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -143,6 +144,21 @@ def test_more_text_than_memory_should_hold_is_refused_before_it_is_written(monke
         plan_of(traced(0.0, 60), traced(0.0, 60))
 
 
+@pytest.mark.parametrize("load", [Replay(), ClosedLoop(1), OpenLoop(1.0)])
+@pytest.mark.parametrize(("requests", "full"), [(3, False), (4, True)])
+def test_a_trace_that_goes_on_behind_a_full_plan_is_told(monkeypatch, load, requests, full):
+    monkeypatch.setattr(plan_module, "PLAN_LIMIT", 3)
+    plan = plan_of(*(traced(float(at_s)) for at_s in range(requests)), load=load)
+    assert (len(plan.requests), plan.full) == (3, full)
+
+
+def test_a_trace_that_ends_by_time_or_count_is_not_called_full(monkeypatch):
+    monkeypatch.setattr(plan_module, "PLAN_LIMIT", 3)
+    requests = [traced(float(at_s)) for at_s in range(6)]
+    assert not plan_of(*requests, duration_s=3.0).full
+    assert not plan_of(*requests, requests=3).full
+
+
 def test_a_trace_has_no_conversations():
     with pytest.raises(ConfigError, match="conversations with the trace"):
         plan_of(traced(), conversations=Conversations(2, 1.0))
@@ -174,7 +190,8 @@ def test_a_published_trace_is_planned_with_the_prefixes_it_says():
     path = SHARED_DATA / "mooncake_conversation.jsonl"
     if not path.exists():
         pytest.skip(f"{path} is not on this machine")
-    trace = read_trace(path, limit=200)
+    trace = read_trace(path)
+    trace = replace(trace, requests=trace.requests[:200])
     plan = make_plan(PlanSpec(trace, Replay(10.0), context_tokens=8192), Random(0))
     assert len(plan.requests) + plan.left_out == 200
     first, *others = plan.requests

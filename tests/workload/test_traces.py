@@ -58,14 +58,6 @@ def test_a_mooncake_trace_is_told_by_its_content_not_by_its_name(tmp_path):
     )
 
 
-def test_a_limit_takes_the_first_requests(tmp_path):
-    assert len(read_trace(written(tmp_path, AZURE), limit=2).requests) == 2
-
-
-def test_what_lies_behind_the_limit_is_not_read(tmp_path):
-    assert len(read_trace(written(tmp_path, AZURE + "\nrubbish"), limit=3).requests) == 3
-
-
 def test_requests_out_of_order_are_put_into_it(tmp_path):
     lines = AZURE.split("\r\n")
     trace = read_trace(written(tmp_path, "\n".join([lines[0], *reversed(lines[1:])])))
@@ -147,11 +139,6 @@ def test_a_file_that_cannot_be_opened_is_one_sentence(tmp_path):
         read_trace(tmp_path)
 
 
-def test_a_limit_of_nothing_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="first 0 requests"):
-        read_trace(written(tmp_path, AZURE), limit=0)
-
-
 @pytest.mark.parametrize(
     ("name", "requests", "hours"),
     [
@@ -170,5 +157,5 @@ def test_the_published_traces_are_read_whole(name, requests, hours):
 
 
 def test_a_published_traces_blocks_cover_its_prompts():
-    for request in read_trace(published("mooncake_conversation.jsonl"), limit=500).requests:
+    for request in read_trace(published("mooncake_conversation.jsonl")).requests[:500]:
         assert len(request.block_ids) == -(-request.prompt_tokens // BLOCK_TOKENS)

@@ -7,12 +7,15 @@ from phasewise.bench.engine_view import EngineView
 from phasewise.bench.run import BenchRun
 from phasewise.bench.typical import reported_by_engine
 from phasewise.bench.window import Window
-from phasewise.model.timeline import Outcome
+from phasewise.model.timeline import Outcome, Timeline
+from phasewise.workload.arrivals import ClosedLoop
 
 STOLEN_WORTH_A_NOTE = 0.02
 """A machine that loses more than this share of its time to others on the same host is a noisy one."""
 UNPLANNED_CACHE_SHARE = 0.05
 """A cold run that finds more than this share of its prompt tokens cached, beyond what it shares itself."""
+WARM_CACHE_SHARE = 0.8
+"""A warm cache gives at least this share of the prompts it was filled with: all but a last block of each."""
 
 
 def notes_on(run: BenchRun, window: Window, engine: EngineView | None) -> tuple[str, ...]:
@@ -22,11 +25,16 @@ def notes_on(run: BenchRun, window: Window, engine: EngineView | None) -> tuple[
         for note in (
             _cut_short(run),
             _used_up(run),
+            _full(run),
+            _turns_dropped(run),
             _not_settled(window),
             _warm_by_accident(run),
+            _not_warm(run),
             _stolen(run),
             _left_out(run),
-            _inexact_prompts(run),
+            _cut_to_context(run),
+            _prompts_not_counted(run),
+            _prompts_off(run),
             _free_lengths(run),
             _few_requests(run, window),
             _no_phases(run),
@@ -45,7 +53,35 @@ def _cut_short(run: BenchRun) -> str:
 def _used_up(run: BenchRun) -> str:
     if not run.used_up:
         return ""
-    return "The plan was used up before the time was over: the engine is faster than planned for."
+    if run.plan.full:
+        why = f"it holds {len(run.plan.requests):,} requests at most"
+    else:
+        why = "the engine is faster than planned for"
+    return f"The plan was used up before the time was over: {why}."
+
+
+def _full(run: BenchRun) -> str:
+    # A closed loop that ends by time lacks nothing unless it used its plan up, which is said apart.
+    ends_by_time = isinstance(run.plan.load, ClosedLoop) and run.plan.duration_s is not None
+    if not run.plan.full or ends_by_time:
+        return ""
+    planned = len(run.plan.requests)
+    return f"More requests were due than a plan may hold: the run ended with the first {planned:,}."
+
+
+def _turns_dropped(run: BenchRun) -> str:
+    # Of a run that was cut short nobody knows which turns would have followed.
+    if run.cut_short:
+        return ""
+    sent = _timelines_by_index(run)
+    dropped = 0
+    for thread in run.plan.threads:
+        turns = [sent[planned.index] for planned in thread if planned.index in sent]
+        if any(timeline.outcome is not Outcome.SUCCEEDED for timeline in turns):
+            dropped += len(thread) - len(turns)
+    if not dropped:
+        return ""
+    return f"{dropped:,} later turns were not sent because a turn before them failed."
 
 
 def _not_settled(window: Window) -> str:
@@ -58,19 +94,43 @@ def _not_settled(window: Window) -> str:
 
 
 def _warm_by_accident(run: BenchRun) -> str:
-    planned = {str(request.index): request for request in run.plan.requests}
+    sent = _timelines_by_index(run)
     prompt_tokens = unplanned_tokens = 0
-    for timeline in run.timelines:
-        _, _, index = timeline.request_id.rpartition("-")
-        if index in planned and timeline.prompt_tokens is not None and timeline.cached_tokens is not None:
+    for planned in run.plan.requests:
+        timeline = sent.get(planned.index)
+        if timeline and timeline.prompt_tokens is not None and timeline.cached_tokens is not None:
             prompt_tokens += timeline.prompt_tokens
-            shared_tokens = max(timeline.prompt_tokens - planned[index].fresh_words, 0)
+            shared_tokens = max(timeline.prompt_tokens - planned.fresh_words, 0)
             unplanned_tokens += max(timeline.cached_tokens - shared_tokens, 0)
     if run.primed or unplanned_tokens <= UNPLANNED_CACHE_SHARE * prompt_tokens:
         return ""
     return (
         f"The prefix cache was not cold: {unplanned_tokens:,} of {prompt_tokens:,} prompt tokens came from "
         "it though no earlier request of this run had them."
+    )
+
+
+def _not_warm(run: BenchRun) -> str:
+    # Only first turns were sent before; what follows them is made of replies.
+    sent = _timelines_by_index(run)
+    first_turns = [sent[first.index] for first, *_ in run.plan.threads if first.index in sent]
+    answered = [timeline for timeline in first_turns if timeline.prompt_tokens is not None]
+    if not run.primed or not answered:
+        return ""
+    known = [timeline for timeline in answered if timeline.cached_tokens is not None]
+    if not known:
+        return (
+            "Whether the prefix cache was warm cannot be told: the server does not report cached tokens "
+            "(vLLM does with --enable-prompt-tokens-details)."
+        )
+    prompt_tokens = sum(timeline.prompt_tokens or 0 for timeline in known)
+    cached_tokens = sum(timeline.cached_tokens or 0 for timeline in known)
+    if cached_tokens >= WARM_CACHE_SHARE * prompt_tokens:
+        return ""
+    return (
+        f"The prefix cache was not warm: only {cached_tokens:,} of {prompt_tokens:,} prompt tokens came from "
+        "it: it is smaller than this run's prompts together, its blocks are longer than they are, or the "
+        "server has none."
     )
 
 
@@ -89,10 +149,42 @@ def _left_out(run: BenchRun) -> str:
     return f"{run.plan.left_out} requests of the trace do not fit the model's context and were left out."
 
 
-def _inexact_prompts(run: BenchRun) -> str:
-    if run.plan.exact_prompts:
+def _cut_to_context(run: BenchRun) -> str:
+    cut, shape = run.plan.cut, run.plan.shape
+    if cut is None or shape is None:
         return ""
-    return "Prompt lengths were planned by a rule of thumb: no tokenizer answered at /tokenize."
+    changes = (
+        ("median", shape.prompt.median_tokens, cut.asked.prompt.median_tokens),
+        ("longest", shape.prompt.high_tokens, cut.asked.prompt.high_tokens),
+        ("system prompt", shape.shared_prefix_tokens, cut.asked.shared_prefix_tokens),
+    )
+    said = (f"{name} {used:,} instead of {asked:,}" for name, used, asked in changes if used != asked)
+    return f"Prompts were cut to fit a context of {cut.context_tokens:,} tokens: {', '.join(said)}."
+
+
+def _prompts_not_counted(run: BenchRun) -> str:
+    plan = run.plan
+    if plan.fit is None:
+        return "Prompt lengths were planned by a rule of thumb: no tokenizer answered at /tokenize."
+    if plan.fit.counted == len(plan.threads):
+        return ""
+    sent = _timelines_by_index(run)
+    uncounted = sum(first.index in sent for first, *_ in plan.threads[plan.fit.counted :])
+    return (
+        f"Only the first {plan.fit.counted:,} of {len(plan.threads):,} planned prompts were counted by the "
+        f"tokenizer, to keep the wait short; of the others, {uncounted:,} were sent with lengths by a rule "
+        "of thumb."
+    )
+
+
+def _prompts_off(run: BenchRun) -> str:
+    fit = run.plan.fit
+    if fit is None or not fit.off:
+        return ""
+    return (
+        f"{fit.off:,} of {fit.counted:,} prompts could not be made exactly as long as planned: they are up "
+        f"to {fit.most_off_tokens:,} tokens off, as the tokenizer splits words or the template takes room."
+    )
 
 
 def _free_lengths(run: BenchRun) -> str:
@@ -118,3 +210,9 @@ def _no_engine(engine: EngineView | None) -> str:
     if engine is not None:
         return ""
     return "No engine's counters were seen at this address: only the client's view is shown."
+
+
+def _timelines_by_index(run: BenchRun) -> dict[int, Timeline]:
+    """The timelines by their request's place in the plan, which the generator ends their names with."""
+    named = ((timeline.request_id.rpartition("-")[2], timeline) for timeline in run.timelines)
+    return {int(index): timeline for index, timeline in named if index.isdecimal()}

@@ -15,14 +15,17 @@ import orjson
 
 from phasewise.adapters.http_client import Headers, HttpClient, Reply
 from phasewise.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError
+from phasewise.workload.adjustments import Fit
 from phasewise.workload.plan import Plan, PlannedRequest, Thread, refitted
 from phasewise.workload.prompts import Message, word_count
 from phasewise.workload.streams import stream
 
 FIT_ROUNDS = 12
 """One round mends a prompt whose words are tokens; where some are split, other words are tried at its end."""
-FIT_LIMIT = 2_000
-"""Above so many prompts asking the tokenizer for each would take longer than most runs."""
+FIT_LIMIT = 8_000
+"""So many prompts are fitted, those that are sent first. An engine answers in 2 to 4 ms and hardly counts two
+at once, and most prompts ask twice: that is half a minute or so, the most to wait for before a run. A minute
+of 32 slots stays below it."""
 FIT_AT_ONCE = 8
 """How many prompts the tokenizer is asked about at once: enough to hide the round trips."""
 FIT_SEED_WORDS = 8
@@ -58,23 +61,33 @@ async def find_target(client: HttpClient, model: str | None = None, api_key: str
 
 
 def request_headers(api_key: str | None) -> Headers:
-    """The headers every request carries."""
+    """The headers every request carries.
+
+    A key read from a file ends in a newline, which is not part of it. Other control characters would end the
+    header early; such a key is refused, and not shown.
+    """
+    key = (api_key or "").strip()
+    if not key.isprintable():
+        raise ConfigError(
+            "the API key holds a line break or another character that cannot be sent",
+            hint="give --api-key or PHASEWISE_API_KEY the key alone, on one line",
+        )
     headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream, application/json")]
-    if api_key:
-        headers.append((b"authorization", b"Bearer " + api_key.encode()))
+    if key:
+        headers.append((b"authorization", b"Bearer " + key.encode()))
     return tuple(headers)
 
 
 async def fit_prompts(client: HttpClient, target: Target, plan: Plan, rng: Random) -> Plan:
-    """Make every thread's first prompt exactly as long as planned, if the address has a tokenizer to ask.
+    """Make threads' first prompts exactly as long as planned, if the address has a tokenizer to ask.
 
-    Later turns follow from the engine's replies, which nobody has yet.
+    Later turns follow from the engine's replies, which nobody has yet. The plan that comes back says how many
+    prompts were asked about and how many of them could not be made exact.
     """
-    if len(plan.threads) > FIT_LIMIT:
-        return plan
     salt = rng.getrandbits(64)
-    waiting = enumerate(plan.threads)
+    waiting = enumerate(plan.threads[:FIT_LIMIT])
     fitted = list(plan.threads)
+    off_tokens: list[int] = []
     uncounted = False
 
     async def work_off() -> None:
@@ -86,12 +99,16 @@ async def fit_prompts(client: HttpClient, target: Target, plan: Plan, rng: Rando
             if first is None:
                 uncounted = True
             else:
+                off_tokens.append(abs(first.prompt_tokens - thread[0].prompt_tokens))
                 fitted[place] = _with_first(thread, first)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(FIT_AT_ONCE):
             tasks.create_task(work_off())
-    return plan if uncounted else replace(plan, threads=tuple(fitted), exact_prompts=True)
+    if uncounted:
+        return plan
+    fit = Fit(len(off_tokens), off=sum(map(bool, off_tokens)), most_off_tokens=max(off_tokens, default=0))
+    return replace(plan, threads=tuple(fitted), fit=fit)
 
 
 async def count_prompt_tokens(client: HttpClient, target: Target, messages: Sequence[Message]) -> int | None:

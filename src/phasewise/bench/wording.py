@@ -8,12 +8,16 @@ from phasewise.workload.plan import PlanSpec
 from phasewise.workload.presets import Shape
 
 
-def load_in_words(load: Load) -> str:
-    """A load in a few words: `2 req/s`, `8 at once`."""
+def load_in_words(load: Load, *, conversations: bool = False) -> str:
+    """A load in a few words: `2 req/s`, `8 at once`.
+
+    With `conversations` it is they that arrive or are open, not their turns.
+    """
     if isinstance(load, ClosedLoop):
-        return f"{load.concurrency} at once"
+        return f"{load.concurrency}{' conversations' if conversations else ''} at once"
     if isinstance(load, OpenLoop):
-        return f"{load.rate_per_s:.3g} req/s{_spacing_in_words(load)}"
+        what = "conversations" if conversations else "req"
+        return f"{load.rate_per_s:.3g} {what}/s{_spacing_in_words(load)}"
     return f"the trace's own times, {load.speed:g}x"
 
 
@@ -24,11 +28,14 @@ def _spacing_in_words(load: OpenLoop) -> str:
     return f" ({load.spacing.value}{bursts})"
 
 
-def workload_in_words(spec: PlanSpec) -> str:
-    """What is asked in a run: lengths, what is shared, turns."""
+def workload_in_words(spec: PlanSpec, shape: Shape | None = None) -> str:
+    """What is asked in a run: lengths, what is shared, turns.
+
+    A plan's own `shape` goes before the specification's: it was cut to the model's context.
+    """
     if not isinstance(spec.source, Shape):
         return f"the trace {spec.source.name}"
-    shape = spec.source
+    shape = shape or spec.source
     parts = [
         f"prompts of {_lengths_in_words(shape.prompt)} tokens",
         f"outputs of {_lengths_in_words(shape.output)}",

@@ -11,6 +11,7 @@ import time
 from phasewise import __version__
 from phasewise.bench.session import RunSpec
 from phasewise.bench.wording import workload_in_words
+from phasewise.workload.presets import Shape
 
 _KEY_OPTION = "--api-key"
 
@@ -26,10 +27,10 @@ def command_line(arguments: list[str] | None = None) -> str:
     return shlex.join(["phasewise", *words])
 
 
-def page_facts(spec: RunSpec) -> dict[str, str]:
-    """Workload, seed, time and machine, as a reader would ask for them."""
+def page_facts(spec: RunSpec, shape: Shape | None = None) -> dict[str, str]:
+    """Workload, seed, time and machine, as a reader would ask for them; `shape` is what was planned of it."""
     return {
-        "Workload": workload_in_words(spec.plan),
+        "Workload": workload_in_words(spec.plan, shape),
         "Prefix cache": spec.cache.value,
         "Seed": str(spec.seed),
         "Measured": time.strftime("%Y-%m-%d %H:%M:%S %z"),

@@ -14,9 +14,12 @@ from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Replay, Spac
 from phasewise.workload.conversations import Conversations
 from phasewise.workload.lengths import Lengths
 from phasewise.workload.presets import PRESETS, PresetName, Shape
+from phasewise.workload.prompts import TEMPLATE_TOKENS
 from phasewise.workload.traces import Trace, read_trace
 
 DEFAULT_CONCURRENCY = 4
+OWN_TOKENS = 8
+"""What a prompt has of its own, at the least, behind a system prompt that a preset was not made for."""
 
 Preset = Annotated[PresetName, typer.Option(help="The kind of traffic.")]
 TraceFile = Annotated[
@@ -28,7 +31,10 @@ TraceFile = Annotated[
     ),
 ]
 Speed = Annotated[float, typer.Option(help="Replay a trace's times this many times faster.")]
-Rate = Annotated[float | None, typer.Option(help="Requests per second, whatever the replies do.")]
+Rate = Annotated[
+    float | None,
+    typer.Option(help="Requests (with --turns: conversations) per second, whatever the replies do."),
+]
 SpacingChoice = Annotated[Spacing, typer.Option("--spacing", help="How arrivals at a --rate are spread.")]
 Burstiness = Annotated[
     float,
@@ -107,16 +113,33 @@ def choose_shape(
     if output_tokens is not None:
         shape = replace(shape, output=Lengths.fixed(output_tokens))
     if shared_prefix_tokens is not None:
-        if not 0 <= shared_prefix_tokens < shape.prompt.low_tokens:
-            raise ConfigError(
-                f"a shared prefix of {shared_prefix_tokens} tokens does not fit prompts of "
-                f"{shape.prompt.low_tokens}",
-                hint="raise --prompt-tokens or lower --shared-prefix-tokens",
-            )
-        shape = replace(shape, shared_prefix_tokens=shared_prefix_tokens, shared_share=1.0)
+        shape = _behind_prefix(shape, shared_prefix_tokens)
     if shared_prefixes is not None:
         shape = replace(shape, shared_prefixes=shared_prefixes)
     return shape
+
+
+def _behind_prefix(shape: Shape, prefix_tokens: int) -> Shape:
+    """The shape with a system prompt of this length before every prompt.
+
+    A preset makes room for it: its shortest prompts get longer. Where the prefix is longer than the preset's
+    own, so do all others, by as much: what users add to it stays. A length asked for exactly is kept to.
+    """
+    exact = shape.prompt.spread == 0
+    if prefix_tokens < 0 or (exact and 0 < prefix_tokens > shape.prompt.low_tokens - TEMPLATE_TOKENS - 1):
+        raise ConfigError(
+            f"a shared prefix of {prefix_tokens} tokens does not fit prompts of {shape.prompt.low_tokens}",
+            hint=f"raise --prompt-tokens or lower --shared-prefix-tokens: a prompt has {TEMPLATE_TOKENS} "
+            "tokens of a chat template and a word of its own",
+        )
+    shortest = prefix_tokens + TEMPLATE_TOKENS + OWN_TOKENS
+    prompt = shape.prompt
+    if not exact and prefix_tokens and prompt.low_tokens < shortest:
+        longer = max(prefix_tokens - shape.shared_prefix_tokens, 0)
+        median_tokens = max(prompt.median_tokens + longer, shortest)
+        high_tokens = max(prompt.high_tokens + longer, median_tokens)
+        prompt = replace(prompt, median_tokens=median_tokens, low_tokens=shortest, high_tokens=high_tokens)
+    return replace(shape, prompt=prompt, shared_prefix_tokens=prefix_tokens, shared_share=1.0)
 
 
 def choose_load(

@@ -49,11 +49,5 @@ def later_turns(
         prompt_tokens = before.prompt_tokens + before.max_tokens + word_count(text) + TEMPLATE_TOKENS
         if prompt_tokens + max_tokens > room_tokens - turn * TEMPLATE_TOKENS:
             return
-        before = Draft(
-            (Message("user", text),),
-            max_tokens,
-            prompt_tokens,
-            shared_prefix=first.shared_prefix,
-            think_s=think_s,
-        )
+        before = Draft((Message("user", text),), max_tokens, prompt_tokens, think_s=think_s)
         yield before

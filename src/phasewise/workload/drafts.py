@@ -29,7 +29,6 @@ class Draft:
     messages: tuple[Message, ...]
     max_tokens: int
     prompt_tokens: int
-    shared_prefix: str | None = None
     shared_words: int = 0
     kept_words: int = 0
     think_s: float = 0.0
@@ -55,7 +54,6 @@ def drafts_of_shape(shape: Shape, seed: int, opening: str) -> Iterator[Draft]:
             max_tokens,
             # A short prompt has the whole system prompt all the same.
             max(prompt_tokens, _words(messages) + TEMPLATE_TOKENS),
-            shared_prefix=f"shared-{chosen}",
             shared_words=word_count(system) if chosen in used else _opening_words(messages, opening),
         )
         used.add(chosen)

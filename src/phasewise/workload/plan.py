@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat, takewhile
-from math import ceil
+from math import ceil, floor
 from random import Random
 from typing import Self
 
 from phasewise.errors import ConfigError
+from phasewise.workload.adjustments import ContextCut, Fit
 from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Replay, arrival_times_s
 from phasewise.workload.conversations import Conversations, later_turns
 from phasewise.workload.drafts import Draft, drafts_of_shape, drafts_of_trace
@@ -64,6 +65,19 @@ class PlanSpec:
             raise ConfigError("a replay without a trace", hint="give a trace, or a rate or concurrency")
         elif self.requests is None and self.duration_s is None:
             raise ConfigError("a run without an end", hint="give a number of requests or a duration")
+        elif isinstance(self.load, OpenLoop) and self.requests is None and self.duration_s is not None:
+            self._check_arrivals(self.load, self.duration_s)
+
+    def _check_arrivals(self, load: OpenLoop, duration_s: float) -> None:
+        turns = 1 if self.conversations is None else self.conversations.turns
+        per_s = load.rate_per_s * turns
+        if per_s * duration_s > PLAN_LIMIT:
+            what = "requests" if turns == 1 else f"conversations of {turns} turns"
+            raise ConfigError(
+                f"{load.rate_per_s:g} {what} per second for {duration_s:g} s are more than the {PLAN_LIMIT} "
+                "requests that a plan may hold",
+                hint=f"use a duration of at most {floor(PLAN_LIMIT / per_s)} s, or a lower rate",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +97,6 @@ class PlannedRequest:
     messages: tuple[Message, ...]
     max_tokens: int
     prompt_tokens: int
-    shared_prefix: str | None = None
-    conversation: int | None = None
     turn: int = 0
     think_s: float = 0.0
     shared_words: int = 0
@@ -108,15 +120,20 @@ Thread = tuple[PlannedRequest, ...]
 class Plan:
     """Threads in the order they are to be begun. Not everything is sent: a run may end by time first.
 
-    `exact_prompts` says that the engine's own tokenizer counted every thread's first prompt, and `left_out`
-    how many of a trace's requests were passed over because they do not fit the context.
+    `fit` says how first prompts came out that the engine's own tokenizer counted; without one nobody was
+    asked, or nobody answered. `left_out` of a trace's requests were passed over because they do not fit the
+    context, and `full` says that more was due than a plan may hold. `shape` is what prompts and outputs were
+    drawn from, and `cut` what it was before it was cut to the context, if it was.
     """
 
     threads: tuple[Thread, ...]
     load: Load
     duration_s: float | None
-    exact_prompts: bool = False
+    fit: Fit | None = None
     left_out: int = 0
+    full: bool = False
+    shape: Shape | None = None
+    cut: ContextCut | None = None
 
     @classmethod
     def of_singles(
@@ -130,6 +147,11 @@ class Plan:
         """Every request of every thread, by index."""
         return tuple(chain.from_iterable(self.threads))
 
+    @property
+    def exact_prompts(self) -> bool:
+        """Whether every thread's first prompt is as long as planned by the engine's own count."""
+        return self.fit is not None and self.fit.off == 0 and self.fit.counted == len(self.threads)
+
 
 def make_plan(spec: PlanSpec, rng: Random, opening: str = "") -> Plan:
     """Plan a run. The same specification and seed give the same plan; another load keeps the prompts.
@@ -141,7 +163,7 @@ def make_plan(spec: PlanSpec, rng: Random, opening: str = "") -> Plan:
     seed = rng.getrandbits(64)
     if isinstance(spec.source, Trace):
         return _plan_trace(spec, spec.source, seed, opening)
-    return _plan_shape(spec, fitted(spec.source, spec.context_tokens), seed, opening)
+    return _plan_shape(spec, spec.source, seed, opening)
 
 
 def fitted(shape: Shape, context_tokens: int) -> Shape:
@@ -152,7 +174,7 @@ def fitted(shape: Shape, context_tokens: int) -> Shape:
         raise ConfigError(
             f"prompts of {shape.prompt.low_tokens} and outputs of up to {shape.output.high_tokens} tokens "
             f"do not fit a context of {context_tokens}",
-            hint="lower --prompt-tokens or --output-tokens",
+            hint="lower --prompt-tokens, --shared-prefix-tokens or --output-tokens",
         )
     # A shared prefix longer than the longest prompt would push every one of them out of the context.
     longest_shared = max(room - TEMPLATE_TOKENS - 1, 0)
@@ -175,7 +197,8 @@ def refitted(
     return replace(planned, messages=(*earlier, Message(last.role, text)))
 
 
-def _plan_shape(spec: PlanSpec, shape: Shape, seed: int, opening: str) -> Plan:
+def _plan_shape(spec: PlanSpec, asked: Shape, seed: int, opening: str) -> Plan:
+    shape = fitted(asked, spec.context_tokens)
     threads: list[Thread] = []
     index, limit = 0, _most_requests(spec)
     for at_s, first in zip(_times_s(spec, seed), drafts_of_shape(shape, seed, opening), strict=False):
@@ -184,65 +207,82 @@ def _plan_shape(spec: PlanSpec, shape: Shape, seed: int, opening: str) -> Plan:
             room_tokens = spec.context_tokens - CONTEXT_MARGIN_TOKENS
             turns_rng = stream(seed, "conversation", len(threads))
             turns += later_turns(spec.conversations, shape, first, room_tokens, turns_rng)
-        conversation = None if spec.conversations is None else len(threads)
-        threads.append(_thread(turns[: limit - index], index, at_s, conversation))
+        threads.append(_thread(turns[: limit - index], index, at_s))
         index += len(threads[-1])
         if index == limit:
             break
-    return Plan(tuple(threads), spec.load, spec.duration_s)
+    return Plan(
+        tuple(threads),
+        spec.load,
+        spec.duration_s,
+        full=spec.requests is None and index == PLAN_LIMIT,
+        shape=shape,
+        cut=None if shape == asked else ContextCut(asked, spec.context_tokens),
+    )
 
 
 def _plan_trace(spec: PlanSpec, trace: Trace, seed: int, opening: str) -> Plan:
-    timed, left_out = _timed_requests(spec, trace, seed)
-    if not timed:
+    times_s, taken = _timed_requests(spec, trace, seed)
+    if not taken.requests:
         raise ConfigError(
-            f"none of the {left_out} requests of the trace {trace.name} fits a context of "
+            f"none of the {taken.left_out} requests of the trace {trace.name} fits a context of "
             f"{spec.context_tokens} tokens",
             hint="take another trace, or an engine with a larger --max-model-len",
         )
-    if sum(request.prompt_tokens for _, request in timed) > PLAN_LIMIT_TOKENS:
+    if sum(request.prompt_tokens for request in taken.requests) > PLAN_LIMIT_TOKENS:
         raise ConfigError(
-            f"{len(timed)} requests of the trace {trace.name} come to more than {PLAN_LIMIT_TOKENS} tokens",
+            f"{len(taken.requests)} requests of the trace {trace.name} come to more than {PLAN_LIMIT_TOKENS} "
+            "tokens",
             hint="plan fewer of them",
         )
-    drafts = drafts_of_trace(trace, (request for _, request in timed), seed, opening)
+    drafts = drafts_of_trace(trace, taken.requests, seed, opening)
     threads = (
-        _thread([draft], index, at_s, None)
-        for index, ((at_s, _), draft) in enumerate(zip(timed, drafts, strict=True))
+        _thread([draft], index, at_s)
+        for index, (at_s, draft) in enumerate(zip(times_s, drafts, strict=False))
     )
-    return Plan(tuple(threads), spec.load, spec.duration_s, left_out=left_out)
+    return Plan(
+        tuple(threads),
+        spec.load,
+        spec.duration_s,
+        left_out=taken.left_out,
+        full=spec.requests is None and taken.goes_on and len(taken.requests) == PLAN_LIMIT,
+    )
 
 
-def _timed_requests(
-    spec: PlanSpec, trace: Trace, seed: int
-) -> tuple[list[tuple[float | None, TracedRequest]], int]:
-    """The trace's requests up to the plan's end with their times, and how many between them do not fit."""
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A trace's requests up to a limit, how many between them do not fit, and whether others follow."""
+
+    requests: list[TracedRequest]
+    left_out: int
+    goes_on: bool
+
+
+def _timed_requests(spec: PlanSpec, trace: Trace, seed: int) -> tuple[list[float | None], _Taken]:
+    """The trace's requests up to the plan's end, and times for at least as many."""
     if isinstance(spec.load, Replay):
         speed = spec.load.speed
         due = takewhile(lambda request: _is_due(spec, request.at_s / speed), trace.requests)
-        taken, left_out = _fitting(due, spec.context_tokens, _most_requests(spec))
-        return [(request.at_s / speed, request) for request in taken], left_out
+        taken = _fitting(due, spec.context_tokens, _most_requests(spec))
+        return [request.at_s / speed for request in taken.requests], taken
     times_s = list(islice(_times_s(spec, seed), _most_requests(spec)))
-    taken, left_out = _fitting(trace.requests, spec.context_tokens, len(times_s))
-    return list(zip(times_s, taken, strict=False)), left_out
+    return times_s, _fitting(trace.requests, spec.context_tokens, len(times_s))
 
 
-def _fitting(
-    requests: Iterable[TracedRequest], context_tokens: int, limit: int
-) -> tuple[list[TracedRequest], int]:
+def _fitting(requests: Iterable[TracedRequest], context_tokens: int, limit: int) -> _Taken:
     taken: list[TracedRequest] = []
     left_out = 0
     for request in requests:
         if len(taken) == limit:
-            break
+            return _Taken(taken, left_out, goes_on=True)
         if request.prompt_tokens + request.output_tokens > context_tokens - CONTEXT_MARGIN_TOKENS:
             left_out += 1
         else:
             taken.append(request)
-    return taken, left_out
+    return _Taken(taken, left_out, goes_on=False)
 
 
-def _thread(turns: list[Draft], index: int, at_s: float | None, conversation: int | None) -> Thread:
+def _thread(turns: list[Draft], index: int, at_s: float | None) -> Thread:
     return tuple(
         PlannedRequest(
             index=index + turn,
@@ -250,8 +290,6 @@ def _thread(turns: list[Draft], index: int, at_s: float | None, conversation: in
             messages=draft.messages,
             max_tokens=draft.max_tokens,
             prompt_tokens=draft.prompt_tokens,
-            shared_prefix=draft.shared_prefix,
-            conversation=conversation,
             turn=turn,
             think_s=draft.think_s,
             shared_words=draft.shared_words,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
 from math import isfinite
 from pathlib import Path
 
@@ -59,14 +58,12 @@ _Lines = Iterator[tuple[int, str]]
 _Parse = Callable[[str], TracedRequest]
 
 
-def read_trace(path: Path, limit: int | None = None) -> Trace:
-    """Read a trace, or its first `limit` requests, in whichever of the formats it is written."""
-    if limit is not None and limit < 1:
-        raise ConfigError(f"the first {limit} requests of a trace", hint="use 1 or more")
+def read_trace(path: Path) -> Trace:
+    """Read a trace, in whichever of the formats it is written."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = ((number, line.strip()) for number, line in enumerate(file, 1) if line.strip())
-            requests = tuple(islice(_requests(path, lines), limit))
+            requests = tuple(_requests(path, lines))
     except OSError as error:
         raise ConfigError(
             f"the trace {path} cannot be read ({error.strerror})", hint="give another file"
