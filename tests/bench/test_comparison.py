@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from phasewise.bench.comparison import (
     Comparison,
+    Control,
+    ControlOutcome,
     Kind,
     Metric,
     Pair,
@@ -27,6 +29,7 @@ TPOT = Metric("tpot_p50", "TPOT p50", Kind.QUANTILE, higher_is_better=False, sha
 E2E = Metric("e2e_p50", "E2E p50", Kind.QUANTILE, higher_is_better=False, share=0.5)
 THROUGHPUT = Metric("tokens_per_s", "throughput", Kind.RATE, higher_is_better=True)
 GOODPUT = Metric("goodput", "goodput", Kind.SHARE, higher_is_better=True)
+NEVER_S = 3600.0
 ALL = (TTFT, TTFT_P90, TPOT, E2E, THROUGHPUT, GOODPUT)
 
 
@@ -201,6 +204,9 @@ def test_identical_pairs_are_equivalent_without_any_spread():
         ([Pair({"ttft_p90": [1.0]}, {"ttft_p90": [1.0]})] * 4, TTFT_P90, "4 readings in an arm"),
         (quotients(THROUGHPUT, [(0.0, 1.0, 1.0, 1.0)] * 4), THROUGHPUT, "zero has no ratio"),
         (quotients(THROUGHPUT, [(1.0, 0.0, 1.0, 1.0)] * 4), THROUGHPUT, "0 of 4 pairs"),
+        (quotients(GOODPUT, [(0.0, 0.0, 0.0, 0.0)] * 4), GOODPUT, "0 of 4 pairs"),
+        (quotients(GOODPUT, [(0.0, 30.0, 0.0, 0.0)] * 9), GOODPUT, "0 of 9 pairs"),
+        ([Pair({"ttft_p50": [1.0]}, {"ttft_p50": [float("inf")]})] * 4, TTFT, "not a finite number"),
     ],
 )
 def test_what_cannot_be_computed_is_unknown_and_says_why(pairs, metric, why):
@@ -237,6 +243,75 @@ def test_a_control_with_a_slower_second_slot_is_found_out():
     skewed = control_verdict(make_pairs(rng, 12, factor=1.3), ALL, rng)
     assert not skewed.alike
     assert "tpot_p50" in skewed.differing
+
+
+def test_a_control_that_compared_nothing_is_not_alike():
+    unknown = Comparison(TTFT, Verdict.UNKNOWN, 0, reason="no readings")
+    shown_only = Comparison(TTFT_P90, Verdict.INCONCLUSIVE, 8)
+    for comparisons in ((), (unknown,), (unknown, shown_only)):
+        nothing = Control(comparisons, ())
+        assert (nothing.outcome, nothing.judged, nothing.alike) == (ControlOutcome.UNKNOWN, False, False)
+    one_known = Control((unknown, Comparison(TPOT, Verdict.INCONCLUSIVE, 8)), ())
+    assert (one_known.outcome, one_known.judged, one_known.alike) == (ControlOutcome.ALIKE, True, True)
+    differs = Control((unknown, replace(shown_only, verdict=Verdict.WORSE)), ("ttft_p90",))
+    assert (differs.outcome, differs.alike) == (ControlOutcome.DIFFERS, False)
+
+
+def with_failures(
+    rng: np.random.Generator, a: float, b: float, *, count: int = 8, factor: float = 1.0
+) -> list[Pair]:
+    """Pairs in which these shares of requests were never answered."""
+
+    def fail(block: dict, share: float) -> dict:
+        failed = rng.random(len(block["ttft_p90"])) < share
+        return {"ttft_p90": np.where(failed, NEVER_S, block["ttft_p90"])}
+
+    return [
+        Pair(fail(pair.a, a), fail(pair.b, b)) for pair in make_pairs(rng, count, factor=factor, requests=40)
+    ]
+
+
+def test_an_arm_that_fails_often_is_never_better_however_fast_the_rest_is():
+    rng = np.random.default_rng(71)
+    verdicts = [
+        one(with_failures(rng, 0.0, share, factor=0.5), TTFT_P90, resamples=300).verdict
+        for share in (0.12, 0.2, 0.3, 1.0)
+        for _ in range(15)
+    ]
+    assert Verdict.BETTER not in verdicts
+    assert set(verdicts[15:]) == {Verdict.WORSE}
+
+
+def test_failures_of_one_block_leave_the_verdict_open():
+    pairs = make_pairs(np.random.default_rng(72), 8, factor=0.7)
+    pairs[3] = Pair(pairs[3].a, {"ttft_p90": [NEVER_S] * 30})
+    found = one(pairs, TTFT_P90)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert all(np.isfinite([found.change, found.interval.low, found.interval.high, found.standard_error]))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.15])
+def test_arms_that_fail_alike_are_called_different_no_more_often_than_allowed(share):
+    rng = np.random.default_rng(73)
+    found = [one(with_failures(rng, share, share), TTFT_P90, resamples=300).verdict for _ in range(60)]
+    # 5% of 60 is 3; more than 8 would come about once in 200 choices of the seed.
+    assert sum(verdict in (Verdict.BETTER, Verdict.WORSE) for verdict in found) <= 8
+
+
+def test_a_quantile_that_neither_arm_reached_is_unknown():
+    pairs = with_failures(np.random.default_rng(74), 0.3, 0.3)
+    censored = replace(TTFT_P90, censored_at=NEVER_S)
+    assert one(pairs, censored).reason.startswith("too many requests of both arms were never answered")
+    only_b = with_failures(np.random.default_rng(75), 0.0, 0.3)
+    assert one(only_b, censored).verdict is Verdict.WORSE
+
+
+@pytest.mark.parametrize("ratio", [1e-300, 1e300])
+def test_readings_orders_of_magnitude_apart_do_not_overflow(ratio):
+    rows = [(1e5, 1.0, 1e5 * ratio * (1 + 0.1 * at), 1.0) for at in range(5)]
+    found = one(quotients(THROUGHPUT, rows), THROUGHPUT)
+    assert found.verdict is (Verdict.BETTER if ratio > 1 else Verdict.WORSE)
+    assert all(np.isfinite([found.change, found.interval.low, found.interval.high]))
 
 
 def test_the_pairs_planned_for_are_enough_for_equal_arms():

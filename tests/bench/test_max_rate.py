@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, log
+from math import exp, inf, log
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from phasewise.bench.max_rate import (
     LOOKS,
     MaxRate,
+    StopSearch,
     Trial,
     TrialOutcome,
     clustering_of,
@@ -18,7 +19,7 @@ from phasewise.bench.max_rate import (
     search_max_rate,
 )
 
-Engine = Callable[[Trial], TrialOutcome]
+Engine = Callable[[Trial], TrialOutcome | StopSearch]
 
 
 def drive(engine: Engine, *, start_per_s: float = 1.0, attainment: float = 0.9, **options) -> MaxRate:
@@ -75,12 +76,11 @@ def test_the_bracket_holds_the_true_rate_in_nine_runs_of_ten(attainment):
 
 @given(st.floats(0.05, 500), st.floats(0.05, 500), st.floats(0.02, 0.5))
 def test_a_sharp_limit_is_bracketed_from_any_start(limit_per_s, start_per_s, tolerance):
-    found = drive(sharp(limit_per_s), start_per_s=start_per_s, tolerance=tolerance)
+    found = drive(sharp(limit_per_s), start_per_s=start_per_s, tolerance=tolerance, max_seconds=inf)
     assert found.decided
     assert found.low is not None
     assert found.high is not None
     assert found.low <= limit_per_s < found.high <= found.low * (1 + tolerance)
-    assert found.rate_per_s == found.low
 
 
 def test_a_share_too_close_to_call_is_looked_at_again_and_marked():
@@ -129,8 +129,117 @@ def test_no_limit_found_is_said():
     assert (everything.high, everything.decided, everything.trials) == (None, False, 5)
     assert "every rate tried up to 16/s held" in everything.words
     nothing = drive(lambda trial: TrialOutcome(0, trial.requests), max_trials=3)
-    assert (nothing.low, nothing.rate_per_s, nothing.decided) == (None, None, False)
+    assert (nothing.low, nothing.decided) == (None, False)
     assert "down to 0.25/s failed" in nothing.words
+
+
+def slow_alone(service_s: float) -> Engine:
+    """Every reply takes this long, beyond the SLO whatever the rate."""
+    return lambda trial: TrialOutcome(
+        0, trial.requests, answered=trial.requests, mean_open=trial.rate_per_s * service_s
+    )
+
+
+def test_an_slo_that_no_lone_request_meets_ends_the_search_as_soon_as_requests_are_alone():
+    found = drive(slow_alone(2.0), start_per_s=4.0)
+    assert found.words.startswith("not even a lone request meets it; every rate tried down to 0.25/s failed")
+    assert [tried.rate_per_s for tried in found.tried] == [4.0, 2.0, 1.0, 0.5, 0.25]
+    assert not found.decided
+
+
+@pytest.mark.parametrize("met_alone", [0.6, 1.0])
+def test_misses_by_overlap_are_not_put_down_to_lone_requests(met_alone):
+    """A request meets the SLO only while no other is open, and then in so many of all cases."""
+
+    def respond(trial: Trial) -> TrialOutcome:
+        mean_open = trial.rate_per_s * 0.5
+        met = round(met_alone * exp(-2 * mean_open) * trial.requests)
+        return TrialOutcome(met, trial.requests, answered=trial.requests, mean_open=mean_open)
+
+    found = drive(respond, start_per_s=8.0)
+    assert ("lone" in found.words) == (met_alone < 0.9)
+    assert (found.low is None) == (met_alone < 0.9)
+
+
+def test_a_server_that_answers_nothing_is_not_asked_again():
+    found = drive(lambda trial: TrialOutcome(0, trial.requests, answered=0))
+    assert (found.trials, found.low, found.decided) == (1, None, False)
+    assert found.words.startswith("no request was answered at 1/s")
+
+
+def test_a_server_that_stops_answering_ends_the_search_with_what_had_held():
+    def dies(trial: Trial) -> TrialOutcome:
+        met = trial.requests if trial.rate_per_s < 4 else 0
+        return TrialOutcome(met, trial.requests, answered=met)
+
+    found = drive(dies)
+    assert (found.low, found.high, found.decided) == (2.0, 4.0, False)
+    assert found.words == "no request was answered at 4/s; held at 2/s, failed at 4/s"
+
+
+@given(st.floats(0.5, 0.99999), st.floats(0.8, 1.0), st.integers(100, 20_000))
+def test_no_trial_offers_more_than_a_plan_may_hold(attainment, share, most_requests):
+    asked: list[int] = []
+
+    def respond(trial: Trial) -> TrialOutcome:
+        asked.append(trial.requests)
+        return TrialOutcome(round(share * trial.requests), trial.requests)
+
+    drive(respond, attainment=attainment, most_requests=most_requests)
+    assert max(asked) <= most_requests
+
+
+@given(st.floats(0.01, 10), st.floats(60, 1e5))
+def test_all_trials_together_take_no_longer_than_allowed(start_per_s, max_seconds):
+    spent_s = 0.0
+
+    def respond(trial: Trial) -> TrialOutcome:
+        nonlocal spent_s
+        spent_s += trial.requests / trial.rate_per_s
+        return TrialOutcome(0, trial.requests)
+
+    search = search_max_rate(start_per_s, 0.9, max_seconds=max_seconds)
+    try:
+        trial = next(search)
+        while True:
+            trial = search.send(respond(trial))
+    except StopIteration as ended:
+        found = ended.value
+    assert spent_s <= max_seconds
+    assert "and all trials may take" in found.words
+    assert found.words.endswith("failed" if found.tried else "no rate was tried")
+
+
+def test_a_search_stopped_before_its_first_outcome_says_that_nothing_was_tried():
+    found = drive(lambda trial: StopSearch("interrupted"))
+    assert found == MaxRate(None, None, False, (), 0, "interrupted; no rate was tried")
+
+
+@given(st.integers(0, 12))
+def test_a_stopped_search_tells_which_rates_had_held_and_failed(after):
+    outcomes: list[TrialOutcome] = []
+
+    def respond(trial: Trial) -> TrialOutcome | StopSearch:
+        if len(outcomes) == after:
+            return StopSearch("the generator fell behind")
+        outcome = sharp(5.0)(trial)
+        assert isinstance(outcome, TrialOutcome)
+        outcomes.append(outcome)
+        return outcome
+
+    found = drive(respond)
+    if "fell behind" in found.words:
+        assert found.words.startswith("the generator fell behind; ")
+        assert not found.decided
+    assert found.trials == len(outcomes)
+    assert sum(tried.offered for tried in found.tried) == sum(outcome.offered for outcome in outcomes)
+    assert found.low == max((tried.rate_per_s for tried in found.tried if tried.held), default=None)
+    assert found.high == min((tried.rate_per_s for tried in found.tried if not tried.held), default=None)
+
+
+def test_a_stop_needs_a_reason():
+    with pytest.raises(ValueError, match="for a reason"):
+        StopSearch("")
 
 
 def test_bursts_of_misses_make_a_share_less_certain():
@@ -177,7 +286,8 @@ def test_a_strict_attainment_asks_for_more_requests():
 
 
 @pytest.mark.parametrize(
-    "broken", [{"start_per_s": 0.0}, {"attainment": 1.0}, {"tolerance": 0.0}, {"max_trials": 0}]
+    "broken",
+    [{"start_per_s": 0.0}, {"attainment": 1.0}, {"tolerance": 0.0}, {"max_trials": 0}, {"most_requests": 0}],
 )
 def test_a_search_that_cannot_be_is_refused(broken):
     with pytest.raises(ValueError, match="a search needs"):
@@ -188,3 +298,9 @@ def test_a_search_that_cannot_be_is_refused(broken):
 def test_an_outcome_that_cannot_be_is_refused(met, offered):
     with pytest.raises(ValueError, match="cannot have met"):
         TrialOutcome(met, offered)
+
+
+@pytest.mark.parametrize("answered", [1, 11])
+def test_answers_that_cannot_be_counted_so_are_refused(answered):
+    with pytest.raises(ValueError, match="cannot have been answered"):
+        TrialOutcome(2, 10, answered=answered)

@@ -67,6 +67,8 @@ class Metric:
     """One figure that both arms are compared by.
 
     `decides` is False for figures that are shown but not waited for: a p99 would ask for pairs without end.
+    `censored_at` is the reading that stands for a request which was never answered, if there is one: of
+    two quantiles that both reach it nobody knows which is larger.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Metric:
     higher_is_better: bool
     share: float = 0.5
     decides: bool = True
+    censored_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +107,8 @@ class Comparison:
 
     `change` and `interval` are counted in `scale`; the interval's confidence is the one corrected for how
     many metrics were compared. `standard_error` is the log ratio's where the scale is relative. `more_pairs`
-    says how many further pairs would likely decide what is inconclusive, None where there is no such number.
-    `reason` says why a metric is unknown.
+    says how many further pairs would likely decide what is inconclusive if the change stays as it looks, None
+    where there is no such number. `reason` says why a metric is unknown.
     """
 
     metric: Metric
@@ -121,6 +124,16 @@ class Comparison:
     reason: str = ""
 
 
+class ControlOutcome(StrEnum):
+    """What a comparison of A with itself says about how A and B are compared."""
+
+    ALIKE = "alike"
+    """A pair's two slots were compared, and no difference was seen."""
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"
+    """None of the metrics that decide could be compared: the control told nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
     """A compared with itself. `differing` names the metrics in which a pair's two slots are not alike."""
@@ -129,9 +142,21 @@ class Control:
     differing: tuple[str, ...]
 
     @property
+    def judged(self) -> bool:
+        """Whether any of the metrics that decide could be compared."""
+        return any(each.metric.decides and each.verdict is not Verdict.UNKNOWN for each in self.comparisons)
+
+    @property
+    def outcome(self) -> ControlOutcome:
+        """A difference is one whichever metric shows it; likeness has to be shown by one that decides."""
+        if self.differing:
+            return ControlOutcome.DIFFERS
+        return ControlOutcome.ALIKE if self.judged else ControlOutcome.UNKNOWN
+
+    @property
     def alike(self) -> bool:
         """Whether a difference between A and B may be put down to B."""
-        return not self.differing
+        return self.outcome is ControlOutcome.ALIKE
 
 
 def compare(
@@ -248,7 +273,11 @@ def _quantile_effect(pairs: Sequence[Pair], metric: Metric, draws: NDArray[np.in
     fewest = min(sum(len(block) for block in arm) for arm in arms)
     if fewest < readings_needed(metric.share):
         return f"{fewest} readings in an arm; this quantile needs {readings_needed(metric.share)}"
+    if not all(np.isfinite(block).all() for arm in arms for block in arm):
+        return "a reading is not a finite number"
     a, b = (ResampledPool(arm).quantiles(draws, metric.share) for arm in arms)
+    if metric.censored_at is not None and min(a[0], b[0]) >= metric.censored_at:
+        return "too many requests of both arms were never answered for this quantile to be known"
     return _log_ratio(a, b, len(pairs)) or "the quantile reaches zero, and zero has no ratio"
 
 
@@ -308,7 +337,8 @@ def _quotients(arm: Sequence[Block], metric: Metric, draws: NDArray[np.int64]) -
 def _log_ratio(a: NDArray[np.float64], b: NDArray[np.float64], pairs: int) -> _Effect | None:
     if not (a.min() > 0 and b.min() > 0 and isfinite(a.max()) and isfinite(b.max())):
         return None
-    logs = np.log(b / a)
+    # Not the logarithm of the quotient: that may be beyond any double where both arms are not.
+    logs = np.log(b) - np.log(a)
     return _Effect(Scale.RELATIVE, float(a[0]), float(b[0]), float(logs[0]), _standard_error(logs, pairs))
 
 
@@ -348,7 +378,10 @@ def _shown(value: float, scale: Scale) -> float:
 
 
 def _more_pairs(effect: _Effect, pairs: int, rules: _Rules) -> int | None:
-    """How many further pairs likely give either answer, if estimate and spread stay what they are."""
+    """How many further pairs likely give either answer, if the change and its spread stay as they look.
+
+    They will not quite: the estimate that is furthest off is the one that asks for the fewest pairs.
+    """
     spread = effect.standard_error * sqrt(pairs)
     z = NormalDist().inv_cdf(LIKELY)
     least, most = rules.bounds(effect.scale)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil, exp, sqrt
 from statistics import NormalDist
 
 import numpy as np
 
-from phasewise.bench.bootstrap import share_interval
+from phasewise.bench.bootstrap import Interval, share_interval
 
 LOOKS = 4
 """A rate is tried this often at most, each time with as many requests as all its trials before."""
@@ -22,6 +22,10 @@ FEWEST_BATCHES = 8
 """Fewer batches do not show whether misses come together."""
 GROWTHS = 2
 """A queue seen to grow in so many trials of a rate grows; once may be a burst that the trial ended in."""
+MOST_REQUESTS = 20_000
+"""One trial offers no more than this, which is what a plan may hold."""
+MAX_SECONDS = 4 * 3600.0
+"""The trials of a search take no longer than this, counted from the first to the last arrival of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +41,33 @@ class TrialOutcome:
     """Of `offered` requests `met` met the SLO; not settled means that the queue still grew.
 
     `clustering` says how many requests count as one, because misses come in bursts; `clustering_of` knows.
+    `answered` requests got a whole reply, whether in time or not, and `mean_open` were open at once on
+    average: from these a search sees that no lower rate would help. None where nobody counted.
     """
 
     met: int
     offered: int
     settled: bool = True
     clustering: float = 1.0
+    answered: int | None = None
+    mean_open: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.met <= self.offered or self.offered < 1:
             raise ValueError(f"{self.met} of {self.offered} requests cannot have met the SLO")
+        if self.answered is not None and not self.met <= self.answered <= self.offered:
+            raise ValueError(f"{self.answered} of {self.offered} requests cannot have been answered")
+
+
+@dataclass(frozen=True, slots=True)
+class StopSearch:
+    """Sent in place of an outcome: the search ends here and says what it knows, the reason first."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not self.reason:
+            raise ValueError("a search is stopped for a reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +86,9 @@ class Tried:
 class MaxRate:
     """The largest rate that held, and the bracket around the true one.
 
-    `low` held and `high` failed; None where no rate held, or none failed. `decided` says that both ends are
-    known at the confidence and lie as close as was asked for.
+    `low` is the rate to plan with. It held and `high` failed; None where no rate held, or none failed.
+    `decided` says that both ends are known at the confidence and lie as close as was asked for; a search that
+    ended early has decided nothing, and `words` begins with why it did.
     """
 
     low: float | None
@@ -76,11 +98,6 @@ class MaxRate:
     trials: int
     words: str
 
-    @property
-    def rate_per_s(self) -> float | None:
-        """The rate to plan with: the largest that was seen to hold."""
-        return self.low
-
 
 def search_max_rate(
     start_per_s: float,
@@ -89,20 +106,42 @@ def search_max_rate(
     confidence: float = 0.95,
     tolerance: float = 0.1,
     max_trials: int = 40,
-) -> Generator[Trial, TrialOutcome, MaxRate]:
+    most_requests: int = MOST_REQUESTS,
+    max_seconds: float = MAX_SECONDS,
+) -> Generator[Trial, TrialOutcome | StopSearch, MaxRate]:
     """Double or halve until one rate holds and one fails, then halve the ratio between them to the tolerance.
 
     A rate that is too close to call is tried again with more requests, and counted by its share when it stays
     so. The confidence holds for a rate over all its looks, each of which spends an equal part of the error.
     Misses that come in bursts are allowed for as far as trials show them; a queue whose bursts outlast a
     trial, as one server's close to saturation do, still makes a decided bracket too sure of itself.
+
+    It ends early when sent a `StopSearch`, when nothing is answered, when requests that were alone miss the
+    SLO, too, and before a trial whose arrivals would take all trials beyond `max_seconds`. How long the last
+    replies of a trial take is not foreseen.
     """
-    if start_per_s <= 0 or not 0 < attainment < 1 or tolerance <= 0 or max_trials < 1:
-        raise ValueError("a search needs a rate, a tolerance and trials above 0 and an attainment below 1")
-    search = _Search(attainment, confidence, tolerance, max_trials)
+    if start_per_s <= 0 or not 0 < attainment < 1 or min(tolerance, max_trials, most_requests) <= 0:
+        raise ValueError(
+            "a search needs a rate, a tolerance, trials and requests above 0 and an attainment below 1"
+        )
+    search = _Search(_Terms(attainment, confidence, tolerance, most_requests, max_seconds), max_trials)
     while (rate := search.next_rate(start_per_s)) is not None:
         yield from search.try_rate(rate)
     return search.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    attainment: float
+    confidence: float
+    tolerance: float
+    most_requests: int
+    max_seconds: float
+
+    @property
+    def per_look(self) -> float:
+        """The confidence of one look at a rate."""
+        return 1 - (1 - self.confidence) / LOOKS
 
 
 @dataclass(slots=True)
@@ -124,13 +163,12 @@ class _Tally:
 class _Search:
     """What has been tried so far. Written by `try_rate` alone."""
 
-    def __init__(self, attainment: float, confidence: float, tolerance: float, max_trials: int) -> None:
-        self._attainment = attainment
-        self._confidence = confidence
-        self._per_look = 1 - (1 - confidence) / LOOKS
-        self._tolerance = tolerance
+    def __init__(self, terms: _Terms, max_trials: int) -> None:
+        self._terms = terms
         self._left = max_trials
+        self._seconds = 0.0
         self._clustering = 1.0
+        self._ended_because = ""
         self._tallies: dict[float, _Tally] = {}
 
     def next_rate(self, start_per_s: float) -> float | None:
@@ -140,7 +178,7 @@ class _Search:
         end of the bracket that is no longer clear is tried again before the search is over.
         """
         low, high = self._ends()
-        if self._left == 0:
+        if self._left == 0 or self._ended_because:
             return None
         if low is not None and high is not None:
             if not self._narrow(low, high):
@@ -150,50 +188,100 @@ class _Search:
             return low.rate_per_s * 2
         return high.rate_per_s / 2 if high is not None else start_per_s
 
-    def try_rate(self, rate_per_s: float) -> Generator[Trial, TrialOutcome, None]:
-        """Try one rate until it is clear or has been looked at often enough."""
-        tally = self._tallies.setdefault(rate_per_s, _Tally())
-        while self._left > 0 and self._worth_a_look(self._tried(rate_per_s)):
-            requests = tally.offered or requests_needed(self._attainment, self._per_look)
-            outcome = yield Trial(rate_per_s, requests)
-            self._left -= 1
-            self._clustering = max(self._clustering, outcome.clustering)
-            tally.add(outcome)
+    def try_rate(self, rate_per_s: float) -> Generator[Trial, TrialOutcome | StopSearch, None]:
+        """Try one rate until it is clear, has been looked at often enough, or the search has to end."""
+        while not self._ended_because and self._left > 0 and self._worth_a_look(self._tried(rate_per_s)):
+            trial = self._trial(rate_per_s)
+            if too_long := self._too_long(trial):
+                self._ended_because = too_long
+                return
+            outcome = yield trial
+            if isinstance(outcome, StopSearch):
+                self._ended_because = outcome.reason
+            else:
+                self._note(trial, outcome)
 
     def result(self) -> MaxRate:
         """The bracket, and in words how far it can be believed."""
         low, high = self._ends()
-        narrow = self._narrow(low, high)
         certain = all(end is None or end.certain for end in (low, high))
         return MaxRate(
             low=low.rate_per_s if low else None,
             high=high.rate_per_s if high else None,
-            decided=narrow and certain,
+            decided=self._narrow(low, high) and certain and not self._ended_because,
             tried=tuple(self._tried(rate) for rate in self._tallies),
             trials=self._trials,
-            words=self._words(low, high, narrow),
+            words="; ".join(filter(None, [self._ended_because, *self._sentences(low, high)])),
         )
 
     @property
     def _trials(self) -> int:
         return sum(tally.looks for tally in self._tallies.values())
 
-    def _tried(self, rate_per_s: float) -> Tried:
-        """What the trials of a rate say, with misses as clustered as they were anywhere in the search."""
-        tally = self._tallies[rate_per_s]
-        settled = tally.growths == 0 or (tally.growths < GROWTHS <= tally.looks)
-        share = tally.met / tally.offered if tally.offered else 0.0
-        alike = round(tally.offered / self._clustering)
-        interval = share_interval(round(share * alike), alike, self._per_look)
-        above = interval is not None and interval.low > self._attainment
-        below = interval is not None and interval.high < self._attainment
-        certain = below or tally.growths >= GROWTHS or (above and settled)
-        return Tried(
-            rate_per_s, tally.met, tally.offered, settled and share >= self._attainment, certain, settled
+    def _trial(self, rate_per_s: float) -> Trial:
+        before = self._tally(rate_per_s).offered
+        wanted = before or requests_needed(self._terms.attainment, self._terms.per_look)
+        return Trial(rate_per_s, min(wanted, self._terms.most_requests))
+
+    def _tally(self, rate_per_s: float) -> _Tally:
+        return self._tallies.get(rate_per_s, _Tally())
+
+    def _note(self, trial: Trial, outcome: TrialOutcome) -> None:
+        self._left -= 1
+        self._seconds += trial.requests / trial.rate_per_s
+        self._clustering = max(self._clustering, outcome.clustering)
+        self._tallies.setdefault(trial.rate_per_s, _Tally()).add(outcome)
+        self._ended_because = self._hopeless(trial.rate_per_s, outcome)
+
+    def _too_long(self, trial: Trial) -> str:
+        seconds = trial.requests / trial.rate_per_s
+        if self._seconds + seconds <= self._terms.max_seconds:
+            return ""
+        return (
+            f"{trial.requests} requests at {trial.rate_per_s:.3g}/s take {_hours(seconds)}, and all trials "
+            f"may take {_hours(self._terms.max_seconds)}"
         )
 
+    def _hopeless(self, rate_per_s: float, outcome: TrialOutcome) -> str:
+        """Why no lower rate would help, if so.
+
+        Of requests that come at random with `mean_open` open on average, a share of exp(-2 * mean_open) has
+        none beside it from its start to its end. Did those meet the SLO as often as asked for, then at least
+        their part of all requests would have met it.
+        """
+        if outcome.answered == 0:
+            return f"no request was answered at {rate_per_s:.3g}/s"
+        held = any(self._tried(rate).held for rate in self._tallies)
+        if outcome.mean_open is None or outcome.mean_open >= 1 or held:
+            return ""
+        most = self._most_met(self._tally(rate_per_s))
+        if most >= self._terms.attainment * exp(-2 * outcome.mean_open):
+            return ""
+        return "not even a lone request meets it"
+
+    def _most_met(self, tally: _Tally) -> float:
+        interval = self._interval(tally)
+        return 1.0 if interval is None else interval.high
+
+    def _interval(self, tally: _Tally) -> Interval | None:
+        """Where the share of a rate lies, with misses as clustered as they were anywhere in the search."""
+        alike = round(tally.offered / self._clustering)
+        share = tally.met / tally.offered if tally.offered else 0.0
+        return share_interval(round(share * alike), alike, self._terms.per_look)
+
+    def _tried(self, rate_per_s: float) -> Tried:
+        tally = self._tally(rate_per_s)
+        settled = tally.growths == 0 or (tally.growths < GROWTHS <= tally.looks)
+        share = tally.met / tally.offered if tally.offered else 0.0
+        interval = self._interval(tally)
+        attainment = self._terms.attainment
+        above = interval is not None and interval.low > attainment
+        below = interval is not None and interval.high < attainment
+        certain = below or tally.growths >= GROWTHS or (above and settled)
+        return Tried(rate_per_s, tally.met, tally.offered, settled and share >= attainment, certain, settled)
+
     def _worth_a_look(self, tried: Tried) -> bool:
-        return not tried.certain and self._tallies[tried.rate_per_s].looks < LOOKS
+        return not tried.certain and self._tally(tried.rate_per_s).looks < LOOKS
 
     def _ends(self) -> tuple[Tried | None, Tried | None]:
         """The largest rate that held and the smallest that failed.
@@ -209,25 +297,35 @@ class _Search:
     def _narrow(self, low: Tried | None, high: Tried | None) -> bool:
         if low is None or high is None:
             return False
-        return high.rate_per_s <= low.rate_per_s * (1 + self._tolerance)
+        return high.rate_per_s <= low.rate_per_s * (1 + self._terms.tolerance)
 
-    def _words(self, low: Tried | None, high: Tried | None, narrow: bool) -> str:
-        if low is None or high is None:
-            end, what = (low, "held") if low else (high, "failed")
-            at = f" up to {low.rate_per_s:g}/s" if low else f" down to {end.rate_per_s:g}/s" if end else ""
-            return f"every rate tried{at} {what}: {self._trials} trials found no limit"
-        sentences = [f"held at {low.rate_per_s:.3g}/s, failed at {high.rate_per_s:.3g}/s"]
+    def _sentences(self, low: Tried | None, high: Tried | None) -> list[str]:
+        sentences = [self._known(low, high)]
         sentences += [
-            f"{end.rate_per_s:.3g}/s is too close to call at {self._confidence:.0%}: "
+            f"{end.rate_per_s:.3g}/s is too close to call at {self._terms.confidence:.0%}: "
             f"{end.met} of {end.offered} met the SLO"
             for end in (low, high)
-            if not end.certain
+            if end is not None and not end.certain
         ]
-        if not high.settled:
+        if high is not None and not high.settled:
             sentences.append(f"at {high.rate_per_s:.3g}/s the queue grew")
-        if not narrow:
-            sentences.append(f"{self._trials} trials were not enough to narrow it further")
-        return "; ".join(sentences)
+        if not self._narrow(low, high) and not self._ended_because:
+            what = "find a limit" if low is None or high is None else "narrow it further"
+            sentences.append(f"{self._trials} trials were not enough to {what}")
+        return sentences
+
+    def _known(self, low: Tried | None, high: Tried | None) -> str:
+        if low is not None and high is not None:
+            return f"held at {low.rate_per_s:.3g}/s, failed at {high.rate_per_s:.3g}/s"
+        if low is not None:
+            return f"every rate tried up to {low.rate_per_s:.3g}/s held"
+        if high is not None:
+            return f"every rate tried down to {high.rate_per_s:.3g}/s failed"
+        return "no rate was tried"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
 def requests_needed(attainment: float, confidence: float) -> int:
