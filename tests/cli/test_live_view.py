@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from io import StringIO
 
 from phasewise.bench.generator import Progress
@@ -15,6 +16,13 @@ def make_progress(**fields) -> Progress:
 class Terminal(StringIO):
     def isatty(self) -> bool:
         return True
+
+
+async def until(seen: Callable[[], bool]) -> None:
+    """Wait for something, for as long as a busy machine may take."""
+    async with asyncio.timeout(30):
+        while not seen():  # noqa: ASYNC110 - what is waited for raises no event
+            await asyncio.sleep(0.005)
 
 
 def test_a_line_tells_progress_rate_and_latencies_so_far():
@@ -35,8 +43,7 @@ async def test_a_terminal_is_left_clean(monkeypatch):
     monkeypatch.setattr(live_view, "REDRAW_S", 0.01)
     stream = Terminal()
     async with live_line("measuring", make_progress, stream):
-        await asyncio.sleep(0.05)
-    assert stream.getvalue().count("10/40") >= 2
+        await until(lambda: stream.getvalue().count("10/40") >= 2)
     assert stream.getvalue().endswith("\r\x1b[K")
 
 
@@ -44,6 +51,6 @@ async def test_a_log_file_gets_lines_now_and_then(monkeypatch):
     monkeypatch.setattr(live_view, "PLAIN_EVERY_S", 0.01)
     stream = StringIO()
     async with live_line("measuring", make_progress, stream):
-        await asyncio.sleep(0.05)
+        await until(lambda: stream.getvalue().count("\n") >= 2)
     assert stream.getvalue().startswith("measuring: [#####")
     assert "\x1b" not in stream.getvalue()
