@@ -289,7 +289,7 @@ async def test_a_request_arrives_as_it_was_given_under_the_prefix_of_its_origin(
     [
         "",
         "localhost:8000",
-        "https://localhost:8000",
+        "ftp://localhost:8000",
         "http://",
         "http://:8000",
         "http://host:port",

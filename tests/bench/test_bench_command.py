@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.adapters.address import origin
 from phasewise.adapters.vllm_metrics import MetricsSnapshot, parse_metrics
 from phasewise.bench.report import build_report
 from phasewise.bench.report_page import Measured
 from phasewise.bench.run import BenchRun, GeneratorHealth
 from phasewise.bench.target import Target
-from phasewise.cli.address import origin
 from phasewise.cli.app import app
-from phasewise.cli.bench import find_largest_rate, parse_sweep
+from phasewise.cli.bench_modes import find_largest_rate, parse_sweep
+from phasewise.cli.interrupts import Interrupts
 from phasewise.cli.page_facts import command_line
 from phasewise.cli.workload_options import choose_conversations, choose_load, choose_shape, choose_source
 from phasewise.errors import ConfigError
@@ -101,6 +102,46 @@ def test_an_interrupt_prints_what_was_measured():
     assert report["cut_short"]
     assert report["succeeded"] >= 2
     assert report["errors"] == {"cut_short": 2}
+
+
+def test_an_interrupt_between_the_points_of_a_sweep_keeps_those_that_are_done():
+    with fake_engine("--preset", "cpu-demo") as url:
+        command = [
+            sys.executable,
+            "-m",
+            "phasewise.cli",
+            "bench",
+            url,
+            "--sweep",
+            "concurrency=1,2",
+            "--json",
+        ]
+        options = ["--requests", "2", "--prompt-tokens", "40", "--output-tokens", "40"]
+        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        # The first point's two requests and the one that asks for fixed lengths; then the second point's.
+        wait_until(url, lambda metrics: (metrics.counter("request_success_total") or 0) >= 3)
+        process.send_signal(SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    points = json.loads(out)["points"]
+    assert points[0]["succeeded"] == 2
+    assert b"Traceback" not in err
+
+
+def test_an_interrupt_before_anything_was_measured_is_one_sentence():
+    # It takes connections and says nothing: preparing the run waits for it.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "phasewise.cli", "bench", url]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        taken, _ = silent.accept()
+        with taken:
+            process.send_signal(SIGINT)
+            out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == ""
+    assert "stopped before anything was measured" in err
+    assert "Traceback" not in err
 
 
 def test_an_engine_that_is_down_is_one_sentence_and_exit_code_1():
@@ -211,6 +252,9 @@ def test_a_sweep_prints_a_row_per_load_and_writes_one_page(tmp_path):
     ("options", "complaint"),
     [
         (["--find-max-rate", "--requests", "5"], "given together"),
+        (["--find-max-rate", "--concurrency", "5"], "given together"),
+        (["--sweep", "rate=1", "--rate", "5"], "given together"),
+        (["--warm-up", "40"], "leave some to be counted"),
         (["--find-max-rate", "--attainment", "1.5"], "--attainment 1.5"),
         (["--sweep", "fast"], "--sweep 'fast'"),
         (["--spacing", "poisson", "--rate", "1", "--burstiness", "2"], "burstiness"),
@@ -268,17 +312,33 @@ class Capacity:
 
 
 async def test_the_search_brackets_the_largest_rate_that_holds():
-    found, measured = await find_largest_rate(Capacity(5.0).measure, OpenLoop(1.0), 0.9, seed=1)
-    assert found is not None
+    found, measured = await find_largest_rate(Capacity(5.0).measure, OpenLoop(1.0), 0.9, 1, Interrupts())
     assert found.low <= 5.0 < found.high
     assert found.decided
     assert found.trials == len(measured)
 
 
-async def test_a_search_that_the_generator_cannot_follow_ends_without_an_answer():
-    found, measured = await find_largest_rate(Capacity(50.0, 3.0).measure, OpenLoop(1.0), 0.9, seed=1)
-    assert found is None
+async def test_a_search_that_the_generator_cannot_follow_ends_with_what_held_until_then():
+    server = Capacity(50.0, void_above_per_s=3.0)
+    found, measured = await find_largest_rate(server.measure, OpenLoop(1.0), 0.9, 1, Interrupts())
+    assert not found.decided
+    assert found.low == 2.0
+    assert "the generator cannot follow" in found.words
     assert measured[-1].report.void
+
+
+async def test_a_search_that_is_interrupted_says_what_held_until_then():
+    interrupts = Interrupts()
+
+    async def measure(load: OpenLoop, label: str, requests: int, seed: int) -> Measured:
+        interrupts.requested = load.rate_per_s > 1.0
+        return await Capacity(50.0).measure(load, label, requests, seed)
+
+    found, measured = await find_largest_rate(measure, OpenLoop(1.0), 0.9, 1, interrupts)
+    assert not found.decided
+    assert found.low == 1.0
+    assert found.words.startswith("cut short")
+    assert len(measured) == 2
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])

@@ -19,6 +19,7 @@ from phasewise.bench.target import Target
 from phasewise.bench.typical import typical_ttft
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import TTFT_PARTS, Outcome, Part, Source, Timeline
+from phasewise.workload.adjustments import Fit
 from phasewise.workload.arrivals import ClosedLoop, OpenLoop
 from phasewise.workload.plan import Plan, PlannedRequest
 from phasewise.workload.prompts import Message
@@ -37,7 +38,7 @@ def make_run(timelines: list[Timeline], planned: int | None = None, **more) -> B
         for index in range(len(timelines) if planned is None else planned)
     )
     threads = tuple((planned,) for planned in requests)
-    plan = Plan(threads, more.pop("load", OpenLoop(1.0)), more.pop("duration_s", None), exact_prompts=True)
+    plan = Plan(threads, more.pop("load", OpenLoop(1.0)), more.pop("duration_s", None), fit=Fit(len(threads)))
     target = Target("http://e", "m", headers=((b"authorization", b"Bearer hidden"),))
     return BenchRun(target, plan, tuple(timelines), **{"wall_s": 10.0, "started_unix_s": EPOCH_S, **more})
 

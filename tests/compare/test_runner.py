@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,6 @@ from phasewise.bench.session import RunSpec
 from phasewise.bench.target import Target
 from phasewise.compare.arms import UrlArm
 from phasewise.compare.runner import measure_pairs
-from phasewise.errors import MeasurementError
 from phasewise.workload.arrivals import ClosedLoop
 from phasewise.workload.plan import Plan, PlanSpec
 from phasewise.workload.presets import PRESETS, PresetName
@@ -58,15 +58,30 @@ async def test_a_void_pair_is_measured_again_with_other_requests_and_both_orders
     measuring = Measuring(void_at=frozenset({1}))
     found = await measure_pairs(ARMS, 3, SPEC, measuring, "pair")
     assert (len(found.pairs), found.void_pairs) == (3, 1)
-    assert "".join(url[-1] for url, _, _ in measuring.asked) == "abbaabba"
+    assert "".join(url[-1] for url, _, _ in measuring.asked) == "ababbaab"
     assert [seed for _, seed, _ in measuring.asked][::2] == [100, 101, 102, 103]
 
 
-async def test_a_machine_on_which_most_pairs_are_void_says_so():
-    with pytest.raises(
-        MeasurementError, match=r"5 of 5 pairs of blocks were void: 1 requests were held back"
-    ):
-        await measure_pairs(ARMS, 4, SPEC, Measuring(void_at=frozenset(range(99))), "pair")
+async def test_a_machine_on_which_most_pairs_are_void_says_so_and_keeps_the_good_ones():
+    found = await measure_pairs(ARMS, 4, SPEC, Measuring(void_at=frozenset(range(2, 99))), "pair")
+    assert found.gave_up.startswith("5 of 6 pairs were void: 1 requests were held back")
+    assert len(found.pairs) == 1
+
+
+class Cancelled(Measuring):
+    """Is cancelled in its sixth block."""
+
+    async def __call__(self, url: str, spec: RunSpec, label: str) -> BenchRun:
+        if len(self.asked) == 5:
+            raise asyncio.CancelledError
+        return await super().__call__(url, spec, label)
+
+
+async def test_a_cancellation_that_is_forgiven_keeps_the_pairs_and_another_does_not():
+    found = await measure_pairs(ARMS, 4, SPEC, Cancelled(), "pair", forgives=lambda: True)
+    assert (len(found.pairs), found.cut_short) == (2, True)
+    with pytest.raises(asyncio.CancelledError):
+        await measure_pairs(ARMS, 4, SPEC, Cancelled(), "pair")
 
 
 @pytest.mark.parametrize(("cut_at", "pairs"), [(0, 0), (3, 1), (5, 2)])

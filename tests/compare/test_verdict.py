@@ -75,6 +75,17 @@ def test_a_faster_stream_is_better_where_it_streams_and_nowhere_at_the_start():
     assert found["ttft_p50"] is Verdict.EQUIVALENT
 
 
+def test_an_arm_that_sheds_load_is_not_called_better_for_those_it_answers():
+    failed = make_timeline((), outcome=Outcome.FAILED, output_tokens=None)
+    pairs = [
+        RunPair(pair.a, replace(pair.b, timelines=(*pair.b.timelines[:12], *[failed] * 8)))
+        for pair in make_pairs(ttft_s=0.2)
+    ]
+    found = verdicts(pairs)
+    assert found["ttft_p90"] is Verdict.WORSE
+    assert found["goodput"] is Verdict.WORSE
+
+
 def test_every_metric_is_read_from_a_block_without_its_warm_up():
     block = readings(make_block(np.random.default_rng(2), 0.0), RULES.slo, warm_up_requests=5)
     assert set(block) == {metric.name for metric in METRICS}
@@ -100,6 +111,13 @@ def test_a_control_that_differs_from_itself_is_shouted():
     assert "CONTROL FAILED: A differs from itself in ttft_p50" in shown(make_result(pairs, control=control))
 
 
+def test_a_control_that_told_nothing_is_not_taken_for_a_good_one():
+    pairs = make_pairs(2)
+    result = make_result(make_pairs(5), control=RULES.control(pairs, np.random.default_rng(0)))
+    assert "The control told nothing" in shown(result)
+    assert not result.trusted
+
+
 def test_an_open_question_says_how_many_pairs_would_close_it():
     result = make_result(make_pairs(5, ttft_s=0.306))
     undecided = [each for each in result.comparisons if each.verdict is Verdict.INCONCLUSIVE]
@@ -123,7 +141,7 @@ def test_a_jump_of_the_whole_machine_is_remarked():
         for number, ttft in enumerate([0.3] * 4 + [0.5] * 4)
     ]
     (remark,) = remarks_on(pairs, np.random.default_rng(0))
-    assert "jumped 2.7 min after the first block, by +6" in remark
+    assert "TTFT jumped 2.7 min after the first block, by +6" in remark
     assert remarks_on(make_pairs(), np.random.default_rng(0)) == ()
 
 

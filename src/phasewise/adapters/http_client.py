@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,9 @@ class HttpClient:
         parts = _split_address(base_url)
         self.base_url = base_url.rstrip("/")
         self._host = str(parts.hostname)
-        self._port = parts.port or 80
+        # Trusts whom Python trusts: the system's authorities, or those in SSL_CERT_FILE.
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (80 if self._tls is None else 443)
         self._prefix = parts.path.rstrip("/")
         self._timeouts = timeouts or Timeouts()
         self._authority = parts.netloc.encode()
@@ -99,7 +102,7 @@ class HttpClient:
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(loop, self._open), self._host, self._port
+                    lambda: _Connection(loop, self._open), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
             raise UpstreamError(
@@ -133,7 +136,8 @@ def _split_address(base_url: str) -> SplitResult:
     try:
         parts = urlsplit(base_url)
         name = (parts.hostname or "").encode("idna")  # as the resolver will: it raises where no name can be
-        usable = parts.scheme == "http" and name and parts.port != 0 and not any(map(str.isspace, base_url))
+        spaced = any(map(str.isspace, base_url))
+        usable = parts.scheme in {"http", "https"} and name and parts.port != 0 and not spaced
     except ValueError:
         usable = False
     if secretive or not usable:

@@ -65,7 +65,7 @@ def default_steps_url(engine_url: str) -> str | None:
     """Where the recorder of an engine listens unless told otherwise; None where there is no such port."""
     parts = urlsplit(engine_url)
     port = (parts.port or 80) + PORT_OFFSET
-    if not parts.hostname or port > 65_535:
+    if parts.scheme != "http" or not parts.hostname or port > 65_535:
         return None
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return urlunsplit((parts.scheme, f"{host}:{port}", "", "", ""))

@@ -42,6 +42,7 @@ class EngineWatch:
     cpu_samples: list[CpuTimes] = field(default_factory=list)
     _pages: list[tuple[float, bytes]] = field(default_factory=list)
     _started_unix_s: float = field(default_factory=time.time)
+    _has_counters: bool = True
 
     async def record(self) -> EngineRecord | None:
         """The engine's own account, None where the address has no vLLM's counters and no steps."""
@@ -56,11 +57,14 @@ class EngineWatch:
         at_unix_s = time.time()
         if (cpu := read_cpu_times(at_unix_s)) is not None:
             self.cpu_samples.append(cpu)
+        if not self._has_counters:
+            return
         try:
             reply = await client.fetch("GET", "/metrics")
         except UpstreamError:
             return
-        if reply.status == 200:
+        self._has_counters = reply.status == 200
+        if self._has_counters:
             self._pages.append(((at_unix_s + time.time()) / 2, reply.body))
 
     async def _steps(self) -> tuple[EngineStep, ...]:

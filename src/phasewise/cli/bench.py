@@ -6,32 +6,27 @@ It only reads options, wires the parts together and prints; the measuring is ben
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import orjson
 import typer
 import uvloop
 
-from phasewise.bench.max_rate import MaxRate, TrialOutcome, clustering_of, search_max_rate
-from phasewise.bench.report import build_report
-from phasewise.bench.report_page import Measured, check_available, render_page
+from phasewise.adapters.address import origin
+from phasewise.bench.report_page import check_available, render_page
 from phasewise.bench.report_table import render, render_max_rate, render_sweep
 from phasewise.bench.session import CacheState, RunSpec
-from phasewise.bench.wording import load_in_words
 from phasewise.cli import workload_options as options
-from phasewise.cli.address import origin
+from phasewise.cli.bench_modes import Job, Results, parse_sweep, run_loads, run_search
 from phasewise.cli.console import err, out
-from phasewise.cli.measuring import allow_many_streams, measure_with_view
+from phasewise.cli.measuring import allow_many_streams
 from phasewise.cli.page_facts import command_line, page_facts
 from phasewise.errors import ConfigError
 from phasewise.model import timeline_record
-from phasewise.model.latency import meets
-from phasewise.model.slo import DEFAULT_SLO, Slo, parse_slo
-from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
+from phasewise.model.slo import DEFAULT_SLO, parse_slo
+from phasewise.workload.arrivals import OpenLoop, Spacing
 from phasewise.workload.plan import PlanSpec
 from phasewise.workload.presets import PresetName
 
@@ -62,7 +57,9 @@ def bench(
     cache: options.Cache = CacheState.COLD,
     warm_up: Annotated[
         int | None,
-        typer.Option(help="Leave the first so many requests out. (default: until latencies are steady)"),
+        typer.Option(
+            min=0, help="Leave the first so many requests out. (default: until latencies are steady)"
+        ),
     ] = None,
     sweep: Annotated[
         str, typer.Option(help="Measure at each of several loads: rate=1,2,4 or concurrency=1,4,16.")
@@ -76,7 +73,9 @@ def bench(
     slo: options.SloText = "",
     model: options.Model = None,
     api_key: options.ApiKey = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat the times, lengths and words of a run.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeat the times, lengths and words of a run.")
+    ] = None,
     timeout: options.Timeout = 600.0,
     steps_url: Annotated[
         str | None, typer.Option(help="The engine's step recorder. (default: the engine's port + 10000)")
@@ -109,107 +108,50 @@ def bench(
     )
     job = Job(origin(url), spec, parse_slo(slo, DEFAULT_SLO), warm_up)
     _check_outputs(timelines, html)
-    allow_many_streams()
-    found = None
-    if find_max_rate:
-        _check_search(sweep, requests, duration, attainment)
-        start = OpenLoop(rate or FIRST_RATE_PER_S, spacing, burstiness)
-        found, measured = uvloop.run(find_largest_rate(job.measure, start, attainment, spec.seed))
-    elif sweep:
-        measured = uvloop.run(_sweep(job, parse_sweep(sweep, spacing, burstiness)))
-    else:
-        measured = [uvloop.run(job.measure(spec.plan.load))]
-    _write_timelines(timelines, measured)
-    if html is not None:
-        html.write_text(
-            render_page(measured, title="phasewise bench", command=command_line(), facts=page_facts(spec))
-        )
-        err.print(f"wrote {html}", soft_wrap=True)
-    _print(measured, found, spec, sweep=bool(sweep), as_json=as_json)
-    _leave(measured)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What every run of one command has in common."""
-
-    url: str
-    spec: RunSpec
-    slo: Slo
-    warm_up: int | None = None
-
-    async def measure(
-        self, load: Load, label: str = "measuring", requests: int | None = None, seed: int | None = None
-    ) -> Measured:
-        """Measure at one load, of `requests` requests and from a seed of its own if given."""
-        plan = replace(self.spec.plan, load=load, requests=requests or self.spec.plan.requests)
-        spec = replace(self.spec, plan=plan, seed=self.spec.seed if seed is None else seed)
-        run = await measure_with_view(self.url, spec, label)
-        rng = np.random.default_rng(spec.seed)
-        return Measured(run, build_report(run, self.slo, rng, self.warm_up), load_in_words(load))
-
-
-def parse_sweep(text: str, spacing: Spacing, burstiness: float) -> tuple[Load, ...]:
-    """`rate=1,2,4` or `concurrency=1,4,16` as loads."""
-    name, _, values = text.partition("=")
-    try:
-        if name == "rate":
-            return tuple(OpenLoop(float(value), spacing, burstiness) for value in values.split(","))
-        if name == "concurrency":
-            return tuple(ClosedLoop(int(value)) for value in values.split(","))
-    except ValueError:
-        pass
-    raise ConfigError(f"--sweep {text!r}", hint="write rate=1,2,4 or concurrency=1,4,16")
-
-
-async def _sweep(job: Job, loads: tuple[Load, ...]) -> list[Measured]:
-    measured: list[Measured] = []
-    for number, load in enumerate(loads, 1):
-        measured.append(await job.measure(load, f"{number}/{len(loads)}, {load_in_words(load)}"))
-        if measured[-1].run.cut_short:
-            break
-    return measured
-
-
-def _check_search(sweep: str, requests: int | None, duration: float | None, attainment: float) -> None:
-    if sweep or requests is not None or duration is not None:
+    if warm_up is not None and spec.plan.requests is not None and warm_up >= spec.plan.requests:
         raise ConfigError(
-            "--find-max-rate was given together with --sweep, --requests or --duration",
+            f"--warm-up {warm_up} of {spec.plan.requests} requests", hint="leave some to be counted"
+        )
+    if find_max_rate:
+        _check_search(sweep, requests, duration, concurrency, attainment)
+        start = OpenLoop(rate or FIRST_RATE_PER_S, spacing, burstiness)
+        work = run_search(job, start, attainment)
+    elif sweep:
+        if rate is not None or concurrency is not None:
+            raise ConfigError(
+                "--sweep was given together with --rate or --concurrency", hint="leave those out"
+            )
+        loads = parse_sweep(sweep, spacing, burstiness)
+        for load in loads:
+            replace(spec.plan, load=load)  # refused now rather than after the loads before it were measured
+        work = run_loads(job, loads)
+    else:
+        work = run_loads(job, (spec.plan.load,))
+    allow_many_streams()
+    results = uvloop.run(work)
+    if not results.measured:
+        err.print("stopped before anything was measured")
+        raise typer.Exit(130)
+    _write_timelines(timelines, results)
+    if html is not None:
+        facts = page_facts(spec, results.measured[0].run.plan.shape)
+        page = render_page(results.measured, title="phasewise bench", command=command_line(), facts=facts)
+        html.write_text(page, encoding="utf-8")
+        err.print(f"wrote {html}", soft_wrap=True)
+    _print(results, spec, is_sweep=bool(sweep), as_json=as_json)
+    _leave(results)
+
+
+def _check_search(
+    sweep: str, requests: int | None, duration: float | None, concurrency: int | None, attainment: float
+) -> None:
+    if sweep or (requests, duration, concurrency) != (None, None, None):
+        raise ConfigError(
+            "--find-max-rate was given together with --sweep, --requests, --duration or --concurrency",
             hint="leave those out: the search chooses rates and how many requests each takes",
         )
     if not 0 < attainment < 1:
         raise ConfigError(f"--attainment {attainment:g}", hint="use a share between 0 and 1, such as 0.9")
-
-
-async def find_largest_rate(
-    measure: Callable[[OpenLoop, str, int, int], Awaitable[Measured]],
-    start: OpenLoop,
-    attainment: float,
-    seed: int,
-) -> tuple[MaxRate | None, list[Measured]]:
-    """Search as bench/max_rate.py says; no answer where it was cut short or the generator fell behind."""
-    measured: list[Measured] = []
-    search = search_max_rate(start.rate_per_s, attainment)
-    trial = next(search)
-    while True:
-        number = len(measured) + 1
-        load = replace(start, rate_per_s=trial.rate_per_s)
-        label = f"trial {number}, {load_in_words(load)}"
-        # A trial again at the same rate must bring other requests.
-        measured.append(await measure(load, label, trial.requests, seed + number))
-        if measured[-1].run.cut_short or measured[-1].report.void:
-            return None, measured
-        try:
-            trial = search.send(_outcome(measured[-1]))
-        except StopIteration as ended:
-            result: MaxRate = ended.value
-            return result, measured
-
-
-def _outcome(measured: Measured) -> TrialOutcome:
-    report = measured.report
-    met = [meets(timeline, report.slo) for timeline in measured.counted]
-    return TrialOutcome(sum(met), len(met), report.window.settled, clustering_of(met))
 
 
 def _check_outputs(timelines: Path | None, html: Path | None) -> None:
@@ -226,38 +168,36 @@ def _check_outputs(timelines: Path | None, html: Path | None) -> None:
         check_available()
 
 
-def _write_timelines(path: Path | None, measured: list[Measured]) -> None:
+def _write_timelines(path: Path | None, results: Results) -> None:
     if path is not None:
-        timelines = (timeline for entry in measured for timeline in entry.run.timelines)
+        timelines = (timeline for entry in results.measured for timeline in entry.run.timelines)
         path.write_bytes(b"".join(timeline_record.encode(timeline) + b"\n" for timeline in timelines))
 
 
-def _print(
-    measured: list[Measured], found: MaxRate | None, spec: RunSpec, *, sweep: bool, as_json: bool
-) -> None:
-    points = [(entry.label, entry.report) for entry in measured]
+def _print(results: Results, spec: RunSpec, *, is_sweep: bool, as_json: bool) -> None:
+    points = [(entry.label, entry.report) for entry in results.measured]
     if as_json:
-        facts = {"seed": spec.seed} | _facts(measured, found, sweep=sweep)
+        facts = {"seed": spec.seed} | _facts(results, is_sweep=is_sweep)
         typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
         return
-    if found is not None:
-        out.print(render_max_rate(found, points))
-    elif len(measured) > 1:
+    if results.found is not None:
+        out.print(render_max_rate(results.found, points))
+    elif is_sweep:
         out.print(render_sweep(points))
     else:
-        out.print(render(measured[0].report))
+        out.print(render(points[0][1]))
     out.print(f"--seed {spec.seed} repeats the times, lengths and words of this run", soft_wrap=True)
 
 
-def _facts(measured: list[Measured], found: MaxRate | None, *, sweep: bool) -> dict[str, Any]:
-    points = [{"load": entry.label} | entry.report.to_dict() for entry in measured]
-    if found is not None:
-        return {"max_rate": asdict(found), "trials": points}
-    return {"points": points} if sweep or len(points) > 1 else points[0]
+def _facts(results: Results, *, is_sweep: bool) -> dict[str, Any]:
+    points = [{"load": entry.label} | entry.report.to_dict() for entry in results.measured]
+    if results.found is not None:
+        return {"max_rate": asdict(results.found), "trials": points}
+    return {"points": points} if is_sweep else points[0]
 
 
-def _leave(measured: list[Measured]) -> None:
-    if any(entry.run.cut_short for entry in measured):
+def _leave(results: Results) -> None:
+    if results.cut_short:
         raise typer.Exit(130)
-    if any(entry.report.void or not entry.report.succeeded for entry in measured):
+    if any(entry.report.void or not entry.report.succeeded for entry in results.measured):
         raise typer.Exit(1)

@@ -14,10 +14,12 @@ import orjson
 import typer
 import uvloop
 
-from phasewise.bench.comparison import Control
+from phasewise.bench.comparison import FEWEST_PAIRS, Control
+from phasewise.bench.run import BenchRun
 from phasewise.bench.session import CacheState, RunSpec
 from phasewise.cli import workload_options as options
 from phasewise.cli.console import err, out
+from phasewise.cli.interrupts import Interrupts
 from phasewise.cli.measuring import allow_many_streams, measure_with_view
 from phasewise.compare.arms import Arm, arm_of
 from phasewise.compare.result_table import render
@@ -43,6 +45,7 @@ def compare(
     *,
     preset: options.Preset = PresetName.CHAT,
     trace: options.TraceFile = None,
+    speed: options.Speed = 1.0,
     rate: options.Rate = None,
     spacing: options.SpacingChoice = Spacing.POISSON,
     burstiness: options.Burstiness = 1.0,
@@ -57,7 +60,9 @@ def compare(
     cache: options.Cache = CacheState.COLD,
     warm_up: Annotated[
         int | None,
-        typer.Option(help=f"Leave the first so many of a block out. (default: {WARM_UP_SHARE:.0%} of them)"),
+        typer.Option(
+            min=0, help=f"Leave the first so many of a block out. (default: {WARM_UP_SHARE:.0%} of them)"
+        ),
     ] = None,
     margin: Annotated[
         float, typer.Option(help="A relative change that would not matter: within it, B is equivalent.")
@@ -66,7 +71,7 @@ def compare(
         float, typer.Option(help="The chance of any false better or worse when A and B are equal.")
     ] = 0.05,
     control_pairs: Annotated[
-        int, typer.Option(help="Pairs of A against itself, to learn the noise; 0 for none.")
+        int, typer.Option(min=0, help="Pairs of A against itself, to learn the noise; 0 for none.")
     ] = CONTROL_PAIRS,
     pairs: Annotated[
         int | None, typer.Option(min=4, help="Pairs of blocks. (default: as many as the noise asks for)")
@@ -77,7 +82,9 @@ def compare(
     slo: options.SloText = "",
     model: options.Model = None,
     api_key: options.ApiKey = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat the requests of another comparison.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeat the requests of another comparison.")
+    ] = None,
     timeout: options.Timeout = 600.0,
     as_json: options.AsJson = False,
 ) -> None:
@@ -87,7 +94,7 @@ def compare(
             source=options.choose_source(
                 preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
             ),
-            load=options.choose_load(rate, spacing, burstiness, concurrency),
+            load=options.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
             requests=requests,
             conversations=options.choose_conversations(turns, think),
         ),
@@ -98,12 +105,7 @@ def compare(
         timeout_s=timeout,
     )
     left_out = round(WARM_UP_SHARE * requests) if warm_up is None else warm_up
-    if not 0 <= left_out < requests:
-        raise ConfigError(f"--warm-up {left_out} of {requests} requests", hint="leave some to be counted")
-    if not (0 < margin < 1 and 0 < alpha < 1):
-        raise ConfigError(
-            f"--margin {margin:g} and --alpha {alpha:g}", hint="both are shares between 0 and 1, such as 0.05"
-        )
+    _check(left_out, requests, margin, alpha, control_pairs)
     plan = ComparePlan(
         spec=spec,
         rules=Rules(parse_slo(slo, DEFAULT_SLO), left_out, alpha, margin),
@@ -121,7 +123,7 @@ def compare(
         out.print(f"--seed {spec.seed} repeats these requests", soft_wrap=True)
     if result.cut_short:
         raise typer.Exit(130)
-    if result.control is not None and not result.control.alike:
+    if not result.trusted:
         raise typer.Exit(1)
 
 
@@ -136,24 +138,44 @@ class ComparePlan:
     max_pairs: int = MOST_PAIRS
 
 
+def _check(left_out: int, requests: int, margin: float, alpha: float, control_pairs: int) -> None:
+    if left_out >= requests:
+        raise ConfigError(f"--warm-up {left_out} of {requests} requests", hint="leave some to be counted")
+    if not (0 < margin < 1 and 0 < alpha < 1):
+        raise ConfigError(
+            f"--margin {margin:g} and --alpha {alpha:g}", hint="both are shares between 0 and 1, such as 0.05"
+        )
+    if 0 < control_pairs < FEWEST_PAIRS:
+        raise ConfigError(
+            f"--control-pairs {control_pairs}",
+            hint=f"fewer than {FEWEST_PAIRS} tell nothing; 0 leaves it out",
+        )
+
+
 async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:
-    """A control, as many pairs as it asks for, and the verdicts."""
+    """A control, as many pairs as it asks for, and the verdicts; a Ctrl-C keeps the pairs that were whole."""
+    interrupts = Interrupts()
+
+    async def measure(url: str, spec: RunSpec, label: str) -> BenchRun:
+        return await measure_with_view(url, spec, label, interrupts)
+
+    async def pairs_of(arms: tuple[Arm, Arm], count: int, spec: RunSpec, title: str) -> PairsMeasured:
+        return await measure_pairs(arms, count, spec, measure, title, interrupts.forgives)
+
     rng = np.random.default_rng(plan.spec.seed)
     control = needed = None
-    measured = PairsMeasured()
-    if plan.control_pairs:
-        measured = await measure_pairs((a, a), plan.control_pairs, plan.spec, measure_with_view, "control")
-        if measured.pairs:
-            control = plan.rules.control(measured.pairs, rng)
+    with interrupts.handled():
+        first = await pairs_of((a, a), plan.control_pairs, plan.spec, "control")
+        if first.pairs:
+            control = plan.rules.control(first.pairs, rng)
             needed = plan.rules.needed(control)
-    control_void = measured.void_pairs
-    measured = PairsMeasured(cut_short=measured.cut_short)
-    if not measured.cut_short:
-        count = plan.pairs or min(needed or plan.max_pairs, plan.max_pairs)
-        _say(_announcement(control, needed, count))
-        # Other requests than the control's.
-        spec = replace(plan.spec, seed=plan.spec.seed + 10_000)
-        measured = await measure_pairs((a, b), count, spec, measure_with_view, "pair")
+        measured = PairsMeasured(cut_short=first.cut_short, gave_up=first.gave_up)
+        if not (first.cut_short or first.gave_up):
+            count = plan.pairs or min(needed or plan.max_pairs, plan.max_pairs)
+            _say(_announcement(control, needed, count))
+            # Other requests than the control's.
+            spec = replace(plan.spec, seed=plan.spec.seed + 10_000)
+            measured = await pairs_of((a, b), count, spec, "pair")
     return ComparisonResult(
         a_name=a.name,
         b_name=b.name,
@@ -162,8 +184,9 @@ async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:
         rules=plan.rules,
         control=control,
         pairs_needed=needed,
-        void_pairs=control_void + measured.void_pairs,
+        void_pairs=first.void_pairs + measured.void_pairs,
         cut_short=measured.cut_short,
+        gave_up=measured.gave_up,
         remarks=remarks_on(measured.pairs, rng),
     )
 

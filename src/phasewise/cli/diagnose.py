@@ -9,8 +9,8 @@ from typing import Annotated
 import orjson
 import typer
 
+from phasewise.adapters.address import origin
 from phasewise.cli import console
-from phasewise.cli.address import origin
 from phasewise.cli.admin_key import find_admin_key
 from phasewise.cli.diagnose_view import show
 from phasewise.config import phasewise_home

@@ -13,9 +13,9 @@ import orjson
 import typer
 from pydantic import ValidationError
 
+from phasewise.adapters.address import origin
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.step_feed import default_steps_url
-from phasewise.cli.address import origin
 from phasewise.cli.admin_key import LONE_GATEWAY_KEY
 from phasewise.cli.console import err
 from phasewise.config import ApiKey, GatewayConfig, GatewayFile, WorkerConfig, phasewise_home

@@ -2,50 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import resource
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from phasewise.bench.generator import LoadGenerator, Progress
 from phasewise.bench.run import BenchRun
 from phasewise.bench.session import RunSpec, measure
+from phasewise.cli.interrupts import Interrupts
 from phasewise.cli.live_view import live_line
 
 
-async def measure_with_view(url: str, spec: RunSpec, label: str = "measuring") -> BenchRun:
-    """Measure, showing how it goes; the first Ctrl-C ends the run early, the second the program."""
-    started: list[LoadGenerator] = []
+async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Interrupts) -> BenchRun:
+    """Measure, showing how it goes; a Ctrl-C while it runs ends it early, one before cancels it."""
+
+    def started(generator: LoadGenerator) -> None:
+        interrupts.running = generator
 
     def progress() -> Progress | None:
-        return started[-1].progress() if started else None
+        return None if interrupts.running is None else interrupts.running.progress()
 
-    with _stopped_by_interrupt(lambda: started[-1] if started else None):
-        async with live_line(label, progress, sys.stderr):
-            return await measure(url, spec, started.append)
-
-
-@contextmanager
-def _stopped_by_interrupt(generator: Callable[[], LoadGenerator | None]) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-
-    def stop() -> None:
-        # A second Ctrl-C ends the program as usual.
-        loop.remove_signal_handler(signal.SIGINT)
-        running = generator()
-        if running is not None:
-            running.stop()
-        elif task is not None:
-            task.cancel()
-
-    loop.add_signal_handler(signal.SIGINT, stop)
     try:
-        yield
+        async with live_line(label, progress, sys.stderr):
+            return await measure(url, spec, started)
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        interrupts.running = None
 
 
 def allow_many_streams() -> None:

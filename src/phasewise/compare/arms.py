@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGINT
@@ -16,6 +16,7 @@ from typing import Protocol
 
 import orjson
 
+from phasewise.adapters.address import origin
 from phasewise.errors import FleetError
 
 FLEET_FILES = (".yaml", ".yml")
@@ -69,26 +70,31 @@ class FleetArm:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
-        """Start the fleet, and stop it afterwards."""
+        """Start the fleet, and stop it afterwards, however the block ended."""
         self.say(f"starting {self.name}")
-        state = orjson.loads(
-            await _phasewise("up", str(self.path), "--detach", "--json", "--name", self.fleet_name)
-        )
+        started = False
         try:
-            yield state["gateway"]["url"]
+            state = await _phasewise("up", str(self.path), "--detach", "--json", "--name", self.fleet_name)
+            started = True
+            yield orjson.loads(state)["gateway"]["url"]
         finally:
-            await _phasewise("down", "--name", self.fleet_name)
+            # Also after an `up` that was interrupted: it may have been done just then, or there is nothing.
+            try:
+                await _to_its_end(_phasewise("down", "--name", self.fleet_name))
+            except FleetError:
+                if started:
+                    raise
 
 
 def arm_of(text: str, side: str, say: Callable[[str], None]) -> Arm:
     """An address or a fleet file, as it was typed; `say` is told what takes long."""
     if text.endswith(FLEET_FILES):
         return FleetArm(Path(text), f"compare-{side.lower()}", say)
-    return UrlArm(text.rstrip("/").removesuffix("/v1"))
+    return UrlArm(origin(text))
 
 
 async def _phasewise(*arguments: str) -> bytes:
-    """Run one of our own commands; its progress goes where ours goes."""
+    """Run one of our own commands to its end; what it says of its progress is kept for its failure."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -99,12 +105,14 @@ async def _phasewise(*arguments: str) -> bytes:
         # A Ctrl-C in the terminal is ours to handle: the fleet is stopped in order.
         start_new_session=True,
     )
+    reading = asyncio.ensure_future(process.communicate())
     try:
-        out, complaint = await process.communicate()
+        out, complaint = await asyncio.shield(reading)
     except asyncio.CancelledError:
         # Half a fleet must not stay behind: an interrupted `up` stops what it has started.
-        process.send_signal(SIGINT)
-        await process.wait()
+        with suppress(ProcessLookupError):
+            process.send_signal(SIGINT)
+        await reading
         raise
     if process.returncode != 0:
         raise FleetError(
@@ -112,6 +120,22 @@ async def _phasewise(*arguments: str) -> bytes:
             hint=f"try it alone: phasewise {' '.join(arguments)}",
         )
     return out
+
+
+async def _to_its_end(work: Coroutine[None, None, bytes]) -> None:
+    """Wait for work that must be done even if we are cancelled meanwhile, once or more often."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+        except FleetError:
+            break
+    if cancelled:
+        raise asyncio.CancelledError
+    task.result()
 
 
 def _last_error(complaint: bytes) -> str:

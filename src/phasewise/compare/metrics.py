@@ -12,23 +12,26 @@ from phasewise.model import latency
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import Part, Timeline
 
+NEVER_S = 3600.0
+"""What a request that failed is taken to have waited: longer than any that was answered."""
+
 METRICS = (
-    Metric("ttft_p50", "TTFT p50", Kind.QUANTILE, higher_is_better=False, share=0.5),
-    Metric("ttft_p90", "TTFT p90", Kind.QUANTILE, higher_is_better=False, share=0.9, decides=False),
-    Metric("tpot_p50", "TPOT p50", Kind.QUANTILE, higher_is_better=False, share=0.5),
-    Metric("tpot_p90", "TPOT p90", Kind.QUANTILE, higher_is_better=False, share=0.9, decides=False),
-    Metric("itl_p50", "ITL p50", Kind.QUANTILE, higher_is_better=False, share=0.5),
-    Metric("itl_p99", "ITL p99", Kind.QUANTILE, higher_is_better=False, share=0.99, decides=False),
-    Metric("e2e_p50", "E2E p50", Kind.QUANTILE, higher_is_better=False, share=0.5),
-    Metric("throughput", "tokens/s", Kind.RATE, higher_is_better=True, decides=False),
-    Metric("goodput", "SLO met", Kind.SHARE, higher_is_better=True, decides=False),
+    Metric("ttft_p50", "TTFT p50", Kind.QUANTILE, False, share=0.5, censored_at=NEVER_S),
+    Metric("ttft_p90", "TTFT p90", Kind.QUANTILE, False, share=0.9, decides=False, censored_at=NEVER_S),
+    Metric("tpot_p50", "TPOT p50", Kind.QUANTILE, False, share=0.5),
+    Metric("tpot_p90", "TPOT p90", Kind.QUANTILE, False, share=0.9, decides=False),
+    Metric("itl_p50", "ITL p50", Kind.QUANTILE, False, share=0.5),
+    Metric("itl_p99", "ITL p99", Kind.QUANTILE, False, share=0.99, decides=False),
+    Metric("e2e_p50", "E2E p50", Kind.QUANTILE, False, share=0.5, censored_at=NEVER_S),
+    Metric("throughput", "tokens/s", Kind.RATE, True, decides=False),
+    Metric("goodput", "SLO met", Kind.SHARE, True, decides=False),
 )
 
 
 def readings(run: BenchRun, slo: Slo, warm_up_requests: int) -> Block:
     """What a block contributes to every metric; its first requests are left out."""
-    counted = run.timelines[warm_up_requests:]
-    ttfts_s = _known(map(latency.ttft_s, counted))
+    counted = [timeline for timeline in run.timelines[warm_up_requests:] if timeline.reason != CUT_SHORT]
+    ttfts_s = [_or_never(latency.ttft_s(timeline)) for timeline in counted]
     tpots_s = _known(map(latency.tpot_s, counted))
     gaps_s = [gap_s for timeline in counted for gap_s in latency.chunk_gaps_s(timeline)]
     met = sum(latency.meets(timeline, slo) for timeline in counted)
@@ -39,7 +42,7 @@ def readings(run: BenchRun, slo: Slo, warm_up_requests: int) -> Block:
         "tpot_p90": tpots_s,
         "itl_p50": gaps_s,
         "itl_p99": gaps_s,
-        "e2e_p50": _known(map(latency.e2e_s, counted)),
+        "e2e_p50": [_or_never(latency.e2e_s(timeline)) for timeline in counted],
         "throughput": _throughput(counted),
         "goodput": Quotient(met, len(counted)),
     }
@@ -64,6 +67,11 @@ def _throughput(counted: Sequence[Timeline]) -> Quotient:
     starts_s = min(timeline.started_unix_s for timeline in counted)
     ends_s = max(timeline.started_unix_s + timeline.ended_s for timeline in counted)
     return Quotient(tokens, ends_s - starts_s)
+
+
+def _or_never(latency_s: float | None) -> float:
+    # Leaving failures out would make a server look the quicker the more it sheds.
+    return NEVER_S if latency_s is None else latency_s
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -50,6 +50,8 @@ def _basis(result: ComparisonResult) -> list[str]:
         pairs = max((each.pairs for each in result.control.comparisons), default=0)
         if result.control.alike:
             lines.append(f"Control: A against itself, {pairs} pairs, shows no difference.")
+        elif not result.control.differing:
+            lines.append("The control told nothing: too few of its requests were answered.")
         else:
             lines.append(
                 f"CONTROL FAILED: A differs from itself in {', '.join(result.control.differing)}. "
@@ -57,6 +59,8 @@ def _basis(result: ComparisonResult) -> list[str]:
             )
     if result.void_pairs:
         lines.append(f"{result.void_pairs} pairs were void (the generator was late) and were measured again.")
+    if result.gave_up:
+        lines.append(f"GAVE UP: {result.gave_up}")
     if result.cut_short:
         lines.append("The comparison was cut short: these are the pairs measured until then.")
     return lines

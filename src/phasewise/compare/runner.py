@@ -6,6 +6,7 @@ left to verdict.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,6 @@ from phasewise.bench.run import BenchRun
 from phasewise.bench.session import RunSpec
 from phasewise.compare.arms import Arm
 from phasewise.compare.metrics import void
-from phasewise.errors import MeasurementError
 
 Measure = Callable[[str, RunSpec, str], Awaitable[BenchRun]]
 """Runs a specification against an address; the last argument says to people which block it is."""
@@ -35,51 +35,66 @@ class RunPair:
 
 @dataclass(frozen=True, slots=True)
 class PairsMeasured:
-    """What came of measuring: the pairs that count, and how many were measured again because one was void."""
+    """What came of measuring: the pairs that count, and how many were measured again because one was void.
+
+    `gave_up` says why, where too many were void to go on.
+    """
 
     pairs: tuple[RunPair, ...] = ()
     void_pairs: int = 0
     cut_short: bool = False
+    gave_up: str = ""
+
+
+def _never() -> bool:
+    return False
 
 
 async def measure_pairs(
-    arms: tuple[Arm, Arm], pairs: int, spec: RunSpec, measure: Measure, title: str
+    arms: tuple[Arm, Arm],
+    pairs: int,
+    spec: RunSpec,
+    measure: Measure,
+    title: str,
+    forgives: Callable[[], bool] = _never,
 ) -> PairsMeasured:
     """Measure `pairs` pairs, each with a seed of its own; a pair with a void block is measured again.
 
-    A machine on which more than half of the pairs are void cannot compare anything, and says so.
+    A machine on which more than half of the pairs are void cannot compare anything: that ends it. So does a
+    cancellation that `forgives` calls an end in good order.
     """
     done: list[RunPair] = []
     void_pairs = 0
-    while len(done) < pairs:
-        number = len(done) + void_pairs
-        label = f"{title} {len(done) + 1}/{pairs}"
-        runs = await _measure_pair(arms, replace(spec, seed=spec.seed + number), measure, label, number % 2)
-        if runs[-1].cut_short:
-            return PairsMeasured(tuple(done), void_pairs, cut_short=True)
-        reasons = [reason for run in runs for reason in void(run)]
-        if reasons:
+    gave_up = ""
+    try:
+        while len(done) < pairs and not gave_up:
+            seeded = replace(spec, seed=spec.seed + len(done) + void_pairs)
+            label = f"{title} {len(done) + 1}/{pairs}"
+            pair = await _measure_pair(arms, seeded, measure, label, b_first=len(done) % 2 == 1)
+            if pair is None:
+                return PairsMeasured(tuple(done), void_pairs, cut_short=True)
+            reasons = (*void(pair.a), *void(pair.b))
+            if not reasons:
+                done.append(pair)
+                continue
             void_pairs += 1
             if void_pairs > max(pairs, 2):
-                raise MeasurementError(
-                    f"{void_pairs} of {number + 1} pairs of blocks were void: {reasons[0]}",
-                    hint="lower the load, or run the generator on another machine than the servers",
-                )
-            continue
-        by_arm = runs if number % 2 == 0 else runs[::-1]
-        done.append(RunPair(*by_arm))
-    return PairsMeasured(tuple(done), void_pairs)
+                gave_up = f"{void_pairs} of {void_pairs + len(done)} pairs were void: {reasons[0]}"
+    except asyncio.CancelledError:
+        if not forgives():
+            raise
+        return PairsMeasured(tuple(done), void_pairs, cut_short=True)
+    return PairsMeasured(tuple(done), void_pairs, gave_up=gave_up)
 
 
 async def _measure_pair(
-    arms: tuple[Arm, Arm], spec: RunSpec, measure: Measure, label: str, b_first: int
-) -> list[BenchRun]:
-    """The runs in the order they were made; only one, if it was cut short."""
-    sides = list(zip("AB", arms, strict=True))
-    runs: list[BenchRun] = []
-    for side, arm in sides[::-1] if b_first else sides:
-        async with arm.serving() as url:
-            runs.append(await measure(url, spec, f"{label}, {side}"))
-        if runs[-1].cut_short:
-            break
-    return runs
+    arms: tuple[Arm, Arm], spec: RunSpec, measure: Measure, label: str, *, b_first: bool
+) -> RunPair | None:
+    """Both runs of a pair; None if one was cut short."""
+    runs: dict[str, BenchRun] = {}
+    for side in "BA" if b_first else "AB":
+        async with arms["AB".index(side)].serving() as url:
+            runs[side] = await measure(url, spec, f"{label}, {side}")
+        if runs[side].cut_short:
+            return None
+    return RunPair(runs["A"], runs["B"])

@@ -13,7 +13,15 @@ import numpy as np
 
 from phasewise.adapters.host_cpu import stolen_share
 from phasewise.bench.change_point import find_change
-from phasewise.bench.comparison import Comparison, Control, Pair, compare, control_verdict, pairs_needed
+from phasewise.bench.comparison import (
+    Comparison,
+    Control,
+    Pair,
+    Verdict,
+    compare,
+    control_verdict,
+    pairs_needed,
+)
 from phasewise.bench.definitions import DEFINITIONS
 from phasewise.bench.run import BenchRun
 from phasewise.compare.metrics import METRICS, readings
@@ -78,7 +86,14 @@ class ComparisonResult:
     pairs_needed: int | None = None
     void_pairs: int = 0
     cut_short: bool = False
+    gave_up: str = ""
     remarks: tuple[str, ...] = ()
+
+    @property
+    def trusted(self) -> bool:
+        """Whether verdicts were reached, and by a machine on which A does not differ from itself."""
+        judged = any(each.verdict is not Verdict.UNKNOWN for each in self.comparisons)
+        return judged and not self.gave_up and (self.control is None or self.control.alike)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain JSON types."""
@@ -130,8 +145,8 @@ def _shift(pairs: Sequence[RunPair], rng: np.random.Generator) -> str:
         return ""
     minutes = (series[change.index][0] - series[0][0]) / 60
     return (
-        f"TTFT of both arms jumped {minutes:.1f} min after the first block, by "
-        f"{change.after / change.before - 1:+.0%}: something else changed on the machine"
+        f"TTFT jumped {minutes:.1f} min after the first block, by {change.after / change.before - 1:+.0%}, "
+        "each arm against its own median: something changed meanwhile"
     )
 
 
@@ -146,4 +161,4 @@ def _failures(pairs: Sequence[RunPair]) -> str:
     told = ", ".join(
         f"{side}: {failed} of {total}" for side, (failed, total) in zip("AB", counts, strict=True)
     )
-    return f"requests failed ({told}); latencies are of those that were answered"
+    return f"requests failed ({told}); TTFT and E2E count them as never answered"

@@ -1,0 +1,49 @@
+"""Ctrl-C that keeps what was measured, at whatever moment it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from phasewise.bench.generator import LoadGenerator
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """Turns Ctrl-C into an end in good order.
+
+    A run that is under way is stopped and hands over what it has. Anything else, such as preparing prompts or
+    starting a fleet, is cancelled; who holds results asks `forgives` and hands them over.
+    """
+
+    requested: bool = False
+    running: LoadGenerator | None = None
+    _task: asyncio.Task[Any] | None = field(default=None, init=False)
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle Ctrl-C for the task that enters, until it leaves."""
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        loop.add_signal_handler(signal.SIGINT, self._stop)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+    def forgives(self) -> bool:
+        """Whether a cancellation came of a Ctrl-C; then it is dealt with, and the task may go on."""
+        if self.requested and self._task is not None:
+            self._task.uncancel()
+        return self.requested
+
+    def _stop(self) -> None:
+        again, self.requested = self.requested, True
+        if self.running is not None and not again:
+            self.running.stop()
+        elif self._task is not None:
+            self._task.cancel()
