@@ -19,7 +19,9 @@ from tests.gateway.harness import listening, running_gateway
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is started
 
 
-async def test_an_engine_is_asked_for_its_model_and_its_recorder():
+async def test_an_engine_is_asked_for_its_model_and_its_recorder(monkeypatch):
+    # Not 10,000 ports above the engine's own: somebody else may listen there.
+    monkeypatch.setattr(command, "default_steps_url", lambda url: "http://127.0.0.1:9")
     async with running_engines(2, FakeEngineConfig(model="m1")) as engines:
         workers = await command._ask_all([engine.base_url for engine in engines])
     assert [worker.url for worker in workers] == [engine.base_url for engine in engines]
