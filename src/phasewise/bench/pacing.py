@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-HEARTBEAT_S = 0.01
+HEARTBEAT_S = 0.02
 
 
 def now_s() -> float:
