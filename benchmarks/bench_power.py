@@ -16,7 +16,7 @@ figure also holds what void pairs do: the truth is of all plans, the comparisons
 The engine is chosen so that each phase has a metric of its own that a 10% change moves by about 10%: a prompt
 takes ten times as long as a step that decodes, and most streams meet no other request's prompt, or the median
 of TPOT would lie where its distribution has a gap. Load and noise were chosen after trials, most of them in
-virtual time, in which 12 pairs were too few to call a change: steps that vary by 10% instead of 5%, or prompts
+virtual time, in which 12 pairs were too few to call a change: steps that vary by 10% and not 5%, or prompts
 of more different lengths, take more. So this shows what 12 pairs can do at this noise, not at any. Verdicts
 count also where the control differed.
 
