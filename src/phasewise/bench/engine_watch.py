@@ -20,6 +20,8 @@ from phasewise.errors import PhasewiseError, UpstreamError
 from phasewise.model.steps import EngineStep
 
 SAMPLE_EVERY_S = 1.0
+MOST_PAGES = 600
+"""Pages are kept as they came, some 60 kB each: of a longer run every second one is let go, again and again."""
 _TIMEOUTS = Timeouts(connect_s=2.0, head_s=5.0, idle_s=5.0)
 
 
@@ -66,6 +68,8 @@ class EngineWatch:
         self._has_counters = reply.status == 200
         if self._has_counters:
             self._pages.append(((at_unix_s + time.time()) / 2, reply.body))
+            if len(self._pages) > MOST_PAGES:
+                del self._pages[1:-1:2]
 
     async def _steps(self) -> tuple[EngineStep, ...]:
         if self.steps_url is None:
