@@ -21,7 +21,7 @@ from phasewise.model.steps import EngineStep
 
 SAMPLE_EVERY_S = 1.0
 MOST_PAGES = 600
-"""Pages are kept as they came, some 60 kB each; of a longer run every second one is let go, time and again."""
+"""Pages are kept as they came, some 60 kB each; of a longer run every second one is let go, and so on."""
 _TIMEOUTS = Timeouts(connect_s=2.0, head_s=5.0, idle_s=5.0)
 
 
