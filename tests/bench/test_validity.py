@@ -43,7 +43,7 @@ def test_chunks_stamped_late_void_the_run():
 
 def test_a_hiccup_at_the_far_end_voids_nothing():
     assert reasons([0.0] * 195 + [0.009] * 5) == ""
-    assert reasons([0.0] * 200, [0.0001] * 190 + [0.0045] * 10) == ""
+    assert reasons([0.0] * 200, [0.0001] * 190 + [0.0095] * 10) == ""
 
 
 def test_a_starved_loop_voids_a_run_of_single_tokens_too():

@@ -36,7 +36,7 @@ def fake_engines(*options: str) -> Iterator[tuple[str, str]]:
 @pytest.fixture
 def never_void(monkeypatch):
     """A busy machine may make the generator late; what is tried here are the steps of a comparison."""
-    monkeypatch.setattr(validity, "TOLERATED", dict.fromkeys(validity.TOLERATED, (0.0, 60.0)))
+    monkeypatch.setattr(validity, "_shown", lambda *lags: "")
 
 
 def test_a_control_comes_first_and_every_metric_gets_a_verdict(never_void):

@@ -64,7 +64,7 @@ async def test_a_void_pair_is_measured_again_with_other_requests_and_both_orders
 
 async def test_a_machine_on_which_most_pairs_are_void_says_so_and_keeps_the_good_ones():
     found = await measure_pairs(ARMS, 4, SPEC, Measuring(void_at=frozenset(range(2, 99))), "pair")
-    assert found.gave_up.startswith("5 of 6 pairs were void: 1 requests were held back")
+    assert found.gave_up.startswith("9 of 10 pairs were void: 1 requests were held back")
     assert len(found.pairs) == 1
 
 

@@ -29,7 +29,9 @@ _PAGE = files("phasewise.bench.page")
 def check_available() -> None:
     """Refuse a report that could not be written, before a run is spent on it."""
     if find_spec("plotly") is None:
-        raise ConfigError("an HTML report needs plotly", hint="pip install 'phasewise[report]'")
+        raise ConfigError(
+            "an HTML report needs plotly", hint="pip install plotly, or phasewise with its extra: '.[report]'"
+        )
 
 
 def render_page(measured: Sequence[Measured], *, title: str, command: str, facts: Mapping[str, str]) -> str:

@@ -45,9 +45,15 @@ def bench(
     burstiness: options.Burstiness = 1.0,
     concurrency: options.Concurrency = None,
     requests: Annotated[
-        int | None, typer.Option(help=f"End after so many. (default {DEFAULT_REQUESTS}, without --duration)")
+        int | None,
+        typer.Option(
+            help=f"End after so many. (default {DEFAULT_REQUESTS}, without --duration)",
+            rich_help_panel=options.WHEN,
+        ),
     ] = None,
-    duration: Annotated[float | None, typer.Option(help="Send for so many seconds, then wait.")] = None,
+    duration: Annotated[
+        float | None, typer.Option(help="Send for so many seconds, then wait.", rich_help_panel=options.WHEN)
+    ] = None,
     prompt_tokens: options.PromptTokens = None,
     output_tokens: options.OutputTokens = None,
     shared_prefix_tokens: options.SharedPrefixTokens = None,
@@ -58,33 +64,60 @@ def bench(
     warm_up: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Leave the first so many requests out. (default: until latencies are steady)"
+            min=0,
+            help="Leave the first so many requests out. (default: until latencies are steady)",
+            rich_help_panel=options.RESULT,
         ),
     ] = None,
     sweep: Annotated[
-        str, typer.Option(help="Measure at each of several loads: rate=1,2,4 or concurrency=1,4,16.")
+        str,
+        typer.Option(
+            help="Measure at each of several loads: rate=1,2,4 or concurrency=1,4,16.",
+            rich_help_panel=options.SEVERAL,
+        ),
     ] = "",
     find_max_rate: Annotated[
-        bool, typer.Option("--find-max-rate", help="Search the largest rate that meets the --slo.")
+        bool,
+        typer.Option(
+            "--find-max-rate",
+            help="Search the largest rate that meets the --slo.",
+            rich_help_panel=options.SEVERAL,
+        ),
     ] = False,
     attainment: Annotated[
-        float, typer.Option(help="The share of requests that must meet the --slo at the largest rate.")
+        float,
+        typer.Option(
+            help="The share of requests that must meet the --slo at the largest rate.",
+            rich_help_panel=options.SEVERAL,
+        ),
     ] = 0.9,
     slo: options.SloText = "",
     model: options.Model = None,
     api_key: options.ApiKey = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Repeat the times, lengths and words of a run.")
+        int | None,
+        typer.Option(
+            min=0, help="Repeat the times, lengths and words of a run.", rich_help_panel=options.WHAT
+        ),
     ] = None,
     timeout: options.Timeout = 600.0,
     steps_url: Annotated[
-        str | None, typer.Option(help="The engine's step recorder. (default: the engine's port + 10000)")
+        str | None,
+        typer.Option(
+            help="The engine's step recorder. (default: the engine's port + 10000)",
+            rich_help_panel=options.SERVER,
+        ),
     ] = None,
     timelines: Annotated[
-        Path | None, typer.Option(help="Write every request's timeline here (ndjson).")
+        Path | None,
+        typer.Option(help="Write every request's timeline here (ndjson).", rich_help_panel=options.RESULT),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a report with pictures here; it opens without a network.")
+        Path | None,
+        typer.Option(
+            help="Write a report with pictures here; it opens without a network.",
+            rich_help_panel=options.RESULT,
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -156,16 +189,19 @@ def _check_search(
 
 def _check_outputs(timelines: Path | None, html: Path | None) -> None:
     # Found out before the run, not after it.
+    if html is not None:
+        check_available()
     for option, path in (("--timelines", timelines), ("--html", html)):
         if path is not None:
+            is_new = not path.exists()
             try:
                 path.open("ab").close()
             except OSError as error:
                 raise ConfigError(
                     f"{option} {path} cannot be written ({error.strerror})", hint="give another file"
                 ) from error
-    if html is not None:
-        check_available()
+            if is_new:
+                path.unlink()
 
 
 def _write_timelines(path: Path | None, results: Results) -> None:

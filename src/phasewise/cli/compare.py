@@ -50,7 +50,9 @@ def compare(
     spacing: options.SpacingChoice = Spacing.POISSON,
     burstiness: options.Burstiness = 1.0,
     concurrency: options.Concurrency = None,
-    requests: Annotated[int, typer.Option(min=4, help="Requests in a block.")] = DEFAULT_REQUESTS,
+    requests: Annotated[
+        int, typer.Option(min=4, help="Requests in a block.", rich_help_panel=options.WHEN)
+    ] = DEFAULT_REQUESTS,
     prompt_tokens: options.PromptTokens = None,
     output_tokens: options.OutputTokens = None,
     shared_prefix_tokens: options.SharedPrefixTokens = None,
@@ -61,29 +63,53 @@ def compare(
     warm_up: Annotated[
         int | None,
         typer.Option(
-            min=0, help=f"Leave the first so many of a block out. (default: {WARM_UP_SHARE:.0%} of them)"
+            min=0,
+            help=f"Leave the first so many of a block out. (default: {WARM_UP_SHARE:.0%} of them)",
+            rich_help_panel=options.RESULT,
         ),
     ] = None,
     margin: Annotated[
-        float, typer.Option(help="A relative change that would not matter: within it, B is equivalent.")
+        float,
+        typer.Option(
+            help="A relative change that would not matter: within it, B is equivalent.",
+            rich_help_panel=options.RESULT,
+        ),
     ] = 0.05,
     alpha: Annotated[
-        float, typer.Option(help="The chance of any false better or worse when A and B are equal.")
+        float,
+        typer.Option(
+            help="The chance of any false better or worse when A and B are equal.",
+            rich_help_panel=options.RESULT,
+        ),
     ] = 0.05,
     control_pairs: Annotated[
-        int, typer.Option(min=0, help="Pairs of A against itself, to learn the noise; 0 for none.")
+        int,
+        typer.Option(
+            min=0,
+            help="Pairs of A against itself, to learn the noise; 0 for none.",
+            rich_help_panel=options.SEVERAL,
+        ),
     ] = CONTROL_PAIRS,
     pairs: Annotated[
-        int | None, typer.Option(min=4, help="Pairs of blocks. (default: as many as the noise asks for)")
+        int | None,
+        typer.Option(
+            min=4,
+            help="Pairs of blocks. (default: as many as the noise asks for)",
+            rich_help_panel=options.SEVERAL,
+        ),
     ] = None,
     max_pairs: Annotated[
-        int, typer.Option(min=4, help="The most pairs to measure, however noisy it is.")
+        int,
+        typer.Option(
+            min=4, help="The most pairs to measure, however noisy it is.", rich_help_panel=options.SEVERAL
+        ),
     ] = MOST_PAIRS,
     slo: options.SloText = "",
     model: options.Model = None,
     api_key: options.ApiKey = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Repeat the requests of another comparison.")
+        int | None,
+        typer.Option(min=0, help="Repeat the requests of another comparison.", rich_help_panel=options.WHAT),
     ] = None,
     timeout: options.Timeout = 600.0,
     as_json: options.AsJson = False,

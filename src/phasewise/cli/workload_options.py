@@ -21,60 +21,97 @@ DEFAULT_CONCURRENCY = 4
 OWN_TOKENS = 8
 """What a prompt has of its own, at the least, behind a system prompt that a preset was not made for."""
 
-Preset = Annotated[PresetName, typer.Option(help="The kind of traffic.")]
+WHAT = "What is asked"
+WHEN = "When it is sent"
+SERVER = "The server"
+RESULT = "The result"
+SEVERAL = "Several runs"
+
+Preset = Annotated[PresetName, typer.Option(help="The kind of traffic.", rich_help_panel=WHAT)]
 TraceFile = Annotated[
     Path | None,
     typer.Option(
         "--trace",
         help="Replay a trace's lengths, shared prefixes and, without --rate or --concurrency, its times: an "
         "Azure LLM inference CSV or a Mooncake JSONL.",
+        rich_help_panel=WHAT,
     ),
 ]
-Speed = Annotated[float, typer.Option(help="Replay a trace's times this many times faster.")]
+Speed = Annotated[
+    float, typer.Option(help="Replay a trace's times this many times faster.", rich_help_panel=WHEN)
+]
 Rate = Annotated[
     float | None,
-    typer.Option(help="Requests (with --turns: conversations) per second, whatever the replies do."),
+    typer.Option(
+        help="Requests (with --turns: conversations) per second, whatever the replies do.",
+        rich_help_panel=WHEN,
+    ),
 ]
-SpacingChoice = Annotated[Spacing, typer.Option("--spacing", help="How arrivals at a --rate are spread.")]
+SpacingChoice = Annotated[
+    Spacing, typer.Option("--spacing", help="How arrivals at a --rate are spread.", rich_help_panel=WHEN)
+]
 Burstiness = Annotated[
     float,
     typer.Option(
         help="With --spacing gamma: the variance of the gaps over their mean squared. 1 is Poisson, more "
-        "comes in bursts (vLLM's option of this name is the inverse)."
+        "comes in bursts (vLLM's option of this name is the inverse).",
+        rich_help_panel=WHEN,
     ),
 ]
 Concurrency = Annotated[
     int | None,
-    typer.Option(help=f"Requests open at once instead of a rate. (default {DEFAULT_CONCURRENCY})"),
+    typer.Option(
+        help=f"Requests open at once instead of a rate. (default {DEFAULT_CONCURRENCY})", rich_help_panel=WHEN
+    ),
 ]
-PromptTokens = Annotated[int | None, typer.Option(help="Fix the prompts' length.")]
-OutputTokens = Annotated[int | None, typer.Option(help="Fix the outputs' length.")]
+PromptTokens = Annotated[int | None, typer.Option(help="Fix the prompts' length.", rich_help_panel=WHAT)]
+OutputTokens = Annotated[int | None, typer.Option(help="Fix the outputs' length.", rich_help_panel=WHAT)]
 SharedPrefixTokens = Annotated[
-    int | None, typer.Option(help="Begin every prompt with a system prompt of this length; 0 for none.")
+    int | None,
+    typer.Option(
+        help="Begin every prompt with a system prompt of this length; 0 for none.", rich_help_panel=WHAT
+    ),
 ]
 SharedPrefixes = Annotated[
-    int | None, typer.Option(help="How many different system prompts there are. (default 1)")
+    int | None,
+    typer.Option(help="How many different system prompts there are. (default 1)", rich_help_panel=WHAT),
 ]
 Turns = Annotated[
-    int, typer.Option(help="Turns of a conversation; each follows the real reply to the one before.")
+    int,
+    typer.Option(
+        help="Turns of a conversation; each follows the real reply to the one before.", rich_help_panel=WHAT
+    ),
 ]
 Think = Annotated[
-    float, typer.Option(help="Mean seconds between a reply and the next turn, drawn exponentially.")
+    float,
+    typer.Option(
+        help="Mean seconds between a reply and the next turn, drawn exponentially.", rich_help_panel=WHAT
+    ),
 ]
 Cache = Annotated[
     CacheState,
     typer.Option(
         help="What the engine's prefix cache holds at the start: nothing of this run's prompts, or all of "
-        "them (every prompt is sent once before)."
+        "them (every prompt is sent once before).",
+        rich_help_panel=WHAT,
     ),
 ]
-Model = Annotated[str | None, typer.Option(help="The model to ask for. (default: the first one served)")]
-ApiKey = Annotated[
-    str | None, typer.Option(envvar="PHASEWISE_API_KEY", help="Sent as a bearer token.", show_envvar=True)
+Model = Annotated[
+    str | None,
+    typer.Option(help="The model to ask for. (default: the first one served)", rich_help_panel=SERVER),
 ]
-SloText = Annotated[str, typer.Option("--slo", help="What counts as fast enough: ttft=500ms,tpot=50ms.")]
-Timeout = Annotated[float, typer.Option(help="Seconds that one request may take.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PHASEWISE_API_KEY", help="Sent as a bearer token.", show_envvar=True, rich_help_panel=SERVER
+    ),
+]
+SloText = Annotated[
+    str,
+    typer.Option("--slo", help="What counts as fast enough: ttft=500ms,tpot=50ms.", rich_help_panel=RESULT),
+]
+Timeout = Annotated[float, typer.Option(help="Seconds that one request may take.", rich_help_panel=SERVER)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=RESULT)]
 
 
 def choose_source(

@@ -19,6 +19,10 @@ Measure = Callable[[str, RunSpec, str], Awaitable[BenchRun]]
 """Runs a specification against an address; the last argument says to people which block it is."""
 
 
+FEWEST_VOID = 8
+"""Fewer void pairs than this are bad luck."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunPair:
     """The same requests on either arm, one after the other."""
@@ -60,7 +64,7 @@ async def measure_pairs(
 ) -> PairsMeasured:
     """Measure `pairs` pairs, each with a seed of its own; a pair with a void block is measured again.
 
-    A machine on which more than half of the pairs are void cannot compare anything: that ends it. So does a
+    A machine on which two of three pairs are void cannot compare anything: that ends it. So does a
     cancellation that `forgives` calls an end in good order.
     """
     done: list[RunPair] = []
@@ -78,7 +82,7 @@ async def measure_pairs(
                 done.append(pair)
                 continue
             void_pairs += 1
-            if void_pairs > max(pairs, 2):
+            if void_pairs > max(2 * pairs, FEWEST_VOID):
                 gave_up = f"{void_pairs} of {void_pairs + len(done)} pairs were void: {reasons[0]}"
     except asyncio.CancelledError:
         if not forgives():
