@@ -2,10 +2,13 @@
 
 import importlib.util
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from phasewise.bench.report import BenchReport
+from phasewise.compare.verdict import ComparisonResult
 from phasewise.diagnosis.findings import Cause
 from phasewise.model.timeline import TTFT_PARTS
 
@@ -40,6 +43,15 @@ def test_every_finding_is_documented():
 def test_every_part_of_ttft_is_documented():
     page = (ROOT / "docs" / "explanation" / "where-the-milliseconds-go.md").read_text()
     assert [part for part in TTFT_PARTS if f"`{part}`" not in page] == []
+
+
+@pytest.mark.parametrize("record", [BenchReport, ComparisonResult], ids=lambda record: record.__name__)
+def test_every_field_of_a_result_for_programs_is_documented(record):
+    page = (ROOT / "docs" / "reference" / "bench-report.md").read_text()
+    hidden = {"goodput_per_s"}  # stands within `goodput`
+    assert [
+        each.name for each in fields(record) if f"`{each.name}`" not in page and each.name not in hidden
+    ] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
