@@ -44,7 +44,6 @@ from random import Random
 from statistics import mean, median
 from typing import Any
 
-import numpy as np
 import uvloop
 
 from phasewise.adapters.host_cpu import busy_share, read_cpu_times
@@ -55,7 +54,7 @@ from phasewise.bench.session import RunSpec, measure
 from phasewise.bench.target import Target
 from phasewise.compare.arms import UrlArm
 from phasewise.compare.metrics import METRICS, readings
-from phasewise.compare.runner import measure_pairs
+from phasewise.compare.procedure import CONTROL_PAIRS, ComparePlan, compare_arms
 from phasewise.compare.verdict import Rules
 from phasewise.fake_engine.costs import PhaseScaled, StepCost, StepSeconds, StepWork
 from phasewise.fake_engine.engine import FakeEngineConfig
@@ -84,7 +83,6 @@ JITTER = Jitter(spread=0.05, drift_spread=0.02, drift_steps=20.0)
 hundred steps, would be a difference between the arms and not noise."""
 SHAPE = Shape("slow prompts, short answers.", Lengths(120, 0.05, 90, 160), Lengths(6, 0.2, 4, 9))
 RULES = Rules(Slo(ttft_s=0.25, tpot_s=0.05), warm_up_requests=2, alpha=0.01, margin=0.05)
-CONTROL_PAIRS = 4
 PARALLEL = 87
 """A third of all comparisons; on two cores they take about 60% of the time."""
 STAGGER_S = 15.0
@@ -250,21 +248,15 @@ async def _compare(case: Case, a: UrlArm, b: UrlArm) -> Made:
     async def measured(url: str, spec: RunSpec, label: str) -> BenchRun:
         return await measure(url, spec)
 
-    rng = np.random.default_rng(case.seed)
     spec = RunSpec(case.setup.plan, case.seed)
-    alike = await measure_pairs((a, a), CONTROL_PAIRS, spec, measured, "control")
-    if alike.gave_up:
-        return Made(case, void_pairs=alike.void_pairs, given_up=alike.gave_up)
-    control = RULES.control(alike.pairs, rng)
-    most = case.setup.most_pairs
-    count = min(RULES.needed(control) or most, most)
-    found = await measure_pairs((a, b), count, replace(spec, seed=spec.seed + 10_000), measured, "pair")
+    plan = ComparePlan(spec, RULES, max_pairs=case.setup.most_pairs)
+    found = await compare_arms(a, b, plan, measured)
     return Made(
         case,
-        RULES.compare(found.pairs, rng),
-        pairs=len(found.pairs),
-        void_pairs=alike.void_pairs + found.void_pairs,
-        control_differing=control.differing,
+        found.comparisons,
+        pairs=found.pairs,
+        void_pairs=found.void_pairs,
+        control_differing=() if found.control is None else found.control.differing,
         given_up=found.gave_up,
     )
 
@@ -446,14 +438,14 @@ def main() -> None:
     cases = make_cases(setup, aa, planted, options.parallel)
     # Verdicts read nothing of an engine's counters, and reading them every second is a third of the work.
     engine_watch.SAMPLE_EVERY_S = 3600.0
-    started_s, cpu_before = time.monotonic(), read_cpu_times(time.time())
+    started_s, cpu_before = time.monotonic(), read_cpu_times()
     with ProcessPoolExecutor(min(options.parallel, len(cases)), FORK) as pool:
         truths = find_truths(pool, setup)
         _tell(
             f"the truth is known after {time.monotonic() - started_s:.0f} s; {len(cases)} comparisons follow"
         )
         made = list(_finished(pool, cases))
-    cpu_after = read_cpu_times(time.time())
+    cpu_after = read_cpu_times()
     result = tally(made, truths) | {
         "load": stated_load(setup),
         "parallel": options.parallel,

@@ -147,7 +147,7 @@ def test_a_jump_of_the_whole_machine_is_remarked():
 
 def test_stolen_time_and_failures_are_remarked():
     pair = make_pairs(1)[0]
-    samples = (CpuTimes(0.0, 0.0, 0.0, 0.0), CpuTimes(1.0, 50.0, 10.0, 100.0))
+    samples = (CpuTimes(0.0, 0.0, 0.0), CpuTimes(50.0, 10.0, 100.0))
     failed = make_timeline((), outcome=Outcome.FAILED, output_tokens=None)
     spoilt = replace(pair.b, cpu_samples=samples, timelines=(*pair.b.timelines, failed))
     remarks = " ".join(remarks_on([RunPair(pair.a, spoilt)], np.random.default_rng(0)))

@@ -16,13 +16,12 @@ STAT = Path("/proc/stat")
 class CpuTimes:
     """Seconds of all processors together since the machine started; `total_s` includes idleness."""
 
-    at_unix_s: float
     busy_s: float
     stolen_s: float
     total_s: float
 
 
-def read_cpu_times(at_unix_s: float, stat: Path = STAT) -> CpuTimes | None:
+def read_cpu_times(stat: Path = STAT) -> CpuTimes | None:
     """What the kernel has counted until now, None on systems that do not tell."""
     try:
         first, _, _ = stat.read_text().partition("\n")
@@ -36,7 +35,6 @@ def read_cpu_times(at_unix_s: float, stat: Path = STAT) -> CpuTimes | None:
     _user, _nice, _system, idle, waiting, _irq, _softirq, stolen = ticks
     total = sum(ticks)
     return CpuTimes(
-        at_unix_s=at_unix_s,
         busy_s=(total - idle - waiting - stolen) / per_s,
         stolen_s=stolen / per_s,
         total_s=total / per_s,

@@ -57,7 +57,7 @@ class EngineWatch:
     async def sample(self, client: HttpClient) -> None:
         """Take one reading; an address without counters leaves only the machine's own."""
         at_unix_s = time.time()
-        if (cpu := read_cpu_times(at_unix_s)) is not None:
+        if (cpu := read_cpu_times()) is not None:
             self.cpu_samples.append(cpu)
         if not self._has_counters:
             return

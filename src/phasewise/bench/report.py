@@ -21,12 +21,12 @@ from phasewise.bench.report_notes import notes_on
 from phasewise.bench.run import CUT_SHORT, BenchRun
 from phasewise.bench.statistics import Summary, summarise
 from phasewise.bench.typical import TypicalTtft, reported_by_engine, typical_ttft
-from phasewise.bench.validity import Punctuality, void_reasons
+from phasewise.bench.validity import punctuality, void_reasons
 from phasewise.bench.window import Window, choose_window
 from phasewise.model import latency
 from phasewise.model.latency import Goodput
 from phasewise.model.slo import Slo
-from phasewise.model.timeline import Outcome, Part, Timeline
+from phasewise.model.timeline import Outcome, Timeline
 
 REPORT_VERSION = 2
 
@@ -119,8 +119,7 @@ def build_report(
     cached = [timeline.cached_tokens for timeline in counted if timeline.cached_tokens is not None]
     ttft_s = estimate((latency.ttft_s(timeline) for timeline in counted), rng)
     itl_s = estimate_pooled(gaps_s, rng)
-    lag_s = summarise(_lag_s(timeline) for timeline in counted)
-    loop_lag_s = summarise(run.health.loop_lags_s)
+    kept = punctuality(run, counted)
     shifts = _level_shifts(run, counted, rng)
     engine = _engine_view(run, window)
     return BenchReport(
@@ -128,13 +127,13 @@ def build_report(
         model=run.target.model,
         wall_s=run.wall_s,
         window=window,
-        void=void_reasons(Punctuality(lag_s, loop_lag_s, run.health.held_back), ttft_s, itl_s),
+        void=void_reasons(kept, ttft_s, itl_s),
         offered=len(counted),
         succeeded=sum(timeline.outcome is Outcome.SUCCEEDED for timeline in counted),
         unsent=run.unsent,
         cut_short=run.cut_short,
         slo=slo,
-        goodput=latency.goodput(offered, slo, window.length_s),
+        goodput=latency.goodput(offered, slo),
         goodput_per_s=_per_s(sum(latency.meets(timeline, slo) for timeline in ended), window),
         ttft_s=ttft_s,
         tpot_s=estimate((latency.tpot_s(timeline) for timeline in counted), rng),
@@ -144,8 +143,8 @@ def build_report(
         stalls=sum(map(len, stalls)),
         stalled_requests=sum(map(bool, stalls)),
         stall_excess_s=summarise(stall.excess_s for found in stalls for stall in found),
-        lag_s=lag_s,
-        loop_lag_s=loop_lag_s,
+        lag_s=kept.send_lag_s,
+        loop_lag_s=kept.loop_lag_s,
         prompt_tokens=summarise(timeline.prompt_tokens for timeline in counted),
         cached_tokens=sum(cached) if cached else None,
         output_tokens=summarise(timeline.output_tokens for timeline in counted),
@@ -174,10 +173,6 @@ def errors_by_kind(timelines: Sequence[Timeline]) -> dict[str, int]:
         if timeline.outcome is not Outcome.SUCCEEDED
     )
     return dict(Counter(map(str, reasons)).most_common())
-
-
-def _lag_s(timeline: Timeline) -> float | None:
-    return next((span.duration_s for span in timeline.spans if span.part is Part.CLIENT_LAG), None)
 
 
 def _tokens_per_s(run: BenchRun, window: Window) -> float | None:

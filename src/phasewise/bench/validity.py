@@ -6,10 +6,12 @@ figure. Where that delay could be seen in a figure, the run is void, and says wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from phasewise.bench.statistics import Summary
+from phasewise.bench.run import BenchRun
+from phasewise.bench.statistics import Summary, summarise
+from phasewise.model.timeline import Part, Timeline
 
 TOLERATED = {"p50": (0.05, 0.002), "p90": (0.05, 0.002), "p99": (0.10, 0.005), "max": (0.50, 0.1)}
 """What a generator may add to a figure before the figure is no longer the server's: a share of the figure at
@@ -29,6 +31,14 @@ class Punctuality:
     send_lag_s: Summary
     loop_lag_s: Summary
     held_back: int = 0
+
+
+def punctuality(run: BenchRun, timelines: Iterable[Timeline]) -> Punctuality:
+    """How the generator of a run kept its times, sending these requests."""
+    send_lags_s = (
+        span.duration_s for timeline in timelines for span in timeline.spans if span.part is Part.CLIENT_LAG
+    )
+    return Punctuality(summarise(send_lags_s), summarise(run.health.loop_lags_s), run.health.held_back)
 
 
 def void_reasons(kept: Punctuality, ttft_s: Summary, itl_s: Summary) -> tuple[str, ...]:

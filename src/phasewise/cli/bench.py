@@ -141,10 +141,9 @@ def bench(
     )
     job = Job(origin(url), spec, parse_slo(slo, DEFAULT_SLO), warm_up)
     _check_outputs(timelines, html)
-    if warm_up is not None and spec.plan.requests is not None and warm_up >= spec.plan.requests:
-        raise ConfigError(
-            f"--warm-up {warm_up} of {spec.plan.requests} requests", hint="leave some to be counted"
-        )
+    planned = None if find_max_rate else spec.plan.requests
+    if warm_up is not None and planned is not None and warm_up >= planned:
+        raise ConfigError(f"--warm-up {warm_up} of {planned} requests", hint="leave some to be counted")
     if find_max_rate:
         _check_search(sweep, requests, duration, concurrency, attainment)
         start = OpenLoop(rate or FIRST_RATE_PER_S, spacing, burstiness)

@@ -1,20 +1,18 @@
 """`phasewise compare A B`: whether B is better than A, metric by metric, and how sure that is.
 
-It reads options, runs the control and the pairs, and prints; the statistics are bench/comparison.py's.
+It reads options and prints; what is measured in which order is compare/procedure.py's.
 """
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
 from typing import Annotated
 
-import numpy as np
 import orjson
 import typer
 import uvloop
 
-from phasewise.bench.comparison import FEWEST_PAIRS, Control
+from phasewise.bench.comparison import FEWEST_PAIRS
 from phasewise.bench.run import BenchRun
 from phasewise.bench.session import CacheState, RunSpec
 from phasewise.cli import workload_options as options
@@ -22,9 +20,9 @@ from phasewise.cli.console import err, out
 from phasewise.cli.interrupts import Interrupts
 from phasewise.cli.measuring import allow_many_streams, measure_with_view
 from phasewise.compare.arms import Arm, arm_of
+from phasewise.compare.procedure import CONTROL_PAIRS, MOST_PAIRS, ComparePlan, compare_arms
 from phasewise.compare.result_table import render
-from phasewise.compare.runner import PairsMeasured, measure_pairs
-from phasewise.compare.verdict import ComparisonResult, Rules, remarks_on
+from phasewise.compare.verdict import ComparisonResult, Rules
 from phasewise.errors import ConfigError
 from phasewise.model.slo import DEFAULT_SLO, parse_slo
 from phasewise.workload.arrivals import Spacing
@@ -32,8 +30,6 @@ from phasewise.workload.plan import PlanSpec
 from phasewise.workload.presets import PresetName
 
 DEFAULT_REQUESTS = 24
-CONTROL_PAIRS = 4
-MOST_PAIRS = 12
 WARM_UP_SHARE = 0.15
 
 
@@ -153,17 +149,6 @@ def compare(
         raise typer.Exit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class ComparePlan:
-    """What to measure and how strictly to judge it."""
-
-    spec: RunSpec
-    rules: Rules
-    control_pairs: int = CONTROL_PAIRS
-    pairs: int | None = None
-    max_pairs: int = MOST_PAIRS
-
-
 def _check(left_out: int, requests: int, margin: float, alpha: float, control_pairs: int) -> None:
     if left_out >= requests:
         raise ConfigError(f"--warm-up {left_out} of {requests} requests", hint="leave some to be counted")
@@ -179,50 +164,15 @@ def _check(left_out: int, requests: int, margin: float, alpha: float, control_pa
 
 
 async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:
-    """A control, as many pairs as it asks for, and the verdicts; a Ctrl-C keeps the pairs that were whole."""
+    """Compare in front of a person; a Ctrl-C keeps the pairs that were whole."""
     interrupts = Interrupts()
 
     async def measure(url: str, spec: RunSpec, label: str) -> BenchRun:
         return await measure_with_view(url, spec, label, interrupts)
 
-    async def pairs_of(arms: tuple[Arm, Arm], count: int, spec: RunSpec, title: str) -> PairsMeasured:
-        return await measure_pairs(arms, count, spec, measure, title, interrupts.forgives)
-
-    rng = np.random.default_rng(plan.spec.seed)
-    control = needed = None
     with interrupts.handled():
-        first = await pairs_of((a, a), plan.control_pairs, plan.spec, "control")
-        if first.pairs:
-            control = plan.rules.control(first.pairs, rng)
-            needed = plan.rules.needed(control)
-        measured = PairsMeasured(cut_short=first.cut_short, gave_up=first.gave_up)
-        if not (first.cut_short or first.gave_up):
-            count = plan.pairs or min(needed or plan.max_pairs, plan.max_pairs)
-            _say(_announcement(control, needed, count))
-            # Other requests than the control's.
-            spec = replace(plan.spec, seed=plan.spec.seed + 10_000)
-            measured = await pairs_of((a, b), count, spec, "pair")
-    return ComparisonResult(
-        a_name=a.name,
-        b_name=b.name,
-        comparisons=plan.rules.compare(measured.pairs, rng),
-        pairs=len(measured.pairs),
-        rules=plan.rules,
-        control=control,
-        pairs_needed=needed,
-        void_pairs=first.void_pairs + measured.void_pairs,
-        cut_short=measured.cut_short,
-        gave_up=measured.gave_up,
-        remarks=remarks_on(measured.pairs, rng),
-    )
+        return await compare_arms(a, b, plan, measure, _say, interrupts.forgives)
 
 
 def _say(words: str) -> None:
     err.print(words, soft_wrap=True, markup=False)
-
-
-def _announcement(control: Control | None, needed: int | None, count: int) -> str:
-    if control is None:
-        return f"no control; measuring {count} pairs"
-    asked = "more pairs than are practical" if needed is None else f"{needed} pairs"
-    return f"control done: the noise asks for {asked}; measuring {count}"

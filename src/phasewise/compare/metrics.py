@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from phasewise.bench.comparison import Block, Kind, Metric, Quotient
 from phasewise.bench.run import CUT_SHORT, BenchRun
 from phasewise.bench.statistics import summarise
-from phasewise.bench.validity import Punctuality, void_reasons
+from phasewise.bench.validity import punctuality, void_reasons
 from phasewise.model import latency
 from phasewise.model.slo import Slo
-from phasewise.model.timeline import Part, Timeline
+from phasewise.model.timeline import Timeline
 
 NEVER_S = 3600.0
 """What a request that failed is taken to have waited: longer than any that was answered."""
@@ -51,12 +51,10 @@ def readings(run: BenchRun, slo: Slo, warm_up_requests: int) -> Block:
 def void(run: BenchRun) -> tuple[str, ...]:
     """Why a block does not count, in words; empty where it does."""
     timelines = [timeline for timeline in run.timelines if timeline.reason != CUT_SHORT]
-    lags_s = (
-        span.duration_s for timeline in timelines for span in timeline.spans if span.part is Part.CLIENT_LAG
-    )
-    kept = Punctuality(summarise(lags_s), summarise(run.health.loop_lags_s), run.health.held_back)
     gaps_s = (gap_s for timeline in timelines for gap_s in latency.chunk_gaps_s(timeline))
-    return void_reasons(kept, summarise(map(latency.ttft_s, timelines)), summarise(gaps_s))
+    return void_reasons(
+        punctuality(run, timelines), summarise(map(latency.ttft_s, timelines)), summarise(gaps_s)
+    )
 
 
 def _throughput(counted: Sequence[Timeline]) -> Quotient:

@@ -50,7 +50,8 @@ class PairsMeasured:
     gave_up: str = ""
 
 
-def _never() -> bool:
+def never() -> bool:
+    """No cancellation is forgiven."""
     return False
 
 
@@ -60,7 +61,7 @@ async def measure_pairs(
     spec: RunSpec,
     measure: Measure,
     title: str,
-    forgives: Callable[[], bool] = _never,
+    forgives: Callable[[], bool] = never,
 ) -> PairsMeasured:
     """Measure `pairs` pairs, each with a seed of its own; a pair with a void block is measured again.
 

@@ -23,6 +23,7 @@ from phasewise.bench.comparison import (
     pairs_needed,
 )
 from phasewise.bench.definitions import DEFINITIONS
+from phasewise.bench.report_notes import STOLEN_WORTH_A_NOTE
 from phasewise.bench.run import BenchRun
 from phasewise.compare.metrics import METRICS, readings
 from phasewise.compare.runner import RunPair
@@ -31,7 +32,6 @@ from phasewise.model.quantiles import quantile
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import Outcome
 
-STOLEN_WORTH_A_REMARK = 0.02
 FAILED_WORTH_A_REMARK = 0.01
 COMPARISON_VERSION = 1
 
@@ -118,7 +118,7 @@ def _stolen(pairs: Sequence[RunPair]) -> str:
         if len(run.cpu_samples) > 1
     ]
     worst = max(shares, default=0.0)
-    if worst < STOLEN_WORTH_A_REMARK:
+    if worst < STOLEN_WORTH_A_NOTE:
         return ""
     return (
         f"others on the same host took up to {worst:.0%} of this machine's processor time in a block "

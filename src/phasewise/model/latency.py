@@ -106,12 +106,6 @@ class Goodput:
 
     met: int
     offered: int
-    window_s: float
-
-    @property
-    def per_second(self) -> float | None:
-        """Requests per second that met their SLO."""
-        return self.met / self.window_s if self.window_s > 0 else None
 
     @property
     def share(self) -> float | None:
@@ -119,10 +113,10 @@ class Goodput:
         return self.met / self.offered if self.offered else None
 
 
-def goodput(timelines: Iterable[Timeline], slo: Slo, window_s: float) -> Goodput:
-    """Count a window; failed, cancelled and rejected requests were offered too."""
+def goodput(timelines: Iterable[Timeline], slo: Slo) -> Goodput:
+    """Count requests; failed, cancelled and rejected requests were offered too."""
     verdicts = [meets(timeline, slo) for timeline in timelines]
-    return Goodput(met=sum(verdicts), offered=len(verdicts), window_s=window_s)
+    return Goodput(met=sum(verdicts), offered=len(verdicts))
 
 
 @dataclass(frozen=True, slots=True)
