@@ -46,11 +46,11 @@ PROMPT_TOKENS = 64
 
 ENGINE = """
 import uvloop
-from phasewise.fake_engine.costs import StepCost
+from phasewise.costs.step_cost import StepCost
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import run_engines
 from phasewise.fake_engine.virtual_engine import EngineShape
-cost = StepCost(floor_s={step_s}, knee_tokens=10**9, per_token_s=0, attention_s_per_token_pair=0,
+cost = StepCost(floor_s={step_s}, knee_tokens=10**9, beyond_knee_s_per_token=0, attention_s_per_token_pair=0,
                 kv_read_s_per_token=0, per_request_s=0)
 shape = EngineShape(max_num_seqs=4096, max_num_batched_tokens=10**6, total_blocks=20000)
 uvloop.run(run_engines(1, FakeEngineConfig(port={port}, cost=cost, shape=shape), lambda engines: None))

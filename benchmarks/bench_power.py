@@ -56,7 +56,9 @@ from phasewise.compare.arms import UrlArm
 from phasewise.compare.metrics import METRICS, readings
 from phasewise.compare.procedure import CONTROL_PAIRS, ComparePlan, compare_arms
 from phasewise.compare.verdict import Rules
-from phasewise.fake_engine.costs import PhaseScaled, StepCost, StepSeconds, StepWork
+from phasewise.costs.step_cost import StepCost
+from phasewise.costs.step_work import StepSeconds, StepWork
+from phasewise.fake_engine.costs import PhaseScaled
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.jitter import Jitter
@@ -73,7 +75,7 @@ from phasewise.workload.presets import Shape
 COST = StepCost(
     floor_s=0.02,
     knee_tokens=16,
-    per_token_s=1.8e-3,
+    beyond_knee_s_per_token=1.8e-3,
     attention_s_per_token_pair=0.0,
     kv_read_s_per_token=0.0,
     per_request_s=0.0,

@@ -34,8 +34,8 @@ from phasewise.adapters.step_feed import StepFeed
 from phasewise.bench.generator import LoadGenerator
 from phasewise.bench.target import find_target, fit_prompts
 from phasewise.diagnosis.attribution import attribute
-from phasewise.diagnosis.step_log import StepLog
 from phasewise.model.latency import TtftBreakdown, ttft_breakdown
+from phasewise.model.step_log import StepLog
 from phasewise.workload.arrivals import ClosedLoop
 from phasewise.workload.lengths import Lengths
 from phasewise.workload.plan import PlanSpec, make_plan

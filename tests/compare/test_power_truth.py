@@ -32,7 +32,7 @@ from benchmarks.bench_power import (
     virtual_block,
     virtual_readings,
 )
-from phasewise.bench.bootstrap import Interval
+from phasewise.model.interval import Interval
 from phasewise.bench.comparison import Comparison, Pair, Scale, Verdict, compare
 from phasewise.bench.session import RunSpec, measure
 from phasewise.compare.metrics import METRICS, readings

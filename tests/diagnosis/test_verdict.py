@@ -15,7 +15,7 @@ from phasewise.diagnosis.picture import (
     stream_picture,
     workload_shape,
 )
-from phasewise.diagnosis.step_log import StepLog
+from phasewise.model.step_log import StepLog
 from phasewise.diagnosis.verdict import Ruling, judge
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import Outcome, Part

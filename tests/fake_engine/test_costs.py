@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phasewise.costs.step_work import StepWork
 from phasewise.errors import ConfigError
-from phasewise.fake_engine.costs import PhaseScaled, StepWork, preset
+from phasewise.fake_engine.costs import PhaseScaled, preset
 
 CHUNK = 2048
 

@@ -11,8 +11,8 @@ import pytest
 
 from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.step_feed import StepFeed
+from phasewise.costs.step_cost import StepCost
 from phasewise.errors import EngineStartFailed
-from phasewise.fake_engine.costs import StepCost
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.virtual_engine import EngineShape

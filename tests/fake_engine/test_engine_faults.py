@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.costs.step_cost import StepCost
 from phasewise.errors import FailureKind, UpstreamError
-from phasewise.fake_engine.costs import StepCost
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fake_engine.fleet import running_engines

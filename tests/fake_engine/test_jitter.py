@@ -6,8 +6,8 @@ from statistics import correlation, fmean, pstdev
 
 import pytest
 
+from phasewise.costs.step_work import StepWork
 from phasewise.errors import ConfigError
-from phasewise.fake_engine.costs import StepWork
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.jitter import Jitter, JitteredCost

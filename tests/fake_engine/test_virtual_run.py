@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.step_feed import StepFeed
-from phasewise.fake_engine.costs import PhaseScaled, StepCost
+from phasewise.costs.step_cost import StepCost
+from phasewise.fake_engine.costs import PhaseScaled
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fake_engine.fleet import running_engines
@@ -23,7 +24,7 @@ from tests.fake_engine.engine_builders import make_engine, make_request
 TWENTY_MS_STEPS = StepCost(
     floor_s=0.02,
     knee_tokens=64,
-    per_token_s=50e-6,
+    beyond_knee_s_per_token=50e-6,
     attention_s_per_token_pair=0.0,
     kv_read_s_per_token=0.0,
     per_request_s=0.0,

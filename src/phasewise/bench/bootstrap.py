@@ -7,7 +7,6 @@ take every request for independent are too narrow. Which percentiles to print is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import cbrt, ceil, log, sqrt
 from statistics import NormalDist
 
@@ -15,20 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phasewise.bench.student import t_quantile
+from phasewise.model.interval import Interval
 
 FEWEST_BLOCKS = 6
 """With fewer blocks than a median needs readings, the blocks themselves would be too small a sample."""
 CELLS_AT_ONCE = 2_000_000
 """Resamples are worked through in slices of about this many numbers, to bound memory on long runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A range that holds the true value in `confidence` of all repetitions."""
-
-    low: float
-    high: float
-    confidence: float
 
 
 def percentile_interval(

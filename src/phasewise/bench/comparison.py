@@ -16,9 +16,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from phasewise.bench.bootstrap import Interval, ResampledPool, count_draws
+from phasewise.bench.bootstrap import ResampledPool, count_draws
 from phasewise.bench.statistics import readings_needed
 from phasewise.bench.student import t_quantile
+from phasewise.model.interval import Interval
 
 FEWEST_PAIRS = 4
 """With fewer pairs the spread between pairs is a guess and Student's t at a corrected level beyond use."""

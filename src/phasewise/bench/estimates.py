@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from phasewise.bench.bootstrap import Interval, percentile_interval, pooled_percentile_interval
+from phasewise.bench.bootstrap import percentile_interval, pooled_percentile_interval
 from phasewise.bench.statistics import Summary, summarise
+from phasewise.model.interval import Interval
 
 
 def estimate(values: Iterable[float | None], rng: np.random.Generator) -> Summary:

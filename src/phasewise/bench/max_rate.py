@@ -13,7 +13,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from phasewise.bench.bootstrap import Interval, share_interval
+from phasewise.bench.bootstrap import share_interval
+from phasewise.model.interval import Interval
 
 LOOKS = 4
 """A rate is tried this often at most, each time with as many requests as all its trials before."""

@@ -18,8 +18,8 @@ from phasewise.bench.request_body import allows_fixed_lengths
 from phasewise.bench.run import BenchRun
 from phasewise.bench.target import Target, find_target, fit_prompts
 from phasewise.diagnosis.picture import explained
-from phasewise.diagnosis.step_log import logs_by_rank
 from phasewise.errors import MeasurementError
+from phasewise.model.step_log import logs_by_rank
 from phasewise.model.timeline import Outcome
 from phasewise.workload.arrivals import ClosedLoop
 from phasewise.workload.plan import CONTEXT_TOKENS, Plan, PlanSpec, make_plan

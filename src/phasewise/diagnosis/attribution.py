@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from phasewise.diagnosis.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
 from phasewise.model.latency import Stall, stalls
+from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
 from phasewise.model.steps import FinishedRequest, TimedStep
 from phasewise.model.timeline import Attempt, Part, Source, Span, Timeline
 

@@ -6,7 +6,7 @@ not in the record; whoever shows these says so.
 
 from __future__ import annotations
 
-from phasewise.diagnosis.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
+from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
 from phasewise.model.steps import FinishedRequest
 from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
 from phasewise.model.worker import WorkerRef

@@ -12,7 +12,6 @@ from statistics import fmean, median
 
 from phasewise.diagnosis.attribution import ExplainedStall, attribute, explain_stalls
 from phasewise.diagnosis.shared_prefixes import shared_share
-from phasewise.diagnosis.step_log import StepLog
 from phasewise.model.latency import (
     PartTime,
     TtftBreakdown,
@@ -22,6 +21,7 @@ from phasewise.model.latency import (
 )
 from phasewise.model.quantiles import quantile
 from phasewise.model.slo import Slo
+from phasewise.model.step_log import StepLog
 from phasewise.model.steps import EngineStep
 from phasewise.model.timeline import Outcome, Part, Source, Timeline
 

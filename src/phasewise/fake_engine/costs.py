@@ -1,63 +1,17 @@
-"""How long a step takes, from what it carries.
+"""The costs that fake engines run by: presets by name, and a phase made slower by a known factor.
 
-Only the shape is here: which step carries what is the virtual engine's to decide.
+A cost's form is costs/step_cost.py's; which step carries what is the virtual engine's to decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from phasewise.costs.step_cost import StepCost
+from phasewise.costs.step_work import StepSeconds, StepWork
 from phasewise.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class StepWork:
-    """What one step carries.
-
-    `attention_token_pairs` counts, over the prompt tokens of the step, the tokens each one attends to;
-    `kv_read_tokens` adds up the context lengths of the sequences that decode.
-    """
-
-    prompt_tokens: int = 0
-    decode_tokens: int = 0
-    requests: int = 0
-    attention_token_pairs: int = 0
-    kv_read_tokens: int = 0
-
-    def without_prompts(self) -> StepWork:
-        """What is left when nothing is prefilled: the sequences that decode, with one token each."""
-        return StepWork(
-            decode_tokens=self.decode_tokens, requests=self.decode_tokens, kv_read_tokens=self.kv_read_tokens
-        )
-
-
-StepSeconds = Callable[[StepWork], float]
-"""How long a step takes. A `StepCost` is one, and so is any function of the work."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Flat up to the knee (weights are read and overhead is paid once), then linear, then attention shows."""
-
-    floor_s: float
-    knee_tokens: int
-    per_token_s: float
-    attention_s_per_token_pair: float
-    kv_read_s_per_token: float
-    per_request_s: float
-
-    def __call__(self, work: StepWork) -> float:
-        """Seconds of a step."""
-        beyond_knee = max(0, work.prompt_tokens + work.decode_tokens - self.knee_tokens)
-        return (
-            self.floor_s
-            + self.per_token_s * beyond_knee
-            + self.attention_s_per_token_pair * work.attention_token_pairs
-            + self.kv_read_s_per_token * work.kv_read_tokens
-            + self.per_request_s * work.requests
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +49,7 @@ PRESETS: Mapping[str, StepCost] = MappingProxyType(
         "cpu-demo": StepCost(
             floor_s=0.056,
             knee_tokens=96,
-            per_token_s=0.76e-3,
+            beyond_knee_s_per_token=0.76e-3,
             attention_s_per_token_pair=0.25e-6,
             kv_read_s_per_token=2.2e-6,
             per_request_s=1.1e-3,
@@ -104,7 +58,7 @@ PRESETS: Mapping[str, StepCost] = MappingProxyType(
         "fast": StepCost(
             floor_s=1.0e-3,
             knee_tokens=256,
-            per_token_s=2.0e-6,
+            beyond_knee_s_per_token=2.0e-6,
             attention_s_per_token_pair=0.5e-9,
             kv_read_s_per_token=1.0e-9,
             per_request_s=5.0e-6,

@@ -19,8 +19,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from phasewise.costs.step_work import StepSeconds, StepWork
 from phasewise.errors import EngineStartFailed
-from phasewise.fake_engine.costs import PRESETS, StepSeconds, StepWork
+from phasewise.fake_engine.costs import PRESETS
 from phasewise.fake_engine.engine_loop import EngineLoop, UnixClock
 from phasewise.fake_engine.faults import Fault, FaultBoard, FaultKind
 from phasewise.fake_engine.jitter import Jitter, JitteredCost

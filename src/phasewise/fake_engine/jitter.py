@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from math import exp, sqrt
 from random import Random
 
+from phasewise.costs.step_work import StepSeconds, StepWork
 from phasewise.errors import ConfigError
-from phasewise.fake_engine.costs import StepSeconds, StepWork
 
 
 @dataclass(frozen=True, slots=True)

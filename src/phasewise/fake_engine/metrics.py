@@ -126,7 +126,7 @@ class EngineMetrics:
     def _describe_cache(self, shape: EngineShape) -> None:
         facts = {
             "block_size": str(shape.block_size),
-            "enable_prefix_caching": "True",
+            "enable_prefix_caching": str(shape.prefix_cache),
             "engine": "0",
             "num_gpu_blocks": str(shape.total_blocks),
         }

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from phasewise.costs.step_work import StepSeconds, StepWork, chunk_pairs
 from phasewise.errors import ConfigError
 from phasewise.fake_engine.blocks import BlockHash, BlockPool, chain_hash, root_hash
-from phasewise.fake_engine.costs import StepSeconds, StepWork
 from phasewise.fake_engine.tokens import END_ID, ContextHash
 from phasewise.model.steps import EngineStep, FinishedRequest
 
@@ -27,6 +27,8 @@ class EngineShape:
     total_blocks: int = 364
     mean_output_tokens: int = 512
     """Answers that may end by themselves do so after this many tokens on average."""
+    prefix_cache: bool = True
+    """Whether blocks of one request are found by others that begin with the same tokens."""
 
     def __post_init__(self) -> None:
         smallest = min(self.max_num_seqs, self.block_size, self.total_blocks, self.mean_output_tokens)
@@ -313,6 +315,8 @@ class VirtualEngine:
                 batch.hit_tokens += cached_tokens
 
     def _publish(self, sequence: _Sequence, upto_tokens: int) -> None:
+        if not self.shape.prefix_cache:
+            return
         block_size = self.shape.block_size
         for index in range(sequence.computed_tokens // block_size, upto_tokens // block_size):
             self._pool.publish(sequence.blocks[index], sequence.hashes[index])
@@ -377,7 +381,7 @@ def _work_of(batch: _Batch) -> StepWork:
             kv_read += len(sequence.ids)
         else:
             prompt_tokens += tokens
-            pairs += tokens * sequence.computed_tokens + tokens * (tokens + 1) // 2
+            pairs += chunk_pairs(tokens, sequence.computed_tokens)
     return StepWork(prompt_tokens, decode_tokens, len(batch.chunks), pairs, kv_read)
 
 
