@@ -32,13 +32,13 @@ from benchmarks.bench_power import (
     virtual_block,
     virtual_readings,
 )
-from phasewise.model.interval import Interval
 from phasewise.bench.comparison import Comparison, Pair, Scale, Verdict, compare
 from phasewise.bench.session import RunSpec, measure
 from phasewise.compare.metrics import METRICS, readings
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.jitter import JitteredCost
 from phasewise.model import latency
+from phasewise.model.interval import Interval
 from phasewise.workload.arrivals import OpenLoop
 from phasewise.workload.plan import make_plan
 

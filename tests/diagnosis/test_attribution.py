@@ -4,8 +4,8 @@ import pytest
 
 from phasewise.diagnosis.attribution import StallCause, attribute, explain_stalls
 from phasewise.diagnosis.picture import log_of
-from phasewise.model.step_log import StepLog, logs_by_rank
 from phasewise.model.latency import ttft_breakdown
+from phasewise.model.step_log import StepLog, logs_by_rank
 from phasewise.model.timeline import Part, Source
 from tests.builders import make_finished, make_span, make_step, make_timeline
 

@@ -15,9 +15,9 @@ from phasewise.diagnosis.picture import (
     stream_picture,
     workload_shape,
 )
-from phasewise.model.step_log import StepLog
 from phasewise.diagnosis.verdict import Ruling, judge
 from phasewise.model.slo import Slo
+from phasewise.model.step_log import StepLog
 from phasewise.model.timeline import Outcome, Part
 from tests.builders import EPOCH_S, make_span, make_step, make_timeline
 

@@ -14,8 +14,8 @@ from phasewise.adapters.timeline_feed import TimelineFeed
 from phasewise.adapters.vllm_metrics import MetricsDelta, MetricsSnapshot, delta, fetch_metrics
 from phasewise.diagnosis.engine_view import timelines_from_steps
 from phasewise.diagnosis.picture import Logs
-from phasewise.model.step_log import logs_by_rank
 from phasewise.errors import PhasewiseError, UpstreamError
+from phasewise.model.step_log import logs_by_rank
 from phasewise.model.steps import EngineStep
 from phasewise.model.timeline import Part, Timeline
 from phasewise.observe.evidence import Evidence
