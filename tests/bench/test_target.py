@@ -27,6 +27,7 @@ from phasewise.workload.plan import Plan, PlanSpec, make_plan
 from phasewise.workload.presets import Shape
 from phasewise.workload.prompts import write_opening
 from phasewise.workload.traces import Trace, TracedRequest
+from phasewise.workload.written import Written
 from tests.bench.scripted_server import Asked, scripted_server
 
 
@@ -288,3 +289,16 @@ async def test_without_a_tokenizer_the_plan_stays_and_says_so():
         client.close()
     assert plan.fit is None
     assert not plan.exact_prompts
+
+
+async def test_written_prompts_are_counted_and_left_as_they_are():
+    written = Written("test", ("Say one.", "Say two, and three."), 4)
+    plan = make_plan(PlanSpec(written, ClosedLoop(1), 4), Random(1))
+    asked_for: list[int] = []
+    fitted = await fit(plan, lambda words: words + 31, asked_for)
+    assert [planned.messages for planned in fitted.requests] == [it.messages for it in plan.requests]
+    assert sorted(planned.prompt_tokens for planned in fitted.requests) == [33, 33, 35, 35]
+    # Nobody planned another length, so none is off, and one look is enough.
+    assert fitted.fit == Fit(counted=4)
+    assert fitted.exact_prompts
+    assert len(asked_for) == 4

@@ -9,6 +9,7 @@ from phasewise.workload.lengths import Lengths
 from phasewise.workload.plan import PlanSpec, fitted
 from phasewise.workload.presets import PRESETS, PresetName
 from phasewise.workload.traces import Trace
+from phasewise.workload.written import Written
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,12 @@ def test_fixed_lengths_are_plain_numbers():
 
 def test_a_trace_is_named():
     assert workload_in_words(PlanSpec(Trace("azure", ()), Replay())) == "the trace azure"
+
+
+def test_written_prompts_are_counted_and_described():
+    several = Written("a story", ("Tell one.", "Tell another."), 80)
+    assert workload_in_words(PlanSpec(several, ClosedLoop(1), 4)) == (
+        "2 written prompts (a story), outputs of 80 tokens"
+    )
+    alone = Written("a story", ("Tell one.",), 80)
+    assert workload_in_words(PlanSpec(alone, ClosedLoop(1), 4)).startswith("a written prompt (a story)")

@@ -99,7 +99,9 @@ async def fit_prompts(client: HttpClient, target: Target, plan: Plan, rng: Rando
             if first is None:
                 uncounted = True
             else:
-                off_tokens.append(abs(first.prompt_tokens - thread[0].prompt_tokens))
+                off_by = abs(first.prompt_tokens - thread[0].prompt_tokens)
+                # Nobody asked for a length of what is sent as it was written.
+                off_tokens.append(0 if first.as_written else off_by)
                 fitted[place] = _with_first(thread, first)
 
     async with asyncio.TaskGroup() as tasks:

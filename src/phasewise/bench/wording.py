@@ -6,6 +6,8 @@ from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
 from phasewise.workload.lengths import Lengths
 from phasewise.workload.plan import PlanSpec
 from phasewise.workload.presets import Shape
+from phasewise.workload.traces import Trace
+from phasewise.workload.written import Written
 
 
 def load_in_words(load: Load, *, conversations: bool = False) -> str:
@@ -33,8 +35,10 @@ def workload_in_words(spec: PlanSpec, shape: Shape | None = None) -> str:
 
     A plan's own `shape` goes before the specification's: it was cut to the model's context.
     """
-    if not isinstance(spec.source, Shape):
+    if isinstance(spec.source, Trace):
         return f"the trace {spec.source.name}"
+    if isinstance(spec.source, Written):
+        return f"{_written_in_words(spec.source)}, outputs of {_lengths_in_words(spec.source.output)} tokens"
     shape = shape or spec.source
     parts = [
         f"prompts of {_lengths_in_words(shape.prompt)} tokens",
@@ -50,6 +54,11 @@ def workload_in_words(spec: PlanSpec, shape: Shape | None = None) -> str:
     if spec.conversations is not None:
         parts.append(f"conversations of {spec.conversations.turns} turns")
     return ", ".join(parts)
+
+
+def _written_in_words(written: Written) -> str:
+    many = f"{len(written.prompts)} written prompts" if len(written.prompts) > 1 else "a written prompt"
+    return f"{many} ({written.about})"
 
 
 def _lengths_in_words(lengths: Lengths) -> str:

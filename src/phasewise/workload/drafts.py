@@ -1,4 +1,4 @@
-"""What is to be asked, not yet when: requests as they follow from a shape or from a trace.
+"""What is to be asked, not yet when: requests as they follow from a shape, a trace or written prompts.
 
 Numbering, times and ends are the plan's.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import cycle
 
 from phasewise.workload.presets import Shape
 from phasewise.workload.prompts import (
@@ -20,6 +21,12 @@ from phasewise.workload.prompts import (
 )
 from phasewise.workload.streams import stream
 from phasewise.workload.traces import Trace, TracedRequest
+from phasewise.workload.written import Written
+
+CHARACTERS_PER_TOKEN = 4
+"""Of written text, roughly; only a tokenizer knows."""
+OWN_WORDS = 3
+"""So many words of its own a written prompt begins with in a run that has an opening."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class Draft:
     shared_words: int = 0
     kept_words: int = 0
     think_s: float = 0.0
+    as_written: bool = False
 
 
 def drafts_of_shape(shape: Shape, seed: int, opening: str) -> Iterator[Draft]:
@@ -83,6 +91,35 @@ def drafts_of_trace(
             shared_words=max(seen.walk(request.block_ids, words), _opening_words(messages, opening)),
             kept_words=kept_words,
         )
+
+
+def drafts_of_written(written: Written, seed: int, opening: str) -> Iterator[Draft]:
+    """Written prompts, without end: shuffled once, then round and round in that order.
+
+    A prompt is sent as it is. In a run with an opening a line stands before it, `Note: <the run's words> <the
+    request's own>.`, as the same prompt comes again and again, and a cache that had it would answer for what
+    is to be measured. It must be the first line: whatever stands behind the prompt leaves its prefix warm. It
+    names nothing and asks for nothing, so that models answer as they do without it.
+    """
+    order = stream(seed, "order").sample(written.prompts, len(written.prompts))
+    sizes, words = stream(seed, "sizes"), stream(seed, "words")
+    for number, prompt in enumerate(cycle(order)):
+        # Drawn in any case, so that outputs are as long with an opening as without one.
+        own = write_text(OWN_WORDS, words)
+        text = f"Note: {opening} {own}.\n\n{prompt}" if opening else prompt
+        again = word_count(prompt) if number >= len(order) else 0
+        yield Draft(
+            (Message("user", text),),
+            written.output.draw(sizes),
+            written_tokens(text),
+            shared_words=1 + word_count(opening) if opening else again,
+            as_written=True,
+        )
+
+
+def written_tokens(text: str) -> int:
+    """About how many tokens a text comes to as one user's message."""
+    return max(len(text) // CHARACTERS_PER_TOKEN, word_count(text)) + TEMPLATE_TOKENS
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """The plan of a run: a frozen list of requests with their times, made from a specification and a seed.
 
 Nothing here is sent or measured; the load generator works the list off. What a request asks is drafted from
-a shape or a trace elsewhere; here it gets its number, its time and its thread.
+a shape, a trace or written prompts elsewhere; here it gets its number, its time and its thread.
 """
 
 from __future__ import annotations
@@ -17,11 +17,18 @@ from phasewise.errors import ConfigError
 from phasewise.workload.adjustments import ContextCut, Fit
 from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Replay, arrival_times_s
 from phasewise.workload.conversations import Conversations, later_turns
-from phasewise.workload.drafts import Draft, drafts_of_shape, drafts_of_trace
+from phasewise.workload.drafts import (
+    Draft,
+    drafts_of_shape,
+    drafts_of_trace,
+    drafts_of_written,
+    written_tokens,
+)
 from phasewise.workload.presets import Shape
 from phasewise.workload.prompts import TEMPLATE_TOKENS, Message, resized, word_count
 from phasewise.workload.streams import stream
 from phasewise.workload.traces import Trace, TracedRequest
+from phasewise.workload.written import Written
 
 CONTEXT_TOKENS = 8192
 """The context that is assumed where the engine does not tell its own."""
@@ -40,10 +47,10 @@ class PlanSpec:
     """What to plan: sizes, load, and where to end, by count or by time or whichever comes first.
 
     A trace also ends by itself. It gives its times to a replay; any other load takes only its lengths and
-    prefixes. `requests` counts every turn of a conversation.
+    prefixes. `requests` counts every turn of a conversation, which only a shape can have.
     """
 
-    source: Shape | Trace
+    source: Shape | Trace | Written
     load: Load
     requests: int | None = None
     duration_s: float | None = None
@@ -55,17 +62,19 @@ class PlanSpec:
             raise ConfigError(f"{self.requests} requests", hint=f"use 1 to {PLAN_LIMIT}")
         if self.duration_s is not None and not self.duration_s > 0:
             raise ConfigError(f"a duration of {self.duration_s:g} s", hint="use one above 0")
+        if self.conversations is not None and not isinstance(self.source, Shape):
+            named = f"the trace {self.source.name}" if isinstance(self.source, Trace) else "written prompts"
+            raise ConfigError(
+                f"conversations with {named}",
+                hint="its requests stand for themselves: leave one of the two out",
+            )
         if isinstance(self.source, Trace):
-            if self.conversations is not None:
-                raise ConfigError(
-                    f"conversations with the trace {self.source.name}",
-                    hint="its requests stand for themselves: leave one of the two out",
-                )
-        elif isinstance(self.load, Replay):
+            return
+        if isinstance(self.load, Replay):
             raise ConfigError("a replay without a trace", hint="give a trace, or a rate or concurrency")
-        elif self.requests is None and self.duration_s is None:
+        if self.requests is None and self.duration_s is None:
             raise ConfigError("a run without an end", hint="give a number of requests or a duration")
-        elif isinstance(self.load, OpenLoop) and self.requests is None and self.duration_s is not None:
+        if isinstance(self.load, OpenLoop) and self.requests is None and self.duration_s is not None:
             self._check_arrivals(self.load, self.duration_s)
 
     def _check_arrivals(self, load: OpenLoop, duration_s: float) -> None:
@@ -89,7 +98,8 @@ class PlannedRequest:
     ended, and its `prompt_tokens` are an estimate of the whole.
 
     The first `shared_words` of the messages stand at the beginning of an earlier request too. The first
-    `kept_words` of the last message belong to blocks that others may share: fitting leaves them alone.
+    `kept_words` of the last message belong to blocks that others may share: fitting leaves them alone. Of a
+    request `as_written` it leaves all alone: that is as long as it is.
     """
 
     index: int
@@ -101,6 +111,7 @@ class PlannedRequest:
     think_s: float = 0.0
     shared_words: int = 0
     kept_words: int = 0
+    as_written: bool = False
 
     @property
     def fresh_words(self) -> int:
@@ -163,6 +174,8 @@ def make_plan(spec: PlanSpec, rng: Random, opening: str = "") -> Plan:
     seed = rng.getrandbits(64)
     if isinstance(spec.source, Trace):
         return _plan_trace(spec, spec.source, seed, opening)
+    if isinstance(spec.source, Written):
+        return _plan_written(spec, spec.source, seed, opening)
     return _plan_shape(spec, spec.source, seed, opening)
 
 
@@ -189,6 +202,8 @@ def refitted(
     planned: PlannedRequest, counted_tokens: int, rng: Random, tokens_per_word: float = 1.0
 ) -> PlannedRequest:
     """The request with its last message made longer or shorter by what a tokenizer says it is off."""
+    if planned.as_written:
+        return planned
     *earlier, last = planned.messages
     off_by = planned.prompt_tokens - counted_tokens
     # Rounded up: what is off by a token is one word off.
@@ -249,6 +264,28 @@ def _plan_trace(spec: PlanSpec, trace: Trace, seed: int, opening: str) -> Plan:
     )
 
 
+def _plan_written(spec: PlanSpec, written: Written, seed: int, opening: str) -> Plan:
+    longest = max(map(written_tokens, written.prompts))
+    if longest + written.output.high_tokens > spec.context_tokens - CONTEXT_MARGIN_TOKENS:
+        raise ConfigError(
+            f"a written prompt of about {longest} and outputs of up to {written.output.high_tokens} tokens "
+            f"do not fit a context of {spec.context_tokens}",
+            hint="take an engine with a larger --max-model-len",
+        )
+    times_s = islice(_times_s(spec, seed), _most_requests(spec))
+    drafts = drafts_of_written(written, seed, opening)
+    threads = tuple(
+        _thread([draft], index, at_s)
+        for index, (at_s, draft) in enumerate(zip(times_s, drafts, strict=False))
+    )
+    return Plan(
+        threads,
+        spec.load,
+        spec.duration_s,
+        full=spec.requests is None and len(threads) == PLAN_LIMIT,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Taken:
     """A trace's requests up to a limit, how many between them do not fit, and whether others follow."""
@@ -294,6 +331,7 @@ def _thread(turns: list[Draft], index: int, at_s: float | None) -> Thread:
             think_s=draft.think_s,
             shared_words=draft.shared_words,
             kept_words=draft.kept_words,
+            as_written=draft.as_written,
         )
         for turn, draft in enumerate(turns)
     )
