@@ -12,12 +12,13 @@ class Observation:
     """So many seconds went by while these steps ran.
 
     A step record gives one step at a time. A client sees a prompt's steps only together, and with them the
-    way through the engine's front end: `through_front_end`.
+    way through the engine's front end: `through_front_end`. `at_s` is when they ended, on any clock.
     """
 
     works: tuple[StepWork, ...]
     seconds: float
     through_front_end: bool = False
+    at_s: float = 0.0
 
     @property
     def kind(self) -> StepKind:

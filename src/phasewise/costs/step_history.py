@@ -81,11 +81,11 @@ def _of_rank(timed: Sequence[TimedStep]) -> StepHistory:
             _count_back(item.step, ended, index, ends_s, tallies)
     _share_out_prompts(counted, tallies)
     known = [
-        Observation((work,), item.duration_s)
+        Observation((work,), item.duration_s, at_s=item.step.ended_unix_s)
         for item, tally in zip(counted, tallies, strict=True)
         if (work := _work(item.step, tally)) is not None and item.duration_s is not None
     ]
-    return StepHistory(tuple(known), len(timed) - len(known))
+    return StepHistory(tuple(known), len(counted) - len(known))
 
 
 def _count_back(

@@ -1,0 +1,165 @@
+"""What a fit says of a step: its seconds with an interval, or that it has never been there.
+
+Intervals come from errors on regimes that were left out of the fit, so they hold what the form misses as
+well as what the machine varies by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, exp, floor, log
+from statistics import median
+
+import numpy as np
+
+from phasewise.costs.fit import KNEES_TOKENS, FittedCost, Readings, fit_cost
+from phasewise.costs.observation import Observation
+from phasewise.costs.regimes import Regime, is_near, regime_of
+from phasewise.costs.step_cost import CostPart, StepCost
+from phasewise.costs.step_work import StepKind, StepWork
+from phasewise.errors import MeasurementError
+from phasewise.model.interval import Interval
+
+CONFIDENCE = 0.9
+FEWEST_OBSERVATIONS = 24
+FEWEST_REGIMES = 4
+FEWEST_ERRORS = ceil(2 / (1 - CONFIDENCE)) - 1
+"""With fewer errors of a kind than this, none of them can bound an interval of that confidence."""
+FOLDS = 6
+DRAWS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How long a step should take, and the interval that holds it in `CONFIDENCE` of all steps."""
+
+    seconds: float
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class StepFit:
+    """A fitted cost with its uncertainty.
+
+    `intervals` are of the cost's coefficients. `errors` are the held-out errors by kind of step, in order, as
+    logarithms of seen over predicted. `seen` are the regimes it was fitted to.
+    """
+
+    fitted: FittedCost
+    intervals: Mapping[CostPart, Interval]
+    knee_tokens: Interval
+    front_end_s: Interval
+    errors: Mapping[StepKind, tuple[float, ...]]
+    seen: frozenset[Regime]
+    observations: int
+
+    @property
+    def cost(self) -> StepCost:
+        """The cost itself."""
+        return self.fitted.step
+
+    def predict(self, work: StepWork) -> Prediction | None:
+        """The seconds of a step; None where no step like it has been seen."""
+        if not is_near(regime_of(work), self.seen):
+            return None
+        span = error_span(self.errors.get(work.kind, ()))
+        if span is None:
+            return None
+        seconds = self.cost(work)
+        return Prediction(seconds, Interval(seconds * exp(span[0]), seconds * exp(span[1]), CONFIDENCE))
+
+    def held_out_error(self, kind: StepKind) -> float | None:
+        """The median relative error on steps of regimes that the fit had not seen; None from too few."""
+        errors = self.errors.get(kind, ())
+        return median(abs(exp(error) - 1) for error in errors) if len(errors) >= FEWEST_ERRORS else None
+
+
+def fit_steps(observations: Sequence[Observation], rng: np.random.Generator) -> StepFit:
+    """Fit, try the fit on what it was not given, and see how far its coefficients would move."""
+    regimes = [regime_of(observation.typical) for observation in observations]
+    seen = frozenset(regimes)
+    if len(observations) < FEWEST_OBSERVATIONS or len(seen) < FEWEST_REGIMES:
+        raise MeasurementError(
+            f"{len(observations)} steps in {len(seen)} regimes are too few for a fit",
+            hint=f"have at least {FEWEST_OBSERVATIONS} in {FEWEST_REGIMES}: measure for longer",
+        )
+    readings = Readings.of(observations)
+    fitted = fit_cost(readings)
+    draws = _redrawn(readings, regimes, fitted, rng)
+    return StepFit(
+        fitted=fitted,
+        intervals={part: _interval([_coefficient(draw.step, part) for draw in draws]) for part in CostPart},
+        knee_tokens=_interval([float(draw.step.knee_tokens) for draw in draws]),
+        front_end_s=_interval([draw.front_end_s for draw in draws]),
+        errors=_held_out_errors(observations, readings, regimes, rng),
+        seen=seen,
+        observations=len(observations),
+    )
+
+
+def error_span(errors: Sequence[float]) -> tuple[float, float] | None:
+    """The errors that bound the middle `CONFIDENCE` of a new one, counting that it may lie outside all."""
+    count = len(errors)
+    if count < FEWEST_ERRORS:
+        return None
+    outside = (1 - CONFIDENCE) / 2 * (count + 1)
+    ordered = sorted(errors)
+    return ordered[max(floor(outside) - 1, 0)], ordered[min(count - floor(outside), count - 1)]
+
+
+def _held_out_errors(
+    observations: Sequence[Observation],
+    readings: Readings,
+    regimes: Sequence[Regime],
+    rng: np.random.Generator,
+) -> dict[StepKind, tuple[float, ...]]:
+    """Leave whole regimes out, fit the rest, and see how wrong it is there."""
+    names = sorted(set(regimes))
+    fold_of = dict(zip(names, rng.permutation(len(names)) % FOLDS, strict=True))
+    folds = np.array([fold_of[regime] for regime in regimes])
+    errors: dict[StepKind, list[float]] = {}
+    for fold in range(FOLDS):
+        left_out = np.flatnonzero(folds == fold)
+        if not 0 < len(left_out) < len(observations):
+            continue
+        fitted = fit_cost(readings.drawn(np.flatnonzero(folds != fold)))
+        for index in left_out.tolist():
+            observation = observations[index]
+            error = log(observation.seconds / fitted.seconds(observation))
+            errors.setdefault(observation.kind, []).append(error)
+    return {kind: tuple(sorted(found)) for kind, found in errors.items()}
+
+
+def _redrawn(
+    readings: Readings, regimes: Sequence[Regime], fitted: FittedCost, rng: np.random.Generator
+) -> list[FittedCost]:
+    """Fits to readings drawn anew within each regime, with the knee free to move to its neighbours."""
+    members: dict[Regime, list[int]] = {}
+    for index, regime in enumerate(regimes):
+        members.setdefault(regime, []).append(index)
+    at = KNEES_TOKENS.index(fitted.step.knee_tokens)
+    knees_tokens = KNEES_TOKENS[max(at - 2, 0) : at + 3]
+    return [
+        fit_cost(
+            readings.drawn(np.concatenate([rng.choice(own, len(own)) for own in members.values()])),
+            knees_tokens,
+        )
+        for _ in range(DRAWS)
+    ]
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(float(low), float(high), CONFIDENCE)
+
+
+def _coefficient(cost: StepCost, part: CostPart) -> float:
+    return {
+        CostPart.FLOOR: cost.floor_s,
+        CostPart.TOKENS: cost.per_token_s,
+        CostPart.BEYOND_KNEE: cost.beyond_knee_s_per_token,
+        CostPart.ATTENTION: cost.attention_s_per_token_pair,
+        CostPart.KV_READ: cost.kv_read_s_per_token,
+        CostPart.REQUESTS: cost.per_request_s,
+    }[part]
