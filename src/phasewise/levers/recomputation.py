@@ -1,0 +1,262 @@
+"""Decoding without a KV cache: every output token is the first token of a request of its own.
+
+The engine computes prompt and answer so far from the beginning, for each token, as it would have to if it
+kept nothing. One exchange over loopback per token is added to that, about a millisecond.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from phasewise.adapters.engine_report import read_report
+from phasewise.adapters.http_client import HttpClient, Reply
+from phasewise.adapters.vllm_metrics import fetch_metrics
+from phasewise.errors import (
+    ConfigError,
+    EngineUnreachable,
+    FailureKind,
+    RefusalKind,
+    RequestRefused,
+    UpstreamError,
+)
+from phasewise.gateway.asgi import Headers
+from phasewise.gateway.http_errors import JSON
+from phasewise.levers.restrained_app import Asked
+from phasewise.model.request import Endpoint
+
+MOST_OUTPUT_TOKENS = 64
+"""The work grows with the square of what is written: longer answers would be waited for in vain."""
+TAKEN = frozenset({
+    *("model", "messages", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos"),
+    *("temperature", "stream", "stream_options"),
+})  # fmt: skip
+"""Fields that can be followed one token at a time; another one would be ignored, so it is refused."""
+CACHE_OFF = "start it with prefix_cache: false, which is --no-enable-prefix-caching"
+STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"),)
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What a client asks for, as far as it can be done without a cache."""
+
+    model: str
+    messages: object
+    max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    include_usage: bool
+
+    @property
+    def conversation(self) -> dict[str, object]:
+        """What the engine's tokenizer is asked about."""
+        return {"model": self.model, "messages": self.messages}
+
+    def step(self, ids: list[int], written: int) -> dict[str, object]:
+        """What the engine is asked for the next token."""
+        return {
+            "model": self.model,
+            "prompt": ids,
+            "max_tokens": 1,
+            # Each token is a first one to the engine: it may end the answer only where the whole may end.
+            "min_tokens": int(written < self.min_tokens),
+            "ignore_eos": self.ignore_eos,
+            "temperature": 0,
+            "return_token_ids": True,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """One token, as the engine wrote it."""
+
+    token_id: int
+    text: str
+    ended: bool
+
+
+class _Refused(Exception):
+    """The engine did not do what it was asked; carries its reply."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(f"HTTP {reply.status}")
+        self.reply = reply
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """Answers chats on behalf of an engine, a token at a time."""
+
+    engine: HttpClient
+
+    async def __call__(self, asked: Asked) -> None:
+        """Answer one request; before the first token the engine's own refusal is handed on."""
+        order = _order(asked.body)
+        try:
+            await self._stream(order, asked)
+        except _Refused as refused:
+            reply, client = refused.reply, asked.client
+            if client.started:
+                raise UpstreamError(
+                    FailureKind.SERVER_ERROR, f"the engine answered with HTTP {reply.status}"
+                ) from refused
+            await client.respond(reply.status, JSON, reply.body)
+
+    async def _stream(self, order: _Order, asked: Asked) -> None:
+        headers = _headers_onward(asked)
+        ids, room_tokens = _prompt(await self._ask("/tokenize", order.conversation, headers))
+        prompt_tokens, wanted = len(ids), max(min(order.max_tokens, room_tokens), 1)
+        events = _Events(asked, order.model)
+        written, reason = 0, None
+        while reason is None:
+            said = await self._ask(Endpoint.COMPLETIONS, order.step(ids, written), headers)
+            token = _token(said)
+            ids.append(token.token_id)
+            written += 1
+            reason = "stop" if token.ended else "length" if written == wanted else None
+            if written == 1:
+                await asked.client.start(200, STREAM)
+                await events.delta({"role": "assistant", "content": ""})
+            await events.delta({"content": token.text}, reason)
+        if order.include_usage:
+            await events.usage(prompt_tokens, written)
+        await asked.client.finish(DONE)
+
+    async def _ask(self, path: str, body: Mapping[str, Any], headers: Headers) -> bytes:
+        reply = await self.engine.fetch("POST", path, headers=headers, body=orjson.dumps(body))
+        if reply.status != 200:
+            raise _Refused(reply)
+        return reply.body
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """Writes the stream as vLLM would."""
+
+    asked: Asked
+    model: str
+
+    async def delta(self, delta: Mapping[str, str], reason: str | None = None) -> None:
+        """A chunk of the answer."""
+        await self._send([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}])
+
+    async def usage(self, prompt_tokens: int, output_tokens: int) -> None:
+        """The chunk that counts."""
+        counts = {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens}
+        await self._send([], usage={**counts, "total_tokens": prompt_tokens + output_tokens})
+
+    async def _send(self, choices: list[dict[str, Any]], **more: object) -> None:
+        chunk = {
+            "id": self._id,
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": self.model,
+            "choices": choices,
+            **more,
+        }
+        await self.asked.client.send_part(b"data: " + orjson.dumps(chunk) + b"\n\n")
+
+    @property
+    def _id(self) -> str:
+        named = (value for name, value in self.asked.headers if name == b"x-request-id")
+        return f"chatcmpl-{next(named, b'recomputed').decode(errors='replace')}"
+
+
+def _order(body: bytes) -> _Order:
+    fields = _fields(body)
+    max_tokens = fields.get("max_completion_tokens", fields.get("max_tokens"))
+    if type(max_tokens) is not int or not 1 <= max_tokens <= MOST_OUTPUT_TOKENS:
+        raise _refusal(f"answers without a KV cache have 1 to {MOST_OUTPUT_TOKENS} tokens", "max_tokens")
+    if fields.get("stream") is not True:
+        raise _refusal("answers without a KV cache are streamed", "stream")
+    if fields.get("temperature") != 0:
+        raise _refusal("answers without a KV cache are greedy: ask for temperature 0", "temperature")
+    options = fields.get("stream_options")
+    return _Order(
+        model=str(fields.get("model", "")),
+        messages=fields.get("messages"),
+        max_tokens=max_tokens,
+        min_tokens=int(fields.get("min_tokens") or 0),
+        ignore_eos=fields.get("ignore_eos") is True,
+        include_usage=isinstance(options, dict) and options.get("include_usage") is True,
+    )
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise _refusal("the request's body is not a JSON object")
+    for name in fields:
+        if name not in TAKEN:
+            raise _refusal("a field cannot be followed without a KV cache: leave it out", name)
+    return fields
+
+
+def _refusal(message: str, param: str | None = None) -> RequestRefused:
+    return RequestRefused(RefusalKind.BAD_REQUEST, message, param=param)
+
+
+def _headers_onward(asked: Asked) -> Headers:
+    # An id stands for one request: the engine gives each of ours its own.
+    return [(name, value) for name, value in asked.headers if name != b"x-request-id"]
+
+
+def _prompt(said: bytes) -> tuple[list[int], int]:
+    """The prompt's tokens, and how many may follow them."""
+    with _as_vllm_says():
+        reply = orjson.loads(said)
+        ids: list[int] = reply["tokens"]
+        return ids, int(reply["max_model_len"]) - len(ids)
+
+
+def _token(said: bytes) -> _Token:
+    with _as_vllm_says():
+        reply = orjson.loads(said)
+        (choice,) = reply["choices"]
+        (token_id,) = choice["token_ids"]
+        cached_tokens = read_report(reply["usage"], None).cached_tokens
+        token = _Token(token_id, choice["text"], choice["finish_reason"] == "stop")
+    if cached_tokens:
+        raise UpstreamError(
+            FailureKind.PROTOCOL,
+            f"the engine took {cached_tokens} tokens from its prefix cache: nothing is shown without a KV "
+            f"cache there ({CACHE_OFF})",
+        )
+    return token
+
+
+@contextmanager
+def _as_vllm_says() -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UpstreamError(
+            FailureKind.PROTOCOL, "the engine's reply lacks what vLLM's replies hold (token ids, usage)"
+        ) from error
+
+
+async def check_cache_is_off(engine: HttpClient) -> None:
+    """Refuse an engine that says it keeps a prefix cache; one that does not say is watched reply by reply."""
+    try:
+        said = (await fetch_metrics(engine)).infos.get("cache_config_info", {})
+    except UpstreamError as error:
+        if error.kind is FailureKind.PROTOCOL:
+            return
+        raise EngineUnreachable(
+            f"nothing answers at {engine.base_url}", hint="check the address and that the engine is ready"
+        ) from error
+    if said.get("enable_prefix_caching") == "True":
+        raise ConfigError(
+            f"the engine at {engine.base_url} has a prefix cache, so that it would not compute anew what it "
+            "has computed before",
+            hint=CACHE_OFF,
+        )
