@@ -1,5 +1,7 @@
 """Batching, chunking, prefixes and preemption of the virtual engine, in virtual time."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,6 +89,15 @@ def test_a_repeated_prompt_computes_only_what_is_not_cached():
     assert report.step.prompt_tokens == 2
     assert (report.queried_tokens, report.hit_tokens) == (10, 8)
     assert report.step.finished[0].cached_tokens == 8
+
+
+def test_without_a_prefix_cache_a_repeated_prompt_is_computed_again():
+    engine = make_engine(replace(SMALL, prefix_cache=False))
+    for name in "ab":
+        engine.add(make_request(name, prompt=10, max_tokens=1), now=0.0)
+        (report,) = run_to_end(engine)
+        assert report.step.prompt_tokens == 10
+        assert report.step.finished[0].cached_tokens == 0
 
 
 def test_requests_of_one_step_share_a_prefix_that_is_computed_in_it():
