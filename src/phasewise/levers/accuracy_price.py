@@ -96,7 +96,7 @@ def _answers(off: tuple[Answer, ...], on: tuple[Answer, ...]) -> AnswerChange:
         asked=len(off),
         equal=len(off) - len(changes),
         equal_tokens_median=median(tokens for _, tokens in changes) if changes else None,
-        near_ties=sum(lead < NEAR_TIE_NATS for lead in known) if len(known) == len(changes) else None,
+        near_ties=sum(lead <= NEAR_TIE_NATS for lead in known) if len(known) == len(changes) else None,
     )
 
 
