@@ -7,7 +7,19 @@ import sys
 import typer
 
 from phasewise import __version__
-from phasewise.cli import bench, compare, diagnose, down, engine, fake_engine, gateway, model, status, up
+from phasewise.cli import (
+    bench,
+    compare,
+    diagnose,
+    down,
+    engine,
+    fake_engine,
+    gateway,
+    levers,
+    model,
+    status,
+    up,
+)
 from phasewise.cli.console import fail
 from phasewise.errors import PhasewiseError
 
@@ -26,6 +38,7 @@ app.add_typer(model.app, name="model")
 app.command("gateway")(gateway.gateway)
 app.command("bench")(bench.bench)
 app.command("compare")(compare.compare)
+app.command("levers")(levers.levers)
 app.command("diagnose")(diagnose.diagnose)
 app.command("fake-engine")(fake_engine.fake_engine)
 

@@ -16,6 +16,7 @@ from phasewise.bench.change_point import find_change
 from phasewise.bench.comparison import (
     Comparison,
     Control,
+    Metric,
     Pair,
     Verdict,
     compare,
@@ -41,18 +42,20 @@ class Rules:
     """How strict a comparison is.
 
     `alpha` is the chance of a false verdict on any metric of two equal servers, `margin` the relative change
-    that would not matter. The first `warm_up_requests` of a block are left out.
+    that would not matter. The first `warm_up_requests` of a block are left out. Intervals widen with the
+    number of `metrics`: who reads a few of them compares by these alone.
     """
 
     slo: Slo
     warm_up_requests: int
     alpha: float = 0.05
     margin: float = 0.05
+    metrics: tuple[Metric, ...] = METRICS
 
     def control(self, pairs: Sequence[RunPair], rng: np.random.Generator) -> Control:
         """Compare A with itself."""
         return control_verdict(
-            self._readings(pairs), METRICS, rng, family_alpha=self.alpha, margin=self.margin
+            self._readings(pairs), self.metrics, rng, family_alpha=self.alpha, margin=self.margin
         )
 
     def needed(self, control: Control) -> int | None:
@@ -61,7 +64,7 @@ class Rules:
 
     def compare(self, pairs: Sequence[RunPair], rng: np.random.Generator) -> tuple[Comparison, ...]:
         """Compare B with A."""
-        return compare(self._readings(pairs), METRICS, rng, family_alpha=self.alpha, margin=self.margin)
+        return compare(self._readings(pairs), self.metrics, rng, family_alpha=self.alpha, margin=self.margin)
 
     def _readings(self, pairs: Sequence[RunPair]) -> list[Pair]:
         return [Pair(self._of(pair.a), self._of(pair.b)) for pair in pairs]

@@ -1,0 +1,165 @@
+"""`phasewise levers`: what every serving lever does on this machine, with this model, measured off and on.
+
+It reads options, shows progress and prints; what is measured in which order is levers/procedure.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+import uvloop
+
+from phasewise.bench.comparison import FEWEST_PAIRS
+from phasewise.bench.run import BenchRun
+from phasewise.bench.session import RunSpec
+from phasewise.cli.console import err, out
+from phasewise.cli.engine import EnginePython, current_engine
+from phasewise.cli.interrupts import Interrupts
+from phasewise.cli.measuring import allow_many_streams, measure_with_view
+from phasewise.cli.stage_lines import StageLines
+from phasewise.config import DEMO_MODEL, phasewise_home
+from phasewise.fleet.demo_model import resolve_model
+from phasewise.fleet.engine_env import EngineEnvironment
+from phasewise.fleet.paths import logs_folder
+from phasewise.fleet.quantised_model import is_quantised, quantise_model, quantised_folder
+from phasewise.levers.agenda import QUICK, WHOLE, Effort, chosen, left_to_do, seconds_left
+from phasewise.levers.cases import CASES
+from phasewise.levers.catalogue import Case, EngineSpec
+from phasewise.levers.circumstances import circumstances, memory_bytes
+from phasewise.levers.engine_facts import read_facts
+from phasewise.levers.engines import running_engines
+from phasewise.levers.launch import FleetLauncher, ModelOf, restrained
+from phasewise.levers.outputs import OutputReader
+from phasewise.levers.procedure import Procedure, StoppedEarly, Tools
+from phasewise.levers.results import ResultsFile, open_results
+from phasewise.levers.table import render, render_list
+
+ENGINE_MEMORY_BYTES = 3.5 * 2**30
+MOST_ENGINES = 3
+GPU_SHARE = "0.42"
+
+
+def levers(
+    model: Annotated[str, typer.Option(help="A known name, a folder or a Hugging Face id.")] = DEMO_MODEL,
+    only: Annotated[
+        str, typer.Option(metavar="LEVER,...", help="Measure these levers alone, as --list names them.")
+    ] = "",
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Fewer rows and shorter blocks: under ten minutes on a small machine."),
+    ] = False,
+    list_only: Annotated[
+        bool, typer.Option("--list", help="Print what would be measured, and what physics expects of it.")
+    ] = False,
+    pairs: Annotated[
+        int | None,
+        typer.Option(min=FEWEST_PAIRS, help="Pairs of blocks for each row. (default: 6, with --quick 4)"),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure anew what an earlier run has measured.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Repeat the requests of another run.")] = 1,
+    engine_python: EnginePython = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
+) -> None:
+    """Measure every serving lever off and on, on this machine and with this model.
+
+    Each lever is tried with traffic that can show it and traffic that cannot. Results are kept as they come:
+    after a Ctrl-C the same command goes on where it was.
+    """
+    effort = QUICK if quick else WHOLE
+    cases = chosen(CASES, [name.strip() for name in only.split(",") if name.strip()], effort)
+    if list_only:
+        out.print(render_list(cases))
+        return
+    effort = replace(effort, pairs=pairs or effort.pairs)
+    engine = current_engine(engine_python)
+    home = phasewise_home(os.environ)
+    resolve_model(model, home)
+    file = open_results(home, circumstances(model, engine, effort.name, effort.pairs, seed), again=again)
+    _greet(cases, effort, file)
+    allow_many_streams()
+    finished = uvloop.run(_measure(cases, effort, file, home, _model_of(model, home, engine)))
+    if as_json:
+        typer.echo(orjson.dumps(file.results.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode())
+    else:
+        out.print(render(cases, file.results))
+    if not finished:
+        err.print("stopped; the same command goes on where it was", soft_wrap=True)
+        raise typer.Exit(130)
+    if any(left_to_do(case, file.results) for case in cases if case.device in {None, engine.device}):
+        raise typer.Exit(1)
+
+
+def _greet(cases: tuple[Case, ...], effort: Effort, file: ResultsFile) -> None:
+    rows = sum(len(case.rows) for case in cases)
+    left = sum(len(left_to_do(case, file.results)) for case in cases)
+    if file.resumed:
+        _say(f"going on with {file.path}: {rows - left} of {rows} rows are measured (--again measures anew)")
+    minutes = seconds_left(cases, effort, file.results) / 60
+    _say(f"{left} rows to measure, about {max(minutes, 1):.0f} minutes")
+
+
+async def _measure(
+    cases: tuple[Case, ...], effort: Effort, file: ResultsFile, home: Path, model_of: ModelOf
+) -> bool:
+    """Measure in front of a person; False when a Ctrl-C ended it."""
+    interrupts = Interrupts()
+
+    async def measure(url: str, spec: RunSpec, label: str) -> BenchRun:
+        return await measure_with_view(url, spec, label, interrupts)
+
+    outputs = OutputReader(file.results.circumstances.seed)
+    tools = Tools(measure, restrained, outputs.compare, read_facts, _say, interrupts.forgives)
+    with interrupts.handled(), tempfile.TemporaryDirectory(prefix="phasewise-levers-") as scratch:
+        try:
+            launcher = FleetLauncher(home, Path(scratch), model_of, _shared_gpu_flags(file))
+            async with running_engines(launcher.launch, _most_engines(file), _say) as engines:
+                await Procedure(cases, effort, file, engines, tools).run()
+        except StoppedEarly:
+            return False
+        except asyncio.CancelledError:
+            if not interrupts.forgives():
+                raise
+            return False
+    return True
+
+
+def _model_of(model: str, home: Path, engine: EngineEnvironment) -> ModelOf:
+    """The model as it is, or its quantised form, which is made if it is not there."""
+
+    async def model_of(spec: EngineSpec) -> str:
+        if spec.scheme is None:
+            return model
+        if not is_quantised(model, spec.scheme, home):
+            log = logs_folder(home) / "model-quantise.log"
+            with StageLines() as progress:
+                await asyncio.to_thread(
+                    quantise_model, model, spec.scheme, home, engine.python, log, progress
+                )
+        return str(quantised_folder(model, spec.scheme, home))
+
+    return model_of
+
+
+def _most_engines(file: ResultsFile) -> int:
+    if file.results.circumstances.device != "cpu":
+        return 2
+    return max(2, min(MOST_ENGINES, int(memory_bytes("MemAvailable") / ENGINE_MEMORY_BYTES)))
+
+
+def _shared_gpu_flags(file: ResultsFile) -> tuple[str, ...]:
+    # Both engines of a case are up at once, and each would take nearly all of a GPU.
+    on_cpu = file.results.circumstances.device == "cpu"
+    return () if on_cpu else ("--gpu-memory-utilization", GPU_SHARE)
+
+
+def _say(words: str) -> None:
+    err.print(words, soft_wrap=True, markup=False)

@@ -1,0 +1,364 @@
+"""Every lever that is measured, as a table to read: off, on, with which traffic, and what physics expects.
+
+Measuring is procedure.py's. The arithmetic behind the expectations stands in
+docs/explanation/which-lever-when.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phasewise.config import Levers, Speculation
+from phasewise.levers import workloads as traffic
+from phasewise.levers.catalogue import (
+    STALLS,
+    THROUGHPUT,
+    TPOT,
+    TTFT,
+    Case,
+    EngineSpec,
+    Phase,
+    Recompute,
+    Row,
+    Sign,
+    StaticBatches,
+)
+
+LOWER, SAME, HIGHER = Sign
+
+BASE = EngineSpec("base", "the engine's defaults without the prefix cache", Levers(prefix_cache=False))
+"""One side of every case, so that it is started once. Its prefix cache is off: that is a lever itself."""
+
+UNCHANGED = {TTFT: SAME, TPOT: SAME, THROUGHPUT: SAME}
+NOISE = "this machine's noise floor is wider than the margin"
+
+
+def _engine(name: str, about: str, **levers: object) -> EngineSpec:
+    """The base engine with something changed."""
+    return EngineSpec(name, about, BASE.levers.model_copy(update=levers))
+
+
+PREFIX_CACHE = Case(
+    name="prefix_cache",
+    lever="prefix_cache",
+    phase=Phase.PREFILL,
+    title="prefix caching",
+    off=BASE,
+    on=_engine("prefix-cache", "prefix cache on", prefix_cache=True),
+    rows=(
+        Row(
+            traffic.SHARED_PROMPTS,
+            can_show=True,
+            expected={TTFT: LOWER, TPOT: SAME, THROUGHPUT: HIGHER},
+            why="the shared part is in the KV cache already, so only the rest is prefilled; decode reads as "
+            "much KV as before",
+            unless="whole blocks are shared, not tokens: a part shorter than a block saves nothing",
+        ),
+        Row(
+            traffic.UNSHARED_PROMPTS,
+            can_show=False,
+            expected=UNCHANGED,
+            why="nothing is found, and looking costs a hash per block",
+            unless=NOISE,
+        ),
+    ),
+)
+
+KV_CACHE = Case(
+    name="kv_cache",
+    lever="kv_cache",
+    phase=Phase.DECODE,
+    title="KV cache",
+    off=replace(BASE, restraint=Recompute()),
+    on=BASE,
+    rows=(
+        Row(
+            traffic.RECOMPUTED_STREAM,
+            can_show=True,
+            expected={TTFT: SAME, TPOT: LOWER, THROUGHPUT: HIGHER},
+            why="without it every token costs a prefill of all before it; the first one costs that anyway",
+            unless="a step is as long for a few hundred tokens as for one where overhead or weights bind",
+        ),
+        Row(
+            traffic.PROMPTS_ONLY,
+            can_show=False,
+            expected={TTFT: SAME},
+            why="an answer of one token never reads what was kept",
+            unless="the stand-in adds a hop of a few milliseconds, which short prompts show",
+            quick=False,
+        ),
+    ),
+)
+
+ONE_AT_A_TIME = Case(
+    name="batching_against_one",
+    lever="continuous_batching",
+    phase=Phase.DECODE,
+    title="continuous batching, against one at a time",
+    off=_engine("one-at-a-time", "one request at a time", max_running=1),
+    on=BASE,
+    rows=(
+        Row(
+            traffic.CROWD,
+            can_show=True,
+            expected={TTFT: LOWER, TPOT: SAME, THROUGHPUT: HIGHER},
+            why="nobody waits for the others' answers, and one reading of the weights serves all streams",
+            unless="a step that carries others' prompts, or more streams than are free, takes longer; one "
+            "that overhead binds may even be shorter",
+        ),
+        Row(
+            traffic.ONE_STREAM,
+            can_show=False,
+            expected=UNCHANGED,
+            why="one stream has nobody to share a step with",
+            unless=NOISE,
+            quick=False,
+        ),
+    ),
+)
+
+STATIC_BATCHES = Case(
+    name="batching_against_static",
+    lever="continuous_batching",
+    phase=Phase.DECODE,
+    title="continuous batching, against closed batches of 8",
+    off=replace(BASE, restraint=StaticBatches(8)),
+    on=BASE,
+    rows=(
+        Row(
+            traffic.UNEVEN_ANSWERS,
+            can_show=True,
+            expected={TTFT: LOWER, THROUGHPUT: HIGHER},
+            why="a slot is filled as soon as its answer ends, not when the longest answer of the batch does; "
+            "running streams pay for it with the newcomers' prefills",
+            unless="answers were so alike, or prefills so long, that waiting cost no more than sharing",
+        ),
+        Row(
+            traffic.EVEN_ANSWERS,
+            can_show=False,
+            expected=UNCHANGED,
+            why="answers of one length end together: a closed batch wastes nothing",
+            unless="requests that begin apart share steps with others' prefills, in a closed batch never",
+            quick=False,
+        ),
+    ),
+)
+
+BATCH_CAP = Case(
+    name="batch_cap",
+    lever="max_running",
+    phase=Phase.DECODE,
+    title="batch cap, the engine's own against 4",
+    off=_engine("four-running", "at most 4 running", max_running=4),
+    on=BASE,
+    rows=(
+        Row(
+            traffic.LARGE_CROWD,
+            can_show=True,
+            expected={TTFT: LOWER, TPOT: HIGHER, THROUGHPUT: HIGHER},
+            why="more streams share a step, and each step takes a little longer for all of them",
+            unless="steps are flat in the number of streams until arithmetic or KV reads bind",
+        ),
+        Row(
+            traffic.ONE_STREAM,
+            can_show=False,
+            expected=UNCHANGED,
+            why="a cap that is not reached caps nothing",
+            unless=NOISE,
+        ),
+    ),
+    quick=False,
+)
+
+
+def _chunk(tokens: int, *, quick: bool) -> Case:
+    return Case(
+        name=f"chunk_{tokens}",
+        lever="prefill_chunk_tokens",
+        phase=Phase.PREFILL,
+        title=f"prefill chunks of {tokens}, against the engine's own",
+        off=BASE,
+        on=_engine(f"chunk-{tokens}", f"prefill chunks of {tokens} tokens", prefill_chunk_tokens=tokens),
+        rows=(
+            Row(
+                traffic.PROMPTS_AMID_STREAMS,
+                can_show=True,
+                expected={STALLS: LOWER},
+                why="running streams wait for a chunk of a newcomer's prompt, not for all of it; its own "
+                "first token comes later when it is alone, earlier when prompts would share one long step",
+                unless="the engine's own chunk is no longer than these prompts, or others made the gaps",
+            ),
+            Row(
+                traffic.ONE_STREAM,
+                can_show=False,
+                expected=UNCHANGED,
+                why="a prompt shorter than a chunk is not cut",
+                unless=NOISE,
+                quick=False,
+            ),
+        ),
+        quick=quick,
+    )
+
+
+SPECULATION = Case(
+    name="speculation",
+    lever="speculation",
+    phase=Phase.DECODE,
+    title="speculation by n-gram",
+    off=BASE,
+    on=_engine("speculation", "five tokens guessed by n-gram", speculation=Speculation()),
+    rows=(
+        Row(
+            traffic.COPIES,
+            can_show=True,
+            expected={TTFT: SAME, TPOT: LOWER, THROUGHPUT: HIGHER},
+            why="the answer stands in the prompt, so most guesses are right and a step yields several tokens",
+            unless="the model does not copy, or a step for six tokens costs as much as six steps",
+        ),
+        Row(
+            traffic.STORIES,
+            can_show=False,
+            expected={TTFT: SAME, TPOT: SAME},
+            why="what is written stands nowhere before, so few guesses are made and fewer are right",
+            unless="a model that repeats itself can be guessed; wrong guesses lengthen steps",
+        ),
+        Row(
+            traffic.FEW_WORDS,
+            can_show=False,
+            expected={TTFT: SAME, TPOT: SAME},
+            why="an answer of a few tokens ends before guessing could save steps",
+            unless="an answer that repeats the question's words is guessed even so",
+            quick=False,
+        ),
+    ),
+)
+
+OVERHEAD = "where overhead binds, as with a small model on few cores, bytes saved are not time saved"
+
+W8A8 = Case(
+    name="w8a8",
+    lever="weight_quantisation",
+    phase=Phase.BOTH,
+    title="weights and activations in 8 bits (W8A8)",
+    off=BASE,
+    on=replace(BASE, name="w8a8", about="8-bit weights and activations", scheme="w8a8"),
+    rows=(
+        Row(
+            traffic.ONE_STREAM,
+            can_show=True,
+            expected={TPOT: LOWER},
+            why="a decode step reads half the bytes of weights",
+            unless=f"{OVERHEAD}; rounding every activation costs a pass of its own",
+        ),
+        Row(
+            traffic.PROMPTS_ONLY,
+            can_show=True,
+            expected={TTFT: LOWER},
+            why="8-bit arithmetic does twice the work in a second, where the processor has it",
+            unless="without fast 8-bit arithmetic, prefill is as long or longer",
+            quick=False,
+        ),
+    ),
+    quality=True,
+)
+
+W4A16 = Case(
+    name="w4a16",
+    lever="weight_quantisation",
+    phase=Phase.DECODE,
+    title="weights in 4 bits (W4A16)",
+    off=BASE,
+    on=replace(BASE, name="w4a16", about="4-bit weights", scheme="w4a16"),
+    rows=(
+        Row(
+            traffic.ONE_STREAM,
+            can_show=True,
+            expected={TPOT: LOWER},
+            why="a decode step reads about a quarter of the bytes of weights",
+            unless=OVERHEAD,
+        ),
+        Row(
+            traffic.PROMPTS_ONLY,
+            can_show=False,
+            expected={TTFT: SAME},
+            why="arithmetic stays in 16 bits, and a long prompt is bound by arithmetic",
+            unless="unpacking weights costs time; or other kernels are used, which may be the faster ones",
+        ),
+    ),
+    quality=True,
+)
+
+KV_DTYPE = Case(
+    name="kv_fp8",
+    lever="kv_dtype",
+    phase=Phase.KV,
+    title="KV cache in 8 bits (fp8)",
+    off=BASE,
+    on=_engine("kv-fp8", "KV cache in fp8", kv_dtype="fp8"),
+    rows=(
+        Row(
+            traffic.LONG_PROMPT_STREAM,
+            can_show=True,
+            expected={TPOT: LOWER},
+            why="a decode step reads half the bytes of KV; above all, twice the tokens fit",
+            unless="one stream's KV is a small part of what a step reads, and every value is converted where "
+            "the processor does not compute in fp8",
+        ),
+        Row(
+            traffic.ONE_STREAM,
+            can_show=False,
+            expected={TPOT: SAME},
+            why="a short context has little KV to read",
+            unless="converting costs more than the bytes it saves",
+            quick=False,
+        ),
+    ),
+    quality=True,
+)
+
+PAGED_KV = Case(
+    name="paged_kv",
+    lever="paged_kv",
+    phase=Phase.KV,
+    title="paged KV, against reserving the longest context",
+    off=BASE,
+    on=BASE,
+    rows=(),
+    by_counters=True,
+)
+
+ATTENTION = Case(
+    name="attention_backend",
+    lever="attention_backend",
+    phase=Phase.BOTH,
+    title="attention back end, Triton against the engine's own",
+    off=BASE,
+    on=_engine("triton-attention", "attention by Triton kernels", attention_backend="TRITON_ATTN"),
+    rows=(
+        Row(
+            traffic.LONG_PROMPT_STREAM,
+            can_show=True,
+            expected={},
+            why="both keep the score matrix out of memory, so only their tuning differs",
+            unless="",
+        ),
+    ),
+    device="cuda",
+)
+
+CASES = (
+    PREFIX_CACHE,
+    KV_CACHE,
+    PAGED_KV,
+    ONE_AT_A_TIME,
+    STATIC_BATCHES,
+    BATCH_CAP,
+    _chunk(512, quick=True),
+    _chunk(128, quick=False),
+    SPECULATION,
+    W8A8,
+    W4A16,
+    KV_DTYPE,
+    ATTENTION,
+)

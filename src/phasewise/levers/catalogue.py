@@ -1,0 +1,155 @@
+"""The nouns of a lever's measurement: engines, workloads, and what physics expects of them. Pure.
+
+Which levers there are stands in cases.py, which traffic they are tried with in workloads.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from phasewise.compare.metrics import METRICS
+from phasewise.config import Levers
+from phasewise.workload.arrivals import Load
+from phasewise.workload.plan import PlanSpec
+
+TTFT, TPOT, STALLS, THROUGHPUT = "ttft_p50", "tpot_p50", "itl_p99", "throughput"
+SHOWN = (TTFT, TPOT, STALLS, THROUGHPUT)
+LEVER_METRICS = tuple(metric for metric in METRICS if metric.name in SHOWN)
+"""Few, because every further metric widens the intervals of all."""
+
+
+class Sign(StrEnum):
+    """Which way a figure should go when the lever is switched on."""
+
+    LOWER = "lower"
+    SAME = "same"
+    HIGHER = "higher"
+
+
+class Phase(StrEnum):
+    """What a lever acts on."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    KV = "KV"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """A stand-in for an engine without a KV cache: every token is computed from the whole text."""
+
+    @property
+    def about(self) -> str:
+        """In words."""
+        return "without a KV cache, every token computed from the whole text"
+
+
+@dataclass(frozen=True, slots=True)
+class StaticBatches:
+    """A stand-in for an engine whose batches stay closed until their last request has ended."""
+
+    size: int
+    linger_s: float = 0.25
+
+    @property
+    def about(self) -> str:
+        """In words."""
+        return f"in closed batches of {self.size}"
+
+
+Restraint = Recompute | StaticBatches
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """An engine as a case wants it: levers, a scheme its weights are quantised by, and what holds it back."""
+
+    name: str
+    about: str
+    levers: Levers = field(default_factory=Levers)
+    scheme: str | None = None
+    restraint: Restraint | None = None
+
+    @property
+    def unrestrained(self) -> EngineSpec:
+        """The engine that has to run; a restraint stands before it."""
+        return replace(self, restraint=None)
+
+    @property
+    def in_words(self) -> str:
+        """The engine and what holds it back."""
+        return self.about if self.restraint is None else f"{self.about}, {self.restraint.about}"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Traffic to try a lever with.
+
+    A block holds `least_requests` or, on a fast machine, as many more as fill its time, always a multiple of
+    `requests_step`, so that a closed loop ends with all its slots in use.
+    """
+
+    name: str
+    about: str
+    plan: PlanSpec
+    least_requests: int
+    requests_step: int = 1
+    warm_up_requests: int = 0
+
+    @property
+    def load(self) -> Load:
+        """How requests arrive."""
+        return self.plan.load
+
+    def of(self, requests: int) -> PlanSpec:
+        """The plan of a block of so many requests."""
+        return replace(self.plan, requests=requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A lever tried with one workload.
+
+    `expected` has the figures that physics is sure about, `why` says it in words, and `unless` names what
+    makes a measurement come out otherwise without either being wrong.
+    """
+
+    workload: Workload
+    can_show: bool
+    expected: Mapping[str, Sign]
+    why: str
+    unless: str
+    quick: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A lever off and on.
+
+    A lever with a `quality` price may change the answers: no speed-up of it is shown without what it does to
+    them. `device` names the only kind of engine that has the lever. A case `by_counters` has no rows: it is
+    read off one engine's own account.
+    """
+
+    name: str
+    lever: str
+    phase: Phase
+    title: str
+    off: EngineSpec
+    on: EngineSpec
+    rows: tuple[Row, ...]
+    quality: bool = False
+    quick: bool = True
+    device: str | None = None
+    by_counters: bool = False
+
+    def key(self, row: Row) -> str:
+        """The row's identity: a changed definition is another row, and is measured again."""
+        measured = (self.off.levers, self.off.scheme, self.off.restraint, self.on.levers, self.on.scheme)
+        facts = repr((*measured, self.on.restraint, row.workload))
+        digest = hashlib.sha256(facts.encode()).hexdigest()[:12]
+        return f"{self.name}/{row.workload.name}/{digest}"

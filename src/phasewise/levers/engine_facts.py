@@ -1,0 +1,65 @@
+"""What an engine says of itself: how many tokens its KV cache holds, and which kernels compute attention.
+
+How fast it is, is measured elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from phasewise.adapters.http_client import HttpClient
+from phasewise.adapters.vllm_metrics import fetch_metrics
+from phasewise.bench.target import find_target
+from phasewise.levers.engines import RunningEngine
+
+_BACKEND = re.compile(r"Using ([A-Z][A-Z0-9_]+) (?:attention )?backend")
+"""vLLM's own words, such as `Using FLASH_ATTN attention backend out of potential backends`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """Sizes of the KV cache, and the attention back end if the engine named it; None where it is silent."""
+
+    kv_blocks: int | None = None
+    block_tokens: int | None = None
+    context_tokens: int | None = None
+    attention_backend: str = ""
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """How many tokens the KV cache holds."""
+        if self.kv_blocks is None or self.block_tokens is None:
+            return None
+        return self.kv_blocks * self.block_tokens
+
+
+async def read_facts(engine: RunningEngine) -> EngineFacts:
+    """Ask a running engine."""
+    client = HttpClient(engine.url)
+    try:
+        said = (await fetch_metrics(client)).infos.get("cache_config_info", {})
+        target = await find_target(client)
+    finally:
+        client.close()
+    return EngineFacts(
+        kv_blocks=_count(said.get("num_gpu_blocks")),
+        block_tokens=_count(said.get("block_size")),
+        context_tokens=target.context_tokens,
+        attention_backend=named_backend(engine.log),
+    )
+
+
+def named_backend(log: str) -> str:
+    """The attention back end that an engine's log names; empty where it names none."""
+    try:
+        text = Path(log).read_text(errors="replace")
+    except OSError:
+        return ""
+    found = _BACKEND.findall(text)
+    return found[-1] if found else ""
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

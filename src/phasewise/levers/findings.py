@@ -1,0 +1,175 @@
+"""What was measured beside what physics expects, row by row, in the words that every output uses. Pure.
+
+Tables, pages and JSON only lay these out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from phasewise.bench.comparison import Scale, Verdict
+from phasewise.levers.catalogue import SHOWN, STALLS, THROUGHPUT, TPOT, TTFT, Case, Row, Sign
+from phasewise.levers.results import CaseResult, Effect, Outputs, Results, RowResult
+
+LABELS = {TTFT: "TTFT", TPOT: "TPOT", STALLS: "worst gaps (ITL p99)", THROUGHPUT: "tokens/s"}
+WORDS = {
+    Verdict.BETTER: "better",
+    Verdict.WORSE: "worse",
+    Verdict.EQUIVALENT: "no effect",
+    Verdict.INCONCLUSIVE: "inconclusive",
+    Verdict.UNKNOWN: "not measured",
+}
+PRICE_UNKNOWN = "hidden: its price in accuracy is not known"
+
+
+class Agreement(StrEnum):
+    """How a row came out, against what was expected of it."""
+
+    AGREES = "as expected"
+    DIFFERS = "not as expected"
+    OPEN = "open"
+    """Too noisy to say: the interval holds what was expected, and something else as well."""
+    MISSING = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row of the table: a case, a workload, what was expected and what was seen."""
+
+    case: Case
+    row: Row
+    measured: RowResult | None
+    facts: CaseResult | None
+    missing: str = ""
+
+    @property
+    def hides_speed(self) -> bool:
+        """A lever that changes answers shows no speed before it is known by how much."""
+        return self.case.quality and not has_price(self.outputs)
+
+    @property
+    def outputs(self) -> Outputs | None:
+        """What the lever does to the answers, as far as it is known."""
+        return None if self.facts is None else self.facts.outputs
+
+    @property
+    def agreement(self) -> Agreement:
+        """The worst of its figures' agreements: a single one that differs is worth a sentence."""
+        if self.measured is None:
+            return Agreement.MISSING
+        found = [agreement(self.effects.get(name), sign) for name, sign in self.row.expected.items()]
+        for outcome in (Agreement.DIFFERS, Agreement.OPEN, Agreement.AGREES):
+            if outcome in found:
+                return outcome
+        return Agreement.MISSING
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The figures that came out otherwise than expected."""
+        return tuple(
+            name
+            for name, sign in self.row.expected.items()
+            if agreement(self.effects.get(name), sign) is Agreement.DIFFERS
+        )
+
+    @property
+    def effects(self) -> Mapping[str, Effect]:
+        """What was measured, by metric."""
+        return {} if self.measured is None else {effect.metric: effect for effect in self.measured.effects}
+
+
+def findings(cases: Sequence[Case], results: Results) -> tuple[Finding, ...]:
+    """Every row of these cases, measured or not."""
+    return tuple(
+        Finding(
+            case,
+            row,
+            results.rows.get(case.key(row)),
+            results.cases.get(case.name),
+            results.not_measured.get(case.name, ""),
+        )
+        for case in cases
+        for row in case.rows
+    )
+
+
+def agreement(effect: Effect | None, expected: Sign) -> Agreement:
+    """Whether one figure went where it was expected to go."""
+    if effect is None or effect.verdict is Verdict.UNKNOWN:
+        return Agreement.MISSING
+    if effect.verdict is Verdict.INCONCLUSIVE:
+        return Agreement.OPEN
+    return Agreement.AGREES if seen_sign(effect) is expected else Agreement.DIFFERS
+
+
+def seen_sign(effect: Effect) -> Sign:
+    """Which way a figure went that was decided."""
+    if effect.verdict is Verdict.EQUIVALENT:
+        return Sign.SAME
+    return Sign.HIGHER if (effect.change or 0.0) > 0 else Sign.LOWER
+
+
+def has_price(outputs: Outputs | None) -> bool:
+    """Whether it is known what a lever does to the answers."""
+    return outputs is not None and outputs.answers > 0
+
+
+def change_in_words(effect: Effect | None) -> str:
+    """`-62%`; a ratio where per cents grow long."""
+    if effect is None or effect.change is None:
+        return "–"
+    if effect.scale is Scale.RELATIVE and effect.change >= 1:
+        return f"{1 + effect.change:.1f}x"
+    return f"{effect.change * 100:+.0f}{' points' if effect.scale is Scale.POINTS else '%'}"
+
+
+def interval_in_words(effect: Effect | None) -> str:
+    """`-65 to -58%`, empty where there is none."""
+    if effect is None or effect.low is None or effect.high is None:
+        return ""
+    if effect.scale is Scale.RELATIVE and effect.high >= 1:
+        return f"{1 + effect.low:.1f} to {1 + effect.high:.1f}x"
+    return f"{effect.low * 100:+.0f} to {effect.high * 100:+.0f}%"
+
+
+def capacity_in_words(facts: CaseResult | None) -> str:
+    """How many tokens the KV cache holds, off and on."""
+    if facts is None or facts.kv_tokens_off is None or facts.kv_tokens_on is None:
+        return "–"
+    if facts.kv_tokens_off == facts.kv_tokens_on:
+        return "same"
+    return f"{facts.kv_tokens_on / facts.kv_tokens_off:.2f}x"
+
+
+def outputs_in_words(outputs: Outputs | None) -> str:
+    """How many answers stay the same, and the change in perplexity where it changed."""
+    if outputs is None:
+        return "not read yet"
+    if not outputs.answers:
+        return f"not read ({outputs.reason})"
+    words = f"{outputs.equal}/{outputs.answers} equal"
+    if outputs.perplexity_change is None or outputs.equal == outputs.answers:
+        return words
+    return f"{words}, perplexity {outputs.perplexity_change:+.1%}"
+
+
+def shows(row: Row) -> str:
+    """Whether the traffic was chosen to show the lever or to leave it nothing to do."""
+    return "can show it" if row.can_show else "cannot show it"
+
+
+def expected_in_words(row: Row) -> str:
+    """`TTFT lower, TPOT same`."""
+    return ", ".join(f"{LABELS[name]} {row.expected[name]}" for name in SHOWN if name in row.expected)
+
+
+def conclusion(finding: Finding) -> str:
+    """Whether it came out as expected, and what explains it if it did not."""
+    if finding.measured is None:
+        return finding.missing or "not measured yet"
+    if finding.agreement is not Agreement.DIFFERS:
+        return finding.agreement.value
+    names = " and ".join(LABELS[name] for name in finding.differing)
+    return f"{names} {Agreement.DIFFERS.value}: {finding.row.unless}"

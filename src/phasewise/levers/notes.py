@@ -1,0 +1,71 @@
+"""The sentences under every table: how it was judged, the noise floor, paging, what is missing. Pure.
+
+The rows themselves are findings.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phasewise.bench.comparison import Verdict
+from phasewise.levers.catalogue import SHOWN, Case
+from phasewise.levers.findings import LABELS
+from phasewise.levers.results import PagingResult, Results, RowResult
+
+MARGIN_WORDS = "a change within a tenth is called no effect"
+
+
+def paging_sentence(paging: PagingResult | None) -> str:
+    """What paging saves of the KV memory; empty where it was not measured."""
+    if paging is None:
+        return ""
+    return (
+        f"Paged KV: a running request uses {paging.used_tokens:,.0f} tokens and holds "
+        f"{paging.paged_tokens:,.0f} in blocks of {paging.block_tokens} ({paging.paged_waste:.0%} unused, "
+        f"{_range(paging.paged_waste_range)} over {paging.samples} samples). Reserving the longest context "
+        f"of {paging.reserved_tokens:,} would leave {paging.reserved_waste:.0%} unused "
+        f"({_range(paging.reserved_waste_range)}): {paging.fits_reserved} requests would fit instead of "
+        f"{paging.fits_paged}."
+    )
+
+
+def reading_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
+    """What a reader has to know to trust the table, or not to."""
+    return (
+        "Better, worse: the interval leaves out zero. Within one row all intervals hold together with 95%; "
+        f"{MARGIN_WORDS}; what is neither is inconclusive.",
+        *floor_notes(results),
+        *_backend(results),
+        *(f"Not measured: {_title(cases, name)}: {why}." for name, why in results.not_measured.items()),
+    )
+
+
+def floor_notes(results: Results) -> tuple[str, ...]:
+    """How much the base engine differs from itself, by workload."""
+    return tuple(f"Noise floor, {name}: {floor_in_words(floor)}." for name, floor in results.floors.items())
+
+
+def floor_in_words(floor: RowResult) -> str:
+    """The same engine measured against itself: how wide its intervals are, and whether it differs."""
+    parts = []
+    for effect in floor.effects:
+        if effect.metric in SHOWN and effect.low is not None and effect.high is not None:
+            odd = ", DIFFERS FROM ITSELF" if effect.verdict in {Verdict.BETTER, Verdict.WORSE} else ""
+            parts.append(f"{LABELS[effect.metric]} {effect.low * 100:+.0f} to {effect.high * 100:+.0f}%{odd}")
+    return "; ".join(parts) or "nothing could be compared"
+
+
+def _backend(results: Results) -> tuple[str, ...]:
+    if results.attention_backend:
+        return (f"Attention is computed by {results.attention_backend}, as the engine's log names it.",)
+    if results.circumstances.device == "cpu":
+        return ("Attention back end: no choice here. vLLM's CPU platform has CPU_ATTN alone.",)
+    return ()
+
+
+def _title(cases: Sequence[Case], name: str) -> str:
+    return next((case.title for case in cases if case.name == name), name)
+
+
+def _range(bounds: tuple[float, float]) -> str:
+    return f"{bounds[0]:.0%} to {bounds[1]:.0%}"

@@ -1,0 +1,159 @@
+"""What was measured, kept on disk row by row, so that a run that was broken off goes on where it was.
+
+What it means beside what was expected is findings.py's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from phasewise.bench.comparison import Comparison, Scale, Verdict
+from phasewise.errors import ConfigError
+from phasewise.fleet.run_file import write_private
+from phasewise.levers.circumstances import Circumstances
+
+RESULTS_VERSION = 1
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Effect(_Frozen):
+    """What switching a lever on did to one figure. `change` is relative, or in points if `scale` says so."""
+
+    metric: str
+    verdict: Verdict
+    scale: Scale = Scale.RELATIVE
+    off: float | None = None
+    on: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float | None = None
+    reason: str = ""
+
+
+class RowResult(_Frozen):
+    """One lever with one workload, measured."""
+
+    effects: tuple[Effect, ...]
+    requests: int
+    pairs: int
+    void_pairs: int
+    remarks: tuple[str, ...]
+    took_s: float
+    measured_unix_s: float
+
+
+class Outputs(_Frozen):
+    """What a lever does to the answers: how many stay the same, and how much surprise a held-out text holds.
+
+    `perplexity_change` is relative. `sentence` says it all in words; `reason` why nothing could be read.
+    """
+
+    answers: int = 0
+    equal: int = 0
+    perplexity_off: float | None = None
+    perplexity_on: float | None = None
+    perplexity_change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    sentence: str = ""
+    reason: str = ""
+
+
+class CaseResult(_Frozen):
+    """What is true of a lever whatever the workload: room in the KV cache, and the answers."""
+
+    kv_tokens_off: int | None = None
+    kv_tokens_on: int | None = None
+    outputs: Outputs | None = None
+
+
+class PagingResult(_Frozen):
+    """How much of the KV memory that is held is used, in blocks and by reserving the longest context."""
+
+    block_tokens: int
+    reserved_tokens: int
+    samples: int
+    used_tokens: float
+    paged_tokens: float
+    paged_waste: float
+    paged_waste_range: tuple[float, float]
+    reserved_waste: float
+    reserved_waste_range: tuple[float, float]
+    fits_paged: int
+    fits_reserved: int
+    measured_unix_s: float
+
+
+class Results(_Frozen):
+    """Everything measured under the same circumstances. `floors` are A/A comparisons, by workload."""
+
+    version: int = RESULTS_VERSION
+    circumstances: Circumstances
+    began_unix_s: float
+    rows: dict[str, RowResult] = {}
+    cases: dict[str, CaseResult] = {}
+    floors: dict[str, RowResult] = {}
+    paging: PagingResult | None = None
+    attention_backend: str = ""
+    not_measured: dict[str, str] = {}
+
+
+@dataclass(slots=True)
+class ResultsFile:
+    """The results of a run; every change is on disk before anything else happens."""
+
+    path: Path
+    results: Results
+    resumed: bool = field(default=False)
+
+    def add(self, **more: object) -> None:
+        """Take in what was measured: entries of mappings are added, all else is set."""
+        changed = {
+            name: {**getattr(self.results, name), **value} if isinstance(value, dict) else value
+            for name, value in more.items()
+        }
+        self.results = self.results.model_copy(update=changed)
+        write_private(self.path, self.results.model_dump_json(indent=1).encode())
+
+
+def open_results(home: Path, now: Circumstances, *, again: bool) -> ResultsFile:
+    """The file for these circumstances, with what it holds already unless all is to be measured `again`."""
+    digest = hashlib.sha256(now.model_dump_json().encode()).hexdigest()[:12]
+    path = home / "levers" / f"{digest}.json"
+    fresh = Results(circumstances=now, began_unix_s=time.time())
+    if again or not path.exists():
+        return ResultsFile(path, fresh)
+    try:
+        known = Results.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as results of levers", hint="measure anew with --again"
+        ) from error
+    # Why something could not be measured may be mended by now.
+    return ResultsFile(path, known.model_copy(update={"not_measured": {}}), resumed=bool(known.rows))
+
+
+def effect_of(comparison: Comparison) -> Effect:
+    """A comparison's figures, as they are kept."""
+    interval = comparison.interval
+    return Effect(
+        metric=comparison.metric.name,
+        verdict=comparison.verdict,
+        scale=comparison.scale,
+        off=comparison.a,
+        on=comparison.b,
+        change=comparison.change,
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        confidence=None if interval is None else interval.confidence,
+        reason=comparison.reason,
+    )

@@ -1,0 +1,110 @@
+"""The levers for people, in 80 columns and without need of colour.
+
+What its words are is findings.py's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from phasewise.bench.comparison import Verdict
+from phasewise.levers import findings as words
+from phasewise.levers.catalogue import SHOWN, Case
+from phasewise.levers.findings import Agreement, Finding, findings
+from phasewise.levers.notes import paging_sentence, reading_notes
+from phasewise.levers.results import Effect, Results
+
+_STYLES = {Verdict.BETTER: "bold green", Verdict.WORSE: "bold red"}
+_HEADINGS = ("TTFT p50", "TPOT p50", "ITL p99", "tokens/s")
+_NAME_CELLS, _FIGURE_CELLS = 21, 13
+
+
+def render(cases: Sequence[Case], results: Results) -> RenderableType:
+    """Every lever, what each row rests on, and what came out otherwise than expected."""
+    rows = findings(cases, results)
+    parts: list[RenderableType] = [Text(_title(results), style="bold"), _grid(("", *_HEADINGS))]
+    for case in cases:
+        parts += _case([finding for finding in rows if finding.case is case], case, results)
+    notes = (Text(note) for note in reading_notes(cases, results))
+    return Group(*parts, Text(""), *notes)
+
+
+def _title(results: Results) -> str:
+    where = results.circumstances
+    return (
+        f"What each lever does when it is switched on: {where.model}, vLLM {where.vllm} on {where.device}, "
+        f"{where.pairs} pairs of blocks"
+    )
+
+
+def _case(rows: Sequence[Finding], case: Case, results: Results) -> Iterator[RenderableType]:
+    yield Text.assemble("\n", (case.title, "bold"), f" ({case.phase})")
+    if case.by_counters:
+        yield _aside(paging_sentence(results.paging) or "not measured yet")
+        return
+    if case.name in results.not_measured:
+        yield _aside(f"not measured: {results.not_measured[case.name]}")
+        return
+    facts = results.cases.get(case.name)
+    if facts is not None:
+        told = words.outputs_in_words(facts.outputs)
+        yield _aside(f"KV room {words.capacity_in_words(facts)}; answers: {told}")
+    for finding in rows:
+        yield _grid((_name(finding), *_figures(finding)))
+        style = "yellow" if finding.agreement is Agreement.DIFFERS else ""
+        yield _aside(f"physics: {words.conclusion(finding)}", style)
+
+
+def _grid(cells: Sequence[RenderableType]) -> Table:
+    """One line of figures; every line has the same widths, so that they stand below each other."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=_NAME_CELLS)
+    for _ in SHOWN:
+        grid.add_column(width=_FIGURE_CELLS, justify="right")
+    grid.add_row(*cells)
+    return grid
+
+
+def _aside(text: str, style: str = "") -> Padding:
+    return Padding(Text(text, style=style), (0, 0, 0, 2))
+
+
+def _name(finding: Finding) -> str:
+    return f"  {finding.row.workload.name}\n  ({words.shows(finding.row)})"
+
+
+def _figures(finding: Finding) -> list[RenderableType]:
+    if finding.hides_speed and finding.measured is not None:
+        return [Text(words.PRICE_UNKNOWN)] * len(SHOWN)
+    return [_effect(finding.effects.get(metric)) for metric in SHOWN]
+
+
+def _effect(effect: Effect | None) -> Text:
+    if effect is None or effect.verdict is Verdict.UNKNOWN:
+        return Text("–")
+    lines = (words.change_in_words(effect), words.WORDS[effect.verdict], words.interval_in_words(effect))
+    return Text("\n".join(lines), style=_STYLES.get(effect.verdict, ""))
+
+
+def render_list(cases: Sequence[Case]) -> RenderableType:
+    """The catalogue: what would be measured, and what physics expects of it."""
+    parts: list[RenderableType] = []
+    for case in cases:
+        parts.append(
+            Text.assemble("\n" if parts else "", (case.lever, "bold"), f": {case.title} ({case.phase})")
+        )
+        parts.append(_aside(f"off: {case.off.in_words}\non:  {case.on.in_words}"))
+        if case.device is not None:
+            parts.append(_aside(f"only with an engine for {case.device}"))
+        if case.by_counters:
+            parts.append(_aside("read off the engine's own account of its blocks, with mixed traffic"))
+        for row in case.rows:
+            expected = words.expected_in_words(row) or "nothing for sure"
+            told = f"{row.workload.name}: {row.workload.about}\n{words.shows(row)}; expected: {expected}"
+            parts.append(Padding(Text(f"{told}\nbecause {row.why}"), (0, 0, 0, 4)))
+    return Group(*parts)
