@@ -7,13 +7,14 @@ finished request, counted back from its last step, tells the rest. How costs fol
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from phasewise.costs.observation import Observation
 from phasewise.costs.step_work import StepWork, chunk_pairs
-from phasewise.model.step_log import CLOCK_SLACK_S, logs_by_rank, moments
-from phasewise.model.steps import EngineStep, FinishedRequest, TimedStep
+from phasewise.model.step_log import CLOCK_SLACK_S, moments
+from phasewise.model.steps import EngineStep, FinishedRequest, TimedStep, time_steps
 
 FIRST_TOKEN_SLACK_S = 0.03
 """A first token further from its step's end than this was not made in it: the count back went wrong."""
@@ -33,7 +34,7 @@ class StepHistory:
 
 def observed_steps(steps: Sequence[EngineStep]) -> StepHistory:
     """Every step of a record with its work and its duration, where both are known."""
-    histories = [_of_rank(log.steps) for log in logs_by_rank(steps)]
+    histories = [_of_rank(timed) for unbroken in _unbroken(steps) for timed in _by_rank(unbroken)]
     return StepHistory(
         tuple(observation for history in histories for observation in history.observations),
         sum(history.untold for history in histories),
@@ -46,6 +47,7 @@ class _Prompt:
 
     first_step: int
     last_step: int
+    scheduled_unix_s: float
     prompt_tokens: int
     computed_tokens: int
 
@@ -61,7 +63,9 @@ class _Tally:
     """What is known so far of the work of one step."""
 
     prompt_tokens: int = 0
+    prompt_requests: int = 0
     pairs: int = 0
+    prompts_add_up: bool = False
     decode_requests: int = 0
     kv_read_tokens: int = 0
     arrivals: list[_Prompt] = field(default_factory=list)
@@ -69,7 +73,30 @@ class _Tally:
     def prefill(self, prompt: _Prompt, tokens: int) -> None:
         """Count a chunk of a prompt."""
         self.prompt_tokens += tokens
+        self.prompt_requests += 1
         self.pairs += prompt.take(tokens)
+
+    @property
+    def began_unix_s(self) -> float | None:
+        """When the step began, if it carried nothing but prompts that came in with it."""
+        if self.decode_requests or not 0 < len(self.arrivals) == self.prompt_requests:
+            return None
+        return min(prompt.scheduled_unix_s for prompt in self.arrivals)
+
+
+def _unbroken(steps: Sequence[EngineStep]) -> Iterator[list[EngineStep]]:
+    """The record in parts that miss no step: nobody can be counted back across a gap."""
+    ordered = sorted(steps, key=lambda step: step.seq)
+    cuts = [index for index, (a, b) in enumerate(pairwise(ordered), start=1) if b.seq > a.seq + 1]
+    for start, end in pairwise([0, *cuts, len(ordered)]):
+        yield ordered[start:end]
+
+
+def _by_rank(steps: Sequence[EngineStep]) -> Iterator[list[TimedStep]]:
+    """The steps of each data-parallel rank: ranks step at the same time, each for itself."""
+    timed = time_steps(steps)
+    for rank in sorted({step.engine_index for step in steps}):
+        yield [item for item in timed if item.step.engine_index == rank]
 
 
 def _of_rank(timed: Sequence[TimedStep]) -> StepHistory:
@@ -80,12 +107,9 @@ def _of_rank(timed: Sequence[TimedStep]) -> StepHistory:
         for ended in item.step.finished:
             _count_back(item.step, ended, index, ends_s, tallies)
     _share_out_prompts(counted, tallies)
-    known = [
-        Observation((work,), item.duration_s, at_s=item.step.ended_unix_s)
-        for item, tally in zip(counted, tallies, strict=True)
-        if (work := _work(item.step, tally)) is not None and item.duration_s is not None
-    ]
-    return StepHistory(tuple(known), len(counted) - len(known))
+    found = [_observation(item, tally) for item, tally in zip(counted, tallies, strict=True)]
+    known = tuple(observation for observation in found if observation is not None)
+    return StepHistory(known, len(found) - len(known))
 
 
 def _count_back(
@@ -94,9 +118,9 @@ def _count_back(
     """Book a finished request on the steps that gave its tokens, one each, and on those of its prefill."""
     seen = moments(step, ended)
     first_token = index - ended.output_tokens + 1
-    if seen is None or ended.preemptions or first_token < 0:
+    if seen is None or ended.preemptions or not 0 <= first_token <= index:
         return
-    if abs(ends_s[first_token] - seen.first_token_unix_s) > FIRST_TOKEN_SLACK_S:
+    if not _ended_at(seen.first_token_unix_s, first_token, ends_s):
         return
     for gained in range(1, ended.output_tokens):
         tally = tallies[first_token + gained]
@@ -105,16 +129,26 @@ def _count_back(
     slack_s = min(CLOCK_SLACK_S, seen.prefill_s / 4)
     scheduled = min(bisect_right(ends_s, seen.scheduled_unix_s + slack_s), first_token)
     tallies[scheduled].arrivals.append(
-        _Prompt(scheduled, first_token, ended.prompt_tokens, ended.cached_tokens)
+        _Prompt(scheduled, first_token, seen.scheduled_unix_s, ended.prompt_tokens, ended.cached_tokens)
     )
+
+
+def _ended_at(moment_s: float, index: int, ends_s: Sequence[float]) -> bool:
+    """Whether a step ended at this moment, and neither the one before it nor the one after."""
+    half_gaps_s = [(after - before) / 2 for before, after in pairwise(ends_s[max(index - 1, 0) : index + 2])]
+    return abs(ends_s[index] - moment_s) <= min([FIRST_TOKEN_SLACK_S, *half_gaps_s])
 
 
 def _share_out_prompts(counted: Sequence[TimedStep], tallies: list[_Tally]) -> None:
     """Tell whose tokens filled each step: a prompt's last step computes all its rest.
 
-    What is left belongs to the prompt that goes on, the oldest first, as the engine schedules them.
+    What is left belongs to the prompt that goes on, the oldest first, as the engine schedules them. A share
+    that is wrong makes the next one wrong, and shows only where no prompt goes on: steps that hang together
+    by such prompts add up all, or none of them is believed.
     """
     underway: list[_Prompt] = []
+    together: list[_Tally] = []
+    add_up = True
     for index, (item, tally) in enumerate(zip(counted, tallies, strict=True)):
         underway += tally.arrivals
         for prompt in underway:
@@ -124,18 +158,34 @@ def _share_out_prompts(counted: Sequence[TimedStep], tallies: list[_Tally]) -> N
         left_tokens = (item.step.prompt_tokens or 0) - tally.prompt_tokens
         if left_tokens > 0 and underway:
             tally.prefill(min(underway, key=lambda prompt: prompt.first_step), left_tokens)
+        together.append(tally)
+        add_up &= (tally.prompt_tokens, tally.prompt_requests) == _prompts(item.step)
+        if not underway:
+            for each in together:
+                each.prompts_add_up = add_up
+            together, add_up = [], True
 
 
-def _work(step: EngineStep, tally: _Tally) -> StepWork | None:
-    """The step's work, if what was told adds up to what the engine counted."""
-    prompt_tokens, decode_tokens = step.prompt_tokens or 0, step.decode_tokens or 0
-    told = (tally.prompt_tokens, tally.decode_requests, tally.decode_requests)
-    if told != (prompt_tokens, step.decode_requests, decode_tokens) or not (prompt_tokens or decode_tokens):
+def _prompts(step: EngineStep) -> tuple[int, int]:
+    return step.prompt_tokens or 0, step.prompt_requests or 0
+
+
+def _observation(item: TimedStep, tally: _Tally) -> Observation | None:
+    """The step with its work, if what was told adds up to what the engine counted, and with its beginning."""
+    step = item.step
+    began_s = tally.began_unix_s if item.started_unix_s is None else item.started_unix_s
+    decodes_add_up = (step.decode_requests, step.decode_tokens) == (tally.decode_requests,) * 2
+    requests = tally.prompt_requests + tally.decode_requests
+    # A clock that was set back makes a step end before it began.
+    if began_s is None or step.ended_unix_s <= began_s or not (requests and decodes_add_up):
         return None
-    return StepWork(
-        prompt_tokens=prompt_tokens,
-        decode_tokens=decode_tokens,
-        requests=(step.prompt_requests or 0) + decode_tokens,
+    if not tally.prompts_add_up:
+        return None
+    work = StepWork(
+        prompt_tokens=tally.prompt_tokens,
+        decode_tokens=tally.decode_requests,
+        requests=requests,
         attention_token_pairs=tally.pairs,
         kv_read_tokens=tally.kv_read_tokens,
     )
+    return Observation((work,), step.ended_unix_s - began_s, at_s=step.ended_unix_s)
