@@ -180,6 +180,28 @@ async def test_a_reply_that_is_not_vllms_is_an_error():
     assert "token ids" in orjson.loads(reply.body)["error"]["message"]
 
 
+async def test_a_character_of_several_tokens_is_written_once_and_whole():
+    # As vLLM does: a part alone has no text, and a prompt that ends within a character is taken for text.
+    words = {10: b"a ", 11: "é".encode()[:1], 12: "é".encode()[1:], 13: b"", 14: b" b"}
+
+    def answer(asked: Asked):
+        if asked.path == "/tokenize":
+            return 200, [orjson.dumps({"tokens": [1, 2], "max_model_len": 99})]
+        if asked.path == "/detokenize":
+            text = b"".join(words[token] for token in asked.body["tokens"]).decode(errors="replace")
+            return 200, [orjson.dumps({"prompt": text or "<mark>"})]
+        if asked.path != "/v1/completions":
+            return 404, [b"no"]
+        token = 8 + len(asked.body["prompt"])
+        text = {11: "", 12: "the whole prompt again, and é"}.get(token, words[token].decode(errors="replace"))
+        choice = {"text": text, "token_ids": [token], "finish_reason": "length"}
+        return 200, [orjson.dumps({"choices": [choice], "usage": {}})]
+
+    async with scripted_server(answer) as engine, recomputing(engine) as url:
+        text, reason, counts = said(await ask(url, chat_body(max_tokens=5)))
+    assert (text, reason, counts["completion_tokens"]) == ("a é b", "length", 5)
+
+
 async def test_the_engines_own_refusal_is_handed_on():
     async with fake_engine() as engine, recomputing(engine.base_url) as url:
         for body in (chat_body(model="another"), chat_body(messages=[]), chat_body("word " * 10_000)):

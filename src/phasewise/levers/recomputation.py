@@ -40,6 +40,8 @@ TAKEN = frozenset({
 CACHE_OFF = "start it with prefix_cache: false, which is --no-enable-prefix-caching"
 STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"),)
 DONE = b"data: [DONE]\n\n"
+UNFINISHED = "\ufffd"
+"""What a tokenizer writes for bytes that are no character yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class Recomputation:
         ids, room_tokens = _prompt(await self._ask("/tokenize", order.conversation, headers))
         prompt_tokens, wanted = len(ids), max(min(order.max_tokens, room_tokens), 1)
         events = _Events(asked, order.model)
+        held: list[int] = []
         written, reason = 0, None
         while reason is None:
             said = await self._ask(Endpoint.COMPLETIONS, order.step(ids, written), headers)
@@ -120,13 +123,32 @@ class Recomputation:
             ids.append(token.token_id)
             written += 1
             reason = "stop" if token.ended else "length" if written == wanted else None
-            if written == 1:
+            if not asked.client.started:
                 await asked.client.start(200, STREAM)
                 await events.delta({"role": "assistant", "content": ""})
-            await events.delta({"content": token.text}, reason)
+            await events.delta({"content": await self._text(token, held, order, headers)}, reason)
         if order.include_usage:
             await events.usage(prompt_tokens, written)
         await asked.client.finish(DONE)
+
+    async def _text(self, token: _Token, held: list[int], order: _Order, headers: Headers) -> str:
+        """What a token adds to the answer; those that are parts of one character are held until it is whole.
+
+        To the engine the parts before it belong to a prompt that ends within a character. It then takes the
+        whole prompt for new text, so its tokenizer is asked instead.
+        """
+        if token.ended or (token.text and not held):
+            return token.text
+        held.append(token.token_id)
+        said = await self._ask("/detokenize", {"model": order.model, "tokens": held}, headers)
+        with _as_vllm_says():
+            text: str = orjson.loads(said)["prompt"]
+        if text.endswith(UNFINISHED):
+            return ""
+        # One that has no text and is no part of a character is a mark, such as that of the answer's end.
+        whole = text if len(held) > 1 else ""
+        held.clear()
+        return whole
 
     async def _ask(self, path: str, body: Mapping[str, Any], headers: Headers) -> bytes:
         reply = await self.engine.fetch("POST", path, headers=headers, body=orjson.dumps(body))
@@ -206,8 +228,8 @@ def _refusal(message: str, param: str | None = None) -> RequestRefused:
 
 
 def _headers_onward(asked: Asked) -> Headers:
-    # An id stands for one request: the engine gives each of ours its own.
-    return [(name, value) for name, value in asked.headers if name != b"x-request-id"]
+    # Ours are other requests, in JSON whatever the client called its own, and each with an id of its own.
+    return [*JSON, *((name, value) for name, value in asked.headers if name == b"authorization")]
 
 
 def _prompt(said: bytes) -> tuple[list[int], int]:
