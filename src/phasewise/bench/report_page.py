@@ -21,7 +21,7 @@ from phasewise.bench.page.sweep_charts import goodput_by_load, trade_offs
 from phasewise.bench.statistics import Summary
 from phasewise.errors import ConfigError
 
-__all__ = ["Measured", "check_available", "render_page"]
+__all__ = ["Measured", "check_available", "definitions", "render_page", "repeat_section", "whole_page"]
 
 _PAGE = files("phasewise.bench.page")
 
@@ -40,11 +40,16 @@ def render_page(measured: Sequence[Measured], *, title: str, command: str, facts
     `command` is what repeats the measurement. `facts` are shown as they are: the workload in words, the seed,
     the date, the machine, versions.
     """
-    check_available()
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an extra that only this page needs
-
     points = _sweep(measured) if len(measured) > 1 else together(map(run_sections, measured))
-    content = together((_header(measured, title, facts), points, _definitions(), _command(command)))
+    parts = (_header(measured, title, facts), points, definitions(), repeat_section(command))
+    return whole_page(title, together(parts))
+
+
+def whole_page(title: str, content: Html) -> str:
+    """A page around its content, with all that it needs to open offline."""
+    check_available()
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an extra that only pages need
+
     return Template((_PAGE / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(title),
         style=(_PAGE / "style.css").read_text(encoding="utf-8"),
@@ -168,7 +173,8 @@ def _details(measured: Sequence[Measured]) -> list[Html]:
     ]
 
 
-def _definitions() -> Html:
+def definitions() -> Html:
+    """What the figures' names mean."""
     pairs = (
         part
         for name, meaning in DEFINITIONS.items()
@@ -177,5 +183,6 @@ def _definitions() -> Html:
     return section("What the words mean", element("dl", *pairs, class_="definitions"))
 
 
-def _command(command: str) -> Html:
+def repeat_section(command: str) -> Html:
+    """The command that measures the same again."""
     return section("To repeat this", element("pre", element("code", command)))

@@ -17,12 +17,14 @@ import typer
 import uvloop
 
 from phasewise.bench.comparison import FEWEST_PAIRS
+from phasewise.bench.report_page import check_available
 from phasewise.bench.run import BenchRun
 from phasewise.bench.session import RunSpec
 from phasewise.cli.console import err, out
 from phasewise.cli.engine import EnginePython, current_engine
 from phasewise.cli.interrupts import Interrupts
 from phasewise.cli.measuring import allow_many_streams, measure_with_view
+from phasewise.cli.page_facts import command_line
 from phasewise.cli.stage_lines import StageLines
 from phasewise.config import DEMO_MODEL, phasewise_home
 from phasewise.fleet.demo_model import resolve_model
@@ -35,8 +37,11 @@ from phasewise.levers.catalogue import Case, EngineSpec
 from phasewise.levers.circumstances import circumstances, memory_bytes
 from phasewise.levers.engine_facts import read_facts
 from phasewise.levers.engines import running_engines
+from phasewise.levers.facts import as_facts
 from phasewise.levers.launch import FleetLauncher, ModelOf, restrained
+from phasewise.levers.markdown import render_markdown
 from phasewise.levers.outputs import OutputReader
+from phasewise.levers.page import render_page
 from phasewise.levers.procedure import Procedure, StoppedEarly, Tools
 from phasewise.levers.results import ResultsFile, open_results
 from phasewise.levers.table import render, render_list
@@ -66,6 +71,10 @@ def levers(
         bool, typer.Option("--again", help="Measure anew what an earlier run has measured.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Repeat the requests of another run.")] = 1,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with the table as a picture.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the table as a page of documentation.")
+    ] = None,
     engine_python: EnginePython = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
@@ -79,6 +88,8 @@ def levers(
     if list_only:
         out.print(render_list(cases))
         return
+    if html is not None:
+        check_available()
     effort = replace(effort, pairs=pairs or effort.pairs)
     engine = current_engine(engine_python)
     home = phasewise_home(os.environ)
@@ -87,8 +98,12 @@ def levers(
     _greet(cases, effort, file)
     allow_many_streams()
     finished = uvloop.run(_measure(cases, effort, file, home, _model_of(model, home, engine)))
+    if html is not None:
+        _write(html, render_page(cases, file.results, command_line()))
+    if markdown is not None:
+        _write(markdown, render_markdown(cases, file.results, command_line()))
     if as_json:
-        typer.echo(orjson.dumps(file.results.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode())
+        typer.echo(orjson.dumps(as_facts(cases, file.results), option=orjson.OPT_INDENT_2).decode())
     else:
         out.print(render(cases, file.results))
     if not finished:
@@ -101,7 +116,7 @@ def levers(
 def _greet(cases: tuple[Case, ...], effort: Effort, file: ResultsFile) -> None:
     rows = sum(len(case.rows) for case in cases)
     left = sum(len(left_to_do(case, file.results)) for case in cases)
-    if file.resumed:
+    if left < rows:
         _say(f"going on with {file.path}: {rows - left} of {rows} rows are measured (--again measures anew)")
     minutes = seconds_left(cases, effort, file.results) / 60
     _say(f"{left} rows to measure, about {max(minutes, 1):.0f} minutes")
@@ -159,6 +174,11 @@ def _shared_gpu_flags(file: ResultsFile) -> tuple[str, ...]:
     # Both engines of a case are up at once, and each would take nearly all of a GPU.
     on_cpu = file.results.circumstances.device == "cpu"
     return () if on_cpu else ("--gpu-memory-utilization", GPU_SHARE)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    err.print(f"wrote {path}", soft_wrap=True)
 
 
 def _say(words: str) -> None:

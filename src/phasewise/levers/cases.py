@@ -60,6 +60,7 @@ PREFIX_CACHE = Case(
             expected=UNCHANGED,
             why="nothing is found, and looking costs a hash per block",
             unless=NOISE,
+            quick=False,
         ),
     ),
 )
@@ -261,6 +262,7 @@ W8A8 = Case(
         ),
     ),
     quality=True,
+    quick=False,
 )
 
 W4A16 = Case(
@@ -284,6 +286,7 @@ W4A16 = Case(
             expected={TTFT: SAME},
             why="arithmetic stays in 16 bits, and a long prompt is bound by arithmetic",
             unless="unpacking weights costs time; or other kernels are used, which may be the faster ones",
+            quick=False,
         ),
     ),
     quality=True,

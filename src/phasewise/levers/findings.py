@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from phasewise.bench.comparison import Scale, Verdict
+from phasewise.bench.page.numbers import duration
 from phasewise.levers.catalogue import SHOWN, STALLS, THROUGHPUT, TPOT, TTFT, Case, Row, Sign
 from phasewise.levers.results import CaseResult, Effect, Outputs, Results, RowResult
 
@@ -134,6 +135,13 @@ def interval_in_words(effect: Effect | None) -> str:
     return f"{effect.low * 100:+.0f} to {effect.high * 100:+.0f}%"
 
 
+def value_in_words(effect: Effect, value: float | None) -> str:
+    """A figure with its unit."""
+    if value is None:
+        return "–"
+    return f"{value:,.1f} tokens/s" if effect.metric == THROUGHPUT else duration(value)
+
+
 def capacity_in_words(facts: CaseResult | None) -> str:
     """How many tokens the KV cache holds, off and on."""
     if facts is None or facts.kv_tokens_off is None or facts.kv_tokens_on is None:
@@ -153,6 +161,11 @@ def outputs_in_words(outputs: Outputs | None) -> str:
     if outputs.perplexity_change is None or outputs.equal == outputs.answers:
         return words
     return f"{words}, perplexity {outputs.perplexity_change:+.1%}"
+
+
+def answers_in_short(outputs: Outputs | None) -> str:
+    """How many answers stay the same, in as few characters as possible."""
+    return "–" if outputs is None or not outputs.answers else f"{outputs.equal}/{outputs.answers} ="
 
 
 def shows(row: Row) -> str:

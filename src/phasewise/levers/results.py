@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -113,7 +113,6 @@ class ResultsFile:
 
     path: Path
     results: Results
-    resumed: bool = field(default=False)
 
     def add(self, **more: object) -> None:
         """Take in what was measured: entries of mappings are added, all else is set."""
@@ -139,7 +138,7 @@ def open_results(home: Path, now: Circumstances, *, again: bool) -> ResultsFile:
             f"{path} cannot be read as results of levers", hint="measure anew with --again"
         ) from error
     # Why something could not be measured may be mended by now.
-    return ResultsFile(path, known.model_copy(update={"not_measured": {}}), resumed=bool(known.rows))
+    return ResultsFile(path, known.model_copy(update={"not_measured": {}}))
 
 
 def effect_of(comparison: Comparison) -> Effect:

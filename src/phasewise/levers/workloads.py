@@ -34,7 +34,7 @@ SHARED_PROMPTS = Workload(
     "shared prompts",
     "prompts of 1,024 tokens that begin with the same 960, answers of 8, one at a time",
     _plan(1024, 8, shared_prefix_tokens=960),
-    least_requests=4,
+    least_requests=3,
     # The first one finds nothing to share yet.
     warm_up_requests=1,
 )
@@ -42,53 +42,53 @@ UNSHARED_PROMPTS = Workload(
     "unshared prompts",
     "prompts of 1,024 tokens that have nothing in common, answers of 8, one at a time",
     _plan(1024, 8),
-    least_requests=4,
+    least_requests=3,
     warm_up_requests=1,
 )
 ONE_STREAM = Workload(
-    "one stream", "prompts of 64 tokens, answers of 24, one at a time", _plan(64, 24), least_requests=3
+    "one stream", "prompts of 64 tokens, answers of 24, one at a time", _plan(64, 24), least_requests=2
 )
 PROMPTS_ONLY = Workload(
-    "prompts only", "prompts of 768 tokens, answers of a single token, one at a time", _plan(768, 1), 5
+    "prompts only", "prompts of 768 tokens, answers of a single token, one at a time", _plan(768, 1), 4
 )
 LONG_PROMPT_STREAM = Workload(
-    "long context", "prompts of 2,000 tokens, answers of 24, one at a time", _plan(2000, 24), least_requests=2
+    "long context", "prompts of 2,000 tokens, answers of 24, one at a time", _plan(2000, 24), least_requests=1
 )
 RECOMPUTED_STREAM = Workload(
-    "bounded answers", "prompts of 384 tokens, answers of 12, one at a time", _plan(384, 12), least_requests=3
+    "bounded answers", "prompts of 384 tokens, answers of 8, one at a time", _plan(384, 8), least_requests=2
 )
 CROWD = Workload(
     "six at once",
     "prompts of 64 tokens, answers of 12, six at once",
     _plan(64, 12, at_once=6),
-    least_requests=12,
+    least_requests=6,
     requests_step=6,
 )
 LARGE_CROWD = Workload(
     "sixteen at once",
     "prompts of 64 tokens, answers of 16, sixteen at once",
     _plan(64, 16, at_once=16),
-    least_requests=32,
+    least_requests=16,
     requests_step=16,
 )
 UNEVEN_ANSWERS = Workload(
     "uneven answers",
     "prompts of 64 tokens, answers of 4 to 64, eight at once",
     _plan(64, Lengths(median_tokens=14, spread=0.9, low_tokens=4, high_tokens=64), at_once=8),
-    least_requests=24,
+    least_requests=16,
     requests_step=8,
 )
 EVEN_ANSWERS = Workload(
     "even answers",
     "prompts of 64 tokens, answers of 16, eight at once",
     _plan(64, 16, at_once=8),
-    least_requests=24,
+    least_requests=16,
     requests_step=8,
 )
 PROMPTS_AMID_STREAMS = Workload(
     "prompts amid streams",
-    "prompts of 900 tokens that arrive while others' answers of 8 to 32 stream, three at once",
-    _plan(900, Lengths(median_tokens=16, spread=0.5, low_tokens=8, high_tokens=32), at_once=3),
+    "prompts of 900 tokens that arrive while others' answers of 8 to 24 stream, three at once",
+    _plan(900, Lengths(median_tokens=12, spread=0.5, low_tokens=8, high_tokens=24), at_once=3),
     least_requests=6,
     requests_step=3,
 )
@@ -100,19 +100,19 @@ def _written(source: Written) -> PlanSpec:
 
 COPIES = Workload(
     "copying",
-    "passages of 150 words to be repeated, 48 tokens of each, one at a time",
-    _written(replace(COPYING, output_tokens=48)),
-    least_requests=3,
+    "passages of 150 words to be repeated, 32 tokens of each, one at a time",
+    _written(replace(COPYING, output_tokens=32)),
+    least_requests=2,
 )
 STORIES = Workload(
     "free text",
-    "stories, letters and explanations, 48 tokens of each, one at a time",
-    _written(replace(FREE_TEXT, output_tokens=48)),
-    least_requests=3,
+    "stories, letters and explanations, 32 tokens of each, one at a time",
+    _written(replace(FREE_TEXT, output_tokens=32)),
+    least_requests=2,
 )
 FEW_WORDS = Workload(
     "short answers",
     "questions with answers of 8 tokens, one at a time",
     _written(SHORT_ANSWERS),
-    least_requests=6,
+    least_requests=5,
 )

@@ -1,0 +1,93 @@
+"""The levers as one HTML file that opens offline: the table as a picture, then row by row in words.
+
+Frame, style and script are the bench report's; the words are findings.py's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from phasewise.bench.page.markup import Html, element, table, together
+from phasewise.bench.page.sections import chart, section
+from phasewise.bench.report_page import definitions, repeat_section, whole_page
+from phasewise.levers import findings as words
+from phasewise.levers.catalogue import SHOWN, Case
+from phasewise.levers.findings import Finding, findings
+from phasewise.levers.notes import paging_sentence, reading_notes
+from phasewise.levers.picture import effects_picture
+from phasewise.levers.results import Results
+
+TITLE = "What each lever does"
+
+
+def render_page(cases: Sequence[Case], results: Results, command: str) -> str:
+    """The whole page."""
+    rows = findings(cases, results)
+    parts = (
+        _header(cases, results),
+        section("The table as a picture", chart(effects_picture(rows))),
+        section("Every row with its intervals", _figures(rows)),
+        section("What physics expects, and what came of it", _physics(rows)),
+        definitions(),
+        repeat_section(command),
+    )
+    return whole_page(TITLE, together(parts))
+
+
+def _header(cases: Sequence[Case], results: Results) -> Html:
+    where = results.circumstances
+    button = element("button", "light / dark", id="scheme", type="button", hidden=True)
+    facts = {
+        "Measured": time.strftime("%Y-%m-%d", time.gmtime(results.began_unix_s)),
+        "Machine": ", ".join(where.gpus) or f"{where.processor}, {where.cores} cores",
+        "Memory": f"{where.memory_gib} GiB",
+        "vLLM": f"{where.vllm} ({where.device})",
+        "phasewise": where.phasewise,
+        "Pairs of blocks": str(where.pairs),
+        "Seed": str(where.seed),
+    }
+    pairs = (element("div", element("dt", name), element("dd", value)) for name, value in facts.items())
+    paging = paging_sentence(results.paging)
+    notes = (*((paging,) if paging else ()), *reading_notes(cases, results))
+    return element(
+        "header",
+        element("div", element("h1", TITLE), button, class_="top"),
+        element("p", f"{where.model}, every lever off and on with the same requests", class_="where"),
+        element("noscript", element("p", "The picture needs JavaScript; the figures do not.")),
+        element("dl", *pairs, class_="facts"),
+        element("ul", *(element("li", note) for note in notes), class_="notes"),
+    )
+
+
+def _figures(rows: Sequence[Finding]) -> Html:
+    head = ("lever", "traffic", *(words.LABELS[name] for name in SHOWN), "KV room", "answers")
+    return table(head, [_row(finding) for finding in rows], words=2)
+
+
+def _row(finding: Finding) -> list[str]:
+    traffic = together((finding.row.workload.name, element("small", words.shows(finding.row))))
+    facts = (words.capacity_in_words(finding.facts), words.outputs_in_words(finding.outputs))
+    return [finding.case.title, traffic, *(_cell(finding, name) for name in SHOWN), *facts]
+
+
+def _cell(finding: Finding, metric: str) -> Html:
+    effect = finding.effects.get(metric)
+    if finding.measured is not None and finding.hides_speed:
+        return together((words.PRICE_UNKNOWN,))
+    if effect is None or effect.change is None:
+        return together((words.change_in_words(effect),))
+    told = f"{words.WORDS[effect.verdict]}, {words.interval_in_words(effect)}"
+    return together((words.change_in_words(effect), element("small", told)))
+
+
+def _physics(rows: Sequence[Finding]) -> Html:
+    body = [
+        (
+            f"{finding.case.title}, {finding.row.workload.name}",
+            f"{words.expected_in_words(finding.row) or 'nothing for sure'}: {finding.row.why}",
+            words.conclusion(finding),
+        )
+        for finding in rows
+    ]
+    return table(("row", "expected", "measured"), body, words=3)

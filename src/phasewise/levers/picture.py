@@ -1,0 +1,115 @@
+"""The table of levers as a picture: a grid of effects, coloured by whether they help and by how much.
+
+What stands in a cell is findings.py's to say; the page's script draws it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from typing import Any
+
+from phasewise.bench.comparison import Verdict
+from phasewise.bench.page.figures import Chart, plain
+from phasewise.levers import findings as words
+from phasewise.levers.catalogue import SHOWN
+from phasewise.levers.findings import Finding
+from phasewise.levers.results import Effect
+
+HEADINGS = ("TTFT", "TPOT", "ITL p99", "tokens/s", "KV room", "answers")
+COLOURS = {Verdict.BETTER: "--decode", Verdict.WORSE: "--objective", Verdict.EQUIVALENT: "--client-lag"}
+FAINTEST, FULLEST = 0.15, 0.75
+FULL_AT = 4.0
+"""A figure four times as large or as small has the full colour."""
+ROW_PIXELS = 34
+QUESTION = "Which lever helps which phase, with which traffic?"
+CAPTION = (
+    "Each cell is the change when the lever is switched on. Green helps, orange hurts, grey is no effect, "
+    "white is inconclusive or not measured; the stronger the colour, the larger the change. Intervals show "
+    "on hover. Traffic in brackets was chosen to leave the lever nothing to do."
+)
+
+
+def effects_picture(rows: Sequence[Finding]) -> Chart:
+    """Rows of the table from top to bottom, figures from left to right."""
+    cells = [(x, y, *_cell(finding, x)) for y, finding in enumerate(rows) for x in range(len(HEADINGS))]
+    shapes = [_square(x, y, colour, strength) for x, y, _, _, colour, strength in cells if colour]
+    trace = {
+        "type": "scatter",
+        "mode": "text",
+        "x": [x for x, *_ in cells],
+        "y": [y for _, y, *_ in cells],
+        "text": [plain(text) for _, _, text, *_ in cells],
+        "hovertext": [hover for _, _, _, hover, *_ in cells],
+        "hoverinfo": "text",
+        "textfont": {"size": 11, "color": "--text"},
+        "showlegend": False,
+    }
+    return Chart(QUESTION, CAPTION, {"data": [trace], "layout": _layout(rows, shapes)})
+
+
+def _cell(finding: Finding, column: int) -> tuple[str, str, str, float]:
+    """A cell's text, what it says on hover, its colour and how strong that is."""
+    place = plain(f"{finding.case.title}, {finding.row.workload.name}")
+    if column >= len(SHOWN):
+        text = (
+            words.capacity_in_words(finding.facts)
+            if column == len(SHOWN)
+            else words.answers_in_short(finding.outputs)
+        )
+        told = "" if finding.outputs is None else plain(finding.outputs.sentence or finding.outputs.reason)
+        return text, f"{place}<br>{told}", "", 0.0
+    effect = finding.effects.get(SHOWN[column])
+    if finding.hides_speed or effect is None or effect.verdict is Verdict.UNKNOWN:
+        why = words.PRICE_UNKNOWN if finding.measured and finding.hides_speed else words.conclusion(finding)
+        return "–", f"{place}<br>{plain(why)}", "", 0.0
+    values = f"{words.value_in_words(effect, effect.off)} -> {words.value_in_words(effect, effect.on)}"
+    told = f"{words.WORDS[effect.verdict]}: {words.interval_in_words(effect)}"
+    hover = f"{place}<br>{plain(words.LABELS[effect.metric])}: {plain(values)}<br>{plain(told)}"
+    return words.change_in_words(effect), hover, COLOURS.get(effect.verdict, ""), _strength(effect)
+
+
+def _strength(effect: Effect) -> float:
+    if effect.verdict is Verdict.EQUIVALENT or effect.change is None:
+        return FAINTEST
+    share = min(abs(log(max(1 + effect.change, 1e-3))) / log(FULL_AT), 1.0)
+    return round(FAINTEST + (FULLEST - FAINTEST) * share, 3)
+
+
+def _square(x: int, y: int, colour: str, strength: float) -> dict[str, Any]:
+    corners = {"x0": x - 0.48, "x1": x + 0.48, "y0": y - 0.46, "y1": y + 0.46}
+    look = {"fillcolor": colour, "opacity": strength, "line": {"width": 0}, "layer": "below"}
+    return {"type": "rect", **corners, **look}
+
+
+def _layout(rows: Sequence[Finding], shapes: list[dict[str, Any]]) -> dict[str, Any]:
+    names = [_row_name(finding) for finding in rows]
+    bare = {"showgrid": False, "zeroline": False, "fixedrange": True, "automargin": True}
+    return {
+        "height": 70 + ROW_PIXELS * max(len(rows), 1),
+        "margin": {"l": 8, "r": 8, "t": 36, "b": 8},
+        "paper_bgcolor": "--surface",
+        "plot_bgcolor": "--surface",
+        "font": {"family": "system-ui, sans-serif", "size": 11, "color": "--muted"},
+        "hoverlabel": {"font": {"color": "--text"}, "bgcolor": "--surface", "bordercolor": "--line"},
+        "shapes": shapes,
+        "xaxis": {
+            **bare,
+            "side": "top",
+            "range": [-0.5, len(HEADINGS) - 0.5],
+            "tickvals": list(range(len(HEADINGS))),
+            "ticktext": list(HEADINGS),
+        },
+        "yaxis": {
+            **bare,
+            "range": [len(rows) - 0.5, -0.5],
+            "tickvals": list(range(len(rows))),
+            "ticktext": names,
+        },
+    }
+
+
+def _row_name(finding: Finding) -> str:
+    """Short enough for a phone: the lever's case and the traffic below each other."""
+    traffic = finding.row.workload.name
+    return f"{plain(finding.case.name)}<br>{plain(traffic if finding.row.can_show else f'({traffic})')}"

@@ -1,0 +1,71 @@
+"""Plain builders for what is measured of levers."""
+
+from phasewise.bench.comparison import Verdict
+from phasewise.levers.catalogue import SHOWN, Case, EngineSpec, Phase, Row, Sign, Workload
+from phasewise.levers.circumstances import Circumstances
+from phasewise.levers.results import CaseResult, Effect, Outputs, Results, RowResult
+from phasewise.workload.arrivals import ClosedLoop
+from phasewise.workload.lengths import Lengths
+from phasewise.workload.plan import PlanSpec
+from phasewise.workload.presets import Shape
+
+OFF = EngineSpec("base", "the engine as it is")
+ON = EngineSpec("lever", "the engine with the lever")
+
+
+def make_workload(name="few tokens", prompt=40, output=3, least=2, step=1, shared=0):
+    shape = Shape(
+        about="for tests",
+        prompt=Lengths.fixed(prompt),
+        output=Lengths.fixed(output),
+        shared_prefix_tokens=shared,
+        shared_share=1.0 if shared else 0.0,
+    )
+    plan = PlanSpec(source=shape, load=ClosedLoop(1), requests=1)
+    return Workload(name, "for tests", plan, least, step)
+
+
+def make_row(workload=None, expected=None, *, can_show=True, quick=True):
+    expected = {"ttft_p50": Sign.LOWER} if expected is None else expected
+    return Row(workload or make_workload(), can_show, expected, "physics", "the machine is small", quick)
+
+
+def make_case(name="lever", rows=None, **fields):
+    rows = (make_row(),) if rows is None else rows
+    fields = {"lever": name, "phase": Phase.PREFILL, "title": f"the {name}", "off": OFF, "on": ON} | fields
+    return Case(name=name, rows=rows, **fields)
+
+
+def make_circumstances(**fields):
+    given = {
+        "model": "m", "device": "cpu", "processor": "a processor", "cores": 2, "memory_gib": 24, "gpus": (),
+        "vllm": "0.32.0", "phasewise": "0.1.0", "effort": "quick", "pairs": 4, "seed": 1,
+    }  # fmt: skip
+    return Circumstances(**(given | fields))
+
+
+def make_effect(metric="ttft_p50", verdict=Verdict.BETTER, change=-0.5, low=-0.6, high=-0.4, **fields):
+    given = {"off": 1.0, "on": 1.0 + (change or 0.0), "confidence": 0.95}
+    return Effect(metric=metric, verdict=verdict, change=change, low=low, high=high, **(given | fields))
+
+
+def make_measured(*effects, **fields):
+    effects = effects or tuple(make_effect(metric) for metric in SHOWN)
+    given = {"requests": 4, "pairs": 4, "void_pairs": 0, "remarks": (), "took_s": 1.0, "measured_unix_s": 0.0}
+    return RowResult(effects=effects, **(given | fields))
+
+
+def make_results(*cases, measured=None, outputs=None, **fields):
+    measured = measured or make_measured()
+    return Results(
+        circumstances=make_circumstances(),
+        began_unix_s=0.0,
+        rows={case.key(row): measured for case in cases for row in case.rows},
+        cases={
+            case.name: CaseResult(kv_tokens_off=1000, kv_tokens_on=2000, outputs=outputs) for case in cases
+        },
+        **fields,
+    )
+
+
+EQUAL_ANSWERS = Outputs(answers=12, equal=12, sentence="12 of 12 answers equal")

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from phasewise.errors import EngineStartFailed
+from phasewise.levers.catalogue import EngineSpec, Recompute
+from phasewise.levers.engines import RunningEngine, running_engines
+
+BASE, ONE, TWO, THREE = (EngineSpec(name, f"engine {name}") for name in ("base", "one", "two", "three"))
+
+
+class Launches:
+    """Stands in for starting engines, and remembers what was up when."""
+
+    def __init__(self, broken=()):
+        self.up, self.events, self.broken = [], [], broken
+
+    @asynccontextmanager
+    async def launch(self, spec):
+        self.events.append(f"+{spec.name}")
+        await asyncio.sleep(0)
+        if spec.name in self.broken:
+            raise EngineStartFailed("the model does not fit", hint="take a smaller one")
+        self.up.append(spec.name)
+        try:
+            yield RunningEngine(spec, f"http://{spec.name}")
+        finally:
+            self.up.remove(spec.name)
+            self.events.append(f"-{spec.name}")
+
+
+def engines(launches, most=3):
+    return running_engines(launches.launch, most, lambda words: None)
+
+
+async def test_an_engine_is_started_once_and_those_needed_next_start_beside_it():
+    launches = Launches()
+    async with engines(launches) as running:
+        await running.need((BASE, ONE), next_specs=(BASE, TWO, BASE, THREE))
+        assert launches.up == ["base", "one", "two"]
+        await running.need((BASE, TWO))
+        assert running.engine(TWO).url == "http://two"
+        assert launches.events == ["+base", "+one", "+two"]
+    assert launches.up == []
+
+
+async def test_no_more_run_at_once_than_there_is_room_for_and_the_first_one_stays():
+    launches = Launches()
+    async with engines(launches, most=2) as running:
+        for spec in (ONE, TWO, THREE):
+            await running.need((BASE, spec), next_specs=(THREE,))
+            assert len(launches.up) <= 2
+            assert {"base", spec.name} <= {*launches.up}
+    assert launches.events.count("+base") == 1
+
+
+async def test_an_engine_that_does_not_start_fails_only_where_it_is_needed():
+    launches = Launches(broken=("one",))
+    async with engines(launches) as running:
+        with pytest.raises(EngineStartFailed, match="does not fit"):
+            await running.need((BASE, ONE))
+        await running.need((BASE, TWO))
+        assert {*launches.up} == {"base", "two"}
+
+
+async def test_a_restraint_needs_no_engine_of_its_own():
+    launches = Launches()
+    async with engines(launches) as running:
+        await running.need((EngineSpec("base", "engine base", restraint=Recompute()), BASE))
+    assert launches.events == ["+base", "-base"]
+
+
+async def test_all_engines_are_stopped_when_the_run_is_cancelled():
+    launches, both_up = Launches(), asyncio.Event()
+
+    async def run():
+        async with engines(launches) as running:
+            await running.need((BASE, ONE))
+            both_up.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(run())
+    await both_up.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert launches.up == []
