@@ -92,6 +92,13 @@ class MetricsSnapshot:
     infos: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     process_start_unix_s: float | None = None
 
+    @property
+    def kv_tokens(self) -> int | None:
+        """How many tokens the KV cache holds, where the engine tells."""
+        cache = self.infos.get("cache_config_info", {})
+        blocks, block_tokens = cache.get("num_gpu_blocks", ""), cache.get("block_size", "")
+        return int(blocks) * int(block_tokens) if blocks.isdecimal() and block_tokens.isdecimal() else None
+
     def counter(self, name: str, **labels: str) -> float | None:
         """The sum of a counter's series that carry these labels (`counter("prompt_tokens_total")`)."""
         return _sum(_matching(self.counters, name, labels))

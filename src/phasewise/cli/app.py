@@ -9,6 +9,7 @@ import typer
 from phasewise import __version__
 from phasewise.cli import (
     bench,
+    calibrate,
     compare,
     diagnose,
     down,
@@ -38,6 +39,7 @@ app.add_typer(model.app, name="model")
 app.command("gateway")(gateway.gateway)
 app.command("bench")(bench.bench)
 app.command("compare")(compare.compare)
+app.command("calibrate")(calibrate.calibrate)
 app.command("levers")(levers.levers)
 app.command("diagnose")(diagnose.diagnose)
 app.command("fake-engine")(fake_engine.fake_engine)

@@ -1,0 +1,292 @@
+"""How wrong is the fitted cost of a step, on steps it was not fitted to?
+
+    python benchmarks/calibration.py [--minutes 12] [--quick] [--json]
+
+One real engine is played a calibration's own scenes and others of different sizes, all in ever new order.
+The fit is made from the calibration's scenes alone. Of every kind of step in the other scenes the median time
+is held against the fit's (`prefill_error`, `decode_error`, `mixed_error`: medians over kinds of step), beside
+how much the medians of its odd and even rounds differ from each other (`aa_error`), which is as well as any
+prediction could do here. Rounds go on until `aa_error` is at most 5% or the time is over. `coverage` is the
+share of single steps that fell into their stated 90% interval.
+
+The same fit is then tried on fake engines, one of the fitted form and two of others: `forms` says of each
+whether its residuals called the form right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+from random import Random
+from statistics import median
+
+import numpy as np
+
+from phasewise.adapters.host_cpu import read_cpu_times, stolen_share
+from phasewise.adapters.http_client import HttpClient
+from phasewise.adapters.step_feed import StepFeed
+from phasewise.bench.target import find_target
+from phasewise.calibrate.prober import Prober
+from phasewise.calibrate.procedure import CalibrateSpec, calibrate
+from phasewise.calibrate.scenes import Limits, Scene, plan_scenes
+from phasewise.costs.observation import Observation
+from phasewise.costs.regimes import RegimeStore
+from phasewise.costs.step_cost import StepCost
+from phasewise.costs.step_fit import CONFIDENCE, StepFit, fit_steps
+from phasewise.costs.step_history import observed_steps
+from phasewise.costs.step_work import StepKind, StepSeconds, StepWork
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.fleet import running_engines
+
+ROOT = Path(__file__).parent.parent
+FLEET = "calibration-bench"
+AA_TARGET = 0.05
+FEWEST_ROUNDS = 6
+SEED = 20261115
+
+HELD_OUT = (
+    *(Scene(arrivals=(tokens,)) for tokens in (21, 52, 90, 136, 215, 340, 560, 900, 1400)),
+    Scene(1, 120, (30, 340)),
+    Scene(2, 600, (80, 500)),
+    Scene(3, 48, (136, 800)),
+    Scene(6, 200, (215, 52)),
+    Scene(12, 40, (340, 110)),
+    Scene(12, 130, (600, 30)),
+    Scene(24, 40, (170, 420)),
+)
+"""Sizes that lie between those of a calibration."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """One playing of a scene: when, in which round, and whether it was held out."""
+
+    scene: Scene
+    held_out: bool
+    round: int
+    started_unix_s: float
+    ended_unix_s: float
+    steps: list[Observation] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class StepGroup:
+    """The steps of one kind in one held-out scene, over all rounds."""
+
+    kind: StepKind
+    predicted_s: float
+    seconds: tuple[float, ...]
+    odd_s: tuple[float, ...]
+    even_s: tuple[float, ...]
+
+    @property
+    def error(self) -> float:
+        """How far the fit is from the median of all readings."""
+        return abs(self.predicted_s / median(self.seconds) - 1)
+
+    @property
+    def aa_error(self) -> float:
+        """How far the odd rounds' median is from the even rounds'."""
+        return abs(median(self.odd_s) / median(self.even_s) - 1)
+
+
+def main() -> None:
+    """Play, fit, hold against what was left out, try other forms, and print one JSON object."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=12.0, help="the most to spend on the real engine")
+    parser.add_argument("--quick", action="store_true", help="two short rounds: proves that the script runs")
+    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
+    options = parser.parse_args()
+    say = (lambda words: None) if options.json else (lambda words: print(words, flush=True))
+    budget_s = 20.0 if options.quick else 60 * options.minutes
+    before = read_cpu_times()
+    with one_engine() as url:
+        visits = asyncio.run(play(url, budget_s, options.quick, say))
+    after = read_cpu_times()
+    result = judged(visits)
+    result["stolen_share"] = round(stolen_share(before, after), 4) if before and after else None
+    result["forms"] = asyncio.run(other_forms(options.quick, say))
+    print(json.dumps(result | {"quick": options.quick}))
+
+
+@contextmanager
+def one_engine() -> Iterator[str]:
+    """A real engine with the demo model and the recorder."""
+    phasewise = [sys.executable, "-m", "phasewise.cli"]
+    environment = os.environ | {
+        "PHASEWISE_HOME": os.environ.get("PHASEWISE_HOME") or str(ROOT / ".phasewise")
+    }
+    ports = ["--port", "8295", "--engine-port", "8205"]
+    up = [*phasewise, "up", "--detach", "--json", "--name", FLEET, *ports]
+    done = subprocess.run(up, stdout=subprocess.PIPE, env=environment, check=True)
+    try:
+        yield json.loads(done.stdout)["engines"][0]["url"]
+    finally:
+        subprocess.run(
+            [*phasewise, "down", "--name", FLEET], env=environment, check=True, capture_output=True
+        )
+
+
+async def play(url: str, budget_s: float, quick: bool, say) -> list[Visit]:  # noqa: ANN001
+    """Rounds of all scenes until two halves agree or the time is over; visits hold the steps they made."""
+    client = HttpClient(url)
+    rng = Random(SEED)
+    target = await find_target(client)
+    prober = Prober(client, target, rng)
+    calibration = plan_scenes(Limits(900.0, 120.0, target.context_tokens or 8192, 40_000))
+    scenes = [(scene, False) for scene in calibration] + [(scene, True) for scene in HELD_OUT]
+    if quick:
+        scenes = [each for each in scenes if each[0].prompt_tokens < 500]
+    await prober.play(Scene(2, 64, (256,)))
+    feed = StepFeed(url_of_steps(url), since_unix_s=time.time())
+    await feed.poll()
+    visits: list[Visit] = []
+    observations: list[Observation] = []
+    started_s = time.monotonic()
+    number = 0
+    while True:
+        number += 1
+        for scene, held_out in rng.sample(scenes, len(scenes)):
+            at_s = time.time()
+            await prober.play(scene)
+            visits.append(Visit(scene, held_out, number, at_s, time.time()))
+        # Clocks of one machine: the record's times are ours.
+        observations += observed_steps((await feed.poll()).steps).observations
+        elapsed_s = time.monotonic() - started_s
+        if number >= (2 if quick else FEWEST_ROUNDS):
+            assign(visits, observations)
+            aa_error = judged(visits)["aa_error"]
+            say(f"round {number}: {elapsed_s:.0f} s, a repeat differs by {aa_error:.1%}")
+            if aa_error <= AA_TARGET or elapsed_s * (number + 1) / number > budget_s:
+                break
+        else:
+            say(f"round {number}: {elapsed_s:.0f} s")
+    feed.close()
+    client.close()
+    return visits
+
+
+def url_of_steps(url: str) -> str:
+    """The recorder's address."""
+    from phasewise.adapters.step_feed import default_steps_url  # noqa: PLC0415
+
+    return default_steps_url(url) or ""
+
+
+def assign(visits: Sequence[Visit], observations: Sequence[Observation]) -> None:
+    """Give every visit the steps that ended while it lasted."""
+    ordered = sorted(observations, key=lambda each: each.at_s)
+    ends_s = np.array([each.at_s for each in ordered])
+    for visit in visits:
+        first, last = np.searchsorted(ends_s, [visit.started_unix_s, visit.ended_unix_s])
+        visit.steps = ordered[first:last]
+
+
+def judged(visits: Sequence[Visit]) -> dict[str, object]:
+    """The figures: errors of the fit beside the errors of a repeat, and the coverage of its intervals."""
+    fit = fit_steps(
+        list(RegimeStore(step for visit in visits if not visit.held_out for step in visit.steps)),
+        np.random.default_rng(SEED),
+    )
+    groups, unknown = step_groups(fit, [visit for visit in visits if visit.held_out])
+    steps = [step for visit in visits if visit.held_out for step in visit.steps]
+    inside = [covered for step in steps if (covered := is_covered(fit, step)) is not None]
+    by_kind = {kind: [group for group in groups if group.kind is kind] for kind in StepKind}
+    result: dict[str, object] = {
+        f"{kind.value}_error": round(median(group.error for group in own), 4) if own else None
+        for kind, own in by_kind.items()
+    }
+    result["aa_error"] = round(median(group.aa_error for group in groups), 4)
+    result["aa_errors"] = {
+        kind.value: round(median(group.aa_error for group in own), 4) for kind, own in by_kind.items() if own
+    }
+    result["aa_reached"] = result["aa_error"] <= AA_TARGET
+    result["coverage"] = round(sum(inside) / len(inside), 4)
+    result["stated_coverage"] = CONFIDENCE
+    result["kinds_of_step"] = {kind.value: len(own) for kind, own in by_kind.items()}
+    result |= {"held_out_steps": len(steps), "unknown_kinds_of_step": unknown}
+    result |= {"rounds": max(visit.round for visit in visits), "fitted_steps": fit.observations}
+    cost = fit.cost
+    result["cost"] = {name: getattr(cost, name) for name in cost.__slots__}
+    return result
+
+
+def step_groups(fit: StepFit, visits: Sequence[Visit]) -> tuple[list[StepGroup], int]:
+    """Held-out steps by scene and load, those seen in both halves; and how many kinds the fit cannot tell."""
+    members: dict[tuple[Scene, StepKind, int, int], list[tuple[int, Observation]]] = {}
+    for visit in visits:
+        for step in visit.steps:
+            (work,) = step.works
+            key = (visit.scene, work.kind, work.prompt_tokens, work.decode_tokens)
+            members.setdefault(key, []).append((visit.round, step))
+    groups, unknown = [], 0
+    for (_, kind, _, _), own in members.items():
+        odd_s = tuple(step.seconds for number, step in own if number % 2)
+        even_s = tuple(step.seconds for number, step in own if not number % 2)
+        predictions = [fit.predict(step.works[0]) for _, step in own]
+        if not odd_s or not even_s:
+            continue
+        if any(prediction is None for prediction in predictions):
+            unknown += 1
+            continue
+        predicted_s = median(prediction.seconds for prediction in predictions if prediction is not None)
+        groups.append(StepGroup(kind, predicted_s, odd_s + even_s, odd_s, even_s))
+    return groups, unknown
+
+
+def is_covered(fit: StepFit, step: Observation) -> bool | None:
+    """Whether a step fell into its interval; None where the fit makes no claim."""
+    predicted = fit.predict(step.works[0])
+    return None if predicted is None else predicted.interval.low <= step.seconds <= predicted.interval.high
+
+
+SAME = StepCost(
+    floor_s=8e-3,
+    knee_tokens=128,
+    beyond_knee_s_per_token=40e-6,
+    attention_s_per_token_pair=8e-9,
+    kv_read_s_per_token=0.4e-6,
+    per_request_s=50e-6,
+)
+
+
+def step_function(work: StepWork) -> float:
+    """Tokens are paid for in tiles of 512, begun ones in full."""
+    return 4e-3 + 20e-3 * ceil(work.tokens / 512) + 50e-6 * work.requests
+
+
+def cache_cliff(work: StepWork) -> float:
+    """Context beyond what a cache holds costs many times as much."""
+    beyond = max(0, work.kv_read_tokens - 3_000) + max(0, work.attention_token_pairs - 300_000) / 100
+    return SAME(work) + 8e-6 * beyond
+
+
+FORMS: dict[str, StepSeconds] = {"same": SAME, "step_function": step_function, "cache_cliff": cache_cliff}
+
+
+async def other_forms(quick: bool, say) -> dict[str, object]:  # noqa: ANN001
+    """Calibrate fake engines over HTTP as if they were real, and hear whether the form fits."""
+    told: dict[str, object] = {}
+    for name, cost in FORMS.items():
+        async with running_engines(1, FakeEngineConfig(cost=cost)) as (engine,):
+            spec = CalibrateSpec(budget_s=6.0 if quick else 40.0, steps_url=engine.steps_url, seed=SEED)
+            found = await calibrate(engine.base_url, spec)
+        told[name] = {"fits": found.form.fits, "missed": len(found.form.missed), "of": len(found.form.cells)}
+        say(f"{name}: {told[name]}")
+    return told
+
+
+if __name__ == "__main__":
+    main()

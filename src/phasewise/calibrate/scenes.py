@@ -1,0 +1,101 @@
+"""What is played to an engine to learn its costs: prompts alone, batches of streams, prompts among them.
+
+Pure: sizes follow from what the engine can take and how long there is. Playing them is prober.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SMALLEST_TOKENS = 16
+SHORT_CONTEXT_TOKENS = 32
+LADDER = 1.6
+"""Prompts grow by this factor: close enough that a knee between two of them is seen."""
+QUIET_STEPS = 8
+"""Steps of each batch that are left without a prompt among them."""
+STEPS_PER_ARRIVAL = 6
+"""Streams go on for so many tokens for every prompt that is to come among them."""
+ROUNDS_WANTED = 4
+"""A scene seen less often tells nothing of how much its time varies."""
+LARGEST_BATCH = 128
+KV_SHARE = 0.6
+"""Scenes leave this much of the KV memory free, so that nothing is preempted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What scenes must keep to.
+
+    `tokens_per_s` is how fast the engine prefills, `budget_s` the time for all rounds together. `kv_tokens`
+    is how much context fits the engine's memory, where it tells.
+    """
+
+    tokens_per_s: float
+    budget_s: float
+    context_tokens: int
+    kv_tokens: int | None = None
+
+    @property
+    def tokens_per_scene(self) -> int:
+        """So much prefill a scene may ask for, so that a round of all scenes is over in time."""
+        affordable = self.tokens_per_s * self.budget_s / ROUNDS_WANTED / 14
+        room = (self.kv_tokens or 2**31) * KV_SHARE
+        return int(max(min(affordable, room), 4 * SMALLEST_TOKENS))
+
+    @property
+    def longest_prompt_tokens(self) -> int:
+        """The longest prompt that is asked for."""
+        return min(self.tokens_per_scene, self.context_tokens - QUIET_STEPS - 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """`streams` sequences decode, each with `context_tokens`; `arrivals` are prompts that come among them.
+
+    Without streams the prompts come alone, one after the other.
+    """
+
+    streams: int = 0
+    context_tokens: int = 0
+    arrivals: tuple[int, ...] = ()
+
+    @property
+    def stream_tokens(self) -> int:
+        """How many tokens each stream writes."""
+        return QUIET_STEPS + STEPS_PER_ARRIVAL * len(self.arrivals)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All prompt tokens of the scene."""
+        return self.streams * self.context_tokens + sum(self.arrivals)
+
+
+def plan_scenes(limits: Limits) -> tuple[Scene, ...]:
+    """One round."""
+    prompts = tuple(_ladder(limits.longest_prompt_tokens))
+    alone = [Scene(arrivals=(tokens,)) for tokens in prompts]
+    return (*alone, *_batches(limits, prompts))
+
+
+def _ladder(longest_tokens: int) -> Iterator[int]:
+    tokens = float(SMALLEST_TOKENS)
+    while tokens * LADDER**0.5 < longest_tokens:
+        yield round(tokens)
+        tokens *= LADDER
+    yield longest_tokens
+
+
+def _batches(limits: Limits, prompts: tuple[int, ...]) -> Iterator[Scene]:
+    """Every batch at a short context and at the longest it can afford, with prompts of all sizes in turn."""
+    affordable = limits.tokens_per_scene
+    streams, turn = 1, 0
+    while streams <= LARGEST_BATCH and streams * SHORT_CONTEXT_TOKENS <= affordable:
+        long_tokens = min(affordable // streams, limits.longest_prompt_tokens // 2)
+        for context_tokens in (SHORT_CONTEXT_TOKENS, long_tokens):
+            if context_tokens == long_tokens and long_tokens < 2 * SHORT_CONTEXT_TOKENS:
+                continue
+            arrivals = (prompts[turn % len(prompts)], prompts[(turn + len(prompts) // 2) % len(prompts)])
+            yield Scene(streams, context_tokens, tuple(min(each, affordable // 2) for each in arrivals))
+            turn += 1
+        streams *= 2

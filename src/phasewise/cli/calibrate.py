@@ -1,0 +1,115 @@
+"""`phasewise calibrate URL`: how long this engine's steps take, and what binds each phase.
+
+It reads options and prints; what is played and fitted is calibrate/procedure.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+import orjson
+import typer
+import uvloop
+
+from phasewise.adapters.address import origin
+from phasewise.calibrate.procedure import CalibrateProgress, CalibrateSpec
+from phasewise.calibrate.procedure import calibrate as run_calibration
+from phasewise.calibrate.result import Calibration
+from phasewise.calibrate.result_table import render
+from phasewise.cli import workload_options as options
+from phasewise.cli.console import err, out
+from phasewise.cli.measuring import allow_many_streams
+from phasewise.errors import ConfigError
+
+PLAIN_EVERY_S = 10.0
+
+
+def calibrate(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The engine's own address, not a gateway's.")],
+    *,
+    minutes: Annotated[float, typer.Option(help="How long to probe.")] = 2.0,
+    steps_url: Annotated[
+        str | None,
+        typer.Option(help="Where the engine's step recorder listens. (default: the engine's port + 10000)"),
+    ] = None,
+    model: options.Model = None,
+    api_key: options.ApiKey = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Repeat the probes of another calibration.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Probe an engine in every regime, fit how long its steps take, and say what binds each phase here."""
+    if not minutes > 0:
+        raise ConfigError(f"--minutes {minutes:g}", hint="use a time above 0; 2 is usual")
+    allow_many_streams()
+    spec = CalibrateSpec(
+        budget_s=60 * minutes,
+        model=model,
+        api_key=api_key,
+        steps_url=steps_url,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+    )
+    found, interrupted = uvloop.run(_calibrate(origin(url), spec))
+    if as_json:
+        typer.echo(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        out.print(render(found))
+    if interrupted:
+        raise typer.Exit(130)
+
+
+async def _calibrate(url: str, spec: CalibrateSpec) -> tuple[Calibration, bool]:
+    """Calibrate in front of a person; a Ctrl-C fits what was seen until then."""
+    interrupt = _Interrupt()
+    with interrupt.handled():
+        found = await run_calibration(url, spec, _Line(sys.stderr.isatty()).show, lambda: interrupt.came)
+    return found, interrupt.came
+
+
+@dataclass(slots=True)
+class _Interrupt:
+    """The first Ctrl-C ends the probing after the scene under way, the second everything."""
+
+    came: bool = False
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+
+        def interrupted() -> None:
+            if self.came and task is not None:
+                task.cancel()
+            self.came = True
+
+        loop.add_signal_handler(signal.SIGINT, interrupted)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+
+class _Line:
+    """One line on stderr that tells how far it is."""
+
+    def __init__(self, redraws: bool) -> None:
+        self._redraws = redraws
+        self._shown_s = 0.0
+
+    def show(self, progress: CalibrateProgress) -> None:
+        """Draw it anew, or add a line now and then where nothing can be redrawn."""
+        words = (
+            f"calibrating: {progress.elapsed_s:.0f} of {progress.budget_s:.0f} s, "
+            f"{progress.scenes} scenes played"
+        )
+        if self._redraws:
+            err.print(words, end="\r", markup=False, highlight=False)
+        elif progress.elapsed_s - self._shown_s >= PLAIN_EVERY_S:
+            self._shown_s = progress.elapsed_s
+            err.print(words, markup=False, highlight=False)
