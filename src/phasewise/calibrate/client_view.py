@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import ceil
 from statistics import median
 
-from phasewise.calibrate.prober import Heard, Played
+from phasewise.calibrate.played import Heard, Played
 from phasewise.costs.observation import Observation
 from phasewise.costs.step_work import StepWork, chunk_pairs, decoding, prefilling
 

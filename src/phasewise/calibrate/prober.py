@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
 from random import Random
 
 import orjson
@@ -15,6 +14,7 @@ import orjson
 from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.sse import EventSplitter, parse_chunk
 from phasewise.bench.target import Target
+from phasewise.calibrate.played import Heard, Played
 from phasewise.calibrate.scenes import QUIET_STEPS, STEPS_PER_ARRIVAL, Scene
 from phasewise.errors import MeasurementError, PhasewiseError
 
@@ -22,30 +22,6 @@ FIRST_ID, LAST_ID = 1_000, 20_000
 """Ids of ordinary tokens: special ones come before them or after, and every vocabulary is larger."""
 COMPLETIONS = "/v1/completions"
 REPLY_LIMIT_BYTES = 64 * 1024
-
-
-@dataclass(slots=True)
-class Heard:
-    """What came of one request: when it was sent, and when each token's chunk arrived."""
-
-    prompt_tokens: int
-    output_tokens: int
-    sent_s: float = 0.0
-    times_s: list[float] = field(default_factory=list)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every token came in a chunk of its own; else gaps between chunks are no steps."""
-        return len(self.times_s) == self.output_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A scene as it went."""
-
-    scene: Scene
-    streams: tuple[Heard, ...]
-    arrivals: tuple[Heard, ...]
 
 
 class Prober:

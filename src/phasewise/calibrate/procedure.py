@@ -18,7 +18,8 @@ from phasewise.adapters.step_feed import StepFeed, default_steps_url
 from phasewise.adapters.vllm_metrics import fetch_metrics
 from phasewise.bench.target import find_target
 from phasewise.calibrate.client_view import client_observations
-from phasewise.calibrate.prober import Played, Prober
+from phasewise.calibrate.played import Played
+from phasewise.calibrate.prober import Prober
 from phasewise.calibrate.result import Calibration, Seen
 from phasewise.calibrate.scenes import ROUNDS_WANTED, Limits, Scene, plan_scenes
 from phasewise.costs.misfit import check_form
