@@ -10,7 +10,8 @@ PURE = (
     "model", "state", "costs", "routing", "diagnosis", "request_flow.py",
     "bench/bootstrap.py", "bench/change_point.py", "bench/comparison.py", "bench/estimates.py",
     "bench/max_rate.py", "bench/stationarity.py", "bench/statistics.py", "bench/student.py",
-    "bench/validity.py", "bench/window.py", "calibrate/client_view.py", "calibrate/result.py", "calibrate/scenes.py",
+    "bench/validity.py", "bench/window.py", "calibrate/client_view.py", "calibrate/played.py",
+    "calibrate/result.py", "calibrate/scenes.py",
     "compare/metrics.py", "compare/verdict.py",
     "levers/accuracy_price.py", "levers/accuracy_reading.py", "levers/held_out_text.py",
 )  # fmt: skip
