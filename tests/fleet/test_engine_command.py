@@ -53,7 +53,7 @@ def test_on_cores_the_engine_runs_eagerly_in_few_threads_with_bounded_kv_memory(
     made = command(cores=(2, 3))
     assert "--enforce-eager" in made.argv
     assert value_of(made.argv, "--kv-cache-memory-bytes") == str(2**30)
-    assert made.env["OMP_NUM_THREADS"] == "2"
+    assert made.env["OMP_NUM_THREADS"] == made.env["NUMBA_NUM_THREADS"] == "2"
     assert made.env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert "CUDA_VISIBLE_DEVICES" not in made.env
 
