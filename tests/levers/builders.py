@@ -3,7 +3,7 @@
 from phasewise.bench.comparison import Verdict
 from phasewise.levers.catalogue import SHOWN, Case, EngineSpec, Phase, Row, Sign, Workload
 from phasewise.levers.circumstances import Circumstances
-from phasewise.levers.results import CaseResult, Effect, Outputs, Results, RowResult
+from phasewise.levers.results import CaseResult, Effect, Outputs, PagingResult, Results, RowResult
 from phasewise.workload.arrivals import ClosedLoop
 from phasewise.workload.lengths import Lengths
 from phasewise.workload.plan import PlanSpec
@@ -69,3 +69,8 @@ def make_results(*cases, measured=None, outputs=None, **fields):
 
 
 EQUAL_ANSWERS = Outputs(answers=12, equal=12, sentence="12 of 12 answers equal")
+PAGING = PagingResult(
+    block_tokens=128, reserved_tokens=8192, samples=40, used_tokens=300, paged_tokens=400,
+    paged_waste=0.25, paged_waste_range=(0.1, 0.4), reserved_waste=0.96, reserved_waste_range=(0.9, 0.99),
+    fits_paged=116, fits_reserved=5, measured_unix_s=0.0,
+)  # fmt: skip

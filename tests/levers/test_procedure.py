@@ -1,0 +1,162 @@
+"""Cases measured on fake engines: what is kept, what is left out the next time, what an error costs."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from phasewise.bench import validity
+from phasewise.bench.session import measure
+from phasewise.config import Levers
+from phasewise.errors import EngineStartFailed, MeasurementError
+from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
+from phasewise.levers import procedure
+from phasewise.levers.agenda import QUICK
+from phasewise.levers.cases import BASE, PAGED_KV
+from phasewise.levers.catalogue import EngineSpec
+from phasewise.levers.engine_facts import read_facts
+from phasewise.levers.engines import RunningEngine, running_engines
+from phasewise.levers.procedure import Procedure, StoppedEarly, Tools
+from phasewise.levers.results import Outputs, open_results
+from tests.levers.builders import (
+    EQUAL_ANSWERS,
+    PAGING,
+    make_case,
+    make_circumstances,
+    make_row,
+    make_workload,
+)
+
+EFFORT = replace(QUICK, block_s=0.01)
+CASE = make_case(off=BASE, on=EngineSpec("cache", "cache on", Levers(prefix_cache=True)))
+
+
+@pytest.fixture(autouse=True)
+def never_void(monkeypatch):
+    """A busy machine may make the generator late; what is tried here are the steps of a run."""
+    monkeypatch.setattr(validity, "_shown", lambda *lags: "")
+
+
+@asynccontextmanager
+async def launch_fake(spec):
+    if spec.name == "broken":
+        raise EngineStartFailed("the model does not fit", hint="take a smaller one")
+    engine = FakeEngine(FakeEngineConfig())
+    await engine.start()
+    try:
+        yield RunningEngine(spec, engine.base_url)
+    finally:
+        await engine.stop()
+
+
+@asynccontextmanager
+async def unrestrained(spec, url):
+    yield url
+
+
+class Bench:
+    """Runs the procedure on fake engines and counts the blocks."""
+
+    def __init__(self, home, **tools):
+        self.home, self.blocks, self.said, self.tools = home, [], [], tools
+
+    async def _measure(self, url, spec, label):
+        self.blocks.append(label)
+        return await measure(url, spec)
+
+    async def _outputs(self, off_url, on_url, effort):
+        return EQUAL_ANSWERS
+
+    async def run(self, *cases):
+        file = open_results(self.home, make_circumstances(), again=False)
+        given = {
+            "measure": self._measure,
+            "restrained": unrestrained,
+            "outputs": self._outputs,
+            "facts": read_facts,
+            "say": self.said.append,
+        }
+        async with running_engines(launch_fake, 2, self.said.append) as engines:
+            await Procedure(cases, EFFORT, file, engines, Tools(**(given | self.tools))).run()
+        return file.results
+
+
+async def test_a_row_has_a_verdict_per_figure_and_the_engines_their_room(tmp_path):
+    bench = Bench(tmp_path)
+    results = await bench.run(CASE)
+    (measured,) = results.rows.values()
+    assert [effect.metric for effect in measured.effects] == ["ttft_p50", "tpot_p50", "itl_p99", "throughput"]
+    assert measured.pairs == EFFORT.pairs
+    facts = results.cases["lever"]
+    assert facts.outputs == EQUAL_ANSWERS
+    assert facts.kv_tokens_off == facts.kv_tokens_on > 0
+    assert {*results.floors} == {"few tokens"}
+    trials, rows, floors = 2 + 1, 2 * EFFORT.pairs, 2 * EFFORT.control_pairs
+    assert len(bench.blocks) == trials + rows + floors
+    assert any("the lever, few tokens (about 1 min left)" in words for words in bench.said)
+
+
+async def test_a_second_run_measures_only_what_is_new(tmp_path):
+    await Bench(tmp_path).run(CASE)
+    again = Bench(tmp_path)
+    await again.run(CASE)
+    assert again.blocks == []
+    grown = replace(CASE, rows=(*CASE.rows, make_row(make_workload("more tokens", output=5))))
+    results = await again.run(grown)
+    assert len(results.rows) == 2
+    assert all("more tokens" in label for label in again.blocks)
+
+
+async def test_a_block_that_was_cut_short_ends_the_run_and_leaves_its_row_out(tmp_path):
+    second = make_row(make_workload("more tokens", output=5))
+
+    async def measure_until_stopped(url, spec, label):
+        run = await measure(url, spec)
+        return replace(run, cut_short="more tokens, pair 2" in label)
+
+    case = replace(CASE, rows=(*CASE.rows, second))
+    with pytest.raises(StoppedEarly):
+        await Bench(tmp_path, measure=measure_until_stopped).run(case)
+    kept = open_results(tmp_path, make_circumstances(), again=False).results
+    assert {*kept.rows} == {case.key(case.rows[0])}
+
+
+async def test_an_engine_that_does_not_start_costs_its_own_case_alone(tmp_path):
+    broken = replace(CASE, name="broken", on=EngineSpec("broken", "too large"))
+    results = await Bench(tmp_path).run(broken, CASE)
+    assert results.not_measured == {"broken": "the model does not fit"}
+    assert {*results.rows} == {CASE.key(CASE.rows[0])}
+
+
+async def test_a_lever_of_other_engines_is_said_not_to_be_there(tmp_path):
+    bench = Bench(tmp_path)
+    results = await bench.run(replace(CASE, device="cuda"))
+    assert results.not_measured == {"lever": "an engine for cpu has no such choice"}
+    assert bench.blocks == []
+
+
+async def test_answers_that_cannot_be_read_leave_the_speed_measured(tmp_path):
+    async def unread(off_url, on_url, effort):
+        return Outputs(reason="no token ids")
+
+    results = await Bench(tmp_path, outputs=unread).run(CASE)
+    assert results.cases["lever"].outputs.reason == "no token ids"
+    assert len(results.rows) == 1
+
+
+async def test_an_error_while_measuring_is_kept_as_the_reason(tmp_path):
+    async def fail(url, spec, label):
+        raise MeasurementError("nothing came back")
+
+    results = await Bench(tmp_path, measure=fail).run(CASE)
+    assert results.not_measured == {"lever": "nothing came back"}
+
+
+async def test_paging_is_read_off_the_base_engine_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(procedure, "count_waste", lambda run, facts, now_unix_s: PAGING)
+    bench = Bench(tmp_path)
+    assert (await bench.run(PAGED_KV)).paging == PAGING
+    assert (await bench.run(PAGED_KV)).paging == PAGING
+    assert len(bench.blocks) == 1

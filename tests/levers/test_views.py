@@ -1,0 +1,99 @@
+"""The table, the page and the document say the same, and nothing of it is lost without colour."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+
+import pytest
+from rich.console import Console
+
+from phasewise.bench.comparison import Verdict
+from phasewise.levers.cases import CASES, PAGED_KV
+from phasewise.levers.catalogue import SHOWN
+from phasewise.levers.markdown import render_markdown
+from phasewise.levers.page import render_page
+from phasewise.levers.table import render, render_list
+from tests.levers.builders import EQUAL_ANSWERS, PAGING, make_case, make_effect, make_measured, make_results
+
+WORSE = make_effect("tpot_p50", Verdict.WORSE, 0.3, 0.2, 0.4)
+
+
+def table_text(renderable, width=80):
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def rendered(cases, results):
+    return {
+        "table": table_text(render(cases, results)),
+        # Without plotly's own script.
+        "page": render_page(cases, results, "phasewise levers").partition("<script>")[0],
+        "document": render_markdown(cases, results, "phasewise levers"),
+    }
+
+
+@pytest.fixture
+def results():
+    case = make_case()
+    measured = make_measured(make_effect(), WORSE)
+    return case, make_results(case, measured=measured, outputs=EQUAL_ANSWERS, paging=PAGING)
+
+
+@pytest.mark.parametrize("view", ["table", "page", "document"])
+def test_every_view_has_changes_intervals_room_answers_and_paging(results, view):
+    case, measured = results
+    text = rendered((case, PAGED_KV), measured)[view]
+    for said in ("-50%", "better", "-60 to -40%", "+30%", "worse", "2.00x", "12/12 equal", "116"):
+        assert said in text, said
+    assert re.search(r"as\s+expected", text)
+
+
+@pytest.mark.parametrize("view", ["table", "page", "document"])
+def test_no_view_shows_a_speed_up_without_its_price(view):
+    case = make_case(quality=True)
+    text = rendered((case,), make_results(case))[view]
+    assert "-50%" not in text
+    assert re.search(r"price\s+in\s+accuracy", text)
+
+
+@pytest.mark.parametrize("view", ["table", "page", "document"])
+def test_every_view_says_what_was_not_measured_and_why(view):
+    case = make_case()
+    text = rendered((case,), make_results(not_measured={"lever": "the model does not fit"}))[view]
+    assert "the model does not fit" in text
+
+
+def test_the_table_keeps_to_80_columns(results):
+    case, measured = results
+    assert max(map(len, table_text(render((case,), measured)).splitlines())) <= 80
+
+
+def test_the_picture_has_a_cell_for_every_figure_of_every_row(results):
+    case, measured = results
+    page = render_page((case,), measured, "phasewise levers")
+    (drawn,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    figure = json.loads(drawn)
+    assert len(figure["data"][0]["text"]) == len(case.rows) * (len(SHOWN) + 2)
+    assert {shape["fillcolor"] for shape in figure["layout"]["shapes"]} == {"--decode", "--objective"}
+
+
+def test_names_cannot_break_a_page():
+    case = make_case("<script>alert(1)</script>")
+    assert "<script>alert" not in render_page((case,), make_results(case), "phasewise levers")
+
+
+def test_the_list_names_every_lever_and_what_is_expected_of_it():
+    text = " ".join(table_text(render_list(CASES)).split())
+    for case in CASES:
+        assert case.lever in text
+        assert all(row.why in text for row in case.rows)
+
+
+def test_the_document_tells_the_machine_and_the_command(results):
+    case, measured = results
+    text = render_markdown((case,), measured, "phasewise levers --quick")
+    for said in ("`phasewise levers --quick`", "a processor, 2 cores", "vLLM 0.32.0", "seed 1", "physics"):
+        assert said in text
