@@ -1,0 +1,130 @@
+"""What devices can do at best, each figure with its source, and what of it is assumed to be reached.
+
+Peaks are those without sparsity. How a step uses them is roofline.py's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Self
+
+from phasewise.costs.precision import Arithmetic
+from phasewise.errors import ConfigError
+
+PRICE_SOURCE = "assumption: about what rented devices cost; --price-per-hour sets yours"
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One device; `link_bytes_per_s` is what it sends to its neighbours, one way."""
+
+    name: str
+    peak_flops: Mapping[Arithmetic, float]
+    bandwidth_bytes_per_s: float
+    memory_bytes: float
+    link_bytes_per_s: float
+    price_per_hour: float
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def arithmetic_for(self, wanted: Arithmetic) -> Arithmetic:
+        """The units that serve: where there are none for the wanted numbers, those for 16 bit."""
+        return wanted if wanted in self.peak_flops else Arithmetic.SIXTEEN_BIT
+
+
+def _sources(data_sheet: str, link: str) -> dict[str, str]:
+    return {
+        "peak_flops": f"{data_sheet}; dense, without sparsity",
+        "bandwidth_bytes_per_s": data_sheet,
+        "memory_bytes": f"{data_sheet}; 1 GB = 1e9 bytes",
+        "link_bytes_per_s": f"{data_sheet}; {link}",
+        "price_per_hour": PRICE_SOURCE,
+    }
+
+
+def _peaks(sixteen_bit: float, int8: float, fp8: float | None) -> dict[Arithmetic, float]:
+    peaks = {Arithmetic.SIXTEEN_BIT: sixteen_bit * 1e12, Arithmetic.INT8: int8 * 1e12}
+    return peaks if fp8 is None else peaks | {Arithmetic.FP8: fp8 * 1e12}
+
+
+ACCELERATORS: Mapping[str, Accelerator] = {
+    "H100": Accelerator(
+        name="NVIDIA H100 SXM 80 GB",
+        peak_flops=_peaks(989.4, 1978.9, 1978.9),
+        bandwidth_bytes_per_s=3.35e12,
+        memory_bytes=80e9,
+        link_bytes_per_s=450e9,
+        price_per_hour=2.50,
+        sources=_sources("NVIDIA H100 data sheet", "half of NVLink's 900 GB/s, which counts both ways"),
+    ),
+    "A100": Accelerator(
+        name="NVIDIA A100 SXM 80 GB",
+        peak_flops=_peaks(312, 624, None),
+        bandwidth_bytes_per_s=2.039e12,
+        memory_bytes=80e9,
+        link_bytes_per_s=300e9,
+        price_per_hour=1.50,
+        sources=_sources("NVIDIA A100 data sheet", "half of NVLink's 600 GB/s, which counts both ways"),
+    ),
+    "L40S": Accelerator(
+        name="NVIDIA L40S 48 GB",
+        peak_flops=_peaks(362.05, 733, 733),
+        bandwidth_bytes_per_s=864e9,
+        memory_bytes=48e9,
+        link_bytes_per_s=32e9,
+        price_per_hour=1.00,
+        sources=_sources("NVIDIA L40S data sheet", "half of PCIe Gen4 x16's 64 GB/s; there is no NVLink"),
+    ),
+    "MI300X": Accelerator(
+        name="AMD Instinct MI300X 192 GB",
+        peak_flops=_peaks(1307.4, 2614.9, 2614.9),
+        bandwidth_bytes_per_s=5.3e12,
+        memory_bytes=192e9,
+        link_bytes_per_s=448e9,
+        price_per_hour=2.00,
+        sources=_sources("AMD Instinct MI300X data sheet", "half of seven Infinity Fabric links' 896 GB/s"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What of a device's best is assumed to be reached, and what else a step takes; all of it changeable."""
+
+    compute: float = 0.55
+    bandwidth: float = 0.75
+    link: float = 0.60
+    memory: float = 0.92
+    reserve_gb: float = 3.0
+    allreduce_us: float = 10.0
+    overhead_ms: float = 0.5
+
+    def with_values(self, given: Mapping[str, float]) -> Self:
+        """These, with some replaced by name."""
+        known = {each.name for each in fields(self)}
+        for name, value in given.items():
+            if name not in known:
+                raise ConfigError(
+                    f"no assumption is called {name!r}", hint=f"accepted: {', '.join(sorted(known))}"
+                )
+            if name in _SHARES and not 0 < value <= 1:
+                raise ConfigError(f"{name} is {value:g}", hint="it is a share: above 0, at most 1")
+            if value < 0:
+                raise ConfigError(f"{name} is {value:g}", hint="it cannot be negative")
+        return replace(self, **given)
+
+
+ASSUMED = Assumptions()
+"""What is assumed unless something else is said."""
+
+_SHARES = frozenset({"compute", "bandwidth", "link", "memory"})
+
+ASSUMPTION_MEANINGS: Mapping[str, str] = {
+    "compute": "share of peak arithmetic that large matrix products reach",
+    "bandwidth": "share of peak memory bandwidth that reads reach",
+    "link": "share of the link's bandwidth that all-reduces reach",
+    "memory": "share of memory given to the engine (vLLM's default 0.92)",
+    "reserve_gb": "GB per device for activations and captured graphs",
+    "allreduce_us": "latency of one all-reduce, in microseconds",
+    "overhead_ms": "time per step for scheduling, launching and sampling, in milliseconds",
+}

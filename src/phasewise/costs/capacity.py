@@ -1,0 +1,132 @@
+"""How much load a replica carries within an SLO, how many replicas a rate needs, and what tokens cost.
+
+The picture: requests arrive at random (Poisson); prompts are computed one after the other, each taking the
+engine for its prefill time, and the decoding requests share the steps in between. Means, not percentiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from phasewise.costs.deployment import Deployment
+from phasewise.model.slo import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Requests that are all alike; an answer has two tokens or more, or there is no decode to speak of."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def decode_steps(self) -> int:
+        """Steps after the first token, which prefill gives."""
+        return self.output_tokens - 1
+
+    @property
+    def mean_context_tokens(self) -> int:
+        """The context of a request halfway through its answer."""
+        return self.prompt_tokens + self.output_tokens // 2
+
+    @property
+    def final_context_tokens(self) -> int:
+        """What a request's KV cache has to hold at its end."""
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """A replica with `batch` requests decoding all the time."""
+
+    batch: int
+    prefill_s: float
+    step_s: float
+    tpot_s: float
+    ttft_s: float
+    requests_per_s: float
+    prefill_share: float
+
+    def meets(self, slo: Slo) -> bool:
+        """Whether both phases are fast enough, on average."""
+        return self.tpot_s <= slo.tpot_s and self.ttft_s <= slo.ttft_s
+
+
+def operating_point(deployment: Deployment, traffic: Traffic, batch: int) -> OperatingPoint:
+    """What users see and how many are served when so many requests decode at once.
+
+    While a request decodes its n tokens, `batch` others are prefilled (as many arrive as leave), so its time
+    per token is a step plus batch x prefill / n. Little's law then gives the rate. A new prompt waits for
+    those before it, as in a queue with one server and equal service times (M/D/1), and for the running step.
+    """
+    prefill_s = deployment.ttft_s(traffic.prompt_tokens, traffic.cached_tokens)
+    step_s = deployment.tpot_s(batch, traffic.mean_context_tokens)
+    cycle_s = traffic.decode_steps * step_s + batch * prefill_s
+    rate = batch / cycle_s
+    load = rate * prefill_s
+    wait_s = load * prefill_s / (2 * (1 - load))
+    tpot_s = cycle_s / traffic.decode_steps
+    return OperatingPoint(batch, prefill_s, step_s, tpot_s, step_s + wait_s + prefill_s, rate, load)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The most that one replica carries; `limit` says what stops it, `point` is None when nothing will do."""
+
+    point: OperatingPoint | None
+    limit: str
+
+
+def largest_within(deployment: Deployment, traffic: Traffic, slo: Slo, max_running: int) -> Capacity:
+    """The largest batch that fits and holds both targets."""
+    room = deployment.requests_that_fit(traffic.final_context_tokens)
+    if room < 1:
+        return Capacity(None, "memory: not one request fits beside the weights")
+    most = min(room, max_running)
+    alone = operating_point(deployment, traffic, 1)
+    if not alone.meets(slo):
+        missed = "TTFT" if alone.ttft_s > slo.ttft_s else "TPOT"
+        return Capacity(None, f"{missed}: not even one request at a time meets it")
+    low, high = 1, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        meets = operating_point(deployment, traffic, middle).meets(slo)
+        low, high = (middle, high) if meets else (low, middle)
+    return Capacity(
+        operating_point(deployment, traffic, low), _limit(deployment, traffic, slo, low, most, room)
+    )
+
+
+def _limit(deployment: Deployment, traffic: Traffic, slo: Slo, batch: int, most: int, room: int) -> str:
+    if batch == most:
+        return "KV cache: no more requests fit" if most == room else "the cap on running requests"
+    beyond = operating_point(deployment, traffic, batch + 1)
+    return "TPOT" if beyond.tpot_s > slo.tpot_s else "TTFT"
+
+
+def replicas_for(rate: float, point: OperatingPoint) -> int:
+    """Replicas that carry this many requests per second."""
+    return max(1, ceil(rate / point.requests_per_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What tokens cost at an operating point, each phase paying for the time it takes."""
+
+    replica_per_hour: float
+    per_million_input: float
+    per_million_output: float
+    per_thousand_requests: float
+
+
+def price_of(replica_per_hour: float, traffic: Traffic, point: OperatingPoint) -> Price:
+    """Prompt tokens pay for prefill time; output tokens share the decode steps."""
+    per_second = replica_per_hour / 3600
+    return Price(
+        replica_per_hour=replica_per_hour,
+        per_million_input=per_second * point.prefill_s / traffic.prompt_tokens * 1e6,
+        per_million_output=per_second * point.step_s / point.batch * 1e6,
+        per_thousand_requests=per_second / point.requests_per_s * 1e3,
+    )

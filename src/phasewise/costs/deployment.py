@@ -1,0 +1,176 @@
+"""One replica: a model on some devices, what fits and how long each phase takes, modelled and not measured.
+
+How many replicas a load needs and what they cost is capacity.py's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+from phasewise.costs.accelerators import ASSUMED, Accelerator, Assumptions
+from phasewise.costs.architecture import Architecture
+from phasewise.costs.precision import Arithmetic
+from phasewise.costs.roofline import Rates, StepTime, step_time
+from phasewise.costs.step_demand import Chunk, StepDemand, decodes, demand_of
+from phasewise.errors import ConfigError
+
+FURTHEST = 1 << 24
+"""Where a search for the token or the batch at which something changes is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A model on `gpus` devices that divide every layer among them (tensor parallel)."""
+
+    architecture: Architecture
+    accelerator: Accelerator
+    gpus: int = 1
+    kv_element_bytes: float = 2.0
+    chunk_tokens: int = 8192
+    assumptions: Assumptions = ASSUMED
+
+    def __post_init__(self) -> None:
+        heads = self.architecture.attention.heads
+        if self.gpus < 1 or heads % self.gpus:
+            raise ConfigError(
+                f"{heads} attention heads cannot be divided among {self.gpus} devices",
+                hint=f"take a number that divides {heads}",
+            )
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """The numbers that this device multiplies for this model."""
+        return self.accelerator.arithmetic_for(self.architecture.precision.arithmetic)
+
+    @property
+    def rates(self) -> Rates:
+        """What all devices together are assumed to reach."""
+        reached = self.assumptions.compute * self.gpus
+        return Rates(
+            block_flops_per_s=self.accelerator.peak_flops[self.arithmetic] * reached,
+            flops_per_s=self.accelerator.peak_flops[Arithmetic.SIXTEEN_BIT] * reached,
+            bytes_per_s=self.accelerator.bandwidth_bytes_per_s * self.assumptions.bandwidth * self.gpus,
+            kv_copies=self.kv_copies,
+        )
+
+    @property
+    def kv_copies(self) -> float:
+        """How often the KV cache is kept: a head goes to every device that needs it, a latent to all."""
+        attention = self.architecture.attention
+        if attention.latent is not None:
+            return float(self.gpus)
+        return ceil(attention.kv_heads / self.gpus) * self.gpus / attention.kv_heads
+
+    @property
+    def kv_room_bytes(self) -> float:
+        """Memory for KV cache, over all devices; below 0 when the weights alone do not fit."""
+        usable = self.accelerator.memory_bytes * self.assumptions.memory - self.assumptions.reserve_gb * 1e9
+        return usable * self.gpus - self.architecture.weight_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is any room beside the weights."""
+        return self.kv_room_bytes > 0
+
+    def kv_bytes(self, context_tokens: int) -> float:
+        """KV cache of one request over all devices, copies counted."""
+        return self.architecture.kv_bytes(context_tokens, self.kv_element_bytes) * self.kv_copies
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """How many tokens the KV cache holds (a layer with a window counted as if it kept them all)."""
+        return max(0, int(self.kv_room_bytes // self.kv_bytes(1)))
+
+    def requests_that_fit(self, context_tokens: int) -> int:
+        """How many requests of this length the KV cache holds at once."""
+        return max(0, int(self.kv_room_bytes // self.kv_bytes(context_tokens)))
+
+    def demand(self, *chunks: Chunk) -> StepDemand:
+        """What a step with these chunks asks for."""
+        return demand_of(self.architecture, self.architecture.precision, self.kv_element_bytes, chunks)
+
+    def network_s(self, tokens: int) -> float:
+        """Two all-reduces of the activations per layer, each as a ring sends them."""
+        if self.gpus == 1:
+            return 0.0
+        share = 2 * (self.gpus - 1) / self.gpus
+        payload_bytes = tokens * self.architecture.hidden_size * 2
+        link = self.accelerator.link_bytes_per_s * self.assumptions.link
+        return (
+            2
+            * self.architecture.layers
+            * (share * payload_bytes / link + self.assumptions.allreduce_us * 1e-6)
+        )
+
+    def step(self, *chunks: Chunk) -> StepTime:
+        """The time of a step, by part."""
+        demand = self.demand(*chunks)
+        return step_time(
+            demand, self.rates, self.network_s(demand.tokens), self.assumptions.overhead_ms * 1e-3
+        )
+
+    def step_seconds(self, *chunks: Chunk) -> float:
+        """The time of a step."""
+        return self.step(*chunks).total_s
+
+    def prefill_chunks(self, prompt_tokens: int, cached_tokens: int = 0) -> tuple[Chunk, ...]:
+        """The steps that a prompt is computed in; only the last samples a token."""
+        starts = range(min(cached_tokens, prompt_tokens - 1), prompt_tokens, self.chunk_tokens)
+        ends = [min(start + self.chunk_tokens, prompt_tokens) for start in starts]
+        return tuple(
+            Chunk(end - start, start, sampled_tokens=int(end == prompt_tokens))
+            for start, end in zip(starts, ends, strict=True)
+        )
+
+    def ttft_s(self, prompt_tokens: int, cached_tokens: int = 0) -> float:
+        """Prefill of one prompt on an idle engine: no queue, no network to the client."""
+        return sum(self.step_seconds(chunk) for chunk in self.prefill_chunks(prompt_tokens, cached_tokens))
+
+    def tpot_s(self, batch: int, context_tokens: int) -> float:
+        """One decode step of so many requests, which is each one's time per token."""
+        return self.step_seconds(decodes(batch, context_tokens))
+
+    def compute_bound_batch(self) -> int | None:
+        """From how many tokens in a step on the matrix products are bound by compute, KV reads left aside."""
+        return _first(lambda tokens: (step := self.step(decodes(tokens, 0))).compute_s >= step.weight_read_s)
+
+    def prefill_knee_tokens(self) -> int | None:
+        """From which prompt length on prefill takes longer: below, reading the weights takes as long."""
+        return _first(lambda tokens: (step := self.step(Chunk(tokens))).compute_s >= step.weight_read_s)
+
+    def compute_bound_batch_with_kv(self, context_tokens: int) -> int | None:
+        """The same with KV reads counted as reads; None where they grow as fast as the arithmetic."""
+
+        def compute_leads(batch: int) -> bool:
+            step = self.step(decodes(batch, context_tokens))
+            return step.compute_s + step.attention_compute_s >= step.weight_read_s + step.kv_s
+
+        return _first(compute_leads)
+
+    def kv_equals_weights_batch(self, context_tokens: int) -> int | None:
+        """From which batch on a decode step reads more KV cache than weights."""
+        return _first(
+            lambda batch: (step := self.step(decodes(batch, context_tokens))).kv_s >= step.weight_read_s
+        )
+
+    def quadratic_from_tokens(self) -> int | None:
+        """From which prompt length on attention is more arithmetic than the weights."""
+
+        def attention_leads(tokens: int) -> bool:
+            demand = self.demand(Chunk(tokens))
+            return demand.attention_flops >= demand.block_flops
+
+        return _first(attention_leads)
+
+
+def _first(holds: Callable[[int], bool]) -> int | None:
+    """The smallest number from 1 on for which something that stays true once true holds."""
+    if not holds(FURTHEST):
+        return None
+    low, high = 0, FURTHEST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

@@ -1,0 +1,144 @@
+"""In how many bits weights are kept and multiplied: named schemes, and what a quantization_config says.
+
+Whether a device has arithmetic units for it is accelerators.py's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from phasewise.errors import ConfigError
+
+
+class Arithmetic(StrEnum):
+    """The numbers that a matrix unit multiplies."""
+
+    SIXTEEN_BIT = "16 bit"
+    FP8 = "fp8"
+    INT8 = "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Bytes per weight with their scales, by part; tables are the embeddings and the output head."""
+
+    name: str
+    dense_bytes: float
+    expert_bytes: float
+    arithmetic: Arithmetic = Arithmetic.SIXTEEN_BIT
+    table_bytes: float = 2.0
+
+
+def _alike(name: str, bits: float, arithmetic: Arithmetic = Arithmetic.SIXTEEN_BIT) -> Precision:
+    return Precision(name, bits / 8, bits / 8, arithmetic)
+
+
+SIXTEEN_BIT = _alike("16 bit", 16)
+WEIGHT_SCHEMES: Mapping[str, Precision] = {
+    "16bit": SIXTEEN_BIT,
+    "fp8": _alike("fp8 weights and activations", 8, Arithmetic.FP8),
+    "w8a8": _alike("int8 weights and activations", 8, Arithmetic.INT8),
+    "w8a16": _alike("8 bit weights, 16 bit arithmetic", 8),
+    "w4a16": _alike("4 bit weights in groups of 128, 16 bit arithmetic", 4 + 16 / 128),
+}
+"""Weights that users can ask for; embeddings and output head stay in 16 bit, as usual."""
+
+KV_BYTES: Mapping[str, float] = {"16bit": 2.0, "fp8": 1.0}
+"""Bytes per number in the KV cache."""
+
+
+def precision_of(config: Mapping[str, Any]) -> tuple[Precision, tuple[str, ...]]:
+    """The precision of a checkpoint by its quantization_config, and what to know about it."""
+    quantisation = config.get("quantization_config")
+    if quantisation is None:
+        return SIXTEEN_BIT, _dtype_notes(config)
+    method = str(quantisation.get("quant_method", "")).lower()
+    reader = _READERS.get(method)
+    if reader is None:
+        raise ConfigError(
+            f"quantization_config.quant_method is {method or 'missing'!r}, which is not known here",
+            hint=f"known: {', '.join(_READERS)}; or give the scheme yourself with --weights",
+        )
+    return reader(quantisation), _left_out_notes(quantisation)
+
+
+def _dtype_notes(config: Mapping[str, Any]) -> tuple[str, ...]:
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "")
+    if not dtype:
+        return ("the configuration names no dtype: weights are counted in 16 bit",)
+    if dtype == "float32":
+        return ("stored in float32; vLLM loads that in 16 bit (dtype auto), and so it is counted",)
+    if dtype not in {"float16", "bfloat16"}:
+        raise ConfigError(f"dtype is {dtype!r}", hint="known: float16, bfloat16, float32")
+    return ()
+
+
+def _left_out_notes(quantisation: Mapping[str, Any]) -> tuple[str, ...]:
+    kept = quantisation.get("ignore") or quantisation.get("modules_to_not_convert") or ()
+    usual = ("lm_head", "embed", "gate", "router", "norm")
+    unusual = [name for name in kept if not any(word in str(name) for word in usual)]
+    if not unusual or quantisation.get("quant_method") == "mxfp4":
+        return ()
+    return (f"{len(unusual)} modules that the checkpoint keeps in 16 bit are counted as quantised",)
+
+
+def _packed(quantisation: Mapping[str, Any]) -> Precision:
+    return _grouped(_needed_bits(quantisation, "bits"), quantisation.get("group_size"))
+
+
+def _grouped(bits: int, group_size: object) -> Precision:
+    grouped = isinstance(group_size, int) and group_size > 0
+    scale_bits = 16 / group_size if grouped and isinstance(group_size, int) else 0.0
+    groups = f" in groups of {group_size}" if grouped else ""
+    return _alike(f"{bits} bit weights{groups}, 16 bit arithmetic", bits + scale_bits)
+
+
+def _fp8(_: Mapping[str, Any]) -> Precision:
+    return WEIGHT_SCHEMES["fp8"]
+
+
+def _mxfp4(_: Mapping[str, Any]) -> Precision:
+    # Only the experts are stored so: 4 bits and one 8 bit scale for every 32 of them.
+    return replace(SIXTEEN_BIT, name="4 bit experts (mxfp4), the rest 16 bit", expert_bytes=(4 + 8 / 32) / 8)
+
+
+def _bitsandbytes(quantisation: Mapping[str, Any]) -> Precision:
+    return WEIGHT_SCHEMES["w8a16"] if quantisation.get("load_in_8bit") else _grouped(4, 64)
+
+
+def _compressed_tensors(quantisation: Mapping[str, Any]) -> Precision:
+    groups = quantisation.get("config_groups") or {}
+    if len(groups) != 1:
+        raise ConfigError(
+            f"quantization_config.config_groups has {len(groups)} groups; one is understood",
+            hint="give the scheme that holds for most weights with --weights",
+        )
+    (group,) = groups.values()
+    weights, activations = group.get("weights") or {}, group.get("input_activations")
+    bits = _needed_bits(weights, "num_bits")
+    if activations and bits == 8 and activations.get("num_bits") == 8:
+        return WEIGHT_SCHEMES["fp8" if weights.get("type") == "float" else "w8a8"]
+    return _grouped(bits, weights.get("group_size"))
+
+
+def _needed_bits(source: Mapping[str, Any], key: str) -> int:
+    bits = source.get(key)
+    if not isinstance(bits, int) or not 1 <= bits <= 16:
+        raise ConfigError(
+            f"quantization_config lacks a usable {key} ({bits!r})", hint="give the scheme with --weights"
+        )
+    return bits
+
+
+_READERS = {
+    "fp8": _fp8,
+    "fbgemm_fp8": _fp8,
+    "compressed-tensors": _compressed_tensors,
+    "gptq": _packed,
+    "awq": _packed,
+    "bitsandbytes": _bitsandbytes,
+    "mxfp4": _mxfp4,
+}

@@ -1,0 +1,21 @@
+"""Builders of shapes and deployments from examples/models."""
+
+import json
+from pathlib import Path
+
+from phasewise.costs.accelerators import ACCELERATORS
+from phasewise.costs.deployment import Deployment
+from phasewise.costs.model_config import architecture_of
+from phasewise.costs.precision import WEIGHT_SCHEMES
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "models"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.json"))
+
+
+def example_config(name):
+    return json.loads((EXAMPLES / f"{name}.json").read_text())
+
+
+def deploy(name="llama-3-8b", gpu="H100", gpus=1, weights=None, **changes):
+    architecture = architecture_of(example_config(name), WEIGHT_SCHEMES[weights] if weights else None)
+    return Deployment(architecture, ACCELERATORS[gpu], gpus, **changes)
