@@ -88,6 +88,11 @@ class StepFeed:
         self._next_seq = 0
         self._shift = ClockShift()
 
+    async def peek(self) -> FeedHeader:
+        """Who speaks there, without taking any step."""
+        header, _ = await self._page(0, limit=0)
+        return header
+
     async def poll(self) -> StepBatch:
         """Everything since the last poll."""
         is_first = self._boot is None

@@ -31,7 +31,7 @@ class _Gap:
     written: int
 
 
-def client_observations(played: Sequence[Played]) -> list[Observation]:
+def client_observations(played: Sequence[Played]) -> tuple[Observation, ...]:
     """The steps that clients saw, from all scenes."""
     chunk_tokens = _chunk_tokens(played)
     found: list[Observation] = []
@@ -40,7 +40,7 @@ def client_observations(played: Sequence[Played]) -> list[Observation]:
             found += _among_streams(each)
         else:
             found += [_alone(heard, chunk_tokens) for heard in each.arrivals if heard.complete]
-    return found
+    return tuple(found)
 
 
 def _alone(heard: Heard, chunk_tokens: int | None) -> Observation:

@@ -5,8 +5,9 @@ What is shown meanwhile and when to stop early is handed in.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -16,32 +17,33 @@ from phasewise.adapters.host_cpu import read_cpu_times, stolen_share
 from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.step_feed import StepFeed, default_steps_url
 from phasewise.adapters.vllm_metrics import fetch_metrics
-from phasewise.bench.target import find_target
+from phasewise.bench.target import Target, find_target
 from phasewise.calibrate.client_view import client_observations
 from phasewise.calibrate.played import Played
 from phasewise.calibrate.prober import Prober
 from phasewise.calibrate.result import Calibration, Seen
 from phasewise.calibrate.scenes import ROUNDS_WANTED, Limits, Scene, plan_scenes
 from phasewise.costs.misfit import check_form
-from phasewise.costs.observation import Observation
 from phasewise.costs.regimes import RegimeStore
 from phasewise.costs.step_fit import fit_steps
-from phasewise.costs.step_history import observed_steps
-from phasewise.errors import PhasewiseError, UpstreamError
+from phasewise.costs.step_history import StepHistory, observed_steps
+from phasewise.errors import MeasurementError, PhasewiseError, UpstreamError
+from phasewise.model.steps import EngineStep
 from phasewise.workload.plan import CONTEXT_TOKENS
 
 PACE_TOKENS = (64, 256, 512)
 """Prompts that tell how fast the engine is, the first of which warms it up."""
 FEWEST_SCENES = 8
 """So many are played however slow the engine is."""
-MOST_ROUNDS = 50
+LISTEN_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrateSpec:
-    """What to calibrate, and for how long."""
+    """What to calibrate, and for how long; one that `listens` sends no requests."""
 
     budget_s: float = 120.0
+    listens: bool = False
     model: str | None = None
     api_key: str | None = field(default=None, repr=False)
     steps_url: str | None = None
@@ -54,74 +56,144 @@ class CalibrateProgress:
 
     elapsed_s: float
     budget_s: float
-    scenes: int
+    done: str
 
 
-OnProgress = Callable[[CalibrateProgress], None]
+@dataclass(slots=True)
+class _Gathered:
+    """What a calibration has seen so far, of either source."""
+
+    steps: list[EngineStep] = field(default_factory=list)
+    played: list[Played] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> float:
+        """How often each scene was played, on average."""
+        return len(self.played) / len({each.scene for each in self.played}) if self.played else 0.0
+
+    def history(self) -> StepHistory:
+        """What can be told of the steps: by the record where there is one, else by what clients saw."""
+        return observed_steps(self.steps) if self.steps else StepHistory(client_observations(self.played), 0)
 
 
-def _nothing(progress: CalibrateProgress) -> None:
-    pass
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told how far it is, and who may end it early."""
+
+    on_progress: Callable[[CalibrateProgress], None] = lambda progress: None
+    stops: Callable[[], bool] = lambda: False
 
 
-def _never() -> bool:
-    return False
+UNWATCHED = Watch()
 
 
-async def calibrate(
-    url: str, spec: CalibrateSpec, on_progress: OnProgress = _nothing, stops: Callable[[], bool] = _never
-) -> Calibration:
-    """Play scenes for the time given and fit what was seen; `stops` ends it after the scene under way."""
+async def calibrate(url: str, spec: CalibrateSpec, watch: Watch = UNWATCHED) -> Calibration:
+    """Gather steps for the time given, by scenes or by listening, and fit what was seen."""
     client = HttpClient(url)
-    feed = await _recorder(spec.steps_url or default_steps_url(client.base_url))
-    before = read_cpu_times()
+    before, started_s = read_cpu_times(), time.monotonic()
+    steps_url = spec.steps_url or default_steps_url(client.base_url)
+    feed = await _recorder(steps_url, None if spec.listens else time.time())
     try:
         target = await find_target(client, spec.model, spec.api_key)
-        rng = Random(spec.seed)  # noqa: S311 - probes to be repeated, no secret
-        prober = Prober(client, target, rng)
-        started_s = time.monotonic()
-        limits = Limits(
-            tokens_per_s=await _pace(prober),
-            budget_s=spec.budget_s,
-            context_tokens=target.context_tokens or CONTEXT_TOKENS,
-            kv_tokens=await _kv_tokens(client),
+        gathered = await (
+            _listen(feed, spec, watch) if spec.listens else _probe(client, target, feed, spec, watch)
         )
-        scenes = plan_scenes(limits)
-        played = await _rounds(prober, scenes, spec.budget_s, rng, on_progress, stops)
-        observations, untold = await _observations(feed, played)
     finally:
         client.close()
         if feed is not None:
             feed.close()
     after = read_cpu_times()
-    kept = list(RegimeStore(observations))
+    history = gathered.history()
+    kept = list(RegimeStore(history.observations))
     fit = fit_steps(kept, np.random.default_rng(spec.seed))
     return Calibration(
         url=client.base_url,
         model=target.model,
-        seen=Seen.STEPS if feed is not None else Seen.CLIENT,
+        seen=Seen.STEPS if gathered.steps else Seen.CLIENT,
         fit=fit,
         form=check_form(fit.fitted, kept),
-        rounds=len(played) / len({each.scene for each in played}),
-        untold=untold,
+        rounds=gathered.rounds,
+        untold=history.untold,
         took_s=time.monotonic() - started_s,
         stolen=stolen_share(before, after) if before is not None and after is not None else None,
         seed=spec.seed,
     )
 
 
-async def _recorder(steps_url: str | None) -> StepFeed | None:
-    """The engine's step record from now on; None where there is none, or one without token counts."""
+async def _recorder(steps_url: str | None, since_unix_s: float | None) -> StepFeed | None:
+    """The engine's step record; None where there is none, or one without token counts."""
     if steps_url is None:
         return None
-    feed = StepFeed(steps_url, since_unix_s=time.time())
+    feed = StepFeed(steps_url, since_unix_s=since_unix_s)
     try:
-        if (await feed.poll()).details:
+        if (await feed.peek()).details:
             return feed
     except PhasewiseError:
         pass
     feed.close()
     return None
+
+
+async def _listen(feed: StepFeed | None, spec: CalibrateSpec, watch: Watch) -> _Gathered:
+    """Send nothing: take what the record holds, and what others' traffic adds to it."""
+    if feed is None:
+        raise MeasurementError(
+            "listening needs the engine's step recorder, and none answers",
+            hint="run `phasewise engine install` for that engine, or leave --listen out",
+        )
+    gathered = _Gathered()
+    started_s = time.monotonic()
+    while True:
+        gathered.steps += (await feed.poll()).steps
+        elapsed_s = time.monotonic() - started_s
+        watch.on_progress(CalibrateProgress(elapsed_s, spec.budget_s, f"{len(gathered.steps)} steps heard"))
+        if watch.stops() or elapsed_s >= spec.budget_s:
+            return gathered
+        await asyncio.sleep(min(LISTEN_EVERY_S, spec.budget_s))
+
+
+async def _probe(
+    client: HttpClient, target: Target, feed: StepFeed | None, spec: CalibrateSpec, watch: Watch
+) -> _Gathered:
+    """Play scenes in ever new order until the time is over."""
+    rng = Random(spec.seed)  # noqa: S311 - probes to be repeated, no secret
+    prober = Prober(client, target, rng)
+    limits = Limits(
+        tokens_per_s=await _pace(prober),
+        budget_s=spec.budget_s,
+        context_tokens=target.context_tokens or CONTEXT_TOKENS,
+        kv_tokens=await _kv_tokens(client),
+    )
+    gathered = _Gathered()
+    started_s = time.monotonic()
+    for scene, deadline_s in _order(plan_scenes(limits), spec.budget_s, gathered.played, rng):
+        elapsed_s = time.monotonic() - started_s
+        played = len(gathered.played)
+        watch.on_progress(CalibrateProgress(elapsed_s, spec.budget_s, f"{played} scenes played"))
+        if watch.stops() or (elapsed_s >= spec.budget_s and played >= FEWEST_SCENES):
+            break
+        if elapsed_s >= deadline_s and played >= FEWEST_SCENES:
+            continue
+        gathered.played.append(await prober.play(scene))
+        if feed is not None:
+            # Often enough that the recorder's ring never overwrites what was not read.
+            gathered.steps += (await feed.poll()).steps
+    return gathered
+
+
+def _order(
+    scenes: Sequence[Scene], budget_s: float, played: Sequence[Played], rng: Random
+) -> Iterator[tuple[Scene, float]]:
+    """Scenes and until when each is begun: first from the smallest to the largest, then drawn without end.
+
+    The first round ends in time for others to follow; scenes it did not reach are too much for this engine.
+    """
+    for scene in sorted(scenes, key=lambda each: each.prompt_tokens):
+        yield scene, budget_s / ROUNDS_WANTED
+    reached = [each.scene for each in played]
+    while True:
+        for scene in rng.sample(reached, len(reached)):
+            yield scene, budget_s
 
 
 async def _kv_tokens(client: HttpClient) -> int | None:
@@ -139,41 +211,3 @@ async def _pace(prober: Prober) -> float:
         if heard.times_s:
             paces.append(tokens / (heard.times_s[0] - heard.sent_s))
     return max(paces, default=1.0)
-
-
-async def _rounds(
-    prober: Prober,
-    scenes: Sequence[Scene],
-    budget_s: float,
-    rng: Random,
-    on_progress: OnProgress,
-    stops: Callable[[], bool],
-) -> list[Played]:
-    """Play scenes in ever new order until the time is over.
-
-    The first round goes from the smallest to the largest and ends in time for others to follow: scenes that
-    it did not reach are too much for this engine.
-    """
-    started_s = time.monotonic()
-    played: list[Played] = []
-    order = sorted(scenes, key=lambda scene: scene.prompt_tokens)
-    limit_s = budget_s / ROUNDS_WANTED
-    while True:
-        for scene in order:
-            elapsed_s = time.monotonic() - started_s
-            on_progress(CalibrateProgress(elapsed_s, budget_s, len(played)))
-            if stops() or (elapsed_s >= limit_s and len(played) >= FEWEST_SCENES):
-                break
-            played.append(await prober.play(scene))
-        if stops() or limit_s == budget_s:
-            return played
-        limit_s = budget_s
-        reached = [each.scene for each in played]
-        order = [scene for _ in range(MOST_ROUNDS) for scene in rng.sample(reached, len(reached))]
-
-
-async def _observations(feed: StepFeed | None, played: Sequence[Played]) -> tuple[Sequence[Observation], int]:
-    if feed is None:
-        return client_observations(played), 0
-    history = observed_steps((await feed.poll()).steps)
-    return history.observations, history.untold

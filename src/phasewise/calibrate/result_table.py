@@ -49,9 +49,10 @@ def render(found: Calibration) -> RenderableType:
 
 
 def _heading(found: Calibration) -> list[str]:
+    how = f"{found.rounds:.1f} rounds of probes" if found.rounds else "listened to"
     return [
         f"{found.model} at {found.url}: {found.fit.observations} steps in {len(found.fit.seen)} regimes, "
-        f"{found.rounds:.1f} rounds in {found.took_s:.0f} s, from the {found.seen.value}",
+        f"{how} in {found.took_s:.0f} s, from the {found.seen.value}",
     ]
 
 

@@ -20,7 +20,9 @@ ROUNDS_WANTED = 4
 """A scene seen less often tells nothing of how much its time varies."""
 LARGEST_BATCH = 128
 KV_SHARE = 0.6
-"""Scenes leave this much of the KV memory free, so that nothing is preempted."""
+"""Streams fill at most this much of the KV memory: with a prompt among them nothing is preempted."""
+MARGIN_TOKENS = 150
+"""What a stream holds beyond its prompt: what it writes, and the rest of its last block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,15 @@ class Limits:
     kv_tokens: int | None = None
 
     @property
+    def room_tokens(self) -> int:
+        """So much context may be held at once."""
+        return int((self.kv_tokens or 2**31) * KV_SHARE)
+
+    @property
     def tokens_per_scene(self) -> int:
         """So much prefill a scene may ask for, so that a round of all scenes is over in time."""
         affordable = self.tokens_per_s * self.budget_s / ROUNDS_WANTED / 14
-        room = (self.kv_tokens or 2**31) * KV_SHARE
-        return int(max(min(affordable, room), 4 * SMALLEST_TOKENS))
+        return int(max(min(affordable, self.room_tokens), 4 * SMALLEST_TOKENS))
 
     @property
     def longest_prompt_tokens(self) -> int:
@@ -88,14 +94,21 @@ def _ladder(longest_tokens: int) -> Iterator[int]:
 
 def _batches(limits: Limits, prompts: tuple[int, ...]) -> Iterator[Scene]:
     """Every batch at a short context and at the longest it can afford, with prompts of all sizes in turn."""
-    affordable = limits.tokens_per_scene
+    most_tokens = limits.tokens_per_scene // 2
     streams, turn = 1, 0
-    while streams <= LARGEST_BATCH and streams * SHORT_CONTEXT_TOKENS <= affordable:
-        long_tokens = min(affordable // streams, limits.longest_prompt_tokens // 2)
-        for context_tokens in (SHORT_CONTEXT_TOKENS, long_tokens):
-            if context_tokens == long_tokens and long_tokens < 2 * SHORT_CONTEXT_TOKENS:
-                continue
+    while streams <= LARGEST_BATCH:
+        for context_tokens in _contexts(limits, streams):
             arrivals = (prompts[turn % len(prompts)], prompts[(turn + len(prompts) // 2) % len(prompts)])
-            yield Scene(streams, context_tokens, tuple(min(each, affordable // 2) for each in arrivals))
+            yield Scene(streams, context_tokens, tuple(min(each, most_tokens) for each in arrivals))
             turn += 1
         streams *= 2
+
+
+def _contexts(limits: Limits, streams: int) -> Iterator[int]:
+    """A short context and a long one, as far as so many streams can have them."""
+    most_tokens = min(limits.tokens_per_scene // streams, limits.room_tokens // streams - MARGIN_TOKENS)
+    long_tokens = min(most_tokens, limits.longest_prompt_tokens // 2)
+    if most_tokens >= SHORT_CONTEXT_TOKENS:
+        yield SHORT_CONTEXT_TOKENS
+    if long_tokens >= 2 * SHORT_CONTEXT_TOKENS:
+        yield long_tokens

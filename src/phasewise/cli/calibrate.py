@@ -19,7 +19,7 @@ import typer
 import uvloop
 
 from phasewise.adapters.address import origin
-from phasewise.calibrate.procedure import CalibrateProgress, CalibrateSpec
+from phasewise.calibrate.procedure import CalibrateProgress, CalibrateSpec, Watch
 from phasewise.calibrate.procedure import calibrate as run_calibration
 from phasewise.calibrate.result import Calibration
 from phasewise.calibrate.result_table import render
@@ -35,6 +35,10 @@ def calibrate(
     url: Annotated[str, typer.Argument(metavar="URL", help="The engine's own address, not a gateway's.")],
     *,
     minutes: Annotated[float, typer.Option(help="How long to probe.")] = 2.0,
+    listen: Annotated[
+        bool,
+        typer.Option(help="Send nothing: fit to the traffic that is there. Needs the step recorder."),
+    ] = False,
     steps_url: Annotated[
         str | None,
         typer.Option(help="Where the engine's step recorder listens. (default: the engine's port + 10000)"),
@@ -50,6 +54,7 @@ def calibrate(
     allow_many_streams()
     spec = CalibrateSpec(
         budget_s=60 * minutes,
+        listens=listen,
         model=model,
         api_key=api_key,
         steps_url=steps_url,
@@ -68,7 +73,8 @@ async def _calibrate(url: str, spec: CalibrateSpec) -> tuple[Calibration, bool]:
     """Calibrate in front of a person; a Ctrl-C fits what was seen until then."""
     interrupt = _Interrupt()
     with interrupt.handled():
-        found = await run_calibration(url, spec, _Line(sys.stderr.isatty()).show, lambda: interrupt.came)
+        watch = Watch(_Line(sys.stderr.isatty()).show, lambda: interrupt.came)
+        found = await run_calibration(url, spec, watch)
     return found, interrupt.came
 
 
@@ -104,10 +110,7 @@ class _Line:
 
     def show(self, progress: CalibrateProgress) -> None:
         """Draw it anew, or add a line now and then where nothing can be redrawn."""
-        words = (
-            f"calibrating: {progress.elapsed_s:.0f} of {progress.budget_s:.0f} s, "
-            f"{progress.scenes} scenes played"
-        )
+        words = f"calibrating: {progress.elapsed_s:.0f} of {progress.budget_s:.0f} s, {progress.done}"
         if self._redraws:
             err.print(words, end="\r", markup=False, highlight=False)
         elif progress.elapsed_s - self._shown_s >= PLAIN_EVERY_S:
