@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from phasewise.calibrate.scenes import LADDER, LARGEST_BATCH, ROUNDS_WANTED, Limits, Scene, plan_scenes
+from phasewise.costs.step_work import StepKind
+
+BLOCK_TOKENS = 128
+"""The largest block of vLLM's back ends: a sequence takes whole ones."""
+
+ENGINES = {
+    "the demo engine on a core": Limits(900.0, 120.0, 8192, 46_592),
+    "a slow one": Limits(30.0, 120.0, 8192, 46_592),
+    "a short time": Limits(900.0, 15.0, 8192, 46_592),
+    "a large accelerator": Limits(40_000.0, 120.0, 131_072, 1_200_000),
+    "a fast one with little memory": Limits(40_000.0, 120.0, 8192, 16_384),
+    "one that does not tell its memory": Limits(5_000.0, 120.0, 32_768, None),
+    "a tiny context": Limits(900.0, 120.0, 256, 46_592),
+}
+
+
+@pytest.fixture(params=ENGINES.values(), ids=ENGINES.keys())
+def limits(request):
+    return request.param
+
+
+def alone(scenes):
+    return [scene for scene in scenes if not scene.streams]
+
+
+def kinds(scenes):
+    found = {StepKind.PREFILL for scene in scenes if not scene.streams and scene.arrivals}
+    for scene in scenes:
+        if scene.streams:
+            found |= {StepKind.DECODE} | ({StepKind.MIXED} if scene.arrivals else set())
+    return found
+
+
+def held_tokens(scene):
+    """The KV memory in use when the longest arrival is computed and all streams are at their end."""
+    sequences = [scene.context_tokens + scene.stream_tokens] * scene.streams
+    sequences += [max(scene.arrivals, default=0) + 1]
+    return sum(-(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS for tokens in sequences)
+
+
+def test_no_sequence_outgrows_the_context(limits):
+    for scene in plan_scenes(limits):
+        assert scene.context_tokens + scene.stream_tokens <= limits.context_tokens
+        assert all(tokens + 1 <= limits.context_tokens for tokens in scene.arrivals)
+
+
+def test_no_scene_fills_the_kv_memory(limits):
+    room = limits.kv_tokens or float("inf")
+    assert all(held_tokens(scene) <= room for scene in plan_scenes(limits))
+
+
+def test_a_round_fits_its_share_of_the_time(limits):
+    """By prefill, roughly: how long decoding takes is not known before; a first round may be cut short."""
+    prefill_s = sum(scene.prompt_tokens for scene in plan_scenes(limits)) / limits.tokens_per_s
+    assert prefill_s <= 1.2 * limits.budget_s / ROUNDS_WANTED
+
+
+def test_every_phase_is_played_alone_and_together(limits):
+    assert kinds(plan_scenes(limits)) == set(StepKind)
+
+
+def test_the_ladder_climbs_in_even_steps_and_closes_on_the_longest_prompt(limits):
+    prompts = [scene.arrivals[0] for scene in alone(plan_scenes(limits))]
+    assert prompts == sorted(set(prompts))
+    assert prompts[-1] == limits.longest_prompt_tokens
+    # The last step may be half a rung longer or shorter, so that no two prompts are nearly alike.
+    assert all(1.2 < after / before < LADDER**1.6 for before, after in pairwise(prompts))
+
+
+def test_batches_double_at_a_short_context_and_at_a_longer_one():
+    batches = [scene for scene in plan_scenes(ENGINES["a large accelerator"]) if scene.streams]
+    assert sorted({scene.streams for scene in batches}) == [1, 2, 4, 8, 16, 32, 64, LARGEST_BATCH]
+    for streams in {scene.streams for scene in batches}:
+        short, long = (scene.context_tokens for scene in batches if scene.streams == streams)
+        assert long >= 2 * short
+
+
+def test_prompts_of_all_sizes_come_among_streams():
+    scenes = plan_scenes(ENGINES["the demo engine on a core"])
+    among = {tokens for scene in scenes if scene.streams for tokens in scene.arrivals}
+    assert min(among) < 64
+    assert max(among) > 512
+
+
+def test_a_faster_engine_is_asked_for_more():
+    slow, fast = (plan_scenes(Limits(rate, 120.0, 8192)) for rate in (100.0, 1_000.0))
+    assert max(scene.prompt_tokens for scene in fast) > 2 * max(scene.prompt_tokens for scene in slow)
+
+
+def test_streams_write_longer_the_more_prompts_come_among_them():
+    written = [Scene(2, 32, arrivals).stream_tokens for arrivals in ((), (16,), (16, 64))]
+    assert written == sorted(set(written))
