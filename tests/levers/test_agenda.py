@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from phasewise.errors import ConfigError
@@ -71,6 +73,10 @@ def test_a_quick_run_measures_one_noise_floor_and_a_whole_one_all():
     cases = tuple(make_case(name, rows=(make_row(make_workload(name)),)) for name in ("a", "b"))
     assert [workload.name for workload in controls_left(cases, QUICK, NOTHING)] == ["a"]
     assert [workload.name for workload in controls_left(cases, WHOLE, NOTHING)] == ["a", "b"]
+
+
+def test_without_control_pairs_there_is_no_noise_floor_to_measure():
+    assert controls_left((make_case(),), replace(WHOLE, control_pairs=0), NOTHING) == ()
 
 
 def test_the_estimates_keep_to_ten_minutes_and_to_an_hour():

@@ -119,7 +119,7 @@ def _greet(cases: tuple[Case, ...], effort: Effort, file: ResultsFile) -> None:
     if left < rows:
         _say(f"going on with {file.path}: {rows - left} of {rows} rows are measured (--again measures anew)")
     minutes = seconds_left(cases, effort, file.results) / 60
-    _say(f"{left} rows to measure, about {max(minutes, 1):.0f} minutes")
+    _say(f"{left} rows to measure, about {max(minutes, 1):.0f} min")
 
 
 async def _measure(

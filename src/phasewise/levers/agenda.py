@@ -72,6 +72,8 @@ def left_to_do(case: Case, results: Results) -> tuple[Row, ...]:
 
 def controls_left(cases: Sequence[Case], effort: Effort, results: Results) -> tuple[Workload, ...]:
     """The workloads for which the noise floor is still to be measured."""
+    if not effort.control_pairs:
+        return ()
     workloads = {row.workload.name: row.workload for case in cases for row in case.rows}
     asked = list(workloads.values())[: None if effort.all_controls else 1]
     return tuple(workload for workload in asked if workload.name not in results.floors)
