@@ -16,8 +16,8 @@ from phasewise.calibrate.played import Heard, Played
 from phasewise.costs.observation import Observation
 from phasewise.costs.step_work import StepWork, chunk_pairs, decoding, prefilling
 
-LONG_GAP = 2.5
-"""A gap so many times the usual one held a chunk of a prompt."""
+LONG_GAP = 1.5
+"""A gap so many times the usual one, after a prompt was sent, held a chunk of it."""
 WAY_BACK_S = 0.005
 """The chunks of one step reach their readers some milliseconds apart."""
 
@@ -30,16 +30,30 @@ class _Gap:
     ended_s: float
     written: int
 
+    @property
+    def seconds(self) -> float:
+        return self.ended_s - self.started_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """A prompt among streams: the gaps from its sending to its first token; the last `chunks` carried it."""
+
+    prompt_tokens: int
+    gaps: tuple[_Gap, ...]
+    chunks: int
+
 
 def client_observations(played: Sequence[Played]) -> tuple[Observation, ...]:
     """The steps that clients saw, from all scenes."""
-    chunk_tokens = _chunk_tokens(played)
+    whole = [each for each in played if all(heard.complete for heard in (*each.streams, *each.arrivals))]
+    chunk_tokens = _chunk_tokens([passage for each in whole for passage in _passages(each)])
     found: list[Observation] = []
-    for each in played:
+    for each in whole:
         if each.streams:
             found += _among_streams(each)
         else:
-            found += [_alone(heard, chunk_tokens) for heard in each.arrivals if heard.complete]
+            found += [_alone(heard, chunk_tokens) for heard in each.arrivals]
     return tuple(found)
 
 
@@ -53,34 +67,48 @@ def _alone(heard: Heard, chunk_tokens: int | None) -> Observation:
 
 def _among_streams(played: Played) -> Iterator[Observation]:
     """The steps in which all streams wrote, and those that a prompt among them took part in."""
-    if not all(stream.complete for stream in played.streams):
-        return
-    gaps = _common_gaps(played.streams)
-    usual_s = _usual_gap_s(gaps)
-    taken: set[_Gap] = set()
+    passages = _passages(played)
+    for passage in passages:
+        yield _with_prompt(played, passage)
+    # Between a prompt's sending and its first token no step is known to be the streams' alone.
+    waits_s = [(arrival.sent_s, arrival.times_s[0] + WAY_BACK_S) for arrival in played.arrivals]
+    for gap in _common_gaps(played.streams):
+        if not any(sent_s < gap.ended_s <= first_s for sent_s, first_s in waits_s):
+            yield Observation((_decode_work(played, gap),), gap.seconds, at_s=gap.ended_s)
+
+
+def _passages(played: Played) -> list[_Passage]:
+    """How each prompt came through, as far as the streams wrote all the while."""
+    gaps = _common_gaps(played.streams) if played.streams else []
+    if not gaps:
+        return []
+    usual_s = median(gap.seconds for gap in gaps)
+    slack_s = min(WAY_BACK_S, usual_s / 2)
+    found = []
     for arrival in played.arrivals:
-        own = [
-            gap
-            for gap in gaps
-            if arrival.complete and arrival.sent_s < gap.ended_s <= arrival.times_s[0] + WAY_BACK_S
-        ]
-        taken.update(own)
-        if own and own[-1].ended_s >= arrival.times_s[0] - WAY_BACK_S:
-            yield _with_prompt(played, arrival, own, usual_s)
-    for gap in gaps:
-        if gap not in taken:
-            yield Observation((_decode_work(played, gap),), gap.ended_s - gap.started_s, at_s=gap.ended_s)
+        first_s = arrival.times_s[0]
+        own = tuple(gap for gap in gaps if arrival.sent_s < gap.ended_s <= first_s + slack_s)
+        if own and own[-1].ended_s >= first_s - slack_s:
+            found.append(_Passage(arrival.prompt_tokens, own, _chunks_in(own, usual_s)))
+    return found
 
 
-def _with_prompt(played: Played, arrival: Heard, own: Sequence[_Gap], usual_s: float) -> Observation:
+def _chunks_in(own: Sequence[_Gap], usual_s: float) -> int:
+    """How many of these gaps held a chunk: once a prompt has begun, every step carries some of it."""
+    long = (index for index, gap in enumerate(own) if gap.seconds > LONG_GAP * usual_s)
+    return len(own) - next(long, len(own) - 1)
+
+
+def _with_prompt(played: Played, passage: _Passage) -> Observation:
     """The steps from a prompt's sending to its first token: ordinary ones, then those with its chunks.
 
-    The step under way when it was sent does not carry it. Which one of the last carried how much cannot be
-    seen, and need not: costs are added up over all of them.
+    The step under way when it was sent does not carry it. How much each of the others carried cannot be
+    seen: even shares are close enough, as costs are added up over all of them.
     """
-    chunks = _chunks_in(own, usual_s)
-    works = [_decode_work(played, gap) for gap in own[:-chunks]]
-    for gap, (tokens, context) in zip(own[-chunks:], _chunks(arrival.prompt_tokens, chunks), strict=True):
+    own = passage.gaps
+    works = [_decode_work(played, gap) for gap in own[: -passage.chunks]]
+    shares = _chunks(passage.prompt_tokens, passage.chunks)
+    for gap, (tokens, context) in zip(own[-passage.chunks :], shares, strict=True):
         streams = _decode_work(played, gap)
         works.append(
             StepWork(
@@ -94,26 +122,16 @@ def _with_prompt(played: Played, arrival: Heard, own: Sequence[_Gap], usual_s: f
     return Observation(tuple(works), own[-1].ended_s - own[0].started_s, at_s=own[-1].ended_s)
 
 
-def _chunks_in(own: Sequence[_Gap], usual_s: float) -> int:
-    long = sum(gap.ended_s - gap.started_s > LONG_GAP * usual_s for gap in own)
-    return max(long, 1)
+def _chunk_tokens(passages: Sequence[_Passage]) -> int | None:
+    """The engine's chunk size as far as it was seen; None where no prompt was cut up.
 
-
-def _chunk_tokens(played: Sequence[Played]) -> int | None:
-    """The engine's chunk size as far as it was seen: the largest share of a prompt that was cut up."""
-    sizes: list[int] = []
-    for each in played:
-        if not all(stream.complete for stream in each.streams) or not each.streams:
-            continue
-        gaps = _common_gaps(each.streams)
-        usual_s = _usual_gap_s(gaps)
-        for arrival in each.arrivals:
-            if not arrival.complete:
-                continue
-            own = [gap for gap in gaps if arrival.sent_s < gap.ended_s <= arrival.times_s[0] + WAY_BACK_S]
-            if (chunks := _chunks_in(own, usual_s)) > 1:
-                sizes.append(ceil(arrival.prompt_tokens / chunks))
-    return max(sizes, default=None)
+    A prompt that seems cut into chunks smaller than another that came whole was held up by something else.
+    """
+    whole_tokens = max((each.prompt_tokens for each in passages if each.chunks == 1), default=0)
+    cut = [
+        each for each in passages if each.chunks > 1 and each.prompt_tokens > whole_tokens * (each.chunks - 1)
+    ]
+    return max((ceil(each.prompt_tokens / each.chunks) for each in cut), default=None)
 
 
 def _common_gaps(streams: Sequence[Heard]) -> list[_Gap]:
@@ -125,10 +143,6 @@ def _common_gaps(streams: Sequence[Heard]) -> list[_Gap]:
         for written, (before_s, after_s) in enumerate(pairwise(streams[0].times_s), start=1)
         if before_s >= begin_s - WAY_BACK_S and after_s <= end_s + WAY_BACK_S
     ]
-
-
-def _usual_gap_s(gaps: Sequence[_Gap]) -> float:
-    return median([gap.ended_s - gap.started_s for gap in gaps]) if gaps else 0.0
 
 
 def _decode_work(played: Played, gap: _Gap) -> StepWork:
