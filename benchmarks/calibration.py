@@ -52,6 +52,9 @@ ROOT = Path(__file__).parent.parent
 FLEET = "calibration-bench"
 AA_TARGET = 0.05
 FEWEST_ROUNDS = 6
+QUICK_ROUNDS = 3
+QUICK_TOKENS = 1_000
+"""A quick run plays the scenes with fewer prompt tokens, often enough for intervals of every phase alone."""
 SEED = 20261115
 
 HELD_OUT = (
@@ -106,7 +109,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=12.0, help="the most to spend on the real engine")
-    parser.add_argument("--quick", action="store_true", help="two short rounds: proves that the script runs")
+    parser.add_argument("--quick", action="store_true", help="three short rounds: proves that it runs")
     parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
     say = (lambda words: None) if options.json else (lambda words: print(words, flush=True))
@@ -148,7 +151,7 @@ async def play(url: str, budget_s: float, quick: bool, say) -> list[Visit]:  # n
     calibration = plan_scenes(Limits(900.0, 120.0, target.context_tokens or 8192, 40_000))
     scenes = [(scene, False) for scene in calibration] + [(scene, True) for scene in HELD_OUT]
     if quick:
-        scenes = [each for each in scenes if each[0].prompt_tokens < 500]
+        scenes = [each for each in scenes if each[0].prompt_tokens < QUICK_TOKENS]
     await prober.play(Scene(2, 64, (256,)))
     feed = StepFeed(url_of_steps(url), since_unix_s=time.time())
     await feed.poll()
@@ -165,7 +168,7 @@ async def play(url: str, budget_s: float, quick: bool, say) -> list[Visit]:  # n
         # Clocks of one machine: the record's times are ours.
         observations += observed_steps((await feed.poll()).steps).observations
         elapsed_s = time.monotonic() - started_s
-        if number >= (2 if quick else FEWEST_ROUNDS):
+        if number >= (QUICK_ROUNDS if quick else FEWEST_ROUNDS):
             assign(visits, observations)
             aa_error = judged(visits)["aa_error"]
             say(f"round {number}: {elapsed_s:.0f} s, a repeat differs by {aa_error:.1%}")
