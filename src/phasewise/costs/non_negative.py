@@ -13,6 +13,7 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 _TOLERANCE = 1e-9
+"""Of columns and targets that are scaled to length 1."""
 
 
 def non_negative_least_squares(rows: Matrix, targets: Vector) -> Vector:
@@ -20,8 +21,9 @@ def non_negative_least_squares(rows: Matrix, targets: Vector) -> Vector:
     # Columns differ by eight orders of magnitude: without scaling the normal equations lose their digits.
     scale = np.sqrt(np.square(rows).sum(axis=0))
     scale[scale == 0] = 1.0
+    size = float(np.sqrt(np.square(targets).sum())) or 1.0
     scaled = rows / scale
-    solution: Vector = _active_set(scaled.T @ scaled, scaled.T @ targets) / scale
+    solution: Vector = _active_set(scaled.T @ scaled, scaled.T @ (targets / size)) * size / scale
     return solution
 
 
@@ -31,7 +33,7 @@ def _active_set(gram: Matrix, moment: Vector) -> Vector:
     for _ in range(6 * len(moment)):
         gain = np.where(free, -np.inf, moment - gram @ solution)
         best = int(np.argmax(gain))
-        if gain[best] <= _TOLERANCE * max(1.0, float(np.abs(moment).max())):
+        if gain[best] <= _TOLERANCE:
             break
         free[best] = True
         solution = _free_until_feasible(gram, moment, solution, free)
