@@ -44,8 +44,8 @@ def test_a_row_that_differs_comes_with_its_explanation():
     case = make_case(rows=(make_row(expected={"ttft_p50": Sign.LOWER, "tpot_p50": Sign.SAME}),))
     worse = make_effect("tpot_p50", Verdict.WORSE, 0.3, 0.2, 0.4)
     (finding,) = findings((case,), make_results(case, measured=make_measured(BETTER, worse)))
-    assert finding.differing == ("tpot_p50",)
-    assert words.conclusion(finding) == "TPOT not as expected: the machine is small"
+    assert finding.agreement is Agreement.DIFFERS
+    assert words.conclusion(finding) == "TTFT as expected; TPOT not as expected (the machine is small)"
 
 
 def test_a_lever_that_changes_answers_shows_no_speed_without_its_price():

@@ -4,6 +4,7 @@ from phasewise.errors import MeasurementError
 from phasewise.levers.accuracy_reading import AccuracyReading, Answer
 from phasewise.levers.agenda import QUICK
 from phasewise.levers.outputs import OutputReader
+from phasewise.levers.streamed_answers import streamed_answers
 
 TEXT = tuple(tuple(-1.0 - 0.01 * (place % 7) for place in range(200)) for _ in range(4))
 
@@ -46,3 +47,24 @@ async def test_an_engine_that_fails_is_the_reason_for_no_price():
     outputs = await OutputReader(seed=1, read=read).compare("a", "b", QUICK)
     assert outputs.answers == 0
     assert "the engine failed" in outputs.reason
+
+
+async def test_a_server_that_only_streams_is_compared_by_its_text():
+    async def read(url, effort):
+        return AccuracyReading("m", None, None, answers_refused="answers are streamed")
+
+    texts = {"a": ("yes", "no"), "b": ("yes", "maybe")}
+
+    async def stream(url, prompts, tokens):
+        return texts[url]
+
+    outputs = await OutputReader(seed=1, read=read, stream=stream).compare("a", "b", QUICK)
+    assert (outputs.equal, outputs.answers) == (1, 2)
+    assert outputs.sentence == "1 of 2 streamed answers equal"
+
+
+async def test_streamed_answers_are_the_engines_own(fake_engine):
+    prompts = ("What is a lever?", "What is a fulcrum?")
+    first = await streamed_answers(fake_engine.base_url, prompts, 5)
+    assert first == await streamed_answers(fake_engine.base_url, prompts, 5)
+    assert all(len(answer.split()) == 5 for answer in first)

@@ -8,6 +8,7 @@ from typing import Any
 from phasewise.levers import findings as words
 from phasewise.levers.catalogue import Case
 from phasewise.levers.findings import Finding, findings
+from phasewise.levers.modelled import modelled_in_words
 from phasewise.levers.results import RESULTS_VERSION, Results
 
 
@@ -42,6 +43,7 @@ def _row(finding: Finding) -> dict[str, Any]:
         "why": finding.row.why,
         "effects": [effect.model_dump(mode="json") for effect in effects.values()],
         "agreement": finding.agreement,
+        "modelled": modelled_in_words(finding.case.name),
         "conclusion": words.conclusion(finding),
         "kv_tokens_off": None if finding.facts is None else finding.facts.kv_tokens_off,
         "kv_tokens_on": None if finding.facts is None else finding.facts.kv_tokens_on,

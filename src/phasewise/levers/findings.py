@@ -60,19 +60,17 @@ class Finding:
         """The worst of its figures' agreements: a single one that differs is worth a sentence."""
         if self.measured is None:
             return Agreement.MISSING
-        found = [agreement(self.effects.get(name), sign) for name, sign in self.row.expected.items()]
         for outcome in (Agreement.DIFFERS, Agreement.OPEN, Agreement.AGREES):
-            if outcome in found:
+            if self.figures(outcome):
                 return outcome
         return Agreement.MISSING
 
-    @property
-    def differing(self) -> tuple[str, ...]:
-        """The figures that came out otherwise than expected."""
+    def figures(self, outcome: Agreement) -> tuple[str, ...]:
+        """The figures that came out so, of those that something was expected of."""
         return tuple(
             name
             for name, sign in self.row.expected.items()
-            if agreement(self.effects.get(name), sign) is Agreement.DIFFERS
+            if agreement(self.effects.get(name), sign) is outcome
         )
 
     @property
@@ -182,7 +180,11 @@ def conclusion(finding: Finding) -> str:
     """Whether it came out as expected, and what explains it if it did not."""
     if finding.measured is None:
         return finding.missing or "not measured yet"
-    if finding.agreement is not Agreement.DIFFERS:
-        return finding.agreement.value
-    names = " and ".join(LABELS[name] for name in finding.differing)
-    return f"{names} {Agreement.DIFFERS.value}: {finding.row.unless}"
+    if not finding.row.expected:
+        return "nothing was expected for sure"
+    parts = []
+    for outcome in (Agreement.AGREES, Agreement.DIFFERS, Agreement.OPEN, Agreement.MISSING):
+        if names := finding.figures(outcome):
+            why = f" ({finding.row.unless})" if outcome is Agreement.DIFFERS else ""
+            parts.append(f"{' and '.join(LABELS[name] for name in names)} {outcome.value}{why}")
+    return "; ".join(parts)

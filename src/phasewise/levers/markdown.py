@@ -12,6 +12,7 @@ from phasewise.bench.comparison import Verdict
 from phasewise.levers import findings as words
 from phasewise.levers.catalogue import SHOWN, Case
 from phasewise.levers.findings import Finding, findings
+from phasewise.levers.modelled import modelled_in_words
 from phasewise.levers.notes import paging_sentence, reading_notes
 from phasewise.levers.results import Effect, Results
 
@@ -76,6 +77,8 @@ def _details(cases: Sequence[Case], results: Results) -> Iterator[str]:
         if facts is not None and facts.outputs is not None:
             told = facts.outputs.sentence or f"not read: {facts.outputs.reason}"
             yield from (f"Answers: {told}.", "")
+        if modelled := modelled_in_words(case.name):
+            yield from (f"{modelled[0].upper()}{modelled[1:]}.", "")
         for finding in (each for each in rows if each.case is case):
             yield from _detail(finding)
         yield ""
@@ -92,7 +95,7 @@ def _detail(finding: Finding) -> Iterator[str]:
     seen = "; ".join(_seen(effect) for effect in finding.measured.effects if effect.off is not None)
     if not finding.hides_speed:
         yield f"  Measured, {finding.measured.requests} requests a block: {seen}."
-    yield f"  {words.conclusion(finding).capitalize()}."
+    yield f"  Physics: {words.conclusion(finding)}."
     for remark in finding.measured.remarks:
         yield f"  Remark: {remark}."
 

@@ -34,15 +34,20 @@ def reading_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
     return (
         "Better, worse: the interval leaves out zero. Within one row all intervals hold together with 95%; "
         f"{MARGIN_WORDS}; what is neither is inconclusive.",
-        *floor_notes(results),
+        *floor_notes(cases, results),
         *_backend(results),
         *(f"Not measured: {_title(cases, name)}: {why}." for name, why in results.not_measured.items()),
     )
 
 
-def floor_notes(results: Results) -> tuple[str, ...]:
+def floor_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
     """How much the base engine differs from itself, by workload."""
-    return tuple(f"Noise floor, {name}: {floor_in_words(floor)}." for name, floor in results.floors.items())
+    names = {row.workload.name for case in cases for row in case.rows}
+    return tuple(
+        f"Noise floor, {name}: {floor_in_words(floor)}."
+        for name, floor in results.floors.items()
+        if name in names
+    )
 
 
 def floor_in_words(floor: RowResult) -> str:

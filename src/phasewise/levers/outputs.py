@@ -5,7 +5,7 @@ Reading them is accuracy.py's, comparing them accuracy_price.py's.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,7 @@ from phasewise.levers.accuracy_reading import AccuracyReading
 from phasewise.levers.agenda import Effort
 from phasewise.levers.held_out_text import PROMPTS
 from phasewise.levers.results import Outputs
+from phasewise.levers.streamed_answers import streamed_answers
 
 Read = Callable[[str, Effort], Awaitable[AccuracyReading]]
 
@@ -33,6 +34,7 @@ class OutputReader:
 
     seed: int
     read: Read = _read
+    stream: Callable[[str, Sequence[str], int], Awaitable[tuple[str, ...]]] = streamed_answers
     _readings: dict[str, AccuracyReading] = field(default_factory=dict)
 
     async def compare(self, off_url: str, on_url: str, effort: Effort) -> Outputs:
@@ -41,7 +43,23 @@ class OutputReader:
             off, on = [await self._reading(url, effort) for url in (off_url, on_url)]
         except PhasewiseError as error:
             return Outputs(reason=error.message)
+        if off.answers is None or on.answers is None:
+            return await self._compare_texts(off_url, on_url, effort)
         return outputs_of(price(off, on, np.random.default_rng(self.seed)))
+
+    async def _compare_texts(self, off_url: str, on_url: str, effort: Effort) -> Outputs:
+        """A stand-in for an engine streams text and no more: then that has to do."""
+        try:
+            off, on = [
+                await self.stream(url, PROMPTS[: effort.answer_prompts], effort.answer_tokens)
+                for url in (off_url, on_url)
+            ]
+        except PhasewiseError as error:
+            return Outputs(reason=error.message)
+        equal = sum(map(str.__eq__, off, on))
+        return Outputs(
+            answers=len(off), equal=equal, sentence=f"{equal} of {len(off)} streamed answers equal"
+        )
 
     async def _reading(self, url: str, effort: Effort) -> AccuracyReading:
         if url not in self._readings:

@@ -14,6 +14,7 @@ from phasewise.bench.report_page import definitions, repeat_section, whole_page
 from phasewise.levers import findings as words
 from phasewise.levers.catalogue import SHOWN, Case
 from phasewise.levers.findings import Finding, findings
+from phasewise.levers.modelled import modelled_in_words
 from phasewise.levers.notes import paging_sentence, reading_notes
 from phasewise.levers.picture import effects_picture
 from phasewise.levers.results import Results
@@ -87,7 +88,8 @@ def _physics(rows: Sequence[Finding]) -> Html:
             f"{finding.case.title}, {finding.row.workload.name}",
             f"{words.expected_in_words(finding.row) or 'nothing for sure'}: {finding.row.why}",
             words.conclusion(finding),
+            modelled_in_words(finding.case.name),
         )
         for finding in rows
     ]
-    return table(("row", "expected", "measured"), body, words=3)
+    return table(("row", "expected", "measured", "modelled"), body, words=4)

@@ -16,6 +16,7 @@ from phasewise.bench.comparison import Verdict
 from phasewise.levers import findings as words
 from phasewise.levers.catalogue import SHOWN, Case
 from phasewise.levers.findings import Agreement, Finding, findings
+from phasewise.levers.modelled import modelled_in_words
 from phasewise.levers.notes import paging_sentence, reading_notes
 from phasewise.levers.results import Effect, Results
 
@@ -49,7 +50,10 @@ def _case(rows: Sequence[Finding], case: Case, results: Results) -> Iterator[Ren
         return
     if case.name in results.not_measured:
         yield _aside(f"not measured: {results.not_measured[case.name]}")
+        yield _aside(modelled_in_words(case.name))
         return
+    if modelled := modelled_in_words(case.name):
+        yield _aside(modelled)
     facts = results.cases.get(case.name)
     if facts is not None:
         told = words.outputs_in_words(facts.outputs)
