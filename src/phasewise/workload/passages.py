@@ -1,6 +1,7 @@
-"""Texts to be copied: prose, code and records, of the kinds that answers repeat from their prompts.
+"""Texts to be copied: prose, lists, code and records, of the kinds that answers repeat from their prompts.
 
-What is asked about them, and how much of each is written back, is left to written.py.
+No two sentences of one begin alike, as small models then go on with the wrong one. What is asked about them,
+and how much of each is written back, is left to written.py.
 """
 
 from __future__ import annotations
@@ -16,18 +17,6 @@ waits for half an hour while the mail is carried ashore. The last stop is the bi
 closed to visitors in May and June. On the way back the ferry stops at the village only if somebody has \
 asked the captain to do so. In winter there is one crossing a day, and none at all on days when the \
 harbour office has raised the red flag. Tickets are sold on board and cost the same for every stop."""
-
-INVENTORY = """\
-{"warehouse": "north", "checked_by": "Ellen Marsh", "items": [
-  {"id": 1001, "name": "hammer", "count": 42, "price": 12.50, "shelf": "A1"},
-  {"id": 1002, "name": "screwdriver", "count": 130, "price": 4.75, "shelf": "A2"},
-  {"id": 1003, "name": "paint brush", "count": 64, "price": 3.20, "shelf": "A3"},
-  {"id": 1004, "name": "measuring tape", "count": 25, "price": 8.90, "shelf": "B1"},
-  {"id": 1005, "name": "hand saw", "count": 17, "price": 19.99, "shelf": "B2"},
-  {"id": 1006, "name": "work gloves", "count": 88, "price": 6.40, "shelf": "B3"},
-  {"id": 1007, "name": "ladder", "count": 9, "price": 74.00, "shelf": "C1"},
-  {"id": 1008, "name": "bucket", "count": 51, "price": 5.10, "shelf": "C2"}
-]}"""
 
 QUEUE_CODE = """\
 class Queue:
@@ -60,29 +49,6 @@ class Queue:
                 return True
         return False"""
 
-BREAD = """\
-To bake a simple loaf of bread you need five hundred grams of flour, three hundred grams of warm water, \
-ten grams of salt and seven grams of dry yeast. Mix the flour and the salt in a large bowl. Stir the yeast \
-into the warm water and wait for five minutes. Pour the water into the flour and mix with a wooden spoon \
-until no dry flour is left. Turn the dough out on the table and knead it for ten minutes, until it is \
-smooth and springs back when you press it. Put the dough back into the bowl, cover it with a cloth and let \
-it rest for one hour in a warm place. Fold the dough once from each side, shape it into a ball and let it \
-rest for another half hour. Heat the oven to two hundred and thirty degrees. Cut a cross into the top of \
-the loaf with a sharp knife, put it into the oven and bake it for thirty five minutes. The bread is done \
-when the bottom sounds hollow. Let it cool on a rack for at least an hour before you cut it."""
-
-MINUTES = """\
-Minutes of the meeting of the garden club on the third of March. Present were Anna Berg, Peter Holm, Maria \
-Lind, Thomas Falk and Julia Strand. Anna Berg opened the meeting at half past six. The minutes of the last \
-meeting were read and approved. Peter Holm reported that the new fence along the road is finished and cost \
-forty pounds less than planned. Maria Lind asked whether the money could be spent on a second water tank. \
-The members agreed, and Thomas Falk will ask for prices before the next meeting. Julia Strand reported \
-that the school would like to use two of the empty plots for a class of twelve children. The members \
-agreed to lend the plots for one year. Thomas Falk reminded everyone that the shed must be locked in the \
-evening, because tools were lost in January. Anna Berg thanked Peter Holm for building the benches beside \
-the pond. The next meeting will be on the seventh of April at the same time. The meeting was closed at a \
-quarter to eight."""
-
 CONFIGURATION = """\
 server:
   host: 127.0.0.1
@@ -110,115 +76,110 @@ mail:
   sender: orders
   retries: 3"""
 
-TIMETABLE = """\
-day,room,start,end,subject,teacher
-Monday,101,08:00,09:30,mathematics,Mr Brown
-Monday,102,09:45,11:15,history,Mrs Green
-Monday,103,11:30,13:00,biology,Mr White
-Tuesday,101,08:00,09:30,geography,Mrs Black
-Tuesday,102,09:45,11:15,chemistry,Mr Stone
-Tuesday,103,11:30,13:00,music,Mrs Wood
-Wednesday,101,08:00,09:30,physics,Mr Hill
-Wednesday,102,09:45,11:15,English,Mrs Lake
-Wednesday,103,11:30,13:00,art,Mr Field
-Thursday,101,08:00,09:30,mathematics,Mr Brown
-Thursday,102,09:45,11:15,history,Mrs Green
-Thursday,103,11:30,13:00,biology,Mr White
-Friday,101,08:00,09:30,geography,Mrs Black
-Friday,102,09:45,11:15,chemistry,Mr Stone"""
-
-SERVER_LOG = """\
-2024-03-01 10:15:02 INFO server started on port 8080
-2024-03-01 10:15:03 INFO connected to database orders
-2024-03-01 10:15:07 INFO user 17 logged in
-2024-03-01 10:15:09 INFO user 17 opened order 2031
-2024-03-01 10:15:12 WARNING order 2031 took 1200 ms
-2024-03-01 10:15:15 INFO user 23 logged in
-2024-03-01 10:15:18 INFO user 23 opened order 2044
-2024-03-01 10:15:21 ERROR order 2044 was not found
-2024-03-01 10:15:24 INFO user 23 logged out
-2024-03-01 10:15:27 INFO user 17 opened order 2032
-2024-03-01 10:15:31 INFO user 17 closed order 2032
-2024-03-01 10:15:33 INFO user 17 logged out"""
-
-LIGHTHOUSE = """\
-The lighthouse keeper wrote in his book every evening. On the first of October he wrote that the lamp had \
-been cleaned and that two ships had passed, one sailing north and one sailing south. On the second of \
-October he wrote that the oil had come, eleven barrels in all, and that the boat which brought them had \
-lost its anchor. On the third of October there was fog, and he rang the bell every two minutes from noon \
-until midnight. On the fourth of October he slept until ten and then mended the stairs, because the ninth \
-step had become loose. On the fifth of October a storm came from the west and broke a window in the lamp \
-room. He closed the hole with a board and kept the light burning, though the wind blew it out three times. \
-On the sixth of October the sea was quiet again. He counted forty gulls on the roof, and wrote that he \
-would paint the door green in the spring."""
-
-LETTER = """\
-Dear Mr Carter, thank you for your letter of the twelfth of June about the apartment on Mill Street. The \
-apartment is on the second floor and has three rooms, a kitchen and a bath. The rent is eight hundred and \
-fifty pounds a month, and heating and water are included. There is a cellar for bicycles and a small \
-garden behind the house which all tenants may use. The apartment is free from the first of August. If you \
-would like to see it, please call our office between nine and five on any day from Monday to Friday, and \
-ask for Mrs Hughes. She has the key and will meet you at the house. Please bring a letter from your \
-employer and proof of where you have lived for the past three years. We ask for a deposit of two months' \
-rent, which is paid back when you move out and the apartment is in good order. Pets are allowed if the \
-neighbours do not object. We look forward to hearing from you. Yours sincerely, Robert Page."""
-
-TEMPERATURE_CODE = """\
-def to_celsius(fahrenheit):
-    return (fahrenheit - 32) * 5 / 9
-
-
-def to_fahrenheit(celsius):
-    return celsius * 9 / 5 + 32
-
-
-def average(values):
-    total = 0
-    for value in values:
-        total = total + value
-    return total / len(values)
-
-
-def warmest(days):
-    best = days[0]
-    for day in days:
-        if day["high"] > best["high"]:
-            best = day
-    return best
-
-
-def report(days):
-    for day in days:
-        low = to_celsius(day["low"])
-        high = to_celsius(day["high"])
-        print(day["name"], round(low, 1), round(high, 1))
-    print("warmest day:", warmest(days)["name"])"""
-
-RULES = """\
+READING_ROOM = """\
 1. The reading room is open from nine in the morning until eight in the evening.
 2. Coats and bags are left in the lockers at the entrance.
 3. Books from the open shelves may be read at any table.
-4. Books from the archive are read at the tables near the desk.
+4. Maps and drawings are laid out on the tables near the desk.
 5. Food and drink are not allowed in the reading room.
 6. Please speak quietly, and make telephone calls in the hall.
 7. Photographs may be taken without a flash and without a stand.
 8. Copies are made by the staff and cost ten pence a page.
-9. A reader may borrow six books at a time for four weeks.
-10. Books that are returned late cost twenty pence a day.
-11. Lost books are paid for at the price of a new copy.
+9. Every reader may borrow six books at a time for four weeks.
+10. Late returns cost twenty pence a day.
+11. Anything lost is paid for at the price of a new copy.
 12. The staff at the desk will help you to find what you need."""
+
+MUSEUM = """\
+The museum of clocks stands at the end of a quiet street behind the town hall. It was opened by a \
+watchmaker who had collected clocks for forty years and had no room left in his shop. The oldest clock in \
+the house was made for a monastery, and it has only one hand. On the first floor there are clocks that \
+were carried on ships, each in a box of dark wood, so that the captain could tell how far he had sailed. \
+On the second floor there are clocks from railway stations, and a machine that sent the time to all of \
+them by wire. The smallest clock fits into a ring, and the largest fills a whole room and must be wound by \
+two people. At noon all the clocks strike together, and visitors who stand on the stairs say that they can \
+feel it in their feet."""
+
+ACCOUNT_CODE = """\
+class Account:
+    def __init__(self, owner):
+        self.owner = owner
+        self.balance = 0
+        self.history = []
+
+    def deposit(self, amount):
+        if amount <= 0:
+            raise ValueError("the amount must be positive")
+        self.balance = self.balance + amount
+        self.history.append(("deposit", amount))
+
+    def withdraw(self, amount):
+        if amount > self.balance:
+            raise ValueError("there is not enough money")
+        self.balance = self.balance - amount
+        self.history.append(("withdraw", amount))
+
+    def transfer(self, other, amount):
+        self.withdraw(amount)
+        other.deposit(amount)
+
+    def statement(self):
+        for kind, amount in self.history:
+            print(kind, amount)
+        print("balance", self.balance)"""
+
+WEATHER_STATION = """\
+{
+  "name": "weather station",
+  "place": "north roof",
+  "height": 12,
+  "active": true,
+  "owner": "city school",
+  "interval": 60,
+  "unit": "metric",
+  "first_sensor": "temperature",
+  "second_sensor": "humidity",
+  "third_sensor": "pressure",
+  "highest_wind": 20,
+  "highest_rain": 30,
+  "contact": "weather desk",
+  "language": "English",
+  "battery": "full",
+  "repaired": false
+}"""
+
+TABLE_LEGS = """\
+1. Open the box and take out the four legs and the round top.
+2. Lay the top on a blanket with the smooth side down.
+3. Put one screw into each of the four holes near the edge.
+4. Screw each leg in by hand until it touches the wood.
+5. Tighten the screws with the small key from the bag.
+6. Lift the table with the help of a second person.
+7. Put the felt pads under the legs to protect the floor.
+8. Wipe the top with a soft cloth and a little oil.
+9. Wait for one hour before you put anything on the table.
+10. Check the screws again after the first week.
+11. Keep the small key in the drawer for later.
+12. Call the shop if a leg or a screw is missing."""
+
+INVITATION = """\
+Dear friends, we would like to invite you to the summer party of our street on Saturday the ninth of July. \
+It begins at three in the afternoon with coffee and cake in the garden of number twelve. At four, games \
+will be played, and at five, a football match between the two ends of the street will begin. Please bring \
+a chair, a plate and something to drink. We will light the grill at six, and there will be bread, sausages \
+and vegetables for everybody. After dinner the band of the music school will play until ten. If it rains \
+we will meet in the hall beside the church instead. Please tell us before the end of June how many of you \
+will come, so that we can buy enough bread. You can write to us or ring the bell at number twelve. We hope \
+to see all of you there. With kind regards, Martha and Henry Wells."""
 
 PASSAGES = (
     FERRY,
-    INVENTORY,
     QUEUE_CODE,
-    BREAD,
-    MINUTES,
     CONFIGURATION,
-    TIMETABLE,
-    SERVER_LOG,
-    LIGHTHOUSE,
-    LETTER,
-    TEMPERATURE_CODE,
-    RULES,
+    READING_ROOM,
+    MUSEUM,
+    ACCOUNT_CODE,
+    WEATHER_STATION,
+    TABLE_LEGS,
+    INVITATION,
 )

@@ -37,10 +37,16 @@ class Written:
 
 COPYING = Written(
     "a passage to be repeated word for word",
-    tuple(f"Repeat the following text exactly:\n\n{passage}" for passage in PASSAGES),
+    tuple(
+        f"Repeat this text exactly, word for word, and write nothing else:\n\n{passage}"
+        for passage in PASSAGES
+    ),
     output_tokens=80,
 )
-"""The answer stands in the prompt: the best case for guessing tokens from it."""
+"""The answer stands in the prompt: the best case for guessing tokens from it.
+
+The demo model, greedily, writes the first 80 tokens of every passage back as they are.
+"""
 
 FREE_TEXT = Written(
     "a story, a letter or an explanation to be written",
