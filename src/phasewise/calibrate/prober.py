@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from random import Random
 
 import orjson
@@ -16,7 +17,7 @@ from phasewise.adapters.sse import EventSplitter, parse_chunk
 from phasewise.bench.target import Target
 from phasewise.calibrate.played import Heard, Played
 from phasewise.calibrate.scenes import QUIET_STEPS, STEPS_PER_ARRIVAL, Scene
-from phasewise.errors import MeasurementError, PhasewiseError
+from phasewise.errors import MeasurementError, PhasewiseError, UpstreamError
 
 FIRST_ID, LAST_ID = 1_000, 20_000
 """Ids of ordinary tokens: special ones come before them or after, and every vocabulary is larger."""
@@ -68,12 +69,22 @@ class Prober:
                     heard.times_s.append(now_s)
 
         heard.sent_s = time.monotonic()
+        try:
+            await self._stream(body, heard.prompt_tokens, stamp)
+        except UpstreamError as error:
+            raise UpstreamError(
+                error.kind,
+                f"{self._target.url} broke off a prompt of {heard.prompt_tokens} ids: {error.message}",
+                hint="see the engine's log; if it still runs, it or the network between cut the stream",
+            ) from error
+
+    async def _stream(self, body: bytes, prompt_tokens: int, stamp: Callable[[bytes], None]) -> None:
         reply = await self._client.send("POST", COMPLETIONS, headers=self._target.headers, body=body)
         async with reply:
             if reply.status != 200:
                 await reply.read_all(REPLY_LIMIT_BYTES)
                 raise MeasurementError(
-                    f"{self._target.url} answered {reply.status} to a prompt of {heard.prompt_tokens} ids",
+                    f"{self._target.url} answered {reply.status} to a prompt of {prompt_tokens} ids",
                     hint="give an engine's own address, not a gateway's: vLLM's /v1/completions is needed",
                 )
             await reply.pour(stamp)

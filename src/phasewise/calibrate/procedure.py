@@ -158,10 +158,11 @@ async def _probe(
     """Play scenes in ever new order until the time is over."""
     rng = Random(spec.seed)  # noqa: S311 - probes to be repeated, no secret
     prober = Prober(client, target, rng)
+    context_tokens = target.context_tokens or CONTEXT_TOKENS
     limits = Limits(
-        tokens_per_s=await _pace(prober),
+        tokens_per_s=await _pace(prober, context_tokens),
         budget_s=spec.budget_s,
-        context_tokens=target.context_tokens or CONTEXT_TOKENS,
+        context_tokens=context_tokens,
         kv_tokens=await _kv_tokens(client),
     )
     gathered = _Gathered()
@@ -203,10 +204,10 @@ async def _kv_tokens(client: HttpClient) -> int | None:
         return None
 
 
-async def _pace(prober: Prober) -> float:
-    """Prompt tokens per second of the fastest of a few prompts."""
+async def _pace(prober: Prober, context_tokens: int) -> float:
+    """Prompt tokens per second of the fastest of a few prompts that fit the context."""
     paces = []
-    for tokens in PACE_TOKENS:
+    for tokens in (each for each in PACE_TOKENS if each < context_tokens):
         (heard,) = (await prober.play(Scene(arrivals=(tokens,)))).arrivals
         if heard.times_s:
             paces.append(tokens / (heard.times_s[0] - heard.sent_s))

@@ -62,11 +62,11 @@ class Calibration:
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
-        """What binds a stream alone, the largest batch that was seen, and the longest step of prefill."""
+        """What binds the smallest and the largest batch, and the longest step of prefill, that it knows."""
         weights_read_s = None if self.machine is None else self.machine.weights_read_s
-        works = [decoding([CONTEXT_TOKENS])]
-        works += [work for work in reversed(decode_works()) if self.fit.predict(work)][:1]
-        works += [work for work in reversed(prefill_works()) if self.fit.predict(work)][:1]
+        decodes = [work for work in decode_works() if self.fit.predict(work)]
+        prefills = [work for work in prefill_works() if self.fit.predict(work)]
+        works = [*decodes[:1], *decodes[-1:], *prefills[-1:]]
         return tuple(binding(self.fit.cost, work, weights_read_s) for work in dict.fromkeys(works))
 
     def to_dict(self) -> dict[str, Any]:

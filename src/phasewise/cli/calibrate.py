@@ -60,7 +60,10 @@ def calibrate(
         steps_url=steps_url,
         seed=secrets.randbelow(2**31) if seed is None else seed,
     )
-    found, interrupted = uvloop.run(_calibrate(origin(url), spec))
+    try:
+        found, interrupted = uvloop.run(_calibrate(origin(url), spec))
+    except asyncio.CancelledError:
+        raise typer.Exit(130) from None
     if as_json:
         typer.echo(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2).decode())
     else:
