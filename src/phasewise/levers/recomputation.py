@@ -18,61 +18,18 @@ import orjson
 from phasewise.adapters.engine_report import read_report
 from phasewise.adapters.http_client import HttpClient, Reply
 from phasewise.adapters.vllm_metrics import fetch_metrics
-from phasewise.errors import (
-    ConfigError,
-    EngineUnreachable,
-    FailureKind,
-    RefusalKind,
-    RequestRefused,
-    UpstreamError,
-)
+from phasewise.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError
 from phasewise.gateway.asgi import Headers
 from phasewise.gateway.http_errors import JSON
+from phasewise.levers.recompute_order import Order, read_order
 from phasewise.levers.restrained_app import Asked
 from phasewise.model.request import Endpoint
 
-MOST_OUTPUT_TOKENS = 64
-"""The work grows with the square of what is written: longer answers would be waited for in vain."""
-TAKEN = frozenset({
-    *("model", "messages", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos"),
-    *("temperature", "stream", "stream_options"),
-})  # fmt: skip
-"""Fields that can be followed one token at a time; another one would be ignored, so it is refused."""
 CACHE_OFF = "start it with prefix_cache: false, which is --no-enable-prefix-caching"
 STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"),)
 DONE = b"data: [DONE]\n\n"
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that are no character yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """What a client asks for, as far as it can be done without a cache."""
-
-    model: str
-    messages: object
-    max_tokens: int
-    min_tokens: int
-    ignore_eos: bool
-    include_usage: bool
-
-    @property
-    def conversation(self) -> dict[str, object]:
-        """What the engine's tokenizer is asked about."""
-        return {"model": self.model, "messages": self.messages}
-
-    def step(self, ids: list[int], written: int) -> dict[str, object]:
-        """What the engine is asked for the next token."""
-        return {
-            "model": self.model,
-            "prompt": ids,
-            "max_tokens": 1,
-            # Each token is a first one to the engine: it may end the answer only where the whole may end.
-            "min_tokens": int(written < self.min_tokens),
-            "ignore_eos": self.ignore_eos,
-            "temperature": 0,
-            "return_token_ids": True,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +57,7 @@ class Recomputation:
 
     async def __call__(self, asked: Asked) -> None:
         """Answer one request; before the first token the engine's own refusal is handed on."""
-        order = _order(asked.body)
+        order = read_order(asked.body)
         try:
             await self._stream(order, asked)
         except _Refused as refused:
@@ -111,7 +68,7 @@ class Recomputation:
                 ) from refused
             await client.respond(reply.status, JSON, reply.body)
 
-    async def _stream(self, order: _Order, asked: Asked) -> None:
+    async def _stream(self, order: Order, asked: Asked) -> None:
         headers = _headers_onward(asked)
         ids, room_tokens = _prompt(await self._ask("/tokenize", order.conversation, headers))
         prompt_tokens, wanted = len(ids), max(min(order.max_tokens, room_tokens), 1)
@@ -132,7 +89,7 @@ class Recomputation:
             await events.usage(prompt_tokens, written)
         await asked.client.finish(DONE)
 
-    async def _text(self, token: _Token, held: list[int], order: _Order, headers: Headers) -> str:
+    async def _text(self, token: _Token, held: list[int], order: Order, headers: Headers) -> str:
         """What a token adds to the answer; those that are parts of one character are held until it is whole.
 
         To the engine the parts before it belong to a prompt that ends within a character. It then takes the
@@ -189,43 +146,6 @@ class _Events:
     def _id(self) -> str:
         named = (value for name, value in self.asked.headers if name == b"x-request-id")
         return f"chatcmpl-{next(named, b'recomputed').decode(errors='replace')}"
-
-
-def _order(body: bytes) -> _Order:
-    fields = _fields(body)
-    max_tokens = fields.get("max_completion_tokens", fields.get("max_tokens"))
-    if type(max_tokens) is not int or not 1 <= max_tokens <= MOST_OUTPUT_TOKENS:
-        raise _refusal(f"answers without a KV cache have 1 to {MOST_OUTPUT_TOKENS} tokens", "max_tokens")
-    if fields.get("stream") is not True:
-        raise _refusal("answers without a KV cache are streamed", "stream")
-    if fields.get("temperature") != 0:
-        raise _refusal("answers without a KV cache are greedy: ask for temperature 0", "temperature")
-    options = fields.get("stream_options")
-    return _Order(
-        model=str(fields.get("model", "")),
-        messages=fields.get("messages"),
-        max_tokens=max_tokens,
-        min_tokens=int(fields.get("min_tokens") or 0),
-        ignore_eos=fields.get("ignore_eos") is True,
-        include_usage=isinstance(options, dict) and options.get("include_usage") is True,
-    )
-
-
-def _fields(body: bytes) -> dict[str, Any]:
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        fields = None
-    if not isinstance(fields, dict):
-        raise _refusal("the request's body is not a JSON object")
-    for name in fields:
-        if name not in TAKEN:
-            raise _refusal("a field cannot be followed without a KV cache: leave it out", name)
-    return fields
-
-
-def _refusal(message: str, param: str | None = None) -> RequestRefused:
-    return RequestRefused(RefusalKind.BAD_REQUEST, message, param=param)
 
 
 def _headers_onward(asked: Asked) -> Headers:
