@@ -33,11 +33,15 @@ FIT_SEED_WORDS = 8
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address, the model asked for there, and how we identify ourselves."""
+    """An address, the model asked for there, and how we identify ourselves.
+
+    `root` is what the server says it loaded, a folder of its own or a hub id.
+    """
 
     url: str
     model: str
     context_tokens: int | None = None
+    root: str | None = None
     headers: Headers = field(default=(), repr=False)
 
 
@@ -57,7 +61,8 @@ async def find_target(client: HttpClient, model: str | None = None, api_key: str
         raise ConfigError(
             f"{client.base_url} does not serve {name!r}", hint=f"it serves {', '.join(sorted(served))}"
         )
-    return Target(client.base_url, name, served.get(name), headers)
+    entry = served.get(name, {})
+    return Target(client.base_url, name, _context_tokens(entry), _root(entry), headers)
 
 
 def request_headers(api_key: str | None) -> Headers:
@@ -167,18 +172,21 @@ async def _ask(client: HttpClient, headers: Headers) -> Reply:
         ) from error
 
 
-def _served_models(reply: Reply) -> dict[str, int | None]:
+def _served_models(reply: Reply) -> dict[str, dict[str, Any]]:
     models = _json(reply).get("data") if reply.status == 200 else None
     if not isinstance(models, list):
         return {}
-    return {
-        entry["id"]: _context_tokens(entry) for entry in models if isinstance(entry, dict) and "id" in entry
-    }
+    return {entry["id"]: entry for entry in models if isinstance(entry, dict) and "id" in entry}
 
 
 def _context_tokens(entry: dict[str, Any]) -> int | None:
     tokens = entry.get("max_model_len")
     return tokens if isinstance(tokens, int) else None
+
+
+def _root(entry: dict[str, Any]) -> str | None:
+    root = entry.get("root")
+    return root if isinstance(root, str) else None
 
 
 def _json(reply: Reply) -> dict[str, Any]:

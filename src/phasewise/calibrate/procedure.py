@@ -109,6 +109,7 @@ async def calibrate(url: str, spec: CalibrateSpec, watch: Watch = UNWATCHED) -> 
     return Calibration(
         url=client.base_url,
         model=target.model,
+        model_root=target.root,
         seen=Seen.STEPS if gathered.steps else Seen.CLIENT,
         fit=fit,
         form=check_form(fit.fitted, kept),

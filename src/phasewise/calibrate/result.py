@@ -44,12 +44,13 @@ class Machine:
 class Calibration:
     """Everything a calibration found.
 
-    `untold` steps could not be used. `stolen` is the share of processor time that others on the same host
-    took, None where the system does not tell.
+    `model_root` is what the engine says it loaded. `untold` steps could not be used. `stolen` is the share of
+    processor time that others on the same host took, None where the system does not tell.
     """
 
     url: str
     model: str
+    model_root: str | None
     seen: Seen
     fit: StepFit
     form: FormCheck
@@ -75,6 +76,7 @@ class Calibration:
             "v": CALIBRATION_VERSION,
             "url": self.url,
             "model": self.model,
+            "model_root": self.model_root,
             "seen": self.seen,
             "steps": self.fit.observations,
             "regimes": len(self.fit.seen),

@@ -133,7 +133,7 @@ def _bound_line(each: Binding, found: Calibration) -> str:
     of_step = f"{each.share:.0%} of {each.seconds * 1e3:.0f} ms"
     line = f"{describe(each.work)}: bound by {each.bound.value} ({of_step})."
     if each.bound is Bound.WEIGHTS_OR_OVERHEAD:
-        line += " Give --gpu or --bandwidth to tell weights from overhead."
+        line += " --gpu, and --config if needed, tells weights from overhead."
     elif found.machine is not None and each.bound in {Bound.OVERHEAD, Bound.WEIGHTS}:
         line += (
             f" Reading the weights once ({found.machine.weight_bytes / 1e6:,.0f} MB) would take "

@@ -6,12 +6,13 @@ It reads options and prints; what is played and fitted is calibrate/procedure.py
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import orjson
@@ -19,6 +20,7 @@ import typer
 import uvloop
 
 from phasewise.adapters.address import origin
+from phasewise.calibrate.machine import find_machine
 from phasewise.calibrate.procedure import CalibrateProgress, CalibrateSpec, Watch
 from phasewise.calibrate.procedure import calibrate as run_calibration
 from phasewise.calibrate.result import Calibration
@@ -26,6 +28,8 @@ from phasewise.calibrate.result_table import render
 from phasewise.cli import workload_options as options
 from phasewise.cli.console import err, out
 from phasewise.cli.measuring import allow_many_streams
+from phasewise.config import phasewise_home
+from phasewise.costs.accelerators import ACCELERATORS
 from phasewise.errors import ConfigError
 
 PLAIN_EVERY_S = 10.0
@@ -42,6 +46,18 @@ def calibrate(
     steps_url: Annotated[
         str | None,
         typer.Option(help="Where the engine's step recorder listens. (default: the engine's port + 10000)"),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help=f"What the engine runs on, to tell weights from overhead: {', '.join(ACCELERATORS)}. "
+            "(default: this CPU, if the engine is on this machine and it has no GPU)"
+        ),
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="How many of them the engine is spread over.")] = 1,
+    config: Annotated[
+        str | None,
+        typer.Option(help="The model's config.json, or a folder with one. (default: what the engine loaded)"),
     ] = None,
     model: options.Model = None,
     api_key: options.ApiKey = None,
@@ -64,6 +80,8 @@ def calibrate(
         found, interrupted = uvloop.run(_calibrate(origin(url), spec))
     except asyncio.CancelledError:
         raise typer.Exit(130) from None
+    machine = find_machine(found.url, config or found.model_root, gpu, gpus, phasewise_home(os.environ))
+    found = replace(found, machine=machine)
     if as_json:
         typer.echo(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2).decode())
     else:
