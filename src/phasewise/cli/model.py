@@ -11,6 +11,7 @@ import typer
 
 from phasewise.cli.console import out
 from phasewise.cli.engine import AsJson, EnginePython, current_engine
+from phasewise.cli.model_sheet import sheet
 from phasewise.cli.stage_lines import StageLines
 from phasewise.config import phasewise_home
 from phasewise.errors import ConfigError
@@ -18,7 +19,11 @@ from phasewise.fleet.demo_model import DEMO_MODELS, DemoModel, fetch_model, is_f
 from phasewise.fleet.paths import logs_folder
 from phasewise.fleet.quantised_model import SCHEMES, is_quantised, quantise_model, quantised_folder
 
-app = typer.Typer(help="Fetch a small demo model, list the known ones, quantise one.", no_args_is_help=True)
+app = typer.Typer(
+    help="Fetch a small demo model, list the known ones, quantise one, or work out what one costs.",
+    no_args_is_help=True,
+)
+app.command("sheet")(sheet)
 
 
 @app.command("fetch")

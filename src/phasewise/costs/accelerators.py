@@ -17,7 +17,7 @@ PRICE_SOURCE = "assumption: about what rented devices cost; --price-per-hour set
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One device; `link_bytes_per_s` is what it sends to its neighbours, one way."""
+    """One device; `link_bytes_per_s` is what it sends, one way, to the `linked_devices` of its host."""
 
     name: str
     peak_flops: Mapping[Arithmetic, float]
@@ -25,6 +25,7 @@ class Accelerator:
     memory_bytes: float
     link_bytes_per_s: float
     price_per_hour: float
+    linked_devices: int = 8
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def arithmetic_for(self, wanted: Arithmetic) -> Arithmetic:
@@ -123,8 +124,8 @@ ASSUMPTION_MEANINGS: Mapping[str, str] = {
     "compute": "share of peak arithmetic that large matrix products reach",
     "bandwidth": "share of peak memory bandwidth that reads reach",
     "link": "share of the link's bandwidth that all-reduces reach",
-    "memory": "share of memory given to the engine (vLLM's default 0.92)",
+    "memory": "share of memory for the engine (vLLM's default 0.92)",
     "reserve_gb": "GB per device for activations and captured graphs",
-    "allreduce_us": "latency of one all-reduce, in microseconds",
-    "overhead_ms": "time per step for scheduling, launching and sampling, in milliseconds",
+    "allreduce_us": "microseconds of latency per all-reduce",
+    "overhead_ms": "milliseconds per step for scheduling and launching",
 }

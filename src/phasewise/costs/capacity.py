@@ -54,6 +54,11 @@ class OperatingPoint:
         return self.tpot_s <= slo.tpot_s and self.ttft_s <= slo.ttft_s
 
 
+def request_s(ttft_s: float, tpot_s: float, output_tokens: int) -> float:
+    """A whole request: the first token, then one step for each of the others."""
+    return ttft_s + (output_tokens - 1) * tpot_s
+
+
 def operating_point(deployment: Deployment, traffic: Traffic, batch: int) -> OperatingPoint:
     """What users see and how many are served when so many requests decode at once.
 

@@ -56,6 +56,22 @@ class Deployment:
         )
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the figures leave out, of the model and of this way to run it."""
+        wanted, used = self.architecture.precision.arithmetic, self.arithmetic
+        notes = list(self.architecture.notes)
+        if wanted is not used:
+            notes.append(f"{self.accelerator.name} has no units for {wanted}: it multiplies in {used}")
+        if self.gpus > self.accelerator.linked_devices:
+            hosts = f"one host of {self.accelerator.linked_devices}"
+            notes.append(f"the link's figure holds within {hosts}; between hosts all-reduces take longer")
+        if self.gpus > 1 and self.architecture.attention.latent is not None:
+            notes.append(
+                "the latent KV cache is on every device; attention that divides requests is not modelled"
+            )
+        return tuple(notes)
+
+    @property
     def kv_copies(self) -> float:
         """How often the KV cache is kept: a head goes to every device that needs it, a latent to all."""
         attention = self.architecture.attention

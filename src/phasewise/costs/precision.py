@@ -21,6 +21,23 @@ class Arithmetic(StrEnum):
     INT8 = "int8"
 
 
+class WeightScheme(StrEnum):
+    """How weights may be kept: their bits, and those of what they are multiplied with."""
+
+    SIXTEEN_BIT = "16bit"
+    FP8 = "fp8"
+    W8A8 = "w8a8"
+    W8A16 = "w8a16"
+    W4A16 = "w4a16"
+
+
+class KvDtype(StrEnum):
+    """How the KV cache may be kept."""
+
+    SIXTEEN_BIT = "16bit"
+    FP8 = "fp8"
+
+
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Bytes per weight with their scales, by part; tables are the embeddings and the output head."""
@@ -38,15 +55,15 @@ def _alike(name: str, bits: float, arithmetic: Arithmetic = Arithmetic.SIXTEEN_B
 
 SIXTEEN_BIT = _alike("16 bit", 16)
 WEIGHT_SCHEMES: Mapping[str, Precision] = {
-    "16bit": SIXTEEN_BIT,
-    "fp8": _alike("fp8 weights and activations", 8, Arithmetic.FP8),
-    "w8a8": _alike("int8 weights and activations", 8, Arithmetic.INT8),
-    "w8a16": _alike("8 bit weights, 16 bit arithmetic", 8),
-    "w4a16": _alike("4 bit weights in groups of 128, 16 bit arithmetic", 4 + 16 / 128),
+    WeightScheme.SIXTEEN_BIT: SIXTEEN_BIT,
+    WeightScheme.FP8: _alike("fp8 weights and activations", 8, Arithmetic.FP8),
+    WeightScheme.W8A8: _alike("int8 weights and activations", 8, Arithmetic.INT8),
+    WeightScheme.W8A16: _alike("8 bit weights, 16 bit arithmetic", 8),
+    WeightScheme.W4A16: _alike("4 bit weights in groups of 128, 16 bit arithmetic", 4 + 16 / 128),
 }
 """Weights that users can ask for; embeddings and output head stay in 16 bit, as usual."""
 
-KV_BYTES: Mapping[str, float] = {"16bit": 2.0, "fp8": 1.0}
+KV_BYTES: Mapping[str, float] = {KvDtype.SIXTEEN_BIT: 2.0, KvDtype.FP8: 1.0}
 """Bytes per number in the KV cache."""
 
 

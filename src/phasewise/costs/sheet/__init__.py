@@ -1,0 +1,1 @@
+"""A model's sheet: every figure of a deployment with the formula that gives it, filled in."""

@@ -1,0 +1,61 @@
+"""Puts a sheet together: the answer first, then every section."""
+
+from __future__ import annotations
+
+from phasewise.costs.capacity import Capacity, replicas_for
+from phasewise.costs.sheet.facts import Asked, Sheet
+from phasewise.costs.sheet.load import capacity_of, load_section, price_section, price_words
+from phasewise.costs.sheet.phases import decode_section, prefill_section
+from phasewise.costs.sheet.quantities import duration, figures, size
+from phasewise.costs.sheet.shape import memory_section, shape_section
+from phasewise.costs.step_demand import decodes
+
+
+def sheet_of(asked: Asked) -> Sheet:
+    """Everything about a model on these devices under this traffic."""
+    capacity = capacity_of(asked)
+    sections = [
+        shape_section(asked),
+        memory_section(asked),
+        prefill_section(asked),
+        decode_section(asked),
+        load_section(asked, capacity),
+    ]
+    if capacity.point is not None and asked.deployment.accelerator.price_per_hour:
+        sections.append(price_section(asked, capacity.point))
+    return Sheet(asked, _answer(asked, capacity), tuple(sections))
+
+
+def _answer(asked: Asked, capacity: Capacity) -> tuple[str, ...]:
+    deployment, context = asked.deployment, asked.context_tokens
+    if not deployment.fits:
+        weights = size(deployment.architecture.weight_bytes)
+        return (f"does not fit: {weights} of weights leave no room for KV cache on {_devices(asked)}",)
+    prompt = asked.traffic.prompt_tokens
+    first = deployment.prefill_chunks(prompt, asked.traffic.cached_tokens)[0]
+    prefill_s = deployment.ttft_s(prompt, asked.traffic.cached_tokens)
+    step = deployment.step(decodes(1, context))
+    lines = [
+        f"fits: {deployment.kv_capacity_tokens:,} tokens of KV cache,"
+        f" {deployment.requests_that_fit(asked.traffic.final_context_tokens):,} requests of this length",
+        f"prefill: {duration(prefill_s)} for {prompt:,} tokens, bound by {deployment.step(first).bound}",
+        f"decode: {duration(step.total_s)} per token alone, bound by {step.bound}",
+    ]
+    return (*lines, *_load_answer(asked, capacity))
+
+
+def _load_answer(asked: Asked, capacity: Capacity) -> tuple[str, ...]:
+    point = capacity.point
+    if point is None:
+        return (f"capacity: none within these targets ({capacity.limit})",)
+    carried = f"capacity: {figures(point.requests_per_s)} requests/s at a batch of {point.batch:,}"
+    if asked.rate is not None:
+        replicas = replicas_for(asked.rate, point)
+        carried += f"; {asked.rate:g} requests/s need {replicas:,} replicas of {_devices(asked)}"
+    lines = (f"{carried} (stopped by {capacity.limit})",)
+    has_price = asked.deployment.accelerator.price_per_hour > 0
+    return (*lines, f"price: {price_words(asked, point)}") if has_price else lines
+
+
+def _devices(asked: Asked) -> str:
+    return f"{asked.deployment.gpus} x {asked.gpu}"

@@ -1,0 +1,118 @@
+"""The sheet's last sections: what load one replica carries within the targets, and what tokens cost."""
+
+from __future__ import annotations
+
+from phasewise.costs.capacity import (
+    Capacity,
+    OperatingPoint,
+    Price,
+    largest_within,
+    price_of,
+    replicas_for,
+    request_s,
+)
+from phasewise.costs.sheet.facts import Asked, Fact, Section
+from phasewise.costs.sheet.kinds import count_fact, figure_fact, money_fact, time_fact
+from phasewise.costs.sheet.quantities import dollars, duration, figures, seconds
+
+
+def capacity_of(asked: Asked) -> Capacity:
+    """The most that a replica carries of what is asked."""
+    return largest_within(asked.deployment, asked.traffic, asked.slo, asked.max_running)
+
+
+def load_section(asked: Asked, capacity: Capacity) -> Section:
+    """The largest batch within the targets, and how many replicas a rate needs."""
+    traffic = f"{asked.traffic.prompt_tokens:,} tokens in, {asked.traffic.output_tokens:,} out"
+    targets = f"TTFT {duration(asked.slo.ttft_s)}, TPOT {duration(asked.slo.tpot_s)}"
+    title = f"Capacity: {traffic}, within {targets}"
+    limit = Fact("limit", "what stops it", capacity.limit, capacity.limit)
+    if capacity.point is None:
+        return Section(title, (limit,))
+    facts = [limit, *_point_facts(asked, capacity.point)]
+    if asked.rate is not None:
+        facts += _replica_facts(asked, asked.rate, capacity.point)
+    remark = "means over requests that arrive at random, not percentiles: leave room"
+    return Section(title, tuple(facts), remark=remark)
+
+
+def _point_facts(asked: Asked, point: OperatingPoint) -> list[Fact]:
+    steps, prefill, step = asked.traffic.decode_steps, seconds(point.prefill_s), seconds(point.step_s)
+    rate, share = figures(point.requests_per_s, 4), figures(point.prefill_share, 4)
+    takes_s = request_s(point.ttft_s, point.tpot_s, asked.traffic.output_tokens)
+    waiting = f"{share} x {prefill} / (2 x (1 - {share}))"
+    whole = f"{seconds(point.ttft_s)} + {steps} x {seconds(point.tpot_s)}"
+    each_takes = f"({steps} x {seconds(point.tpot_s)})"
+    return [
+        count_fact("batch", "requests that decode at once", point.batch),
+        time_fact("step_s", "one decode step", point.step_s),
+        time_fact(
+            "tpot_s",
+            "TPOT, others' prompts between",
+            point.tpot_s,
+            f"{step} + {point.batch} x {prefill} / {steps}",
+        ),
+        figure_fact(
+            "requests_per_s", "requests per second", point.requests_per_s, f"{point.batch} / {each_takes}"
+        ),
+        figure_fact("prefill_share", "share of time for prefill", point.prefill_share, f"{rate} x {prefill}"),
+        time_fact("ttft_s", "TTFT, waiting included", point.ttft_s, f"{step} + {waiting} + {prefill}"),
+        time_fact("request_s", "a whole request", takes_s, whole),
+    ]
+
+
+def _replica_facts(asked: Asked, rate: float, point: OperatingPoint) -> list[Fact]:
+    replicas = replicas_for(rate, point)
+    needed = f"{rate:g} / {figures(point.requests_per_s, 4)}, rounded up"
+    devices = f"{replicas} x {asked.deployment.gpus}"
+    return [
+        count_fact("replicas", f"replicas for {rate:g} requests/s", replicas, needed),
+        count_fact("devices", "devices", replicas * asked.deployment.gpus, devices),
+    ]
+
+
+def price_section(asked: Asked, point: OperatingPoint) -> Section:
+    """What a replica's hour and a million tokens cost at that point."""
+    price = _price(asked, point)
+    per_second = f"{price.replica_per_hour:g} / 3600"
+    prompt = f"{seconds(point.prefill_s)} / {asked.traffic.prompt_tokens:,}"
+    token = f"{seconds(point.step_s)} / {point.batch:,}"
+    request = figures(point.requests_per_s, 4)
+    each = f"{asked.deployment.gpus} x {asked.deployment.accelerator.price_per_hour:g}"
+    facts = (
+        money_fact("replica_per_hour", "a replica's hour", price.replica_per_hour, each),
+        money_fact(
+            "per_million_input",
+            "a million input tokens",
+            price.per_million_input,
+            f"{per_second} x {prompt} x 1e6",
+        ),
+        money_fact(
+            "per_million_output",
+            "a million output tokens",
+            price.per_million_output,
+            f"{per_second} x {token} x 1e6",
+        ),
+        money_fact(
+            "per_thousand_requests",
+            "a thousand requests",
+            price.per_thousand_requests,
+            f"{per_second} / {request} x 1000",
+        ),
+    )
+    remark = "a replica that is half idle costs twice as much per token"
+    return Section("Price, when that batch is kept full", facts, remark=remark)
+
+
+def price_words(asked: Asked, point: OperatingPoint) -> str:
+    """The price in one line."""
+    price = _price(asked, point)
+    tokens = (
+        f"{dollars(price.per_million_input)} in, {dollars(price.per_million_output)} out per million tokens"
+    )
+    return f"{tokens}, at {dollars(asked.deployment.accelerator.price_per_hour)} per device and hour"
+
+
+def _price(asked: Asked, point: OperatingPoint) -> Price:
+    per_hour = asked.deployment.gpus * asked.deployment.accelerator.price_per_hour
+    return price_of(per_hour, asked.traffic, point)

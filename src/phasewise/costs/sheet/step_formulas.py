@@ -1,0 +1,147 @@
+"""How the parts of a step's time come about, as formulas with the numbers filled in.
+
+The same sums are worked out in deployment.py; a test evaluates these and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phasewise.costs.deployment import Deployment
+from phasewise.costs.precision import Arithmetic
+from phasewise.costs.roofline import StepTime
+from phasewise.costs.sheet.quantities import power, seconds
+from phasewise.costs.step_demand import Chunk, StepDemand
+
+
+@dataclass(frozen=True, slots=True)
+class TotalTime:
+    """The times of several steps, part by part."""
+
+    compute_s: float
+    weight_read_s: float
+    linear_s: float
+    attention_s: float
+    attention_compute_s: float
+    kv_s: float
+    network_s: float
+    overhead_s: float
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.linear_s + self.attention_s + self.network_s + self.overhead_s
+
+    @property
+    def sum_formula(self) -> str:
+        """The parts that add up; of compute and reading the weights, which overlap, the longer."""
+        linear = "compute" if self.compute_s > self.weight_read_s else "weights"
+        attention = "attention" if self.attention_compute_s > self.kv_s else "KV cache"
+        parts = [
+            (self.linear_s, linear),
+            (self.attention_s, attention),
+            (self.network_s, "all-reduces"),
+            (self.overhead_s, "overhead"),
+        ]
+        return " + ".join(f"{seconds(part_s)} {name}" for part_s, name in parts if part_s)
+
+
+def total(steps: Sequence[StepTime]) -> TotalTime:
+    """Steps one after the other."""
+    return TotalTime(
+        compute_s=sum(step.compute_s for step in steps),
+        weight_read_s=sum(step.weight_read_s for step in steps),
+        linear_s=sum(step.linear_s for step in steps),
+        attention_s=sum(step.attention_s for step in steps),
+        attention_compute_s=sum(step.attention_compute_s for step in steps),
+        kv_s=sum(step.kv_s for step in steps),
+        network_s=sum(step.network_s for step in steps),
+        overhead_s=sum(step.overhead_s for step in steps),
+    )
+
+
+def _flops_rate(deployment: Deployment, arithmetic: Arithmetic) -> str:
+    peak = power(deployment.accelerator.peak_flops[arithmetic])
+    return f"({deployment.gpus} x {peak} x {deployment.assumptions.compute:g})"
+
+
+def _byte_rate(deployment: Deployment) -> str:
+    peak = power(deployment.accelerator.bandwidth_bytes_per_s)
+    return f"({deployment.gpus} x {peak} x {deployment.assumptions.bandwidth:g})"
+
+
+def compute_formula(deployment: Deployment, demands: Sequence[StepDemand]) -> str:
+    """Two FLOPs for every active parameter and token; the output head once, for the token that is sampled."""
+    model, tokens = deployment.architecture, sum(demand.tokens for demand in demands)
+    blocks = f"2 x {power(model.active_block_parameters)} x {tokens:,}"
+    head = f"2 x {power(model.embedding_parameters)} head"
+    blocks_at, head_at = (
+        _flops_rate(deployment, kind) for kind in (deployment.arithmetic, Arithmetic.SIXTEEN_BIT)
+    )
+    return f"{blocks} / {blocks_at} + {head} / {head_at}"
+
+
+def weights_formula(deployment: Deployment, demands: Sequence[StepDemand]) -> str:
+    """Every weight once per step, the output head in the last one; of the experts those that are needed."""
+    model, precision = deployment.architecture, deployment.architecture.precision
+    read = [f"{len(demands)} x {power(model.dense_parameters)} x {precision.dense_bytes:g}"]
+    for group in model.groups:
+        if (experts := group.feed_forward.experts) is not None:
+            needed = power(sum(experts.touched(demand.tokens) for demand in demands))
+            size = power(group.feed_forward.expert_parameters)
+            read.append(f"{group.layers} layers x {needed} experts x {size} x {precision.expert_bytes:g}")
+    read.append(f"{power(model.embedding_parameters)} head x {precision.table_bytes:g}")
+    return f"({' + '.join(read)}) bytes / {_byte_rate(deployment)}"
+
+
+def attention_formula(deployment: Deployment, chunks: Sequence[Chunk]) -> str:
+    """QK^T and AV over all pairs of tokens of which one sees the other."""
+    rate = _flops_rate(deployment, Arithmetic.SIXTEEN_BIT)
+    attention, layers = deployment.architecture.attention, deployment.architecture.layers
+    if any(group.attention.window for group in deployment.architecture.groups):
+        flops = sum(deployment.demand(chunk).attention_flops for chunk in chunks)
+        return f"{power(flops)} FLOPs, windows counted / {rate}"
+    new, context = sum(chunk.new_tokens for chunk in chunks), chunks[0].context_tokens
+    pairs = f"({new:,} x {context:,} + {new:,} x {new + 1:,} / 2) pairs"
+    per_pair = f"2 x {attention.heads} heads x ({attention.head_dim} + {attention.value_dim})"
+    return f"{layers} layers x {pairs} x {per_pair} / {rate}"
+
+
+def kv_formula(deployment: Deployment, demand: StepDemand) -> str:
+    """Every token's KV cache once, the new one's written; as often as it is kept."""
+    total_bytes = power(demand.kv_read_bytes + demand.kv_written_bytes)
+    return f"{total_bytes} bytes x {power(deployment.kv_copies)} / {_byte_rate(deployment)}"
+
+
+def network_formula(deployment: Deployment, demands: Sequence[StepDemand]) -> str:
+    """Two all-reduces per layer, each sending nearly twice the activations, and its latency."""
+    model, assumed = deployment.architecture, deployment.assumptions
+    tokens = sum(demand.tokens for demand in demands)
+    link = f"({power(deployment.accelerator.link_bytes_per_s)} x {assumed.link:g})"
+    share = f"2 x {deployment.gpus - 1} / {deployment.gpus}"
+    sent = f"{share} x {tokens:,} x {model.hidden_size:,} x 2 bytes / {link}"
+    return f"2 x {model.layers} layers x ({sent} + {len(demands)} x {assumed.allreduce_us:g}e-6)"
+
+
+def ridge_formula(deployment: Deployment) -> str:
+    """The reached arithmetic over the reached bandwidth."""
+    peak = power(deployment.accelerator.peak_flops[deployment.arithmetic])
+    bandwidth = power(deployment.accelerator.bandwidth_bytes_per_s)
+    assumed = deployment.assumptions
+    return f"{peak} x {assumed.compute:g} / ({bandwidth} x {assumed.bandwidth:g})"
+
+
+def quadratic_formula(deployment: Deployment) -> str:
+    """Where attention's arithmetic reaches that of the weights; nowhere simple when layers have windows."""
+    model = deployment.architecture
+    if any(group.attention.window for group in model.groups):
+        return ""
+    width = f"{model.attention.heads} x ({model.attention.head_dim} + {model.attention.value_dim}) / 2"
+    return f"{power(model.active_block_parameters)} / ({model.layers} layers x {width})"
+
+
+def score_formula(deployment: Deployment, prompt_tokens: int) -> str:
+    """One score for every head and pair of tokens, as 16 bit numbers."""
+    layers, heads = deployment.architecture.layers, deployment.architecture.attention.heads
+    return f"{layers} layers x {heads} heads x {prompt_tokens:,} x {prompt_tokens:,} x 2 bytes"

@@ -1,0 +1,135 @@
+"""`phasewise model sheet`: what it reads, prints and refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phasewise.cli.app import app
+from phasewise.errors import ConfigError, PhasewiseError
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples" / "models"
+LLAMA_70B = str(EXAMPLES / "llama-3-70b.json")
+OWN = ("--gpu", "custom", "--peak-tflops", "0.2", "--bandwidth-gbs", "20", "--memory-gb", "24")
+RUNNER = CliRunner()
+
+
+def run(*arguments):
+    return RUNNER.invoke(app, ["model", "sheet", *arguments])
+
+
+def printed(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0, result.exception
+    return result.stdout
+
+
+def refused(*arguments):
+    result = run(*arguments)
+    assert isinstance(result.exception, PhasewiseError)
+    assert result.exception.hint
+    return result.exception
+
+
+@pytest.mark.parametrize("config", sorted(EXAMPLES.glob("*.json")), ids=lambda path: path.stem)
+def test_every_example_has_a_sheet(config):
+    page = printed(str(config), "--gpus", "8")
+    assert "modelled, not measured" in page
+    assert all(len(line) <= 80 for line in page.splitlines())
+
+
+def test_a_page_names_every_assumption_and_source():
+    page = printed(LLAMA_70B)
+    assert "compute       0.55" in page
+    assert "NVIDIA H100 data sheet" in page
+    assert "assumption" in page
+
+
+def test_an_assumption_can_be_changed():
+    facts = json.loads(printed(LLAMA_70B, "--gpus", "8", "--assume", "compute=1", "--json"))
+    assert facts["assumptions"]["compute"] == 1.0
+    assert facts["facts"]["ridge"]["value"] == pytest.approx(989.4e12 / (3.35e12 * 0.75))
+
+
+def test_a_price_can_be_changed():
+    free = json.loads(printed(LLAMA_70B, "--gpus", "8", "--price-per-hour", "1", "--json"))
+    assert free["facts"]["replica_per_hour"]["value"] == 8.0
+    assert free["sources"]["price_per_hour"] == "--price-per-hour"
+
+
+def test_targets_and_a_rate_give_replicas():
+    options = ("--gpus", "8", "--slo", "ttft=1s,tpot=50ms", "--rate", "30", "--json")
+    facts = json.loads(printed(LLAMA_70B, *options))["facts"]
+    assert facts["devices"]["value"] == 8 * facts["replicas"]["value"]
+    assert facts["tpot_s"]["value"] <= 0.05
+
+
+def test_a_folder_with_a_configuration_will_do(tmp_path):
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(Path(LLAMA_70B).read_text())
+    assert printed(str(folder)).startswith("my-model on 1 x")
+    assert printed(str(folder / "config.json")).startswith("my-model on 1 x")
+
+
+def test_a_configuration_in_the_hub_s_cache_is_found(tmp_path, monkeypatch):
+    snapshot = tmp_path / "hub" / "models--org--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(Path(LLAMA_70B).read_text())
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert printed("org/name").startswith("name on 1 x")
+
+
+def test_a_hub_id_that_is_not_here_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert "hf download org/name config.json" in refused("org/name").hint
+
+
+def test_a_machine_of_one_s_own_has_the_figures_that_are_given():
+    small = str(EXAMPLES / "llama-3-8b.json")
+    facts = json.loads(printed(small, *OWN, "--weights", "w4a16", "--json"))
+    assert facts["facts"]["decode_weights_s"]["value"] > 0.2
+    assert "per_million_input" not in facts["facts"]
+    priced = json.loads(
+        printed(small, *OWN, "--price-per-hour", "2", "--slo", "ttft=1000s,tpot=10s", "--json")
+    )
+    assert priced["facts"]["replica_per_hour"]["value"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--gpu", "H1000"), "H1000"),
+        (("--gpu", "custom"), "custom device"),
+        ((*OWN, "--gpus", "2"), "link"),
+        (("--peak-tflops", "1"), "figures of its own"),
+        (("--assume", "compute"), "NAME=VALUE"),
+        (("--assume", "speed=2"), "speed"),
+        (("--cached-tokens", "2000"), "leave nothing"),
+        (("--gpus", "3"), "cannot be divided"),
+        (("--rate", "0"), "--rate"),
+        (("--slo", "tpt=1s"), "tpt"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_words(arguments, named):
+    assert named in refused(LLAMA_70B, *arguments).message
+
+
+@pytest.mark.parametrize(("content", "named"), [("[]", "no JSON object"), ("{", "cannot be read")])
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, named):
+    broken = tmp_path / "config.json"
+    broken.write_text(content)
+    error = refused(str(broken))
+    assert isinstance(error, ConfigError)
+    assert named in error.message
+
+
+def test_every_field_for_programs_is_documented():
+    page = (ROOT / "docs" / "reference" / "model-sheet.md").read_text()
+    whole = json.loads(printed(LLAMA_70B, "--gpus", "8", "--rate", "30", "--json"))
+    routed = json.loads(printed(str(EXAMPLES / "mixtral-8x7b.json"), "--gpus", "8", "--json"))
+    rows = [*whole["kv_cache"][0], *whole["prefill"][0], *whole["decode"][0]]
+    names = {*whole, *whole["facts"], *routed["facts"], *whole["accelerator"], *whole["assumptions"], *rows}
+    assert sorted(name for name in names if f"`{name}`" not in page) == []

@@ -1,0 +1,110 @@
+"""Every figure of a sheet can be derived again from the formula beside it."""
+
+import re
+
+import pytest
+
+from phasewise.costs.capacity import Traffic, request_s
+from phasewise.costs.sheet.build import sheet_of
+from phasewise.costs.sheet.facts import Asked
+from phasewise.costs.sheet.quantities import duration, figures, power, size
+from phasewise.model.slo import Slo
+from tests.costs.deployments import deploy
+
+WORD = re.compile(r"[A-Za-z][A-Za-z-]*")
+
+
+def make_sheet(deployment, traffic=None, rate=30.0, slo=Slo(ttft_s=2.0, tpot_s=0.05)):  # noqa: B008
+    traffic = traffic or Traffic(2000, 300)
+    return sheet_of(
+        Asked("a model", "H100", deployment, traffic, traffic.mean_context_tokens, slo, 1024, rate)
+    )
+
+
+def evaluated(formula):
+    """What a reader with a calculator gets: words are left out, x is times, commas set thousands apart."""
+    numbers = re.sub(r"(?<=\d),(?=\d{3})", "", formula.partition(", rounded")[0])
+    exponents = re.sub(r"(\d)e(-?\d)", r"\1@\2", numbers)
+    words = WORD.sub(lambda word: "*" if word[0] == "x" else "", exponents)
+    return eval(words.replace(",", "").replace("@", "e"))  # noqa: S307
+
+
+SHEETS = {
+    "dense": make_sheet(deploy("llama-3-70b", gpus=8)),
+    "one device": make_sheet(deploy("llama-3-8b"), Traffic(20_000, 300, cached_tokens=5_000)),
+    "multi-head": make_sheet(deploy("llama-13b-multi-head", gpu="A100", gpus=2)),
+    "latent and routed": make_sheet(deploy("deepseek-v3", gpu="MI300X", gpus=8)),
+    "routed": make_sheet(deploy("mixtral-8x7b", gpus=4, weights="w4a16"), Traffic(30, 30)),
+    "windows": make_sheet(deploy("gemma-2-9b", gpu="L40S", weights="fp8", kv_element_bytes=1.0)),
+}
+
+
+@pytest.mark.parametrize("kind", SHEETS)
+def test_every_formula_gives_its_figure(kind):
+    facts = [fact for section in SHEETS[kind].sections for fact in section.facts if fact.formula]
+    wrong = {
+        fact.key: (fact.value, evaluated(fact.formula), fact.formula)
+        for fact in facts
+        if fact.key != "replicas" and evaluated(fact.formula) != pytest.approx(fact.value, rel=0.005)
+    }
+    assert wrong == {}
+    assert len(facts) > 15
+
+
+def test_replicas_are_rounded_up():
+    fact = SHEETS["dense"].fact("replicas")
+    assert evaluated(fact.formula) <= fact.value < evaluated(fact.formula) + 1
+
+
+def test_a_model_that_does_not_fit_says_so_and_still_shows_its_phases():
+    sheet = make_sheet(deploy("llama-3-70b"))
+    assert sheet.answer[0].startswith("does not fit")
+    assert sheet.fact("prefill_s").value > 0
+    assert sheet.fact("limit").value.startswith("memory")
+
+
+def test_targets_that_nothing_meets_are_said_to_be_out_of_reach():
+    sheet = make_sheet(deploy("llama-3-8b"), slo=Slo(ttft_s=0.001, tpot_s=0.05))
+    assert any("none within these targets" in line for line in sheet.answer)
+
+
+def test_a_stream_at_50_ms_per_token_writes_20_tokens_a_second():
+    rows = SHEETS["dense"].to_dict()["decode"]
+    assert all(row["stream_tokens_per_s"] * row["tpot_s"] == pytest.approx(1) for row in rows)
+    assert figures(1 / 0.050) == "20"
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "tpot_s", "tokens", "whole_s"),
+    [(0.400, 0.025, 200, 5.375), (0.0, 0.080, 500, 39.92), (0.3, 0.05, 1, 0.3)],
+)
+def test_a_request_is_its_first_token_and_a_step_for_each_other(ttft_s, tpot_s, tokens, whole_s):
+    assert request_s(ttft_s, tpot_s, tokens) == pytest.approx(whole_s)
+
+
+def test_what_a_way_to_run_a_model_leaves_out_is_noted():
+    assert any("no units for fp8" in note for note in deploy(gpu="A100", weights="fp8").notes)
+    notes = deploy("deepseek-v3", gpus=16).notes
+    assert any("between hosts" in note for note in notes)
+    assert any("latent KV cache is on every device" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (figures(0.0012345), "0.00123"),
+        (figures(19_960.0), "20,000"),
+        (figures(0), "0"),
+        (duration(0.0000351), "35.1 us"),
+        (duration(0.25), "250 ms"),
+        (duration(61.26), "61.3 s"),
+        (size(327_680), "328 kB"),
+        (size(1.5e12), "1.5 TB"),
+        (power(68_451_000_000), "68.45e9"),
+        (power(8192), "8,192"),
+        (power(3.35e12), "3.35e12"),
+        (power(7.97), "7.97"),
+    ],
+)
+def test_figures_are_short_and_have_their_unit(written, expected):
+    assert written == expected
