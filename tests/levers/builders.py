@@ -62,7 +62,8 @@ def make_results(*cases, measured=None, outputs=None, **fields):
         began_unix_s=0.0,
         rows={case.key(row): measured for case in cases for row in case.rows},
         cases={
-            case.name: CaseResult(kv_tokens_off=1000, kv_tokens_on=2000, outputs=outputs) for case in cases
+            case.engines_key: CaseResult(kv_tokens_off=1000, kv_tokens_on=2000, outputs=outputs)
+            for case in cases
         },
         **fields,
     )

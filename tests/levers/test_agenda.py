@@ -86,7 +86,7 @@ def test_the_estimates_keep_to_ten_minutes_and_to_an_hour():
 
 def test_what_is_measured_takes_no_more_time():
     case = make_case()
-    results = make_results(case, floors={"few tokens": make_measured()})
+    results = make_results(case, floors={case.rows[0].workload.key: make_measured()})
     assert seconds_left((case,), QUICK, results) == 0
 
 

@@ -56,7 +56,7 @@ async def test_the_prefix_cache_is_seen_to_save_prefill_and_to_leave_the_answers
     (row,) = file.results.rows.values()
     ttft = row.effects[0]
     assert ttft.on < ttft.off / 2, "960 of 1,024 prompt tokens are in the cache"
-    facts = file.results.cases["prefix_cache"]
+    facts = file.results.cases[case.engines_key]
     assert facts.kv_tokens_off == facts.kv_tokens_on > 10_000
     assert facts.outputs.equal == facts.outputs.answers == 2
     assert fleet_names(home) == []

@@ -89,10 +89,10 @@ async def test_a_row_has_a_verdict_per_figure_and_the_engines_their_room(tmp_pat
     (measured,) = results.rows.values()
     assert [effect.metric for effect in measured.effects] == ["ttft_p50", "tpot_p50", "itl_p99", "throughput"]
     assert measured.pairs == EFFORT.pairs
-    facts = results.cases["lever"]
+    facts = results.cases[CASE.engines_key]
     assert facts.outputs == EQUAL_ANSWERS
     assert facts.kv_tokens_off == facts.kv_tokens_on > 0
-    assert {*results.floors} == {"few tokens"}
+    assert {*results.floors} == {CASE.rows[0].workload.key}
     trials, rows, floors = 2 + 1, 2 * EFFORT.pairs, 2 * EFFORT.control_pairs
     assert len(bench.blocks) == trials + rows + floors
     assert any("the lever, few tokens (about 1 min left)" in words for words in bench.said)
@@ -142,7 +142,7 @@ async def test_answers_that_cannot_be_read_leave_the_speed_measured(tmp_path):
         return Outputs(reason="no token ids")
 
     results = await Bench(tmp_path, outputs=unread).run(CASE)
-    assert results.cases["lever"].outputs.reason == "no token ids"
+    assert results.cases[CASE.engines_key].outputs.reason == "no token ids"
     assert len(results.rows) == 1
 
 

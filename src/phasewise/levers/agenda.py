@@ -74,9 +74,9 @@ def controls_left(cases: Sequence[Case], effort: Effort, results: Results) -> tu
     """The workloads for which the noise floor is still to be measured."""
     if not effort.control_pairs:
         return ()
-    workloads = {row.workload.name: row.workload for case in cases for row in case.rows}
+    workloads = {row.workload.key: row.workload for case in cases for row in case.rows}
     asked = list(workloads.values())[: None if effort.all_controls else 1]
-    return tuple(workload for workload in asked if workload.name not in results.floors)
+    return tuple(workload for workload in asked if workload.key not in results.floors)
 
 
 def seconds_of_row(effort: Effort, pairs: int) -> float:

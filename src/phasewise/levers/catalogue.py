@@ -105,6 +105,11 @@ class Workload:
         """How requests arrive."""
         return self.plan.load
 
+    @property
+    def key(self) -> str:
+        """Its identity: a changed definition is another workload."""
+        return f"{self.name}/{_digest(self.plan, self.least_requests, self.warm_up_requests)}"
+
     def of(self, requests: int) -> PlanSpec:
         """The plan of a block of so many requests."""
         return replace(self.plan, requests=requests)
@@ -147,9 +152,16 @@ class Case:
     device: str | None = None
     by_counters: bool = False
 
+    @property
+    def engines_key(self) -> str:
+        """The identity of its two engines: with others, what is known of these does not hold."""
+        sides = ((side.levers, side.scheme, side.restraint) for side in (self.off, self.on))
+        return f"{self.name}/{_digest(*sides)}"
+
     def key(self, row: Row) -> str:
         """The row's identity: a changed definition is another row, and is measured again."""
-        measured = (self.off.levers, self.off.scheme, self.off.restraint, self.on.levers, self.on.scheme)
-        facts = repr((*measured, self.on.restraint, row.workload))
-        digest = hashlib.sha256(facts.encode()).hexdigest()[:12]
-        return f"{self.name}/{row.workload.name}/{digest}"
+        return f"{self.engines_key}/{row.workload.key}"
+
+
+def _digest(*facts: object) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]

@@ -9,6 +9,7 @@ from phasewise.levers import findings as words
 from phasewise.levers.catalogue import Case
 from phasewise.levers.findings import Finding, findings
 from phasewise.levers.modelled import modelled_in_words
+from phasewise.levers.notes import floors
 from phasewise.levers.results import RESULTS_VERSION, Results
 
 
@@ -20,7 +21,7 @@ def as_facts(cases: Sequence[Case], results: Results) -> dict[str, Any]:
         "circumstances": results.circumstances.model_dump(mode="json"),
         "began_unix_s": results.began_unix_s,
         "rows": [_row(finding) for finding in findings(cases, results)],
-        "noise_floor": {name: floor.model_dump(mode="json") for name, floor in results.floors.items()},
+        "noise_floor": {name: floor.model_dump(mode="json") for name, floor in floors(cases, results)},
         "paging": None if results.paging is None else results.paging.model_dump(mode="json"),
         "attention_backend": results.attention_backend,
         "not_measured": {name: why for name, why in results.not_measured.items() if name in names},

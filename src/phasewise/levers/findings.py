@@ -86,7 +86,7 @@ def findings(cases: Sequence[Case], results: Results) -> tuple[Finding, ...]:
             case,
             row,
             results.rows.get(case.key(row)),
-            results.cases.get(case.name),
+            results.cases.get(case.engines_key),
             results.not_measured.get(case.name, ""),
         )
         for case in cases

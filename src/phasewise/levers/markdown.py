@@ -73,7 +73,7 @@ def _details(cases: Sequence[Case], results: Results) -> Iterator[str]:
     for case in cases:
         yield from (f"### {case.title[0].upper()}{case.title[1:]}", "")
         yield from (f"Acts on {case.phase}. Off: {case.off.in_words}. On: {case.on.in_words}.", "")
-        facts = results.cases.get(case.name)
+        facts = results.cases.get(case.engines_key)
         if facts is not None and facts.outputs is not None:
             told = facts.outputs.sentence or f"not read: {facts.outputs.reason}"
             yield from (f"Answers: {told}.", "")

@@ -5,7 +5,7 @@ The rows themselves are findings.py's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from phasewise.bench.comparison import Verdict
 from phasewise.levers.catalogue import SHOWN, Case
@@ -42,12 +42,13 @@ def reading_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
 
 def floor_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
     """How much the base engine differs from itself, by workload."""
-    names = {row.workload.name for case in cases for row in case.rows}
-    return tuple(
-        f"Noise floor, {name}: {floor_in_words(floor)}."
-        for name, floor in results.floors.items()
-        if name in names
-    )
+    return tuple(f"Noise floor, {name}: {floor_in_words(floor)}." for name, floor in floors(cases, results))
+
+
+def floors(cases: Sequence[Case], results: Results) -> Iterator[tuple[str, RowResult]]:
+    """The base engine against itself, for each workload of these cases that has been measured so."""
+    workloads = {row.workload.key: row.workload.name for case in cases for row in case.rows}
+    return ((name, results.floors[key]) for key, name in workloads.items() if key in results.floors)
 
 
 def floor_in_words(floor: RowResult) -> str:

@@ -93,7 +93,7 @@ class Procedure:
         results = self.file.results
         if case.by_counters:
             return results.paging is None
-        return bool(left_to_do(case, results)) or case.name not in results.cases
+        return bool(left_to_do(case, results)) or case.engines_key not in results.cases
 
     def _specs(self, cases: Sequence[Case]) -> Iterator[EngineSpec]:
         """The engines that are needed next, in order."""
@@ -108,8 +108,8 @@ class Procedure:
             return
         for row in left_to_do(case, self.file.results):
             await self._measure_row(case, row, off_url, on_url)
-        if case.name not in self.file.results.cases:
-            self.file.add(cases={case.name: await self._facts(case, off_url, on_url)})
+        if case.engines_key not in self.file.results.cases:
+            self.file.add(cases={case.engines_key: await self._facts(case, off_url, on_url)})
         for workload in controls_left(self.cases, self.effort, self.file.results):
             if any(workload == row.workload for row in case.rows):
                 await self._measure_floor(workload)
@@ -125,7 +125,7 @@ class Procedure:
         self._announce(label)
         url = self.engines.engine(BASE).url
         result = await self._compare(workload, url, url, self.effort.control_pairs, label)
-        self.file.add(floors={workload.name: result})
+        self.file.add(floors={workload.key: result})
 
     async def _count_blocks(self, case: Case) -> None:
         self._announce(case.title)

@@ -94,7 +94,8 @@ class PagingResult(_Frozen):
 
 
 class Results(_Frozen):
-    """Everything measured under the same circumstances. `floors` are A/A comparisons, by workload."""
+    """Everything measured under the same circumstances. `floors` are A/A comparisons, by workload;
+    keys are the catalogue's, which change with what they stand for."""
 
     version: int = RESULTS_VERSION
     circumstances: Circumstances

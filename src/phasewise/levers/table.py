@@ -54,7 +54,7 @@ def _case(rows: Sequence[Finding], case: Case, results: Results) -> Iterator[Ren
         return
     if modelled := modelled_in_words(case.name):
         yield _aside(modelled)
-    facts = results.cases.get(case.name)
+    facts = results.cases.get(case.engines_key)
     if facts is not None:
         told = words.outputs_in_words(facts.outputs)
         yield _aside(f"KV room {words.capacity_in_words(facts)}; answers: {told}")
