@@ -98,12 +98,7 @@ def test_a_13b_multi_head_model_keeps_800_kb_per_token_and_3_3_gb_at_4k():
 
 
 def test_the_demo_model_keeps_23_kb_per_token():
-    config = {
-        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
-        "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "vocab_size": 49152,
-        "tie_word_embeddings": True, "dtype": "bfloat16",
-    }  # fmt: skip
-    model = architecture_of(config)
+    model = example("smollm2-135m")
     assert model.parameters == 134_515_008
     assert model.kv_bytes_per_token() == 2 * 30 * 3 * 64 * 2 == 23_040
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phasewise.costs.capacity import Capacity, replicas_for
 from phasewise.costs.sheet.facts import Asked, Sheet
+from phasewise.costs.sheet.levers import lever_section
 from phasewise.costs.sheet.load import capacity_of, load_section, price_section, price_words
 from phasewise.costs.sheet.phases import decode_section, prefill_section
 from phasewise.costs.sheet.quantities import duration, figures, size
@@ -23,6 +24,7 @@ def sheet_of(asked: Asked) -> Sheet:
     ]
     if capacity.point is not None and asked.deployment.accelerator.price_per_hour:
         sections.append(price_section(asked, capacity.point))
+    sections.append(lever_section(asked, capacity.point.batch if capacity.point else 1))
     return Sheet(asked, _answer(asked, capacity), tuple(sections))
 
 

@@ -14,6 +14,8 @@ from phasewise.costs.capacity import (
 from phasewise.costs.sheet.facts import Asked, Fact, Section
 from phasewise.costs.sheet.kinds import count_fact, figure_fact, money_fact, time_fact
 from phasewise.costs.sheet.quantities import dollars, duration, figures, seconds
+from phasewise.costs.sheet.step_formulas import total
+from phasewise.costs.step_demand import decodes
 
 
 def capacity_of(asked: Asked) -> Capacity:
@@ -58,7 +60,16 @@ def _point_facts(asked: Asked, point: OperatingPoint) -> list[Fact]:
         figure_fact("prefill_share", "share of time for prefill", point.prefill_share, f"{rate} x {prefill}"),
         time_fact("ttft_s", "TTFT, waiting included", point.ttft_s, f"{step} + {waiting} + {prefill}"),
         time_fact("request_s", "a whole request", takes_s, whole),
+        _stall_fact(asked, point),
     ]
+
+
+def _stall_fact(asked: Asked, point: OperatingPoint) -> Fact:
+    """The step that carries a prompt's first chunk keeps every stream waiting."""
+    deployment, traffic = asked.deployment, asked.traffic
+    first = deployment.prefill_chunks(traffic.prompt_tokens, traffic.cached_tokens)[0]
+    time = total([deployment.step(first, decodes(point.batch, traffic.mean_context_tokens))])
+    return time_fact("stall_s", "gap while a prompt is read", time.total_s, time.sum_formula)
 
 
 def _replica_facts(asked: Asked, rate: float, point: OperatingPoint) -> list[Fact]:

@@ -45,5 +45,5 @@ def seconds(value: float) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Money: cents from a dollar on, two digits below."""
-    return f"${amount:,.2f}" if amount >= 1 else f"${figures(amount, 2)}"
+    """Money: in cents, or two digits where that is less than ten of them."""
+    return f"${amount:,.2f}" if amount >= 0.1 else f"${figures(amount, 2)}"

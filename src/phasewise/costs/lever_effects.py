@@ -1,0 +1,119 @@
+"""What a serving lever would change on a deployment, phase by phase, as ratios of modelled times.
+
+Ratios of one model with itself: what is assumed to be reached of a device mostly cancels. Levers measured
+on a real engine are levers/'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from phasewise.costs.capacity import Traffic
+from phasewise.costs.deployment import Deployment
+from phasewise.costs.precision import KV_BYTES, WEIGHT_SCHEMES, KvDtype, WeightScheme
+from phasewise.costs.step_demand import Chunk
+
+DRAFTED = 4
+"""Tokens that speculation proposes per step; finding them costs nothing, as when they are looked up."""
+SMALL_CHUNK_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A way to serve: a deployment, what of prompts is cached, and how often a drafted token is right."""
+
+    deployment: Deployment
+    cached_share: float = 0.0
+    drafted: int = 0
+    acceptance: float = 0.0
+
+    def ttft_s(self, prompt_tokens: int) -> float:
+        """Prefill without a queue."""
+        return self.deployment.ttft_s(prompt_tokens, round(self.cached_share * prompt_tokens))
+
+    def tpot_s(self, batch: int, context_tokens: int) -> float:
+        """Time per token: a step over the tokens that it is expected to give."""
+        new = 1 + self.drafted
+        step_s = self.deployment.step_seconds(Chunk(new, context_tokens, requests=batch, sampled_tokens=new))
+        return step_s / expected_tokens(self.drafted, self.acceptance)
+
+
+def expected_tokens(drafted: int, acceptance: float) -> float:
+    """Tokens that a step gives: the drafted ones up to the first that is wrong, and one more."""
+    return sum(acceptance**position for position in range(drafted + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class LeverEffect:
+    """Times and room with the lever over those without: below 1 is faster, or less room."""
+
+    lever: str
+    ttft: float
+    tpot_alone: float
+    tpot_batch: float
+    kv_tokens: float | None
+
+
+def _quantised(scheme: WeightScheme) -> Callable[[Served], Served]:
+    def apply(served: Served) -> Served:
+        architecture = replace(served.deployment.architecture, precision=WEIGHT_SCHEMES[scheme])
+        return replace(served, deployment=replace(served.deployment, architecture=architecture))
+
+    return apply
+
+
+def _speculating(acceptance: float) -> Callable[[Served], Served]:
+    return lambda served: replace(served, drafted=DRAFTED, acceptance=acceptance)
+
+
+def _small_kv(served: Served) -> Served:
+    return replace(served, deployment=replace(served.deployment, kv_element_bytes=KV_BYTES[KvDtype.FP8]))
+
+
+def _small_chunks(served: Served) -> Served:
+    return replace(served, deployment=replace(served.deployment, chunk_tokens=SMALL_CHUNK_TOKENS))
+
+
+def _more_devices(served: Served) -> Served:
+    return replace(served, deployment=replace(served.deployment, gpus=2 * served.deployment.gpus))
+
+
+LEVERS: Mapping[str, Callable[[Served], Served]] = {
+    "weights w8a8": _quantised(WeightScheme.W8A8),
+    "weights w4a16": _quantised(WeightScheme.W4A16),
+    "KV cache fp8": _small_kv,
+    "half the prompt cached": lambda served: replace(served, cached_share=0.5),
+    f"prompt chunks of {SMALL_CHUNK_TOKENS}": _small_chunks,
+    f"speculation, {DRAFTED} drafts, 80% right": _speculating(0.8),
+    f"speculation, {DRAFTED} drafts, 20% right": _speculating(0.2),
+    "twice the devices": _more_devices,
+}
+"""Every lever, applied to a way to serve."""
+
+
+def lever_effects(deployment: Deployment, traffic: Traffic, batch: int) -> tuple[LeverEffect, ...]:
+    """What each lever would change; those that this model cannot have are left out."""
+    plain = Served(deployment)
+    possible = {
+        name: apply
+        for name, apply in LEVERS.items()
+        if apply is not _more_devices or _can_have_more_devices(deployment)
+    }
+    return tuple(_effect(name, plain, apply(plain), traffic, batch) for name, apply in possible.items())
+
+
+def _can_have_more_devices(deployment: Deployment) -> bool:
+    divides = deployment.architecture.attention.heads % (2 * deployment.gpus) == 0
+    return divides and deployment.accelerator.link_bytes_per_s > 0
+
+
+def _effect(name: str, off: Served, on: Served, traffic: Traffic, batch: int) -> LeverEffect:
+    context, room = traffic.mean_context_tokens, off.deployment.kv_capacity_tokens
+    return LeverEffect(
+        lever=name,
+        ttft=on.ttft_s(traffic.prompt_tokens) / off.ttft_s(traffic.prompt_tokens),
+        tpot_alone=on.tpot_s(1, context) / off.tpot_s(1, context),
+        tpot_batch=on.tpot_s(batch, context) / off.tpot_s(batch, context),
+        kv_tokens=on.deployment.kv_capacity_tokens / room if room else None,
+    )
