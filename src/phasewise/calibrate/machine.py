@@ -20,10 +20,19 @@ from phasewise.fleet.model_config_file import read_model_config
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
+def check_given(gpu: str | None, config: str | None, home: Path) -> None:
+    """Refuse what cannot be used before anything is probed."""
+    if gpu is not None and gpu not in ACCELERATORS:
+        raise ConfigError(f"--gpu {gpu} is not known", hint=f"known: {', '.join(ACCELERATORS)}")
+    if config is not None:
+        architecture_of(read_model_config(config, home, os.environ))
+
+
 def find_machine(url: str, model: str | None, gpu: str | None, gpus: int, home: Path) -> Machine | None:
     """The weights of `model` against the memory of the devices, or of a core where the engine is this CPU's.
 
-    None where the model's configuration is not on this machine, or nothing tells what the engine runs on.
+    None where the model's configuration is not on this machine, or nothing tells what the engine runs on. The
+    device is one that `check_given` let pass.
     """
     read_bytes_per_s, source = _bandwidth(url, gpu, gpus)
     if read_bytes_per_s is None or model is None:
@@ -38,8 +47,6 @@ def find_machine(url: str, model: str | None, gpu: str | None, gpus: int, home: 
 
 def _bandwidth(url: str, gpu: str | None, gpus: int) -> tuple[float | None, str]:
     if gpu is not None:
-        if gpu not in ACCELERATORS:
-            raise ConfigError(f"--gpu {gpu} is not known", hint=f"known: {', '.join(ACCELERATORS)}")
         device = ACCELERATORS[gpu]
         return device.bandwidth_bytes_per_s * gpus, f"at the peak bandwidth of {gpus} x {device.name}"
     if urlsplit(url).hostname not in LOOPBACK or visible_gpus(os.environ):

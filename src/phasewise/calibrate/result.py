@@ -88,7 +88,7 @@ class Calibration:
             "cost": asdict(self.fit.cost),
             "front_end_s": self.fit.fitted.front_end_s,
             "intervals": self._intervals(),
-            "held_out": {kind: self._held_out(kind) for kind in StepKind},
+            "held_out": {kind.value: self._held_out(kind) for kind in StepKind},
             "form": {
                 "fits": self.form.fits,
                 "cells": len(self.form.cells),

@@ -20,7 +20,7 @@ import typer
 import uvloop
 
 from phasewise.adapters.address import origin
-from phasewise.calibrate.machine import find_machine
+from phasewise.calibrate.machine import check_given, find_machine
 from phasewise.calibrate.procedure import CalibrateProgress, CalibrateSpec, Watch
 from phasewise.calibrate.procedure import calibrate as run_calibration
 from phasewise.calibrate.result import Calibration
@@ -67,6 +67,8 @@ def calibrate(
     """Probe an engine in every regime, fit how long its steps take, and say what binds each phase here."""
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes:g}", hint="use a time above 0; 2 is usual")
+    home = phasewise_home(os.environ)
+    check_given(gpu, config, home)
     allow_many_streams()
     spec = CalibrateSpec(
         budget_s=60 * minutes,
@@ -80,7 +82,7 @@ def calibrate(
         found, interrupted = uvloop.run(_calibrate(origin(url), spec))
     except asyncio.CancelledError:
         raise typer.Exit(130) from None
-    machine = find_machine(found.url, config or found.model_root, gpu, gpus, phasewise_home(os.environ))
+    machine = find_machine(found.url, config or found.model_root, gpu, gpus, home)
     found = replace(found, machine=machine)
     if as_json:
         typer.echo(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2).decode())
