@@ -14,7 +14,7 @@ from phasewise.workload.arrivals import ClosedLoop
 from phasewise.workload.plan import Plan
 from tests.builders import EPOCH_S, make_step, make_timeline
 
-FACTS = EngineFacts(kv_blocks=100, block_tokens=128, context_tokens=8192)
+FACTS = EngineFacts(kv_tokens=12_800, block_tokens=128, context_tokens=8192)
 
 
 def make_run(timelines, steps):

@@ -95,7 +95,7 @@ async def test_a_row_has_a_verdict_per_figure_and_the_engines_their_room(tmp_pat
     assert {*results.floors} == {CASE.rows[0].workload.key}
     trials, rows, floors = 2 + 1, 2 * EFFORT.pairs, 2 * EFFORT.control_pairs
     assert len(bench.blocks) == trials + rows + floors
-    assert any("the lever, few tokens (about 1 min left)" in words for words in bench.said)
+    assert any("[1/2] the lever, few tokens (about 1 min left)" in words for words in bench.said)
 
 
 async def test_a_second_run_measures_only_what_is_new(tmp_path):
@@ -121,6 +121,17 @@ async def test_a_block_that_was_cut_short_ends_the_run_and_leaves_its_row_out(tm
         await Bench(tmp_path, measure=measure_until_stopped).run(case)
     kept = open_results(tmp_path, make_circumstances(), again=False).results
     assert {*kept.rows} == {case.key(case.rows[0])}
+
+
+async def test_a_noise_floor_that_was_broken_off_is_measured_the_next_time(tmp_path):
+    async def measure_until_stopped(url, spec, label):
+        return replace(await measure(url, spec), cut_short="noise floor, few tokens, pair" in label)
+
+    with pytest.raises(StoppedEarly):
+        await Bench(tmp_path, measure=measure_until_stopped).run(CASE)
+    again = Bench(tmp_path)
+    assert {*(await again.run(CASE)).floors} == {CASE.rows[0].workload.key}
+    assert all("noise floor" in label for label in again.blocks)
 
 
 async def test_an_engine_that_does_not_start_costs_its_own_case_alone(tmp_path):

@@ -10,6 +10,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 from typing import Annotated
 
 import orjson
@@ -27,11 +28,12 @@ from phasewise.cli.measuring import allow_many_streams, measure_with_view
 from phasewise.cli.page_facts import command_line
 from phasewise.cli.stage_lines import StageLines
 from phasewise.config import DEMO_MODEL, phasewise_home
+from phasewise.errors import ConfigError
 from phasewise.fleet.demo_model import resolve_model
 from phasewise.fleet.engine_env import EngineEnvironment
 from phasewise.fleet.paths import logs_folder
 from phasewise.fleet.quantised_model import is_quantised, quantise_model, quantised_folder
-from phasewise.levers.agenda import QUICK, WHOLE, Effort, chosen, left_to_do, seconds_left
+from phasewise.levers.agenda import QUICK, WHOLE, Effort, chosen, left_to_do, measurable, seconds_left
 from phasewise.levers.cases import CASES
 from phasewise.levers.catalogue import Case, EngineSpec
 from phasewise.levers.circumstances import circumstances, memory_bytes
@@ -109,13 +111,14 @@ def levers(
     if not finished:
         err.print("stopped; the same command goes on where it was", soft_wrap=True)
         raise typer.Exit(130)
-    if any(left_to_do(case, file.results) for case in cases if case.device in {None, engine.device}):
+    if any(left_to_do(case, file.results) for case in measurable(cases, file.results)):
         raise typer.Exit(1)
 
 
 def _greet(cases: tuple[Case, ...], effort: Effort, file: ResultsFile) -> None:
-    rows = sum(len(case.rows) for case in cases)
-    left = sum(len(left_to_do(case, file.results)) for case in cases)
+    here = measurable(cases, file.results)
+    rows = sum(len(case.rows) for case in here)
+    left = sum(len(left_to_do(case, file.results)) for case in here)
     if left < rows:
         _say(f"going on with {file.path}: {rows - left} of {rows} rows are measured (--again measures anew)")
     minutes = seconds_left(cases, effort, file.results) / 60
@@ -133,6 +136,8 @@ async def _measure(
 
     outputs = OutputReader(file.results.circumstances.seed)
     tools = Tools(measure, restrained, outputs.compare, read_facts, _say, interrupts.forgives)
+    # A service manager's stop is a Ctrl-C: engines left behind would serve nobody.
+    asyncio.get_running_loop().add_signal_handler(SIGTERM, os.kill, os.getpid(), SIGINT)
     with interrupts.handled(), tempfile.TemporaryDirectory(prefix="phasewise-levers-") as scratch:
         try:
             launcher = FleetLauncher(home, Path(scratch), model_of, _shared_gpu_flags(file))
@@ -177,7 +182,13 @@ def _shared_gpu_flags(file: ResultsFile) -> tuple[str, ...]:
 
 
 def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror})",
+            hint="the results are kept: the same command with another file only writes it",
+        ) from error
     err.print(f"wrote {path}", soft_wrap=True)
 
 

@@ -61,8 +61,21 @@ def chosen(cases: Sequence[Case], only: Sequence[str], effort: Effort) -> tuple[
     return tuple(
         replace(case, rows=tuple(row for row in case.rows if row.quick or not quick))
         for case in named
-        if case.quick or case.name in only or not quick
+        if case.quick or only or not quick
     )
+
+
+def measurable(cases: Sequence[Case], results: Results) -> tuple[Case, ...]:
+    """The cases whose levers the engines here have."""
+    return tuple(case for case in cases if case.runs_on(results.circumstances.device))
+
+
+def steps_left(cases: Sequence[Case], effort: Effort, results: Results) -> int:
+    """How many rows, noise floors and counts are still to be taken."""
+    here = measurable(cases, results)
+    counts = results.paging is None and any(case.by_counters for case in here)
+    rows = sum(len(left_to_do(case, results)) for case in here)
+    return rows + len(controls_left(here, effort, results)) + counts
 
 
 def left_to_do(case: Case, results: Results) -> tuple[Row, ...]:
@@ -86,8 +99,7 @@ def seconds_of_row(effort: Effort, pairs: int) -> float:
 
 def seconds_left(cases: Sequence[Case], effort: Effort, results: Results) -> float:
     """About how long everything that is left takes."""
-    device = results.circumstances.device
-    here = [case for case in cases if case.device in {None, device}]
+    here = measurable(cases, results)
     pending = [(case, rows) for case in here if (rows := left_to_do(case, results))]
     engines = {spec.name for case, _ in pending for spec in (case.off, case.on)}
     rows_s = sum(len(rows) for _, rows in pending) * seconds_of_row(effort, effort.pairs)

@@ -152,6 +152,10 @@ class Case:
     device: str | None = None
     by_counters: bool = False
 
+    def runs_on(self, device: str) -> bool:
+        """Whether engines for this device have the lever."""
+        return self.device in {None, device}
+
     @property
     def engines_key(self) -> str:
         """The identity of its two engines: with others, what is known of these does not hold."""

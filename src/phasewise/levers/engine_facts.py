@@ -22,30 +22,23 @@ _BACKEND = re.compile(r"Using ([A-Z][A-Z0-9_]+) (?:attention )?backend")
 class EngineFacts:
     """Sizes of the KV cache, and the attention back end if the engine named it; None where it is silent."""
 
-    kv_blocks: int | None = None
+    kv_tokens: int | None = None
     block_tokens: int | None = None
     context_tokens: int | None = None
     attention_backend: str = ""
-
-    @property
-    def kv_tokens(self) -> int | None:
-        """How many tokens the KV cache holds."""
-        if self.kv_blocks is None or self.block_tokens is None:
-            return None
-        return self.kv_blocks * self.block_tokens
 
 
 async def read_facts(engine: RunningEngine) -> EngineFacts:
     """Ask a running engine."""
     client = HttpClient(engine.url)
     try:
-        said = (await fetch_metrics(client)).infos.get("cache_config_info", {})
+        metrics = await fetch_metrics(client)
         target = await find_target(client)
     finally:
         client.close()
     return EngineFacts(
-        kv_blocks=_count(said.get("num_gpu_blocks")),
-        block_tokens=_count(said.get("block_size")),
+        kv_tokens=metrics.kv_tokens,
+        block_tokens=_count(metrics.infos.get("cache_config_info", {}).get("block_size")),
         context_tokens=target.context_tokens,
         attention_backend=named_backend(engine.log),
     )

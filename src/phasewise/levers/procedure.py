@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from phasewise.bench.run import BenchRun
 from phasewise.bench.session import RunSpec
@@ -18,7 +18,15 @@ from phasewise.compare.procedure import ComparePlan, compare_arms
 from phasewise.compare.runner import Measure, never
 from phasewise.compare.verdict import Rules
 from phasewise.errors import PhasewiseError
-from phasewise.levers.agenda import Effort, controls_left, left_to_do, seconds_left, seconds_of_row
+from phasewise.levers.agenda import (
+    Effort,
+    controls_left,
+    left_to_do,
+    measurable,
+    seconds_left,
+    seconds_of_row,
+    steps_left,
+)
 from phasewise.levers.cases import BASE
 from phasewise.levers.catalogue import LEVER_METRICS, Case, EngineSpec, Row, Workload
 from phasewise.levers.engine_facts import EngineFacts
@@ -62,7 +70,7 @@ class Procedure:
     tools: Tools
     _expected_s: float = 0.0
     _took_s: float = 0.0
-    _done: int = field(default=0)
+    _begun: int = 0
 
     async def run(self) -> None:
         """Measure all that is left; StoppedEarly when a block was cut short."""
@@ -72,7 +80,7 @@ class Procedure:
     async def _measure_case(self, case: Case, later: Sequence[Case]) -> None:
         results = self.file.results
         device = results.circumstances.device
-        if case.device not in {None, device}:
+        if not case.runs_on(device):
             self.file.add(not_measured={case.name: f"an engine for {device} has no such choice"})
             return
         if not self._pending(case):
@@ -93,13 +101,17 @@ class Procedure:
         results = self.file.results
         if case.by_counters:
             return results.paging is None
-        return bool(left_to_do(case, results)) or case.engines_key not in results.cases
+        unknown = case.engines_key not in results.cases
+        return unknown or bool(left_to_do(case, results)) or bool(self._floors_left(case))
+
+    def _floors_left(self, case: Case) -> list[Workload]:
+        asked = controls_left(self.cases, self.effort, self.file.results)
+        return [workload for workload in asked if any(workload == row.workload for row in case.rows)]
 
     def _specs(self, cases: Sequence[Case]) -> Iterator[EngineSpec]:
         """The engines that are needed next, in order."""
-        device = self.file.results.circumstances.device
-        for case in cases:
-            if self._pending(case) and case.device in {None, device}:
+        for case in measurable(cases, self.file.results):
+            if self._pending(case):
                 yield from (case.off, case.on)
 
     async def _measure_at(self, case: Case, off_url: str, on_url: str) -> None:
@@ -110,9 +122,8 @@ class Procedure:
             await self._measure_row(case, row, off_url, on_url)
         if case.engines_key not in self.file.results.cases:
             self.file.add(cases={case.engines_key: await self._facts(case, off_url, on_url)})
-        for workload in controls_left(self.cases, self.effort, self.file.results):
-            if any(workload == row.workload for row in case.rows):
-                await self._measure_floor(workload)
+        for workload in self._floors_left(case):
+            await self._measure_floor(workload)
 
     async def _measure_row(self, case: Case, row: Row, off_url: str, on_url: str) -> None:
         label = f"{case.title}, {row.workload.name}"
@@ -193,8 +204,9 @@ class Procedure:
         left_s = seconds_left(self.cases, self.effort, self.file.results)
         if self._expected_s:
             left_s *= self._took_s / self._expected_s
-        self._done += 1
-        self.tools.say(f"{label} (about {max(left_s / 60, 1):.0f} min left)")
+        self._begun += 1
+        total = self._begun - 1 + steps_left(self.cases, self.effort, self.file.results)
+        self.tools.say(f"[{self._begun}/{total}] {label} (about {max(left_s / 60, 1):.0f} min left)")
 
 
 def _labelled(measure: Measure, label: str) -> Measure:
