@@ -1,8 +1,8 @@
 """Fits a step's cost to what was observed: robust, never negative, with its uncertainty.
 
-It minimises the weighted sum of absolute relative errors, so that it follows the median of each regime:
-a third of the steps may have been slowed down by neighbours without moving it. Regimes weigh by the root of
-their readings. What the fit then says of other steps is step_fit.py's; whether its form is right is
+It minimises the weighted sum of absolute errors of the logarithm, so that it follows the median of each
+regime: a third of the steps may have been slowed down by neighbours and hardly move it. Regimes weigh by the
+root of their readings. What the fit then says of other steps is step_fit.py's; whether its form is right is
 misfit.py's.
 """
 
@@ -24,6 +24,8 @@ from phasewise.costs.step_cost import StepCost
 KNEES_TOKENS = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512, 768, 1024, 1536, 2048, 4096)
 """The knees that are tried. They stand closer than one machine's noise lets tell them apart."""
 ROUNDS = 10
+LEAST_SECONDS = 1e-9
+"""Nothing takes less: parts that are all zero would say that a step takes no time."""
 _LEAST_ERROR = 0.01
 """Errors below this count the same: without a bound, a reading that is met exactly would decide alone."""
 
@@ -37,7 +39,8 @@ class FittedCost:
 
     def seconds(self, observation: Observation) -> float:
         """What the observation should have taken."""
-        return sum(map(self.step, observation.works)) + self.front_end_s * observation.through_front_end
+        steps_s = sum(map(self.step, observation.works))
+        return max(steps_s + self.front_end_s * observation.through_front_end, LEAST_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,13 @@ class Readings:
 
 
 def fit_cost(readings: Readings, knees_tokens: Sequence[int] = KNEES_TOKENS) -> FittedCost:
-    """The cost of least absolute relative error, over all knees."""
+    """The cost of least absolute error of the logarithm, over all knees."""
     fits = []
     for knee_tokens in knees_tokens:
         rows = readings.rows(knee_tokens)
         coefficients = _least_absolute(rows, readings.seconds, readings.weights)
-        errors = np.abs(readings.seconds / (rows @ coefficients) - 1.0)
+        # Not the relative error: that is below 1 for any prediction too long, and so prefers the longest.
+        errors = np.abs(np.log(readings.seconds / np.maximum(rows @ coefficients, LEAST_SECONDS)))
         fits.append((float(errors @ readings.weights), knee_tokens, coefficients))
     _, knee_tokens, best = min(fits, key=lambda each: each[0])
     floor, tokens, attention, kv_read, requests, beyond, front_end = map(float, best)
@@ -101,7 +105,7 @@ def _least_absolute(rows: Matrix, seconds: Vector, weights: Vector) -> Vector:
     for _ in range(ROUNDS):
         by_row = np.sqrt(weights / np.maximum(errors, _LEAST_ERROR)) / predicted
         coefficients = non_negative_least_squares(rows * by_row[:, None], seconds * by_row)
-        predicted = np.maximum(rows @ coefficients, 1e-9)
+        predicted = np.maximum(rows @ coefficients, LEAST_SECONDS)
         errors = np.abs(seconds / predicted - 1.0)
     return coefficients
 

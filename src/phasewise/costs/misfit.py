@@ -1,7 +1,8 @@
 """Whether a fit's form is right, told by its residuals: where like steps miss it alike, noise is no excuse.
 
 Steps of nearly the same work form a cell. Those of one visit share the machine's mood of that second, so a
-cell is as sure as its visits agree. One that is far off, by much more than that, is missed by the form.
+cell is as sure as its visits agree, and those of other cells of its kind: its own are too few to tell their
+spread. A cell that is far off, by much more than that, is missed by the form.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log, log1p, sqrt
-from statistics import median
+from statistics import fmean, median, variance
 
 from phasewise.costs.fit import FittedCost
 from phasewise.costs.observation import Observation
@@ -19,14 +20,16 @@ from phasewise.costs.step_work import StepKind, StepWork
 CELL_WIDTH = 0.15
 """Steps whose counts differ by less than about this share are alike."""
 VISIT_S = 1.0
-"""Readings further apart than this are of different visits."""
+"""With a longer pause between them, readings are of different visits."""
 FEWEST_VISITS = 3
+KIND_WEIGHS = 4
+"""The spread of a cell's kind counts like so many visits of its own."""
 TOLERATED = 0.10
 """A cell this far off is not missed: no simple form does better on a real engine."""
-CERTAIN = 4.0
+CERTAIN = 3.5
 """How many standard errors a cell must be off: cells are many, and each may be off by chance."""
-MISSED_SHARE = 0.2
-"""When more cells than this are missed, it is the form and not the cells."""
+MISSED_SHARE = 0.08
+"""When more cells than this are missed, and more than one, it is the form and not chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class FormCheck:
     @property
     def fits(self) -> bool | None:
         """Whether the form fits; None where no step was seen often enough to tell."""
-        return len(self.missed) <= MISSED_SHARE * len(self.cells) if self.cells else None
+        return len(self.missed) <= max(1, MISSED_SHARE * len(self.cells)) if self.cells else None
 
 
 def check_form(fitted: FittedCost, observations: Sequence[Observation]) -> FormCheck:
@@ -67,9 +70,12 @@ def check_form(fitted: FittedCost, observations: Sequence[Observation]) -> FormC
     members: dict[tuple[int, ...], list[Observation]] = {}
     for observation in sorted(observations, key=lambda each: each.at_s):
         members.setdefault(_cell_of(observation), []).append(observation)
-    cells = [
-        _cell(fitted, visits) for own in members.values() if len(visits := _visits(own)) >= FEWEST_VISITS
-    ]
+    seen = [(own[0], _visit_errors(fitted, own)) for own in members.values()]
+    seen = [(first, errors) for first, errors in seen if len(errors) >= FEWEST_VISITS]
+    variances: dict[StepKind, list[float]] = {}
+    for first, errors in seen:
+        variances.setdefault(first.kind, []).append(variance(errors))
+    cells = [_cell(first, errors, fmean(variances[first.kind])) for first, errors in seen]
     return FormCheck(tuple(sorted(cells, key=lambda cell: -abs(cell.off_by))))
 
 
@@ -86,26 +92,25 @@ def _cell_of(observation: Observation) -> tuple[int, ...]:
     return (observation.through_front_end, steps, *(round(log1p(count) / CELL_WIDTH) for count in counts))
 
 
-def _visits(members: Sequence[Observation]) -> list[list[Observation]]:
-    """The readings of a cell, in order of time, parted where a pause lies between them."""
-    visits = [[members[0]]]
-    for before, after in pairwise(members):
-        if after.at_s - before.at_s > VISIT_S:
+def _visit_errors(fitted: FittedCost, members: Sequence[Observation]) -> list[float]:
+    """How far off each visit is: readings in order of time, parted where a pause lies between them."""
+    visits: list[list[float]] = [[]]
+    for before, each in pairwise([members[0], *members]):
+        if each.at_s - each.seconds - before.at_s > VISIT_S:
             visits.append([])
-        visits[-1].append(after)
-    return visits
+        visits[-1].append(log(each.seconds / fitted.seconds(each)))
+    return [median(visit) for visit in visits]
 
 
-def _cell(fitted: FittedCost, visits: Sequence[Sequence[Observation]]) -> Cell:
-    errors = [median(log(each.seconds / fitted.seconds(each)) for each in visit) for visit in visits]
-    centre = median(errors)
-    # 1.48 makes a median deviation a standard one, 1.25 a mean's standard error a median's.
-    spread = 1.48 * median(abs(error - centre) for error in errors)
+def _cell(first: Observation, errors: Sequence[float], kind_variance: float) -> Cell:
+    centre, own_weighs = median(errors), len(errors) - 1
+    spread = sqrt((KIND_WEIGHS * kind_variance + own_weighs * variance(errors)) / (KIND_WEIGHS + own_weighs))
+    # A median's standard error is 1.25 times a mean's.
     standard_error = 1.25 * spread / sqrt(len(errors))
     return Cell(
-        kind=visits[0][0].kind,
-        work=visits[0][0].typical,
-        visits=len(visits),
+        kind=first.kind,
+        work=first.typical,
+        visits=len(errors),
         off_by=exp(centre) - 1,
         certain=abs(centre) > CERTAIN * standard_error,
     )

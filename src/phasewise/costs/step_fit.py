@@ -24,7 +24,7 @@ from phasewise.model.interval import Interval
 CONFIDENCE = 0.9
 FEWEST_OBSERVATIONS = 24
 FEWEST_REGIMES = 4
-FEWEST_ERRORS = ceil(2 / (1 - CONFIDENCE)) - 1
+FEWEST_ERRORS = ceil(round(2 / (1 - CONFIDENCE), 6)) - 1
 """With fewer errors of a kind than this, none of them can bound an interval of that confidence."""
 FOLDS = 6
 DRAWS = 60
@@ -77,6 +77,8 @@ class StepFit:
 
 def fit_steps(observations: Sequence[Observation], rng: np.random.Generator) -> StepFit:
     """Fit, try the fit on what it was not given, and see how far its coefficients would move."""
+    # In one order, so that what is drawn does not hang on the order in which steps were read.
+    observations = sorted(observations, key=lambda each: (each.at_s, each.seconds))
     regimes = [regime_of(observation.typical) for observation in observations]
     seen = frozenset(regimes)
     if len(observations) < FEWEST_OBSERVATIONS or len(seen) < FEWEST_REGIMES:
@@ -103,9 +105,10 @@ def error_span(errors: Sequence[float]) -> tuple[float, float] | None:
     count = len(errors)
     if count < FEWEST_ERRORS:
         return None
-    outside = (1 - CONFIDENCE) / 2 * (count + 1)
+    # Rounded, as 0.9 is not quite nine tenths and the last error would be lost for it.
+    outside = max(floor(round((1 - CONFIDENCE) / 2 * (count + 1), 6)), 1)
     ordered = sorted(errors)
-    return ordered[max(floor(outside) - 1, 0)], ordered[min(count - floor(outside), count - 1)]
+    return ordered[outside - 1], ordered[count - outside]
 
 
 def _held_out_errors(
