@@ -85,4 +85,4 @@ def test_room_and_answers_are_said_in_words():
     assert words.outputs_in_words(finding.outputs) == "12/12 equal"
     changed = Outputs(answers=12, equal=5, perplexity_change=0.049)
     assert words.outputs_in_words(changed) == "5/12 equal, perplexity +4.9%"
-    assert words.outputs_in_words(Outputs(reason="refused")) == "not read (refused)"
+    assert words.outputs_in_words(Outputs(reason="refused")) == "not read, refused"

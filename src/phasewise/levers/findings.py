@@ -154,7 +154,7 @@ def outputs_in_words(outputs: Outputs | None) -> str:
     if outputs is None:
         return "not read yet"
     if not outputs.answers:
-        return f"not read ({outputs.reason})"
+        return f"not read, {outputs.reason}"
     words = f"{outputs.equal}/{outputs.answers} equal"
     if outputs.perplexity_change is None or outputs.equal == outputs.answers:
         return words

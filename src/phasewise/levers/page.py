@@ -16,8 +16,8 @@ from phasewise.levers.catalogue import SHOWN, Case
 from phasewise.levers.findings import Finding, findings
 from phasewise.levers.modelled import modelled_in_words
 from phasewise.levers.notes import paging_sentence, reading_notes
-from phasewise.levers.picture import effects_picture
-from phasewise.levers.results import Results
+from phasewise.levers.picture import HEADINGS, effects_picture
+from phasewise.levers.results import Outputs, Results
 
 TITLE = "What each lever does"
 
@@ -62,14 +62,21 @@ def _header(cases: Sequence[Case], results: Results) -> Html:
 
 
 def _figures(rows: Sequence[Finding]) -> Html:
-    head = ("lever", "traffic", *(words.LABELS[name] for name in SHOWN), "KV room", "answers")
-    return table(head, [_row(finding) for finding in rows], words=2)
+    return table(("lever, traffic", *HEADINGS), [_row(finding) for finding in rows])
 
 
 def _row(finding: Finding) -> list[str]:
-    traffic = together((finding.row.workload.name, element("small", words.shows(finding.row))))
-    facts = (words.capacity_in_words(finding.facts), words.outputs_in_words(finding.outputs))
-    return [finding.case.title, traffic, *(_cell(finding, name) for name in SHOWN), *facts]
+    return [
+        _name(finding),
+        *(_cell(finding, name) for name in SHOWN),
+        words.capacity_in_words(finding.facts),
+        _answers(finding.outputs),
+    ]
+
+
+def _name(finding: Finding) -> Html:
+    traffic = f"{finding.row.workload.name}, {words.shows(finding.row)}"
+    return together((finding.case.name, element("small", traffic)))
 
 
 def _cell(finding: Finding, metric: str) -> Html:
@@ -82,10 +89,15 @@ def _cell(finding: Finding, metric: str) -> Html:
     return together((words.change_in_words(effect), element("small", told)))
 
 
+def _answers(outputs: Outputs | None) -> Html:
+    equal, _, price = words.outputs_in_words(outputs).partition(", ")
+    return together((equal, *([element("small", price)] if price else [])))
+
+
 def _physics(rows: Sequence[Finding]) -> Html:
     body = [
         (
-            f"{finding.case.title}, {finding.row.workload.name}",
+            _name(finding),
             f"{words.expected_in_words(finding.row) or 'nothing for sure'}: {finding.row.why}",
             words.conclusion(finding),
             modelled_in_words(finding.case.name),

@@ -29,6 +29,9 @@ CAPTION = (
     "on hover. Traffic in brackets was chosen to leave the lever nothing to do."
 )
 
+Cell = tuple[str, str, str, float]
+"""A cell's text, what it says on hover, its colour and how strong that is."""
+
 
 def effects_picture(rows: Sequence[Finding]) -> Chart:
     """Rows of the table from top to bottom, figures from left to right."""
@@ -48,17 +51,12 @@ def effects_picture(rows: Sequence[Finding]) -> Chart:
     return Chart(QUESTION, CAPTION, {"data": [trace], "layout": _layout(rows, shapes)})
 
 
-def _cell(finding: Finding, column: int) -> tuple[str, str, str, float]:
-    """A cell's text, what it says on hover, its colour and how strong that is."""
+def _cell(finding: Finding, column: int) -> Cell:
     place = plain(f"{finding.case.title}, {finding.row.workload.name}")
-    if column >= len(SHOWN):
-        text = (
-            words.capacity_in_words(finding.facts)
-            if column == len(SHOWN)
-            else words.answers_in_short(finding.outputs)
-        )
-        told = "" if finding.outputs is None else plain(finding.outputs.sentence or finding.outputs.reason)
-        return text, f"{place}<br>{told}", "", 0.0
+    if column == len(SHOWN):
+        return _room(finding, place)
+    if column > len(SHOWN):
+        return _answers(finding, place)
     effect = finding.effects.get(SHOWN[column])
     if finding.hides_speed or effect is None or effect.verdict is Verdict.UNKNOWN:
         why = words.PRICE_UNKNOWN if finding.measured and finding.hides_speed else words.conclusion(finding)
@@ -69,10 +67,34 @@ def _cell(finding: Finding, column: int) -> tuple[str, str, str, float]:
     return words.change_in_words(effect), hover, COLOURS.get(effect.verdict, ""), _strength(effect)
 
 
+def _room(finding: Finding, place: str) -> Cell:
+    facts, text = finding.facts, words.capacity_in_words(finding.facts)
+    if facts is None or not facts.kv_tokens_off or not facts.kv_tokens_on:
+        return text, place, "", 0.0
+    ratio = facts.kv_tokens_on / facts.kv_tokens_off
+    colour = "" if ratio == 1 else COLOURS[Verdict.BETTER if ratio > 1 else Verdict.WORSE]
+    hover = f"{place}<br>KV cache: {facts.kv_tokens_off:,} -> {facts.kv_tokens_on:,} tokens"
+    return text, hover, colour, _depth(ratio)
+
+
+def _answers(finding: Finding, place: str) -> Cell:
+    outputs = finding.outputs
+    if outputs is None:
+        return "–", place, "", 0.0
+    changed = outputs.equal < outputs.answers
+    colour = COLOURS[Verdict.WORSE] if changed else ""
+    hover = f"{place}<br>{plain(outputs.sentence or outputs.reason)}"
+    return words.answers_in_short(outputs), hover, colour, FAINTEST
+
+
 def _strength(effect: Effect) -> float:
     if effect.verdict is Verdict.EQUIVALENT or effect.change is None:
         return FAINTEST
-    share = min(abs(log(max(1 + effect.change, 1e-3))) / log(FULL_AT), 1.0)
+    return _depth(1 + effect.change)
+
+
+def _depth(ratio: float) -> float:
+    share = min(abs(log(max(ratio, 1e-3))) / log(FULL_AT), 1.0)
     return round(FAINTEST + (FULLEST - FAINTEST) * share, 3)
 
 
@@ -86,8 +108,8 @@ def _layout(rows: Sequence[Finding], shapes: list[dict[str, Any]]) -> dict[str, 
     names = [_row_name(finding) for finding in rows]
     bare = {"showgrid": False, "zeroline": False, "fixedrange": True, "automargin": True}
     return {
-        "height": 70 + ROW_PIXELS * max(len(rows), 1),
-        "margin": {"l": 8, "r": 8, "t": 36, "b": 8},
+        "height": 100 + ROW_PIXELS * max(len(rows), 1),
+        "margin": {"l": 8, "r": 8, "t": 64, "b": 8},
         "paper_bgcolor": "--surface",
         "plot_bgcolor": "--surface",
         "font": {"family": "system-ui, sans-serif", "size": 11, "color": "--muted"},
