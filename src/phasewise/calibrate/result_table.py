@@ -169,7 +169,8 @@ def _caveats(found: Calibration) -> list[str]:
         )
     if found.untold:
         lines.append(
-            f"{found.untold} steps were not used: they carried requests that others sent or cut off."
+            f"{found.untold} steps were not used, as what they carried cannot be told: such are steps "
+            "with requests that were cut off or preempted, and those of an engine that ran late."
         )
     if found.stolen is not None and found.stolen > 0.01:
         lines.append(
