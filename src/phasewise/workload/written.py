@@ -68,9 +68,13 @@ FREE_TEXT = Written(
         "Explain how bread rises, to somebody who has never baked.",
         "Write a story about a letter that arrives forty years late.",
     ),
-    output_tokens=80,
+    output_tokens=48,
 )
-"""The answer stands nowhere: what can be guessed is what the answer itself repeats."""
+"""The answer stands nowhere: what can be guessed is what the answer itself repeats.
+
+Small models that are made to go on begin to repeat themselves. Of the demo model's first 48 tokens, seven in a
+hundred could be skipped by guesses from four-token matches; of 80 it is eleven.
+"""
 
 SHORT_ANSWERS = Written(
     "a question with an answer of a few words",
