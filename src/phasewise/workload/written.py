@@ -72,8 +72,8 @@ FREE_TEXT = Written(
 )
 """The answer stands nowhere: what can be guessed is what the answer itself repeats.
 
-Small models that are made to go on begin to repeat themselves. Of the demo model's first 48 tokens, seven in a
-hundred could be skipped by guesses from four-token matches; of 80 it is eleven.
+Small models that are made to go on begin to repeat themselves. Of the demo model's first 48 tokens, seven in
+a hundred could be skipped by guesses from four-token matches; of 80 it is eleven.
 """
 
 SHORT_ANSWERS = Written(
