@@ -159,10 +159,21 @@ async def test_answers_that_cannot_be_read_leave_the_speed_measured(tmp_path):
 
 async def test_an_error_while_measuring_is_kept_as_the_reason(tmp_path):
     async def fail(url, spec, label):
-        raise MeasurementError("nothing came back")
+        if "more tokens" in label:
+            raise MeasurementError("nothing came back")
+        return await measure(url, spec)
 
-    results = await Bench(tmp_path, measure=fail).run(CASE)
-    assert results.not_measured == {"lever": "nothing came back"}
+    other = make_row(make_workload("more tokens", output=5))
+    results = await Bench(tmp_path, measure=fail).run(replace(CASE, rows=(*CASE.rows, other)))
+    assert results.not_measured == {"lever": "more tokens: nothing came back"}
+    assert [*results.rows] == [CASE.key(CASE.rows[0])]
+
+
+async def test_pairs_that_were_all_void_make_no_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(validity, "_shown", lambda *lags: "chunks were stamped late")
+    results = await Bench(tmp_path).run(CASE)
+    assert "pairs were void: chunks were stamped late" in results.not_measured["lever"]
+    assert results.rows == {}
 
 
 async def test_paging_is_read_off_the_base_engine_once(tmp_path, monkeypatch):

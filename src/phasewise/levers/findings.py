@@ -176,8 +176,8 @@ def expected_in_words(row: Row) -> str:
     return ", ".join(f"{LABELS[name]} {row.expected[name]}" for name in SHOWN if name in row.expected)
 
 
-def conclusion(finding: Finding) -> str:
-    """Whether it came out as expected, and what explains it if it did not."""
+def conclusion(finding: Finding, *, explained: bool = True) -> str:
+    """Which figures came out as expected, and what explains it if some did not."""
     if finding.measured is None:
         return finding.missing or "not measured yet"
     if not finding.row.expected:
@@ -185,6 +185,6 @@ def conclusion(finding: Finding) -> str:
     parts = []
     for outcome in (Agreement.AGREES, Agreement.DIFFERS, Agreement.OPEN, Agreement.MISSING):
         if names := finding.figures(outcome):
-            why = f" ({finding.row.unless})" if outcome is Agreement.DIFFERS else ""
+            why = f" ({finding.row.unless})" if outcome is Agreement.DIFFERS and explained else ""
             parts.append(f"{' and '.join(LABELS[name] for name in names)} {outcome.value}{why}")
     return "; ".join(parts)

@@ -44,7 +44,7 @@ def _table(cases: Sequence[Case], results: Results) -> Iterator[str]:
         effects = (_cell(finding, metric) for metric in SHOWN)
         room = words.capacity_in_words(finding.facts)
         answers = words.outputs_in_words(finding.outputs)
-        physics = words.conclusion(finding) if finding.measured is None else finding.agreement.value
+        physics = words.conclusion(finding, explained=False)
         cells = (f"**{finding.case.title}**", traffic, *effects, room, answers, physics)
         yield f"| {' | '.join(map(_escaped, cells))} |"
     yield ""

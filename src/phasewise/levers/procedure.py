@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
+from statistics import fmean
 
 from phasewise.bench.run import BenchRun
 from phasewise.bench.session import RunSpec
@@ -17,7 +18,7 @@ from phasewise.compare.arms import UrlArm
 from phasewise.compare.procedure import ComparePlan, compare_arms
 from phasewise.compare.runner import Measure, never
 from phasewise.compare.verdict import Rules
-from phasewise.errors import PhasewiseError
+from phasewise.errors import MeasurementError, PhasewiseError
 from phasewise.levers.agenda import (
     Effort,
     controls_left,
@@ -85,17 +86,23 @@ class Procedure:
             return
         if not self._pending(case):
             return
-        try:
+        with self._reasons(case):
             await self.engines.need((case.off, case.on), [*self._specs(later)])
             async with (
                 self.tools.restrained(case.off, self.engines.engine(case.off).url) as off_url,
                 self.tools.restrained(case.on, self.engines.engine(case.on).url) as on_url,
             ):
                 await self._measure_at(case, off_url, on_url)
+
+    @contextmanager
+    def _reasons(self, case: Case, what: str = "") -> Iterator[None]:
+        """Keep an error as the reason: what this model or machine does not take must not cost the rest."""
+        try:
+            yield
         except PhasewiseError as error:
-            # One lever that this model or machine does not take must not cost the others.
-            self.tools.say(f"{case.title} is not measured: {error.message}")
-            self.file.add(not_measured={case.name: error.message})
+            reason = f"{what}: {error.message}" if what else error.message
+            self.tools.say(f"{case.title} is not measured: {reason}")
+            self.file.add(not_measured={case.name: reason})
 
     def _pending(self, case: Case) -> bool:
         results = self.file.results
@@ -119,11 +126,13 @@ class Procedure:
             await self._count_blocks(case)
             return
         for row in left_to_do(case, self.file.results):
-            await self._measure_row(case, row, off_url, on_url)
+            with self._reasons(case, row.workload.name):
+                await self._measure_row(case, row, off_url, on_url)
         if case.engines_key not in self.file.results.cases:
             self.file.add(cases={case.engines_key: await self._facts(case, off_url, on_url)})
         for workload in self._floors_left(case):
-            await self._measure_floor(workload)
+            with self._reasons(case, f"noise floor, {workload.name}"):
+                await self._measure_floor(workload)
 
     async def _measure_row(self, case: Case, row: Row, off_url: str, on_url: str) -> None:
         label = f"{case.title}, {row.workload.name}"
@@ -160,14 +169,7 @@ class Procedure:
         self, workload: Workload, off_url: str, on_url: str, pairs: int, label: str
     ) -> RowResult:
         began_s = time.monotonic()
-        # The trial also warms both engines: the first requests of a fresh one are slow.
-        fewest = workload.least_requests
-        trials = [
-            await self._block(workload, url, fewest, f"{label}, trial")
-            for url in dict.fromkeys((off_url, on_url))
-        ]
-        mean_wall_s = sum(run.wall_s for run in trials) / len(trials)
-        requests = self.effort.block_requests(workload, mean_wall_s)
+        requests = await self._fill(workload, {off_url, on_url}, label)
         plan = ComparePlan(
             spec=RunSpec(workload.of(requests), self.file.results.circumstances.seed),
             rules=Rules(DEFAULT_SLO, workload.warm_up_requests, margin=MARGIN, metrics=LEVER_METRICS),
@@ -180,6 +182,8 @@ class Procedure:
         )
         if result.cut_short:
             raise StoppedEarly
+        if result.gave_up:
+            raise MeasurementError(result.gave_up, hint="measure on a quieter machine")
         took_s = time.monotonic() - began_s
         self._took_s += took_s
         self._expected_s += seconds_of_row(self.effort, pairs)
@@ -188,10 +192,18 @@ class Procedure:
             requests=requests,
             pairs=result.pairs,
             void_pairs=result.void_pairs,
-            remarks=(*result.remarks, *((result.gave_up,) if result.gave_up else ())),
+            remarks=result.remarks,
             took_s=round(took_s, 1),
             measured_unix_s=time.time(),
         )
+
+    async def _fill(self, workload: Workload, urls: set[str], label: str) -> int:
+        """How many requests fill a block; finding out also warms engines, whose first requests are slow."""
+        trials = [
+            await self._block(workload, url, workload.least_requests, f"{label}, trial")
+            for url in sorted(urls)
+        ]
+        return self.effort.block_requests(workload, fmean(run.wall_s for run in trials))
 
     async def _block(self, workload: Workload, url: str, requests: int, label: str) -> BenchRun:
         spec = RunSpec(workload.of(requests), self.file.results.circumstances.seed)

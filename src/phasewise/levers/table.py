@@ -22,7 +22,7 @@ from phasewise.levers.results import Effect, Results
 
 _STYLES = {Verdict.BETTER: "bold green", Verdict.WORSE: "bold red"}
 _HEADINGS = ("TTFT p50", "TPOT p50", "ITL p99", "tokens/s")
-_NAME_CELLS, _FIGURE_CELLS = 21, 13
+_NAME_CELLS, _FIGURE_CELLS = 22, 13
 
 
 def render(cases: Sequence[Case], results: Results) -> RenderableType:
@@ -50,15 +50,13 @@ def _case(rows: Sequence[Finding], case: Case, results: Results) -> Iterator[Ren
         return
     if case.name in results.not_measured:
         yield _aside(f"not measured: {results.not_measured[case.name]}")
-        yield _aside(modelled_in_words(case.name))
-        return
     if modelled := modelled_in_words(case.name):
         yield _aside(modelled)
     facts = results.cases.get(case.engines_key)
     if facts is not None:
         told = words.outputs_in_words(facts.outputs)
         yield _aside(f"KV room {words.capacity_in_words(facts)}; answers: {told}")
-    for finding in rows:
+    for finding in (finding for finding in rows if finding.measured is not None or not finding.missing):
         yield _grid((_name(finding), *_figures(finding)))
         style = "yellow" if finding.agreement is Agreement.DIFFERS else ""
         yield _aside(f"physics: {words.conclusion(finding)}", style)
@@ -83,7 +81,7 @@ def _name(finding: Finding) -> str:
 
 
 def _figures(finding: Finding) -> list[RenderableType]:
-    if finding.hides_speed and finding.measured is not None:
+    if finding.measured is not None and finding.hides_speed:
         return [Text(words.PRICE_UNKNOWN)] * len(SHOWN)
     return [_effect(finding.effects.get(metric)) for metric in SHOWN]
 
