@@ -3,12 +3,17 @@
 import signal
 
 import pytest
+from hypothesis import settings
 
 from phasewise.fake_engine.engine import FakeEngineConfig
 from tests.fake_engine_thread import running_fake_engine
 from tests.real_engine import running_real_engine
 
 REAL_TIMEOUT_S = 600
+
+# How long an example takes says more about a busy machine than about the code.
+settings.register_profile("phasewise", deadline=None)
+settings.load_profile("phasewise")
 
 # A shell that starts us in the background ignores SIGINT, and so would every process that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
