@@ -29,7 +29,7 @@ from phasewise.cli.page_facts import command_line
 from phasewise.cli.stage_lines import StageLines
 from phasewise.config import DEMO_MODEL, phasewise_home
 from phasewise.errors import ConfigError
-from phasewise.fleet.demo_model import resolve_model
+from phasewise.fleet.demo_model import DEMO_MODELS, resolve_model
 from phasewise.fleet.engine_env import EngineEnvironment
 from phasewise.fleet.paths import logs_folder
 from phasewise.fleet.quantised_model import is_quantised, quantise_model, quantised_folder
@@ -94,8 +94,11 @@ def levers(
         check_available()
     effort = replace(effort, pairs=pairs or effort.pairs)
     engine = current_engine(engine_python)
+    if engine_python is not None:
+        # Engines are started by `phasewise up`, which looks here.
+        os.environ["PHASEWISE_ENGINE_PYTHON"] = str(engine_python.absolute())
     home = phasewise_home(os.environ)
-    resolve_model(model, home)
+    model = _identity(model, home)
     file = open_results(home, circumstances(model, engine, effort.name, effort.pairs, seed), again=again)
     _greet(cases, effort, file)
     allow_many_streams()
@@ -113,6 +116,12 @@ def levers(
         raise typer.Exit(130)
     if any(left_to_do(case, file.results) for case in measurable(cases, file.results)):
         raise typer.Exit(1)
+
+
+def _identity(model: str, home: Path) -> str:
+    """A name as it is, a folder as its whole path: results of folders of one name must not mix."""
+    source = resolve_model(model, home)
+    return model if model in DEMO_MODELS else source
 
 
 def _greet(cases: tuple[Case, ...], effort: Effort, file: ResultsFile) -> None:
