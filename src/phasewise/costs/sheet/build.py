@@ -49,14 +49,17 @@ def _answer(asked: Asked, capacity: Capacity) -> tuple[str, ...]:
 def _load_answer(asked: Asked, capacity: Capacity) -> tuple[str, ...]:
     point = capacity.point
     if point is None:
-        return (f"capacity: none within these targets ({capacity.limit})",)
-    carried = f"capacity: {figures(point.requests_per_s)} requests/s at a batch of {point.batch:,}"
+        return ("capacity: none within these targets", f"stopped by: {capacity.limit}")
+    lines = [
+        f"capacity: {figures(point.requests_per_s)} requests/s at a batch of {point.batch:,}",
+        f"stopped by: {capacity.limit}",
+    ]
     if asked.rate is not None:
         replicas = replicas_for(asked.rate, point)
-        carried += f"; {asked.rate:g} requests/s need {replicas:,} replicas of {_devices(asked)}"
-    lines = (f"{carried} (stopped by {capacity.limit})",)
-    has_price = asked.deployment.accelerator.price_per_hour > 0
-    return (*lines, f"price: {price_words(asked, point)}") if has_price else lines
+        lines.append(f"replicas: {replicas:,}, each {_devices(asked)}, for {asked.rate:g} requests/s")
+    if asked.deployment.accelerator.price_per_hour > 0:
+        lines.append(f"price: {price_words(asked, point)}")
+    return tuple(lines)
 
 
 def _devices(asked: Asked) -> str:

@@ -121,7 +121,7 @@ def price_words(asked: Asked, point: OperatingPoint) -> str:
     tokens = (
         f"{dollars(price.per_million_input)} in, {dollars(price.per_million_output)} out per million tokens"
     )
-    return f"{tokens}, at {dollars(asked.deployment.accelerator.price_per_hour)} per device and hour"
+    return f"{tokens}, at {dollars(asked.deployment.accelerator.price_per_hour)} per device hour"
 
 
 def _price(asked: Asked, point: OperatingPoint) -> Price:
