@@ -141,6 +141,12 @@ async def test_an_engine_that_does_not_start_costs_its_own_case_alone(tmp_path):
     assert {*results.rows} == {CASE.key(CASE.rows[0])}
 
 
+async def test_without_the_base_engine_nothing_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(procedure, "BASE", EngineSpec("broken", "too large"))
+    with pytest.raises(EngineStartFailed, match="does not fit"):
+        await Bench(tmp_path).run(CASE)
+
+
 async def test_a_lever_of_other_engines_is_said_not_to_be_there(tmp_path):
     bench = Bench(tmp_path)
     results = await bench.run(replace(CASE, device="cuda"))

@@ -75,6 +75,10 @@ class Procedure:
 
     async def run(self) -> None:
         """Measure all that is left; StoppedEarly when a block was cut short."""
+        pending = [case for case in measurable(self.cases, self.file.results) if self._pending(case)]
+        if pending:
+            # Every case needs it: without it, its error is the answer.
+            await self.engines.need((BASE,), [*self._specs(pending)])
         for place, case in enumerate(self.cases):
             await self._measure_case(case, self.cases[place + 1 :])
 
@@ -101,7 +105,8 @@ class Procedure:
             yield
         except PhasewiseError as error:
             reason = f"{what}: {error.message}" if what else error.message
-            self.tools.say(f"{case.title} is not measured: {reason}")
+            hint = f" (hint: {error.hint})" if error.hint else ""
+            self.tools.say(f"{case.title} is not measured: {reason}{hint}")
             self.file.add(not_measured={case.name: reason})
 
     def _pending(self, case: Case) -> bool:
