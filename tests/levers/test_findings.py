@@ -71,6 +71,7 @@ def test_what_was_not_measured_says_why():
     [
         (BETTER, "-50%", "-60 to -40%"),
         (make_effect("throughput", Verdict.BETTER, 3.2, 2.0, 5.0), "4.2x", "3.0 to 6.0x"),
+        (make_effect("throughput", Verdict.INCONCLUSIVE, 1.5, -0.9, 900.0), "2.5x", "0.1 to over 100x"),
         (UNKNOWN, "–", ""),
         (None, "–", ""),
     ],

@@ -129,8 +129,13 @@ def interval_in_words(effect: Effect | None) -> str:
     if effect is None or effect.low is None or effect.high is None:
         return ""
     if effect.scale is Scale.RELATIVE and effect.high >= 1:
-        return f"{1 + effect.low:.1f} to {1 + effect.high:.1f}x"
+        return f"{_ratio(1 + effect.low)} to {_ratio(1 + effect.high)}x"
     return f"{effect.low * 100:+.0f} to {effect.high * 100:+.0f}%"
+
+
+def _ratio(ratio: float) -> str:
+    # Beyond that a bound only says that nothing is known.
+    return f"{ratio:.1f}" if ratio < 100 else "over 100"
 
 
 def value_in_words(effect: Effect, value: float | None) -> str:

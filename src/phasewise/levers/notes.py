@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from phasewise.bench.comparison import Verdict
 from phasewise.levers.catalogue import SHOWN, Case
-from phasewise.levers.findings import LABELS
+from phasewise.levers.findings import LABELS, interval_in_words
 from phasewise.levers.results import PagingResult, Results, RowResult
 
 MARGIN_WORDS = "a change within a tenth is called no effect"
@@ -57,7 +57,7 @@ def floor_in_words(floor: RowResult) -> str:
     for effect in floor.effects:
         if effect.metric in SHOWN and effect.low is not None and effect.high is not None:
             odd = ", DIFFERS FROM ITSELF" if effect.verdict in {Verdict.BETTER, Verdict.WORSE} else ""
-            parts.append(f"{LABELS[effect.metric]} {effect.low * 100:+.0f} to {effect.high * 100:+.0f}%{odd}")
+            parts.append(f"{LABELS[effect.metric]} {interval_in_words(effect)}{odd}")
     return "; ".join(parts) or "nothing could be compared"
 
 
