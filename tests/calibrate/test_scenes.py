@@ -74,12 +74,20 @@ def test_the_ladder_climbs_in_even_steps_and_closes_on_the_longest_prompt(limits
     assert all(1.2 < after / before < LADDER**1.6 for before, after in pairwise(prompts))
 
 
-def test_batches_double_at_a_short_context_and_at_a_longer_one():
+def test_batches_double_at_a_short_context_and_at_longer_ones():
     batches = [scene for scene in plan_scenes(ENGINES["a large accelerator"]) if scene.streams]
     assert sorted({scene.streams for scene in batches}) == [1, 2, 4, 8, 16, 32, 64, LARGEST_BATCH]
     for streams in {scene.streams for scene in batches}:
-        short, long = (scene.context_tokens for scene in batches if scene.streams == streams)
-        assert long >= 2 * short
+        contexts = [scene.context_tokens for scene in batches if scene.streams == streams]
+        assert len(contexts) > 1
+        assert contexts == sorted(set(contexts))
+
+
+def test_no_context_up_to_the_longest_lies_far_from_one_that_is_played(limits):
+    """A fit makes no claim about steps whose reach is more than one power of two from any it saw."""
+    alone = [scene.context_tokens for scene in plan_scenes(limits) if scene.streams == 1]
+    seen = {(tokens + 1).bit_length() for tokens in alone}
+    assert all({size - 1, size, size + 1} & seen for size in range(min(seen), max(seen) + 1))
 
 
 def test_prompts_of_all_sizes_come_among_streams():

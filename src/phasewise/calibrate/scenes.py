@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 SMALLEST_TOKENS = 16
 SHORT_CONTEXT_TOKENS = 32
+CONTEXT_LADDER = 8
+"""Contexts grow by this factor: with a wider gap between two, nothing near its middle would be seen."""
 LADDER = 1.6
 """Prompts grow by this factor: close enough that a knee between two of them is seen."""
 QUIET_STEPS = 8
@@ -93,11 +95,18 @@ def _ladder(longest_tokens: int) -> Iterator[int]:
 
 
 def _batches(limits: Limits, prompts: tuple[int, ...]) -> Iterator[Scene]:
-    """Every batch at a short context and at the longest it can afford, with prompts of all sizes in turn."""
+    """Every batch at contexts from short to the longest it can afford.
+
+    Prompts of all sizes come in turn among the shortest and the longest; in between streams are alone.
+    """
     most_tokens = limits.tokens_per_scene // 2
     streams, turn = 1, 0
     while streams <= LARGEST_BATCH:
-        for context_tokens in _contexts(limits, streams):
+        contexts = tuple(_contexts(limits, streams))
+        for context_tokens in contexts:
+            if context_tokens not in {contexts[0], contexts[-1]}:
+                yield Scene(streams, context_tokens)
+                continue
             arrivals = (prompts[turn % len(prompts)], prompts[(turn + len(prompts) // 2) % len(prompts)])
             yield Scene(streams, context_tokens, tuple(min(each, most_tokens) for each in arrivals))
             turn += 1
@@ -105,10 +114,14 @@ def _batches(limits: Limits, prompts: tuple[int, ...]) -> Iterator[Scene]:
 
 
 def _contexts(limits: Limits, streams: int) -> Iterator[int]:
-    """A short context and a long one, as far as so many streams can have them."""
+    """From a short context to a long one, as far as so many streams can have them."""
     most_tokens = min(limits.tokens_per_scene // streams, limits.room_tokens // streams - MARGIN_TOKENS)
+    if most_tokens < SHORT_CONTEXT_TOKENS:
+        return
     long_tokens = min(most_tokens, limits.longest_prompt_tokens // 2)
-    if most_tokens >= SHORT_CONTEXT_TOKENS:
-        yield SHORT_CONTEXT_TOKENS
+    tokens = SHORT_CONTEXT_TOKENS
+    yield tokens
+    while (tokens := tokens * CONTEXT_LADDER) * 2 <= long_tokens:
+        yield tokens
     if long_tokens >= 2 * SHORT_CONTEXT_TOKENS:
         yield long_tokens
