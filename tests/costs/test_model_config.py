@@ -142,6 +142,12 @@ def test_the_first_layers_of_a_mixture_are_dense_where_it_says_so():
     assert [group.layers for group in dense] == [3]
 
 
+def test_layers_that_are_listed_as_dense_are_dense():
+    kinds = ["dense"] * 4 + ["sparse"] * 28
+    groups = architecture_of(example_config("mixtral-8x7b") | {"mlp_layer_types": kinds}).groups
+    assert [group.layers for group in groups if group.feed_forward.experts is None] == [4]
+
+
 @pytest.mark.parametrize(
     "key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size"]
 )
@@ -170,7 +176,8 @@ def test_kv_heads_are_never_guessed_for_families_whose_default_is_not_multi_head
         ({"num_key_value_heads": 5}, "no multiple"),
         ({"num_local_experts": 4, "num_experts_per_tok": 8}, "more than the 4"),
         ({"torch_dtype": "float4"}, "float4"),
-        ({"model_type": None}, "model_type"),
+        ({"model_type": None}, "model_type is 'missing'"),
+        ({"model_type": "llamoid"}, "llamoid"),
     ],
 )
 def test_what_would_be_counted_wrong_is_refused(extra, named):
@@ -181,7 +188,6 @@ def test_what_would_be_counted_wrong_is_refused(extra, named):
 def test_what_is_left_out_is_said():
     assert any("vision" in note for note in architecture_of(GEMMA_3).notes)
     assert any("several tokens" in note for note in example("deepseek-v3").notes)
-    assert any("llamoid" in note for note in architecture_of(LLAMA_8B | {"model_type": "llamoid"}).notes)
     assert any("float32" in note for note in architecture_of(LLAMA_8B | {"torch_dtype": "float32"}).notes)
 
 

@@ -89,6 +89,8 @@ def _shared_size_of(text: Mapping[str, Any], experts: Experts) -> int:
 
 def _routed_layers(text: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
     """Which layers have experts, by whichever of the usual keys says so."""
+    if (kinds := text.get("mlp_layer_types")) is not None:
+        return tuple(kind == "sparse" for kind in _as_many("mlp_layer_types", kinds, layers))
     dense_first = text.get("first_k_dense_replace") or 0
     dense_always = set(text.get("mlp_only_layers") or ())
     step = text.get("decoder_sparse_step") or 1

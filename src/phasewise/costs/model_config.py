@@ -15,14 +15,16 @@ from phasewise.costs.layer_plan import feed_forwards_of, windows_of
 from phasewise.costs.precision import Precision, precision_of
 from phasewise.errors import ConfigError
 
-LLAMA_LIKE = frozenset({
-    "llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text", "phi3",
-    "olmo", "olmo2", "olmo3", "granite", "smollm3", "stablelm", "cohere", "cohere2", "glm", "glm4",
-    "seed_oss", "exaone4", "arcee", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe",
-    "granitemoeshared", "deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "gpt_oss", "dots1",
-    "minimax_m2", "minicpm3", "kimi_k2", "gpt_neox", "phi", "starcoder2", "nemotron",
+KNOWN_FAMILIES = frozenset({
+    "arcee", "axk1", "cohere", "cohere2", "cohere2_moe", "cwm", "deepseek_v2", "deepseek_v3", "dots1",
+    "ernie4_5", "exaone4", "flex_olmo", "gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4",
+    "glm4_moe", "glm4_moe_lite", "gpt_neox", "gpt_oss", "granite", "granite_swa", "granitemoe",
+    "granitemoe_swa", "granitemoeshared", "helium", "hyperclovax", "kimi_k2", "llama", "mellum", "minicpm3",
+    "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3",
+    "olmoe", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3",
+    "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
 })  # fmt: skip
-"""Families whose layers are what is counted here: projections, attention, feed-forward, experts."""
+"""Families whose layers are what is counted here; their counts were held against those of transformers."""
 
 _TIED_UNLESS_SAID = frozenset({"gemma", "gemma2", "gemma3", "gemma3_text", "cohere", "cohere2"})
 _MULTI_HEAD_UNLESS_SAID = frozenset({"llama", "olmo", "gpt_neox", "phi"})
@@ -33,6 +35,8 @@ _NOT_MODELLED = {
     "cross_attention_layers": "cross attention",
     "attention_chunk_size": "attention in chunks",
     "index_topk": "sparse attention by an index",
+    "index_topk_blocks": "sparse attention by an index",
+    "swa_num_key_value_heads": "KV heads of another number in layers with a window",
     "num_kv_shared_layers": "layers that share a KV cache",
     "block_configs": "layers with heads of their own number",
     "layers_block_type": "layers that are no attention",
@@ -54,12 +58,11 @@ def architecture_of(config: Mapping[str, Any], weights: Precision | None = None)
     text, notes = _language_part(config)
     model_type = str(text.get("model_type") or "")
     _refuse_what_is_not_modelled(text)
-    if not model_type:
+    if model_type not in KNOWN_FAMILIES:
         raise ConfigError(
-            "the configuration lacks model_type", hint="add it: it says how the layers are built"
+            f"model_type is {model_type or 'missing'!r}, whose layers are not known here",
+            hint='if they are built like a Llama\'s, write "model_type": "llama" into a copy of the file',
         )
-    if model_type not in LLAMA_LIKE:
-        notes += (f"{model_type} is not a family known here: counted as if its layers were a Llama's",)
     precision, precision_notes = (weights, ()) if weights else precision_of(text)
     extra_layers = text.get("num_nextn_predict_layers")
     if extra_layers:
