@@ -1,4 +1,7 @@
-"""What is to be measured and how long it should take. Pure: what is known already is handed in."""
+"""What is to be measured and how long it should take. Pure: what is known already is handed in.
+
+Measuring it is procedure.py's.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,10 @@ BLOCK_OVERHEAD_S = 0.6
 """Prompts are made and counted before each block, and the engine is asked for its counters."""
 OTHER_ARM = 1.3
 """A slow arm makes its blocks longer than the mean that requests are counted by."""
+TOKEN_S = 0.06
+"""A token of a small model on one core; faster machines only end sooner."""
+MOST_REQUESTS = 600
+"""In a block, however fast the machine is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,6 @@ class Effort:
         return min(max(fewest, steps * workload.requests_step), MOST_REQUESTS)
 
 
-MOST_REQUESTS = 600
 WHOLE = Effort(
     "whole", pairs=6, block_s=4.0, control_pairs=4, all_controls=True, answer_prompts=12, answer_tokens=32
 )
@@ -104,5 +110,5 @@ def seconds_left(cases: Sequence[Case], effort: Effort, results: Results) -> flo
     engines = {spec.name for case, _ in pending for spec in (case.off, case.on)}
     rows_s = sum(len(rows) for _, rows in pending) * seconds_of_row(effort, effort.pairs)
     controls_s = len(controls_left(here, effort, results)) * seconds_of_row(effort, effort.control_pairs)
-    answers_s = len(engines) * effort.answer_prompts * effort.answer_tokens * 0.06
+    answers_s = len(engines) * effort.answer_prompts * effort.answer_tokens * TOKEN_S
     return rows_s + controls_s + answers_s + len(engines) * ENGINE_START_S

@@ -1,4 +1,7 @@
-"""The levers for programs: every row with what was expected, seen and concluded, as plain JSON types."""
+"""The levers for programs: every row with what was expected, seen and concluded, as plain JSON types.
+
+Its fields are documented in docs/reference/levers.md.
+"""
 
 from __future__ import annotations
 
