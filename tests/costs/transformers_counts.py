@@ -1,4 +1,4 @@
-"""Run by the engine's Python: the default shape of families, and their parameters as transformers has them."""
+"""Run by the engine's Python: families' default shapes, and their parameters as transformers has them."""
 
 import json
 import logging
