@@ -65,8 +65,12 @@ def test_more_devices_help_little_where_the_link_is_slow():
     assert effects(gpu="L40S")["twice the devices"].ttft > 0.8
 
 
-def test_devices_that_the_heads_do_not_divide_among_are_left_out():
-    assert len(effects(name="smollm2-135m")) == len(LEVERS) - 1
+def test_levers_that_are_there_already_or_cannot_be_had_are_left_out():
+    assert len(effects()) == len(LEVERS)
+    assert set(LEVERS) - set(effects(name="smollm2-135m")) == {"twice the devices"}
+    pulled = effects(weights="fp8", kv_element_bytes=1.0, chunk_tokens=512)
+    left_out = {"weights w8a8", "weights w4a16", "KV cache fp8", "prompt chunks of 512"}
+    assert set(LEVERS) - set(pulled) == left_out
 
 
 @pytest.mark.parametrize(("acceptance", "tokens"), [(0.0, 1.0), (1.0, 5.0), (0.5, 1.9375)])

@@ -235,10 +235,7 @@ class Architecture:
     @property
     def weight_bytes(self) -> float:
         """Bytes of all weights as the checkpoint stores them."""
-        return self.weight_bytes_in(self.precision)
-
-    def weight_bytes_in(self, precision: Precision) -> float:
-        """Bytes of all weights under another precision."""
+        precision = self.precision
         blocks = (
             self.dense_parameters * precision.dense_bytes + self.expert_parameters * precision.expert_bytes
         )

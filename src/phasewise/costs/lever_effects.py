@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from phasewise.costs.capacity import Traffic
 from phasewise.costs.deployment import Deployment
-from phasewise.costs.precision import KV_BYTES, WEIGHT_SCHEMES, KvDtype, WeightScheme
+from phasewise.costs.precision import KV_BYTES, SIXTEEN_BIT, WEIGHT_SCHEMES, KvDtype, WeightScheme
 from phasewise.costs.step_demand import Chunk
 
 DRAFTED = 4
@@ -55,57 +55,67 @@ class LeverEffect:
     kv_tokens: float | None
 
 
-def _quantised(scheme: WeightScheme) -> Callable[[Served], Served]:
-    def apply(served: Served) -> Served:
-        architecture = replace(served.deployment.architecture, precision=WEIGHT_SCHEMES[scheme])
-        return replace(served, deployment=replace(served.deployment, architecture=architecture))
+Lever = Callable[[Served], Served | None]
+"""A way to serve with the lever; None where it is there already or cannot be had."""
+
+
+def _quantised(scheme: WeightScheme) -> Lever:
+    def apply(served: Served) -> Served | None:
+        architecture = served.deployment.architecture
+        if architecture.precision != SIXTEEN_BIT:
+            return None
+        smaller = replace(architecture, precision=WEIGHT_SCHEMES[scheme])
+        return replace(served, deployment=replace(served.deployment, architecture=smaller))
 
     return apply
 
 
-def _speculating(acceptance: float) -> Callable[[Served], Served]:
-    return lambda served: replace(served, drafted=DRAFTED, acceptance=acceptance)
+def _small_kv(served: Served) -> Served | None:
+    fp8_bytes = KV_BYTES[KvDtype.FP8]
+    if served.deployment.kv_element_bytes <= fp8_bytes:
+        return None
+    return replace(served, deployment=replace(served.deployment, kv_element_bytes=fp8_bytes))
 
 
-def _small_kv(served: Served) -> Served:
-    return replace(served, deployment=replace(served.deployment, kv_element_bytes=KV_BYTES[KvDtype.FP8]))
+def _half_cached(served: Served) -> Served:
+    return replace(served, cached_share=0.5)
 
 
-def _small_chunks(served: Served) -> Served:
+def _small_chunks(served: Served) -> Served | None:
+    if served.deployment.chunk_tokens <= SMALL_CHUNK_TOKENS:
+        return None
     return replace(served, deployment=replace(served.deployment, chunk_tokens=SMALL_CHUNK_TOKENS))
 
 
-def _more_devices(served: Served) -> Served:
-    return replace(served, deployment=replace(served.deployment, gpus=2 * served.deployment.gpus))
+def _speculating(acceptance: float) -> Lever:
+    return lambda served: replace(served, drafted=DRAFTED, acceptance=acceptance)
 
 
-LEVERS: Mapping[str, Callable[[Served], Served]] = {
+def _more_devices(served: Served) -> Served | None:
+    deployment, gpus = served.deployment, 2 * served.deployment.gpus
+    if deployment.architecture.attention.heads % gpus or not deployment.accelerator.link_bytes_per_s:
+        return None
+    return replace(served, deployment=replace(deployment, gpus=gpus))
+
+
+LEVERS: Mapping[str, Lever] = {
     "weights w8a8": _quantised(WeightScheme.W8A8),
     "weights w4a16": _quantised(WeightScheme.W4A16),
     "KV cache fp8": _small_kv,
-    "half the prompt cached": lambda served: replace(served, cached_share=0.5),
+    "half the prompt cached": _half_cached,
     f"prompt chunks of {SMALL_CHUNK_TOKENS}": _small_chunks,
     f"speculation, {DRAFTED} drafts, 80% right": _speculating(0.8),
     f"speculation, {DRAFTED} drafts, 20% right": _speculating(0.2),
     "twice the devices": _more_devices,
 }
-"""Every lever, applied to a way to serve."""
+"""Every lever, by the name that the sheet shows."""
 
 
 def lever_effects(deployment: Deployment, traffic: Traffic, batch: int) -> tuple[LeverEffect, ...]:
-    """What each lever would change; those that this model cannot have are left out."""
-    plain = Served(deployment)
-    possible = {
-        name: apply
-        for name, apply in LEVERS.items()
-        if apply is not _more_devices or _can_have_more_devices(deployment)
-    }
-    return tuple(_effect(name, plain, apply(plain), traffic, batch) for name, apply in possible.items())
-
-
-def _can_have_more_devices(deployment: Deployment) -> bool:
-    divides = deployment.architecture.attention.heads % (2 * deployment.gpus) == 0
-    return divides and deployment.accelerator.link_bytes_per_s > 0
+    """What each lever would change; those that this deployment cannot have, or has, are left out."""
+    off = Served(deployment)
+    tried = {name: apply(off) for name, apply in LEVERS.items()}
+    return tuple(_effect(name, off, on, traffic, batch) for name, on in tried.items() if on is not None)
 
 
 def _effect(name: str, off: Served, on: Served, traffic: Traffic, batch: int) -> LeverEffect:
