@@ -1,4 +1,4 @@
-"""Keeps the engines that cases need: starts each once, two at a time where memory allows, stops them always.
+"""Keeps the engines that cases need: starts each once, side by side where they may, stops them always.
 
 How an engine is started is handed in (launch.py); which is needed when is the procedure's to say.
 """
@@ -35,21 +35,29 @@ class _Started:
 
 @dataclass(slots=True)
 class Engines:
-    """The engines that run now, at most `most`. The first one ever asked for stays up to the end."""
+    """The engines that run now, at most `most`. The first one ever asked for stays up to the end.
+
+    Engines that share a GPU start `one_by_one`: each counts the free memory while it starts, and takes what
+    another one is just taking for its own.
+    """
 
     launch: Launch
     most: int
     say: Say
+    one_by_one: bool = False
+    _shared: str | None = None
     _running: dict[str, _Started] = field(default_factory=dict)
     _failed: dict[str, PhasewiseError] = field(default_factory=dict)
 
     async def need(self, specs: Sequence[EngineSpec], next_specs: Sequence[EngineSpec] = ()) -> None:
         """Have these engines up; while one has to be waited for, those needed next start beside it."""
         wanted = {spec.name: spec.unrestrained for spec in specs}
+        # Which one is ready first is chance; which one was asked for first is not.
+        self._shared = self._shared or next(iter(wanted), None)
         missing = [spec for name, spec in wanted.items() if name not in self._running]
         if missing:
             coming = {spec.name: spec.unrestrained for spec in next_specs}
-            await self._let_go(keep={*wanted, *coming}, room_for=len(missing))
+            await self._let_go({*wanted}, {*coming}, room_for=len(missing))
             room = self.most - len(self._running) - len(missing)
             others = [spec for name, spec in coming.items() if name not in self._running | wanted]
             await self._start([*missing, *others[: max(room, 0)]])
@@ -62,26 +70,39 @@ class Engines:
         return self._running[spec.name].engine
 
     async def close(self) -> None:
-        """Stop every engine, the last one started first."""
+        """Stop every engine, the last one started first; an error or a cancel of one waits for the others."""
+        errors: list[BaseException] = []
         for name in reversed(list(self._running)):
-            await self._stop(name)
+            try:
+                await self._stop(name)
+            except BaseException as error:
+                errors.append(error)
+        # A cancel counts most: who asked for it waits for it.
+        errors.sort(key=lambda error: not isinstance(error, asyncio.CancelledError))
+        if errors:
+            raise errors[0]
 
-    async def _let_go(self, keep: set[str], room_for: int) -> None:
-        # What nobody asks for soon goes first, the one that all cases share never.
-        shared = next(iter(self._running), None)
-        for name in [name for name in self._running if name not in keep and name != shared]:
+    async def _let_go(self, wanted: set[str], coming: set[str], room_for: int) -> None:
+        # What nobody asks for soon goes first; what is wanted now and what all cases share never goes.
+        kept = {*wanted, self._shared}
+        for name in [name for name in self._running if name not in kept | coming]:
             await self._stop(name)
         surplus = len(self._running) + room_for - self.most
-        for name in [name for name in reversed(list(self._running)) if name != shared][: max(surplus, 0)]:
+        for name in [name for name in reversed(list(self._running)) if name not in kept][: max(surplus, 0)]:
             await self._stop(name)
 
     async def _start(self, specs: Sequence[EngineSpec]) -> None:
         self.say(f"starting {' and '.join(spec.about for spec in specs)}")
+        if self.one_by_one:
+            for spec in specs:
+                await self._start_one(spec)
+            return
         async with asyncio.TaskGroup() as tasks:
             for spec in specs:
                 tasks.create_task(self._start_one(spec))
 
     async def _start_one(self, spec: EngineSpec) -> None:
+        self._failed.pop(spec.name, None)
         serving = self.launch(spec)
         try:
             engine = await serving.__aenter__()
@@ -96,9 +117,11 @@ class Engines:
 
 
 @asynccontextmanager
-async def running_engines(launch: Launch, most: int, say: Say) -> AsyncIterator[Engines]:
+async def running_engines(
+    launch: Launch, most: int, say: Say, *, one_by_one: bool = False
+) -> AsyncIterator[Engines]:
     """Engines that are all stopped in the end, however that comes."""
-    engines = Engines(launch, most, say)
+    engines = Engines(launch, most, say, one_by_one)
     try:
         yield engines
     finally:
