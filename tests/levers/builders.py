@@ -1,7 +1,8 @@
 """Plain builders for what is measured of levers."""
 
 from phasewise.bench.comparison import Verdict
-from phasewise.levers.catalogue import SHOWN, Case, EngineSpec, Phase, Row, Sign, Workload
+from phasewise.fleet.levers import LeverPhase
+from phasewise.levers.catalogue import SHOWN, Case, EngineSpec, Row, Sign, Workload
 from phasewise.levers.circumstances import Circumstances
 from phasewise.levers.results import CaseResult, Effect, Outputs, PagingResult, Results, RowResult
 from phasewise.workload.arrivals import ClosedLoop
@@ -32,7 +33,13 @@ def make_row(workload=None, expected=None, *, can_show=True, quick=True):
 
 def make_case(name="lever", rows=None, **fields):
     rows = (make_row(),) if rows is None else rows
-    fields = {"lever": name, "phase": Phase.PREFILL, "title": f"the {name}", "off": OFF, "on": ON} | fields
+    fields = {
+        "lever": name,
+        "phase": LeverPhase.PREFILL,
+        "title": f"the {name}",
+        "off": OFF,
+        "on": ON,
+    } | fields
     return Case(name=name, rows=rows, **fields)
 
 

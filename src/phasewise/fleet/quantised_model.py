@@ -61,7 +61,7 @@ def is_quantised(model: str, scheme: str, home: Path) -> bool:
     try:
         notes = json.loads((folder / NOTES_FILE).read_text())
         whole = all((folder / name).stat().st_size == size for name, size in notes["files"].items())
-        return whole and bool(notes["source_digest"] == _digest(_source(model, home)))
+        return whole and bool(notes["source_digest"] == source_digest(_source(model, home)))
     except (OSError, ValueError, KeyError, ConfigError):
         return False
 
@@ -79,7 +79,7 @@ def quantise_model(
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch_name:
         made = Path(scratch_name) / "model"
         progress.started(1, 1, f"quantise {source.name} to {scheme}")
-        digest = _digest(source)
+        digest = source_digest(source)
         command = _command(engine_python, source, made, scheme, group_size)
         run_step(command, "quantising the model", log, progress)
         _write_notes(made, source, scheme, digest)
@@ -147,7 +147,7 @@ def _weights(source: Path) -> list[Path]:
     return sorted(source.glob("model*.safetensors"))
 
 
-def _digest(source: Path) -> str:
+def source_digest(source: Path) -> str:
     """What the model is now: its configuration, and name, size and time of its weights.
 
     The weights themselves are not read: that would take minutes with large models, each time somebody asks.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 
 from phasewise.compare.metrics import METRICS
 from phasewise.config import Levers
+from phasewise.fleet.levers import LeverPhase
 from phasewise.workload.arrivals import Load
 from phasewise.workload.plan import PlanSpec
 
@@ -27,15 +28,6 @@ class Sign(StrEnum):
     LOWER = "lower"
     SAME = "same"
     HIGHER = "higher"
-
-
-class Phase(StrEnum):
-    """What a lever acts on."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-    KV = "KV"
-    BOTH = "both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +100,8 @@ class Workload:
     @property
     def key(self) -> str:
         """Its identity: a changed definition is another workload."""
-        return f"{self.name}/{_digest(self.plan, self.least_requests, self.warm_up_requests)}"
+        sizes = (self.least_requests, self.requests_step, self.warm_up_requests)
+        return f"{self.name}/{digest(self.plan, *sizes)}"
 
     def of(self, requests: int) -> PlanSpec:
         """The plan of a block of so many requests."""
@@ -142,7 +135,7 @@ class Case:
 
     name: str
     lever: str
-    phase: Phase
+    phase: LeverPhase
     title: str
     off: EngineSpec
     on: EngineSpec
@@ -160,12 +153,22 @@ class Case:
     def engines_key(self) -> str:
         """The identity of its two engines: with others, what is known of these does not hold."""
         sides = ((side.levers, side.scheme, side.restraint) for side in (self.off, self.on))
-        return f"{self.name}/{_digest(*sides)}"
+        return f"{self.name}/{digest(*sides)}"
 
     def key(self, row: Row) -> str:
         """The row's identity: a changed definition is another row, and is measured again."""
         return f"{self.engines_key}/{row.workload.key}"
 
 
-def _digest(*facts: object) -> str:
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+def digest(*facts: object) -> str:
+    """A short identity of what is measured: equal facts have the same one, changed ones another."""
+    return hashlib.sha256(repr(_whole(facts)).encode()).hexdigest()[:12]
+
+
+def _whole(fact: object) -> object:
+    """A fact with every field of its dataclasses, also of those that keep some out of what they print."""
+    if is_dataclass(fact):
+        return (type(fact).__name__, *(_whole(getattr(fact, each.name)) for each in fields(fact)))
+    if isinstance(fact, tuple):
+        return tuple(map(_whole, fact))
+    return fact
