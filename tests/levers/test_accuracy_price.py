@@ -29,8 +29,7 @@ def noisy(off, shift, spread, seed):
 
 def test_same_reading_twice_is_free():
     result = compare(make_reading(), make_reading())
-    assert result.free
-    assert result.answers.equal_share == 1.0
+    assert result.answers.equal == result.answers.asked
     assert result.perplexity.off == result.perplexity.on == pytest.approx(exp(2))
     assert result.sentence == "2 of 2 answers equal; perplexity 7.39 -> 7.39 (no token's probability differs)"
 
@@ -41,7 +40,6 @@ def test_answers_are_equal_until_their_first_different_token():
     assert (result.answers.asked, result.answers.equal) == (3, 1)
     assert result.answers.equal_tokens_median == 2
     assert result.answers.near_ties is None
-    assert not result.free
     assert "1 of 3 answers equal, the others for 2 tokens (median)" in result.sentence
 
 
@@ -91,8 +89,8 @@ def test_too_little_text_gives_a_ratio_without_an_interval():
 def test_what_an_engine_refused_is_said_and_not_guessed():
     on = AccuracyReading("m", None, None, "the engine refuses answers", "the engine refuses texts")
     result = compare(make_reading(), on)
-    assert (result.answers, result.perplexity, result.free) == (None, None, False)
-    assert result.to_dict()["answers_missing"] == "the engine refuses answers"
+    assert (result.answers, result.perplexity) == (None, None)
+    assert result.answers_missing == "the engine refuses answers"
     assert result.sentence == (
         "answers not compared: the engine refuses answers; perplexity not compared: the engine refuses texts"
     )

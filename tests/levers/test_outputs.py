@@ -4,67 +4,84 @@ from phasewise.errors import MeasurementError
 from phasewise.levers.accuracy_reading import AccuracyReading, Answer
 from phasewise.levers.agenda import QUICK
 from phasewise.levers.outputs import OutputReader
+from phasewise.levers.probes import Probe
 from phasewise.levers.streamed_answers import streamed_answers
+from tests.levers.builders import make_case
 
 TEXT = tuple(tuple(-1.0 - 0.01 * (place % 7) for place in range(200)) for _ in range(4))
+CASE = make_case()
 
 
 def reading(*answers, passages=TEXT):
     return AccuracyReading("m", tuple(Answer(tokens) for tokens in answers), passages)
 
 
-async def test_an_engine_is_read_once_however_many_levers_it_is_compared_by():
+async def test_an_engine_is_asked_once_what_several_levers_are_compared_by():
     asked = []
 
-    async def read(url, effort):
-        asked.append(url)
+    async def read(url, probe, tokens):
+        asked.append((url, probe.at_once))
         return reading((1, 2, 3), (4, 5))
 
     reader = OutputReader(seed=1, read=read)
-    for on_url in ("http://b", "http://c"):
-        outputs = await reader.compare("http://a", on_url, QUICK)
+    for name, on_url in (("lever", "b"), ("other", "c"), ("max_running", "d")):
+        outputs = await reader.compare(make_case(name), "a", on_url, QUICK)
         assert (outputs.equal, outputs.answers) == (2, 2)
-    assert asked == ["http://a", "http://b", "http://c"]
+    assert asked == [("a", 1), ("b", 1), ("c", 1), ("a", 4), ("d", 4)]
 
 
 async def test_changed_answers_and_a_harder_text_are_a_price():
     harder = tuple(tuple(chance - 0.05 for chance in passage) for passage in TEXT)
     readings = {"a": reading((1, 2), (3, 4)), "b": reading((1, 2), (3, 5), passages=harder)}
 
-    async def read(url, effort):
+    async def read(url, probe, tokens):
         return readings[url]
 
-    outputs = await OutputReader(seed=1, read=read).compare("a", "b", QUICK)
+    outputs = await OutputReader(seed=1, read=read).compare(CASE, "a", "b", QUICK)
     assert (outputs.equal, outputs.answers) == (1, 2)
     assert 0.04 < outputs.low <= outputs.perplexity_change <= outputs.high < 0.06
     assert "1 of 2 answers equal" in outputs.sentence
 
 
 async def test_an_engine_that_fails_is_the_reason_for_no_price():
-    async def read(url, effort):
+    async def read(url, probe, tokens):
         raise MeasurementError("the engine failed when asked for answers")
 
-    outputs = await OutputReader(seed=1, read=read).compare("a", "b", QUICK)
+    outputs = await OutputReader(seed=1, read=read).compare(CASE, "a", "b", QUICK)
     assert outputs.answers == 0
     assert "the engine failed" in outputs.reason
 
 
 async def test_a_server_that_only_streams_is_compared_by_its_text():
-    async def read(url, effort):
+    async def read(url, probe, tokens):
         return AccuracyReading("m", None, None, answers_refused="answers are streamed")
 
     texts = {"a": ("yes", "no"), "b": ("yes", "maybe")}
 
-    async def stream(url, prompts, tokens):
+    async def stream(url, probe, tokens):
         return texts[url]
 
-    outputs = await OutputReader(seed=1, read=read, stream=stream).compare("a", "b", QUICK)
+    outputs = await OutputReader(seed=1, read=read, stream=stream).compare(CASE, "a", "b", QUICK)
     assert (outputs.equal, outputs.answers) == (1, 2)
     assert outputs.sentence == "1 of 2 streamed answers equal"
+    assert outputs.has_price(quality=False)
+    assert not outputs.has_price(quality=True), "how well it predicts a text is not known"
+
+
+async def test_streamed_answers_keep_the_price_that_the_text_tells():
+    async def read(url, probe, tokens):
+        return AccuracyReading("m", None, TEXT, answers_refused="no token ids")
+
+    async def stream(url, probe, tokens):
+        return ("yes",)
+
+    outputs = await OutputReader(seed=1, read=read, stream=stream).compare(CASE, "a", "b", QUICK)
+    assert outputs.has_price(quality=True)
+    assert outputs.sentence.startswith("1 of 1 streamed answers equal; perplexity ")
 
 
 async def test_streamed_answers_are_the_engines_own(fake_engine):
-    prompts = ("What is a lever?", "What is a fulcrum?")
-    first = await streamed_answers(fake_engine.base_url, prompts, 5)
-    assert first == await streamed_answers(fake_engine.base_url, prompts, 5)
+    probe = Probe(("What is a lever?", "What is a fulcrum?"), at_once=2)
+    first = await streamed_answers(fake_engine.base_url, probe, 5)
+    assert first == await streamed_answers(fake_engine.base_url, probe, 5)
     assert all(len(answer.split()) == 5 for answer in first)

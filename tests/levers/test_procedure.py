@@ -66,7 +66,7 @@ class Bench:
         self.blocks.append(label)
         return await measure(url, spec)
 
-    async def _outputs(self, off_url, on_url, effort):
+    async def _outputs(self, case, off_url, on_url, effort):
         return EQUAL_ANSWERS
 
     async def run(self, *cases):
@@ -155,7 +155,7 @@ async def test_a_lever_of_other_engines_is_said_not_to_be_there(tmp_path):
 
 
 async def test_answers_that_cannot_be_read_leave_the_speed_measured(tmp_path):
-    async def unread(off_url, on_url, effort):
+    async def unread(case, off_url, on_url, effort):
         return Outputs(reason="no token ids")
 
     results = await Bench(tmp_path, outputs=unread).run(CASE)

@@ -15,7 +15,8 @@ from phasewise.adapters.http_client import HttpClient, Reply
 from phasewise.bench.target import Target, find_target
 from phasewise.errors import MeasurementError
 from phasewise.levers.accuracy_reading import AccuracyReading, Answer
-from phasewise.levers.held_out_text import PASSAGES, PROMPTS
+from phasewise.levers.held_out_text import PASSAGES
+from phasewise.levers.probes import Probe
 
 SHOWN_CHARACTERS = 160
 """So much of an engine's own words is repeated when it refuses."""
@@ -27,18 +28,18 @@ class _Refused(Exception):
 
 async def read_accuracy(
     url: str,
+    probe: Probe,
     *,
     model: str | None = None,
     api_key: str | None = None,
-    prompts: Sequence[str] = PROMPTS,
     passages: Sequence[str] = PASSAGES,
     answer_tokens: int = 64,
 ) -> AccuracyReading:
-    """Ask for every answer and every passage, one at a time: a batch of others may change the last bits."""
+    """Ask for every answer as the probe says, and for every passage one at a time."""
     client = HttpClient(url)
     try:
         target = await find_target(client, model, api_key)
-        answers, answers_refused = await _answers(client, target, prompts, answer_tokens)
+        answers, answers_refused = await _answers(client, target, probe, answer_tokens)
         read, passages_refused = await _passages(client, target, passages)
     finally:
         client.close()
@@ -46,10 +47,10 @@ async def read_accuracy(
 
 
 async def _answers(
-    client: HttpClient, target: Target, prompts: Sequence[str], tokens: int
+    client: HttpClient, target: Target, probe: Probe, tokens: int
 ) -> tuple[tuple[Answer, ...] | None, str | None]:
     try:
-        return tuple([await _answer(client, target, prompt, tokens) for prompt in prompts]), None
+        return await probe.ask(lambda prompt: _answer(client, target, prompt, tokens)), None
     except _Refused as refusal:
         return None, str(refusal)
 

@@ -5,10 +5,9 @@ Reading the outputs is left to accuracy.py. Whether the price is worth paying is
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import exp, sqrt
 from statistics import median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +35,6 @@ class AnswerChange:
     equal_tokens_median: float | None
     near_ties: int | None
 
-    @property
-    def equal_share(self) -> float:
-        """The share of answers that are the same to the last token."""
-        return self.equal / self.asked
-
 
 @dataclass(frozen=True, slots=True)
 class PerplexityChange:
@@ -60,17 +54,16 @@ class AccuracyPrice:
     perplexity: PerplexityChange | None
     answers_missing: str | None
     perplexity_missing: str | None
-    sentence: str
 
     @property
-    def free(self) -> bool:
-        """Whether everything was compared and nothing differs."""
-        same_answers = self.answers is not None and self.answers.equal == self.answers.asked
-        return same_answers and self.perplexity is not None and self.perplexity.ratio == 1.0
+    def sentence(self) -> str:
+        """All of it in words."""
+        return f"{_answers_words(self.answers, self.answers_missing)}; {self.perplexity_sentence}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self) | {"free": self.free}
+    @property
+    def perplexity_sentence(self) -> str:
+        """What became of the text, in words."""
+        return _text_words(self.perplexity, self.perplexity_missing)
 
 
 def price(off: AccuracyReading, on: AccuracyReading, rng: np.random.Generator) -> AccuracyPrice:
@@ -79,8 +72,7 @@ def price(off: AccuracyReading, on: AccuracyReading, rng: np.random.Generator) -
     perplexity_missing = off.passages_refused or on.passages_refused or _unlike(off, on)
     answers = None if off.answers is None or on.answers is None else _answers(off.answers, on.answers)
     perplexity = None if perplexity_missing else _perplexity(off, on, rng)
-    words = (_answers_words(answers, answers_missing), _text_words(perplexity, perplexity_missing))
-    return AccuracyPrice(answers, perplexity, answers_missing, perplexity_missing, "; ".join(words))
+    return AccuracyPrice(answers, perplexity, answers_missing, perplexity_missing)
 
 
 def _answers(off: tuple[Answer, ...], on: tuple[Answer, ...]) -> AnswerChange:

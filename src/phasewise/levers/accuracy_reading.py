@@ -5,9 +5,8 @@ How they are read from an engine is accuracy.py's matter; what two of them mean 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import exp
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,3 @@ class AccuracyReading:
             return None
         tokens = sum(map(len, self.passages))
         return exp(-sum(map(sum, self.passages)) / tokens)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON: every field, and the perplexity."""
-        return asdict(self) | {"perplexity": self.perplexity}

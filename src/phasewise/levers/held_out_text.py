@@ -84,6 +84,9 @@ meeting is on the second Thursday in June, at half past seven.
 PASSAGES: tuple[str, ...] = (_unfolded(_TIDE_TABLES), _unfolded(_OVEN), _GREENHOUSE, _unfolded(_MINUTES))
 """A story, an instruction, code with its data, and minutes full of numbers: about 700 words."""
 
+OPENING = "\n\n".join((*PASSAGES, ""))
+"""What prompts may have in common: longer than a chunk of 512 tokens, and several blocks of 128."""
+
 PROMPTS: tuple[str, ...] = (
     "What is the capital of France?",
     "Name three things you need to bake bread.",

@@ -1,11 +1,11 @@
-"""Puts the answers of two engines side by side, for the table; each engine is read once.
+"""Puts the answers of two engines side by side, for the table; each is asked the same, and that once.
 
 Reading them is accuracy.py's, comparing them accuracy_price.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,17 +15,17 @@ from phasewise.levers.accuracy import read_accuracy
 from phasewise.levers.accuracy_price import AccuracyPrice, price
 from phasewise.levers.accuracy_reading import AccuracyReading
 from phasewise.levers.agenda import Effort
-from phasewise.levers.held_out_text import PROMPTS
+from phasewise.levers.catalogue import Case
+from phasewise.levers.probes import Probe, probe_of
 from phasewise.levers.results import Outputs
 from phasewise.levers.streamed_answers import streamed_answers
 
-Read = Callable[[str, Effort], Awaitable[AccuracyReading]]
+Read = Callable[[str, Probe, int], Awaitable[AccuracyReading]]
+Stream = Callable[[str, Probe, int], Awaitable[tuple[str, ...]]]
 
 
-async def _read(url: str, effort: Effort) -> AccuracyReading:
-    return await read_accuracy(
-        url, prompts=PROMPTS[: effort.answer_prompts], answer_tokens=effort.answer_tokens
-    )
+async def _read(url: str, probe: Probe, tokens: int) -> AccuracyReading:
+    return await read_accuracy(url, probe, answer_tokens=tokens)
 
 
 @dataclass(slots=True)
@@ -34,37 +34,36 @@ class OutputReader:
 
     seed: int
     read: Read = _read
-    stream: Callable[[str, Sequence[str], int], Awaitable[tuple[str, ...]]] = streamed_answers
-    _readings: dict[str, AccuracyReading] = field(default_factory=dict)
+    stream: Stream = streamed_answers
+    _readings: dict[tuple[str, Probe], AccuracyReading] = field(default_factory=dict)
 
-    async def compare(self, off_url: str, on_url: str, effort: Effort) -> Outputs:
+    async def compare(self, case: Case, off_url: str, on_url: str, effort: Effort) -> Outputs:
         """What switching the lever on does to the answers; why that is not known, where it is not."""
+        probe = probe_of(case.lever, effort.answer_prompts)
         try:
-            off, on = [await self._reading(url, effort) for url in (off_url, on_url)]
+            off, on = [await self._reading(url, probe, effort.answer_tokens) for url in (off_url, on_url)]
+            paid = price(off, on, np.random.default_rng(self.seed))
+            if paid.answers is not None:
+                return outputs_of(paid)
+            # A stand-in for an engine streams text and no more: then that has to do.
+            before, after = [await self.stream(url, probe, effort.answer_tokens) for url in (off_url, on_url)]
         except PhasewiseError as error:
             return Outputs(reason=error.message)
-        if off.answers is None or on.answers is None:
-            return await self._compare_texts(off_url, on_url, effort)
-        return outputs_of(price(off, on, np.random.default_rng(self.seed)))
+        return _streamed_outputs(before, after, paid)
 
-    async def _compare_texts(self, off_url: str, on_url: str, effort: Effort) -> Outputs:
-        """A stand-in for an engine streams text and no more: then that has to do."""
-        try:
-            off, on = [
-                await self.stream(url, PROMPTS[: effort.answer_prompts], effort.answer_tokens)
-                for url in (off_url, on_url)
-            ]
-        except PhasewiseError as error:
-            return Outputs(reason=error.message)
-        equal = sum(map(str.__eq__, off, on))
-        return Outputs(
-            answers=len(off), equal=equal, sentence=f"{equal} of {len(off)} streamed answers equal"
-        )
+    async def _reading(self, url: str, probe: Probe, tokens: int) -> AccuracyReading:
+        if (url, probe) not in self._readings:
+            self._readings[url, probe] = await self.read(url, probe, tokens)
+        return self._readings[url, probe]
 
-    async def _reading(self, url: str, effort: Effort) -> AccuracyReading:
-        if url not in self._readings:
-            self._readings[url] = await self.read(url, effort)
-        return self._readings[url]
+
+def _streamed_outputs(off: tuple[str, ...], on: tuple[str, ...], paid: AccuracyPrice) -> Outputs:
+    equal = sum(map(str.__eq__, off, on))
+    text = "" if paid.perplexity is None else f"; {paid.perplexity_sentence}"
+    sentence = f"{equal} of {len(off)} streamed answers equal{text}"
+    reason = paid.perplexity_missing or ""
+    told = {"answers": len(off), "equal": equal, "sentence": sentence, "reason": reason}
+    return outputs_of(paid).model_copy(update=told)
 
 
 def outputs_of(paid: AccuracyPrice) -> Outputs:
@@ -80,5 +79,5 @@ def outputs_of(paid: AccuracyPrice) -> Outputs:
         low=None if interval is None else interval.low - 1,
         high=None if interval is None else interval.high - 1,
         sentence=paid.sentence,
-        reason=paid.answers_missing or "",
+        reason=paid.answers_missing or paid.perplexity_missing or "",
     )

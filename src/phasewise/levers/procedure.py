@@ -49,12 +49,12 @@ class Tools:
     """What the procedure works with.
 
     `restrained` puts a spec's restraint before an engine's address. `outputs` compares the answers of two
-    addresses, `facts` asks an engine what it says of itself.
+    addresses to what a case's lever acts on, `facts` asks an engine what it says of itself.
     """
 
     measure: Measure
     restrained: Callable[[EngineSpec, str], AbstractAsyncContextManager[str]]
-    outputs: Callable[[str, str, Effort], Awaitable[Outputs]]
+    outputs: Callable[[Case, str, str, Effort], Awaitable[Outputs]]
     facts: Callable[[RunningEngine], Awaitable[EngineFacts]]
     say: Say
     forgives: Callable[[], bool] = never
@@ -167,7 +167,7 @@ class Procedure:
         return CaseResult(
             kv_tokens_off=off.kv_tokens,
             kv_tokens_on=on.kv_tokens,
-            outputs=await self.tools.outputs(off_url, on_url, self.effort),
+            outputs=await self.tools.outputs(case, off_url, on_url, self.effort),
         )
 
     async def _compare(

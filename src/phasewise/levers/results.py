@@ -67,6 +67,10 @@ class Outputs(_Frozen):
     sentence: str = ""
     reason: str = ""
 
+    def has_price(self, *, quality: bool) -> bool:
+        """Whether enough was read: answers, and the text with its interval if the lever may change them."""
+        return self.answers > 0 and (not quality or None not in (self.perplexity_change, self.low, self.high))
+
 
 class CaseResult(_Frozen):
     """What is true of a lever whatever the workload: room in the KV cache, and the answers."""

@@ -5,23 +5,22 @@ What equal or different text means is outputs.py's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.sse import EventSplitter, content_text
 from phasewise.bench.request_body import request_body
 from phasewise.bench.target import Target, find_target
 from phasewise.errors import MeasurementError
+from phasewise.levers.probes import Probe
 from phasewise.model.request import Endpoint
 from phasewise.workload.prompts import Message
 
 
-async def streamed_answers(url: str, prompts: Sequence[str], tokens: int) -> tuple[str, ...]:
-    """Ask each prompt, one at a time."""
+async def streamed_answers(url: str, probe: Probe, tokens: int) -> tuple[str, ...]:
+    """Ask every prompt of the probe."""
     client = HttpClient(url)
     try:
         target = await find_target(client)
-        return tuple([await _answer(client, target, prompt, tokens) for prompt in prompts])
+        return await probe.ask(lambda prompt: _answer(client, target, prompt, tokens))
     finally:
         client.close()
 
