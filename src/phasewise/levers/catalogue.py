@@ -20,6 +20,8 @@ TTFT, TPOT, STALLS, THROUGHPUT = "ttft_p50", "tpot_p50", "itl_p99", "throughput"
 SHOWN = (TTFT, TPOT, STALLS, THROUGHPUT)
 LEVER_METRICS = tuple(metric for metric in METRICS if metric.name in SHOWN)
 """Few, because every further metric widens the intervals of all."""
+MARGIN = 0.10
+"""A change of less than a tenth is called no effect: smaller ones are lost in most machines' noise."""
 
 
 class Sign(StrEnum):

@@ -29,15 +29,12 @@ from phasewise.levers.agenda import (
     steps_left,
 )
 from phasewise.levers.cases import BASE
-from phasewise.levers.catalogue import LEVER_METRICS, Case, EngineSpec, Row, Workload
+from phasewise.levers.catalogue import LEVER_METRICS, MARGIN, Case, EngineSpec, Row, Workload
 from phasewise.levers.engine_facts import EngineFacts
 from phasewise.levers.engines import Engines, RunningEngine, Say
 from phasewise.levers.paging import PAGED_TRAFFIC, count_waste
 from phasewise.levers.results import CaseResult, Outputs, ResultsFile, RowResult, effect_of
 from phasewise.model.slo import DEFAULT_SLO
-
-MARGIN = 0.10
-"""A change of less than a tenth is called no effect: smaller ones are lost in most machines' noise."""
 
 
 class StoppedEarly(Exception):
