@@ -1,10 +1,19 @@
 """Load and price: the arithmetic of requests, and what stops a replica."""
 
+from math import sqrt
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phasewise.costs.capacity import Traffic, largest_within, operating_point, price_of, replicas_for
+from phasewise.costs.capacity import (
+    Traffic,
+    largest_within,
+    mean_within,
+    operating_point,
+    price_of,
+    replicas_for,
+)
 from phasewise.model.slo import Slo
 from tests.costs.deployments import deploy
 
@@ -36,16 +45,31 @@ def test_the_largest_batch_holds_the_targets_and_one_more_does_not():
 
 
 def test_what_stops_a_replica_is_named():
-    assert largest_within(BIG, Traffic(100, 300), EASY, max_running=8).limit == "the cap on running requests"
-    assert (
-        largest_within(deploy("llama-3-70b", gpus=4), Traffic(1000, 8000), EASY, 1024).limit
-        == "KV cache: no more requests fit"
-    )
+    assert largest_within(BIG, Traffic(100, 300), EASY, 8).limit.startswith("cap: 8 requests run")
+    narrow = deploy("llama-3-70b", gpus=4)
+    room = narrow.requests_that_fit(9000)
+    assert largest_within(narrow, Traffic(1000, 8000), EASY, 1024).limit.startswith(f"KV cache: {room} req")
     assert largest_within(deploy("llama-3-70b", gpus=1), Traffic(100, 300), EASY, 8).limit.startswith(
         "memory"
     )
     assert largest_within(BIG, Traffic(8000, 300), Slo(0.1, 1.0), 8).limit.startswith("TTFT: not even")
     assert largest_within(BIG, Traffic(100, 300), Slo(1.0, 0.001), 8).limit.startswith("TPOT: not even")
+
+
+@given(st.integers(1, 100_000))
+def test_a_mean_batch_leaves_two_spreads_of_room_and_no_more(slots):
+    batch = mean_within(slots)
+    assert batch + 2 * sqrt(batch) <= slots < batch + 1 + 2 * sqrt(batch + 1)
+
+
+def test_where_slots_are_the_limit_the_mean_stays_below_them():
+    assert largest_within(BIG, Traffic(100, 300), EASY, max_running=8).point.batch == 4
+
+
+def test_two_slots_are_too_few_for_requests_that_arrive_at_random():
+    capacity = largest_within(BIG, Traffic(100, 300), EASY, max_running=2)
+    assert capacity.point is None
+    assert "too few" in capacity.limit
 
 
 def test_replicas_cover_the_rate():
@@ -58,7 +82,7 @@ def test_prices_of_both_phases_add_up_to_the_price_of_a_request():
     traffic = Traffic(2000, 300)
     point = operating_point(BIG, traffic, 64)
     price = price_of(20.0, traffic, point)
-    phases = price.per_million_input * 2000 / 1e6 + price.per_million_output * 299 / 1e6
+    phases = price.per_million_input * 2000 / 1e6 + price.per_million_output * 300 / 1e6
     assert price.per_thousand_requests / 1000 == pytest.approx(phases)
 
 

@@ -1,10 +1,14 @@
 """The physics of a step: worked examples, and what must hold for every shape and size."""
 
+from dataclasses import replace
+from math import inf, nan
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phasewise.costs.accelerators import ACCELERATORS, Assumptions
+from phasewise.costs.accelerators import ACCELERATORS, Assumptions, served_by_default
+from phasewise.costs.deployment import Deployment
 from phasewise.costs.roofline import Roof
 from phasewise.costs.step_demand import Chunk, decodes
 from phasewise.errors import ConfigError
@@ -64,6 +68,19 @@ def test_a_latent_decode_works_on_the_latent():
     assert engine.demand(Chunk(2)).attention_flops == 61 * 3 * 2 * 128 * (192 + 128)
 
 
+def test_checking_drafts_works_on_the_latent_like_any_decode():
+    engine = deploy("deepseek-v3", gpus=16)
+    checked = engine.demand(Chunk(5, 1000, sampled_tokens=5, decoding=True)).attention_flops
+    assert checked == 61 * (5 * 1000 + 15) * 2 * 128 * (2 * 512 + 64)
+
+
+def test_a_later_chunk_of_a_prompt_expands_the_latents_before_it():
+    engine = deploy("deepseek-v3", gpus=16)
+    pairs = (2 * 1000 + 3) * 2 * 128 * (192 + 128)
+    expanded = 2 * 1000 * 512 * 128 * (128 + 128)
+    assert engine.demand(Chunk(2, 1000)).attention_flops == 61 * (pairs + expanded)
+
+
 def test_a_fused_attention_never_writes_the_scores():
     assert deploy().demand(Chunk(4096)).score_bytes == 32 * 32 * 4096 * 4096 * 2
 
@@ -107,6 +124,44 @@ def test_a_70b_model_does_not_fit_on_one_device():
 def test_heads_that_cannot_be_divided_are_refused():
     with pytest.raises(ConfigError, match="64 attention heads"):
         deploy("llama-3-70b", gpus=3)
+
+
+def test_kv_heads_that_cannot_be_divided_or_copied_evenly_are_refused():
+    wide = replace(deploy().architecture, groups=_with_heads(24, 6))
+    assert Deployment(wide, ACCELERATORS["H100"], 12).kv_copies == 2
+    with pytest.raises(ConfigError, match="24 attention heads, 6 with") as refused:
+        Deployment(wide, ACCELERATORS["H100"], 4)
+    assert refused.value.hint == "vLLM takes 1, 2, 3, 6, 12, 24 of them"
+
+
+def _with_heads(heads, kv_heads):
+    (group,) = deploy().architecture.groups
+    return (replace(group, attention=replace(group.attention, heads=heads, kv_heads=kv_heads)),)
+
+
+def test_fewer_devices_of_a_mesh_use_fewer_of_its_links():
+    mesh, switched = ACCELERATORS["MI300X"], ACCELERATORS["H100"]
+    assert mesh.link_among(2) == pytest.approx(mesh.link_bytes_per_s / 7)
+    assert mesh.link_among(8) == mesh.link_among(16) == mesh.link_bytes_per_s
+    assert switched.link_among(2) == switched.link_bytes_per_s
+
+
+@pytest.mark.parametrize("gpu", ["H100", "L40S", "MI300X"])
+def test_what_vllm_takes_by_default_follows_from_the_memory(gpu):
+    device = ACCELERATORS[gpu]
+    assert served_by_default(device.memory_bytes) == (device.chunk_tokens, device.max_running)
+
+
+def test_vllm_takes_small_steps_on_an_a100_though_its_memory_is_large():
+    assert deploy(gpu="A100").step_tokens == 2048
+    assert deploy(gpu="A100", chunk_tokens=4096).step_tokens == 4096
+
+
+def test_what_binds_a_prompt_is_judged_over_all_its_chunks():
+    engine = deploy()
+    first, *_, last = (engine.step(chunk).bound for chunk in engine.prefill_chunks(32_768))
+    assert (first, last) == (Roof.COMPUTE, Roof.ATTENTION)
+    assert engine.prefill(32_768).bound is Roof.COMPUTE
 
 
 def test_eight_bit_arithmetic_speeds_up_a_long_prefill_and_four_bit_weights_do_not():
@@ -174,7 +229,17 @@ def test_every_figure_of_a_device_has_a_source():
         assert "assumption" in accelerator.sources["price_per_hour"]
 
 
-@pytest.mark.parametrize("given", [{"speed": 1.0}, {"compute": 1.2}, {"compute": 0.0}, {"overhead_ms": -1.0}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"speed": 1.0},
+        {"compute": 1.2},
+        {"compute": 0.0},
+        {"overhead_ms": -1.0},
+        {"overhead_ms": nan},
+        {"reserve_gb": inf},
+    ],
+)
 def test_impossible_assumptions_are_refused(given):
     with pytest.raises(ConfigError):
         Assumptions().with_values(given)

@@ -73,6 +73,11 @@ def test_levers_that_are_there_already_or_cannot_be_had_are_left_out():
     assert set(LEVERS) - set(pulled) == left_out
 
 
+def test_twice_the_devices_stay_within_one_host():
+    assert "twice the devices" in effects(name="llama-3-70b", gpus=4)
+    assert "twice the devices" not in effects(name="llama-3-70b", gpus=8)
+
+
 @pytest.mark.parametrize(("acceptance", "tokens"), [(0.0, 1.0), (1.0, 5.0), (0.5, 1.9375)])
 def test_a_step_gives_the_right_drafts_and_one_more(acceptance, tokens):
     assert expected_tokens(4, acceptance) == tokens

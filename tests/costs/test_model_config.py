@@ -156,6 +156,20 @@ def test_a_missing_key_is_named(key):
         architecture_of({name: value for name, value in LLAMA_8B.items() if name != key})
 
 
+@pytest.mark.parametrize("family", ["gemma3_text", "gemma2", "gemma"])
+def test_a_gemma_without_head_dim_has_the_family_s_256(family):
+    config = GEMMA_3["text_config"] | {"model_type": family, "dtype": "bfloat16"}
+    unsaid = {name: value for name, value in config.items() if name != "head_dim"}
+    assert architecture_of(unsaid).attention.head_dim == 256
+    assert architecture_of(config).attention.head_dim == 128
+
+
+@pytest.mark.parametrize("family", ["minicpm3", "llama"])
+def test_latents_that_vllm_does_not_keep_are_refused(family):
+    with pytest.raises(ConfigError, match="keep its latents"):
+        architecture_of(example_config("deepseek-v3") | {"model_type": family})
+
+
 def test_kv_heads_are_never_guessed_for_families_whose_default_is_not_multi_head():
     config = {name: value for name, value in LLAMA_8B.items() if name != "num_key_value_heads"}
     assert architecture_of(config).attention.kv_heads == 32
@@ -175,6 +189,8 @@ def test_kv_heads_are_never_guessed_for_families_whose_default_is_not_multi_head
         ({"hidden_size": "wide"}, "hidden_size is 'wide'"),
         ({"num_key_value_heads": 5}, "no multiple"),
         ({"num_local_experts": 4, "num_experts_per_tok": 8}, "more than the 4"),
+        ({"moe_num_primary": 8, "moe_top_k": 2}, "moe_num_primary, moe_top_k"),
+        ({"num_experts_in_total": 8}, "num_experts_in_total"),
         ({"torch_dtype": "float4"}, "float4"),
         ({"model_type": None}, "model_type is 'missing'"),
         ({"model_type": "llamoid"}, "llamoid"),

@@ -1,6 +1,7 @@
 """Every figure of a sheet can be derived again from the formula beside it."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,8 @@ SHEETS = {
     "multi-head": make_sheet(deploy("llama-13b-multi-head", gpu="A100", gpus=2)),
     "latent and routed": make_sheet(deploy("deepseek-v3", gpu="MI300X", gpus=8)),
     "routed": make_sheet(deploy("mixtral-8x7b", gpus=4, weights="w4a16"), Traffic(30, 30)),
+    "latent in chunks": make_sheet(deploy("deepseek-v3", gpus=16, chunk_tokens=512), Traffic(3000, 300, 700)),
+    "compute or reads": make_sheet(deploy("llama-3-8b", chunk_tokens=1000), Traffic(2100, 300)),
     "windows": make_sheet(deploy("gemma-2-9b", gpu="L40S", weights="fp8", kv_element_bytes=1.0)),
 }
 
@@ -49,6 +52,39 @@ def test_every_formula_gives_its_figure(kind):
     }
     assert wrong == {}
     assert len(facts) > 15
+
+
+def test_parts_whose_longer_side_differs_from_chunk_to_chunk_are_named_so():
+    formula = SHEETS["compute or reads"].fact("prefill_s").formula
+    assert "compute or weights, chunk by chunk" in formula
+    assert "chunk by chunk" not in SHEETS["dense"].fact("prefill_s").formula
+
+
+def test_answer_and_table_name_the_same_bound():
+    sheet = make_sheet(deploy("llama-3-8b"), Traffic(32_768, 300), slo=Slo(ttft_s=60.0, tpot_s=10.0))
+    row = next(row for row in sheet.to_dict()["prefill"] if row["prompt_tokens"] == 32_768)
+    assert any(line.startswith("prefill") and line.endswith(f"by {row['bound_by']}") for line in sheet.answer)
+
+
+def test_cached_tokens_have_no_scores_of_their_own():
+    sheet = make_sheet(deploy("llama-3-8b"), Traffic(2000, 300, cached_tokens=1500))
+    assert sheet.fact("score_bytes").value == 32 * 32 * 500 * 2000 * 2
+
+
+def test_requests_longer_than_the_model_is_made_for_are_noted_and_not_tabled():
+    engine = deploy("llama-3-8b")
+    short = replace(engine, architecture=replace(engine.architecture, max_context_tokens=2048))
+    page = make_sheet(short, Traffic(2000, 300)).to_dict()
+    assert any("2,300 tokens are more than" in note for note in page["notes"])
+    assert [row["context_tokens"] for row in page["kv_cache"]] == [2048]
+    assert not any("more than the model" in note for note in make_sheet(engine).to_dict()["notes"])
+
+
+def test_a_model_for_very_short_contexts_has_tables_too():
+    engine = deploy("llama-3-8b")
+    short = replace(engine, architecture=replace(engine.architecture, max_context_tokens=100))
+    page = make_sheet(short, Traffic(50, 20)).to_dict()
+    assert [row["prompt_tokens"] for row in page["prefill"]] == [100]
 
 
 def test_replicas_are_rounded_up():

@@ -23,7 +23,7 @@ def render(sheet: Sheet) -> Group:
     for section in sheet.sections:
         parts += [Text(), *_section(section)]
     parts += [Text(), *_assumptions(sheet), Text(), *_device(deployment.accelerator)]
-    if notes := deployment.notes:
+    if notes := sheet.asked.notes:
         parts += [Text(), Text("To know", style="bold"), *(_indented(f"- {note}") for note in notes)]
     return Group(*parts)
 

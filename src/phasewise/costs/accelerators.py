@@ -7,17 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import isfinite
 from typing import Self
 
 from phasewise.costs.precision import Arithmetic
 from phasewise.errors import ConfigError
 
+MIB = 1 << 20
 PRICE_SOURCE = "assumption: about what rented devices cost; --price-per-hour sets yours"
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One device; `link_bytes_per_s` is what it sends, one way, to the `linked_devices` of its host."""
+    """One device; `link_bytes_per_s` is what it sends, one way, to the `linked_devices` of its host.
+
+    A mesh has a link to each neighbour, so that fewer neighbours use a part of it; a switch gives all to any.
+    `chunk_tokens` and `max_running` are what vLLM's server takes on it unless told otherwise.
+    """
 
     name: str
     peak_flops: Mapping[Arithmetic, float]
@@ -26,18 +32,36 @@ class Accelerator:
     link_bytes_per_s: float
     price_per_hour: float
     linked_devices: int = 8
+    is_mesh: bool = False
+    chunk_tokens: int = 2048
+    max_running: int = 256
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def arithmetic_for(self, wanted: Arithmetic) -> Arithmetic:
         """The units that serve: where there are none for the wanted numbers, those for 16 bit."""
         return wanted if wanted in self.peak_flops else Arithmetic.SIXTEEN_BIT
 
+    def link_among(self, gpus: int) -> float:
+        """Bytes per second that a device sends to the others of a group."""
+        neighbours = self.linked_devices - 1
+        used = min(gpus - 1, neighbours) / neighbours if self.is_mesh else 1.0
+        return self.link_bytes_per_s * used
 
-def _sources(data_sheet: str, link: str) -> dict[str, str]:
+
+def served_by_default(memory_bytes: float) -> tuple[int, int]:
+    """Tokens per step and running requests that vLLM's server takes on a device with so much memory."""
+    if memory_bytes >= 160 * 2**30:
+        return 16_384, 1024
+    return (8192, 1024) if memory_bytes >= 70 * 2**30 else (2048, 256)
+
+
+def _sources(
+    data_sheet: str, link: str, memory: str = "what the driver reports (nvidia-smi)"
+) -> dict[str, str]:
     return {
         "peak_flops": f"{data_sheet}; dense, without sparsity",
         "bandwidth_bytes_per_s": data_sheet,
-        "memory_bytes": f"{data_sheet}; 1 GB = 1e9 bytes",
+        "memory_bytes": memory,
         "link_bytes_per_s": f"{data_sheet}; {link}",
         "price_per_hour": PRICE_SOURCE,
     }
@@ -53,16 +77,18 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         name="NVIDIA H100 SXM 80 GB",
         peak_flops=_peaks(989.4, 1978.9, 1978.9),
         bandwidth_bytes_per_s=3.35e12,
-        memory_bytes=80e9,
+        memory_bytes=81_559 * MIB,
         link_bytes_per_s=450e9,
         price_per_hour=2.50,
+        chunk_tokens=8192,
+        max_running=1024,
         sources=_sources("NVIDIA H100 data sheet", "half of NVLink's 900 GB/s, which counts both ways"),
     ),
     "A100": Accelerator(
         name="NVIDIA A100 SXM 80 GB",
         peak_flops=_peaks(312, 624, None),
         bandwidth_bytes_per_s=2.039e12,
-        memory_bytes=80e9,
+        memory_bytes=81_920 * MIB,
         link_bytes_per_s=300e9,
         price_per_hour=1.50,
         sources=_sources("NVIDIA A100 data sheet", "half of NVLink's 600 GB/s, which counts both ways"),
@@ -71,7 +97,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         name="NVIDIA L40S 48 GB",
         peak_flops=_peaks(362.05, 733, 733),
         bandwidth_bytes_per_s=864e9,
-        memory_bytes=48e9,
+        memory_bytes=46_068 * MIB,
         link_bytes_per_s=32e9,
         price_per_hour=1.00,
         sources=_sources("NVIDIA L40S data sheet", "half of PCIe Gen4 x16's 64 GB/s; there is no NVLink"),
@@ -80,10 +106,17 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         name="AMD Instinct MI300X 192 GB",
         peak_flops=_peaks(1307.4, 2614.9, 2614.9),
         bandwidth_bytes_per_s=5.3e12,
-        memory_bytes=192e9,
+        memory_bytes=196_592 * MIB,
         link_bytes_per_s=448e9,
         price_per_hour=2.00,
-        sources=_sources("AMD Instinct MI300X data sheet", "half of seven Infinity Fabric links' 896 GB/s"),
+        is_mesh=True,
+        chunk_tokens=16_384,
+        max_running=1024,
+        sources=_sources(
+            "AMD Instinct MI300X data sheet",
+            "half of seven Infinity Fabric links' 896 GB/s, one link to each neighbour",
+            "what the driver reports (rocm-smi)",
+        ),
     ),
 }
 
@@ -108,6 +141,8 @@ class Assumptions:
                 raise ConfigError(
                     f"no assumption is called {name!r}", hint=f"accepted: {', '.join(sorted(known))}"
                 )
+            if not isfinite(value):
+                raise ConfigError(f"{name} is {value:g}", hint="a finite number is needed there")
             if name in _SHARES and not 0 < value <= 1:
                 raise ConfigError(f"{name} is {value:g}", hint="it is a share: above 0, at most 1")
             if value < 0:

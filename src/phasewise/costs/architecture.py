@@ -51,6 +51,11 @@ class Attention:
             return AttentionKind.MULTI_HEAD
         return AttentionKind.MULTI_QUERY if self.kv_heads == 1 else AttentionKind.GROUPED_QUERY
 
+    def divides_among(self, gpus: int) -> bool:
+        """Whether each device gets as many heads, and whole KV heads or a copy of one, as vLLM asks for."""
+        whole_kv_heads = self.kv_heads % gpus == 0 or gpus % self.kv_heads == 0
+        return self.heads % gpus == 0 and (self.latent is not None or whole_kv_heads)
+
     @property
     def parameters(self) -> int:
         """The weights of the projections."""
@@ -98,6 +103,13 @@ class Attention:
         growing = max(0, min(new_tokens, self.window - context_tokens))
         grown = growing * context_tokens + growing * (growing + 1) // 2
         return grown + (new_tokens - growing) * self.window
+
+    def expansion_flops(self, context_tokens: int) -> int:
+        """Turning cached latents into heads' keys and values again, which every chunk of a prompt does."""
+        if self.latent is None:
+            return 0
+        per_head = self.head_dim - self.latent.rope_dim + self.value_dim
+        return 2 * self.seen(context_tokens) * self.latent.kv_rank * self.heads * per_head
 
     def flops_per_pair(self, *, absorbed: bool) -> int:
         """QK^T and AV for one pair over all heads; absorbed, a latent layer works on the latent itself."""

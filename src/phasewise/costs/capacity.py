@@ -7,7 +7,7 @@ engine for its prefill time, and the decoding requests share the steps in betwee
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, floor, sqrt
 
 from phasewise.costs.deployment import Deployment
 from phasewise.model.slo import Slo
@@ -76,6 +76,15 @@ def operating_point(deployment: Deployment, traffic: Traffic, batch: int) -> Ope
     return OperatingPoint(batch, prefill_s, step_s, tpot_s, step_s + wait_s + prefill_s, rate, load)
 
 
+def mean_within(slots: int) -> int:
+    """The largest mean number of requests b with b + 2 sqrt(b) <= slots.
+
+    Requests that arrive at random make crowds: their number has a spread of about sqrt(b). With two spreads
+    of room a request seldom finds no slot; with none, the queue before the slots would grow without end.
+    """
+    return floor((sqrt(slots + 1) - 1) ** 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """The most that one replica carries; `limit` says what stops it, `point` is None when nothing will do."""
@@ -85,30 +94,32 @@ class Capacity:
 
 
 def largest_within(deployment: Deployment, traffic: Traffic, slo: Slo, max_running: int) -> Capacity:
-    """The largest batch that fits and holds both targets."""
+    """The largest mean batch that leaves slots for a crowd and holds both targets."""
     room = deployment.requests_that_fit(traffic.final_context_tokens)
     if room < 1:
         return Capacity(None, "memory: not one request fits beside the weights")
-    most = min(room, max_running)
+    slots = min(room, max_running)
+    most = mean_within(slots)
     alone = operating_point(deployment, traffic, 1)
     if not alone.meets(slo):
         missed = "TTFT" if alone.ttft_s > slo.ttft_s else "TPOT"
         return Capacity(None, f"{missed}: not even one request at a time meets it")
+    if most < 1:
+        return Capacity(None, f"{_slots_words(slots, room)}, too few for requests that arrive at random")
     low, high = 1, most + 1
     while high - low > 1:
         middle = (low + high) // 2
         meets = operating_point(deployment, traffic, middle).meets(slo)
         low, high = (middle, high) if meets else (low, middle)
-    return Capacity(
-        operating_point(deployment, traffic, low), _limit(deployment, traffic, slo, low, most, room)
-    )
+    point = operating_point(deployment, traffic, low)
+    if low == most:
+        return Capacity(point, f"{_slots_words(slots, room)}, room for crowds kept")
+    beyond = operating_point(deployment, traffic, low + 1)
+    return Capacity(point, "TPOT" if beyond.tpot_s > slo.tpot_s else "TTFT")
 
 
-def _limit(deployment: Deployment, traffic: Traffic, slo: Slo, batch: int, most: int, room: int) -> str:
-    if batch == most:
-        return "KV cache: no more requests fit" if most == room else "the cap on running requests"
-    beyond = operating_point(deployment, traffic, batch + 1)
-    return "TPOT" if beyond.tpot_s > slo.tpot_s else "TTFT"
+def _slots_words(slots: int, room: int) -> str:
+    return f"KV cache: {room:,} requests fit" if slots == room else f"cap: {slots:,} requests run at once"
 
 
 def replicas_for(rate: float, point: OperatingPoint) -> int:
@@ -127,11 +138,12 @@ class Price:
 
 
 def price_of(replica_per_hour: float, traffic: Traffic, point: OperatingPoint) -> Price:
-    """Prompt tokens pay for prefill time; output tokens share the decode steps."""
+    """Prompt tokens pay for prefill time; output tokens share the decode steps, one fewer than they are."""
     per_second = replica_per_hour / 3600
+    steps_per_token = traffic.decode_steps / traffic.output_tokens
     return Price(
         replica_per_hour=replica_per_hour,
         per_million_input=per_second * point.prefill_s / traffic.prompt_tokens * 1e6,
-        per_million_output=per_second * point.step_s / point.batch * 1e6,
+        per_million_output=per_second * point.step_s / point.batch * steps_per_token * 1e6,
         per_thousand_requests=per_second / point.requests_per_s * 1e3,
     )

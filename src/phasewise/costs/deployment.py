@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
 
 from phasewise.costs.accelerators import ASSUMED, Accelerator, Assumptions
 from phasewise.costs.architecture import Architecture
 from phasewise.costs.precision import Arithmetic
-from phasewise.costs.roofline import Rates, StepTime, step_time
+from phasewise.costs.roofline import Rates, StepTime, TotalTime, step_time
 from phasewise.costs.step_demand import Chunk, StepDemand, decodes, demand_of
 from phasewise.errors import ConfigError
 
@@ -22,22 +21,32 @@ FURTHEST = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A model on `gpus` devices that divide every layer among them (tensor parallel)."""
+    """A model on `gpus` devices that divide every layer among them (tensor parallel).
+
+    `chunk_tokens` is how much of prompts a step takes at most; None is what vLLM takes on this device.
+    """
 
     architecture: Architecture
     accelerator: Accelerator
     gpus: int = 1
     kv_element_bytes: float = 2.0
-    chunk_tokens: int = 8192
+    chunk_tokens: int | None = None
     assumptions: Assumptions = ASSUMED
 
     def __post_init__(self) -> None:
-        heads = self.architecture.attention.heads
-        if self.gpus < 1 or heads % self.gpus:
+        attention = self.architecture.attention
+        if self.gpus < 1 or not attention.divides_among(self.gpus):
+            heads = f"{attention.heads} attention heads, {attention.kv_heads} with a KV cache,"
+            possible = [str(n) for n in range(1, attention.heads + 1) if attention.divides_among(n)]
             raise ConfigError(
-                f"{heads} attention heads cannot be divided among {self.gpus} devices",
-                hint=f"take a number that divides {heads}",
+                f"{heads} cannot be divided among {self.gpus} devices",
+                hint=f"vLLM takes {', '.join(possible)} of them",
             )
+
+    @property
+    def step_tokens(self) -> int:
+        """Prompt tokens in a step, at most."""
+        return self.chunk_tokens or self.accelerator.chunk_tokens
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -77,7 +86,7 @@ class Deployment:
         attention = self.architecture.attention
         if attention.latent is not None:
             return float(self.gpus)
-        return ceil(attention.kv_heads / self.gpus) * self.gpus / attention.kv_heads
+        return max(1.0, self.gpus / attention.kv_heads)
 
     @property
     def kv_room_bytes(self) -> float:
@@ -105,7 +114,7 @@ class Deployment:
 
     def demand(self, *chunks: Chunk) -> StepDemand:
         """What a step with these chunks asks for."""
-        return demand_of(self.architecture, self.architecture.precision, self.kv_element_bytes, chunks)
+        return demand_of(self.architecture, self.kv_element_bytes, chunks)
 
     def network_s(self, tokens: int) -> float:
         """Two all-reduces of the activations per layer, each as a ring sends them."""
@@ -113,7 +122,7 @@ class Deployment:
             return 0.0
         share = 2 * (self.gpus - 1) / self.gpus
         payload_bytes = tokens * self.architecture.hidden_size * 2
-        link = self.accelerator.link_bytes_per_s * self.assumptions.link
+        link = self.accelerator.link_among(self.gpus) * self.assumptions.link
         return (
             2
             * self.architecture.layers
@@ -133,16 +142,22 @@ class Deployment:
 
     def prefill_chunks(self, prompt_tokens: int, cached_tokens: int = 0) -> tuple[Chunk, ...]:
         """The steps that a prompt is computed in; only the last samples a token."""
-        starts = range(min(cached_tokens, prompt_tokens - 1), prompt_tokens, self.chunk_tokens)
-        ends = [min(start + self.chunk_tokens, prompt_tokens) for start in starts]
+        starts = range(min(cached_tokens, prompt_tokens - 1), prompt_tokens, self.step_tokens)
+        ends = [min(start + self.step_tokens, prompt_tokens) for start in starts]
         return tuple(
             Chunk(end - start, start, sampled_tokens=int(end == prompt_tokens))
             for start, end in zip(starts, ends, strict=True)
         )
 
+    def prefill(self, prompt_tokens: int, cached_tokens: int = 0) -> TotalTime:
+        """The times of a prompt's steps on an idle engine."""
+        return TotalTime(
+            tuple(self.step(chunk) for chunk in self.prefill_chunks(prompt_tokens, cached_tokens))
+        )
+
     def ttft_s(self, prompt_tokens: int, cached_tokens: int = 0) -> float:
         """Prefill of one prompt on an idle engine: no queue, no network to the client."""
-        return sum(self.step_seconds(chunk) for chunk in self.prefill_chunks(prompt_tokens, cached_tokens))
+        return self.prefill(prompt_tokens, cached_tokens).total_s
 
     def tpot_s(self, batch: int, context_tokens: int) -> float:
         """One decode step of so many requests, which is each one's time per token."""
@@ -153,7 +168,7 @@ class Deployment:
         return _first(lambda tokens: (step := self.step(decodes(tokens, 0))).compute_s >= step.weight_read_s)
 
     def prefill_knee_tokens(self) -> int | None:
-        """From which prompt length on prefill takes longer: below, reading the weights takes as long."""
+        """From which prompt length on a step is bound by compute: below, reading the weights takes longer."""
         return _first(lambda tokens: (step := self.step(Chunk(tokens))).compute_s >= step.weight_read_s)
 
     def compute_bound_batch_with_kv(self, context_tokens: int) -> int | None:

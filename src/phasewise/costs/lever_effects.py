@@ -35,7 +35,9 @@ class Served:
     def tpot_s(self, batch: int, context_tokens: int) -> float:
         """Time per token: a step over the tokens that it is expected to give."""
         new = 1 + self.drafted
-        step_s = self.deployment.step_seconds(Chunk(new, context_tokens, requests=batch, sampled_tokens=new))
+        step_s = self.deployment.step_seconds(
+            Chunk(new, context_tokens, requests=batch, sampled_tokens=new, decoding=True)
+        )
         return step_s / expected_tokens(self.drafted, self.acceptance)
 
 
@@ -82,7 +84,7 @@ def _half_cached(served: Served) -> Served:
 
 
 def _small_chunks(served: Served) -> Served | None:
-    if served.deployment.chunk_tokens <= SMALL_CHUNK_TOKENS:
+    if served.deployment.step_tokens <= SMALL_CHUNK_TOKENS:
         return None
     return replace(served, deployment=replace(served.deployment, chunk_tokens=SMALL_CHUNK_TOKENS))
 
@@ -93,7 +95,10 @@ def _speculating(acceptance: float) -> Lever:
 
 def _more_devices(served: Served) -> Served | None:
     deployment, gpus = served.deployment, 2 * served.deployment.gpus
-    if deployment.architecture.attention.heads % gpus or not deployment.accelerator.link_bytes_per_s:
+    accelerator = deployment.accelerator
+    # Beyond one host all-reduces take another, slower link, whose figure is not known here.
+    linked = accelerator.link_bytes_per_s > 0 and gpus <= accelerator.linked_devices
+    if not linked or not deployment.architecture.attention.divides_among(gpus):
         return None
     return replace(served, deployment=replace(deployment, gpus=gpus))
 

@@ -19,15 +19,24 @@ KNOWN_FAMILIES = frozenset({
     "arcee", "axk1", "cohere", "cohere2", "cohere2_moe", "cwm", "deepseek_v2", "deepseek_v3", "dots1",
     "ernie4_5", "exaone4", "flex_olmo", "gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4",
     "glm4_moe", "glm4_moe_lite", "gpt_neox", "gpt_oss", "granite", "granite_swa", "granitemoe",
-    "granitemoe_swa", "granitemoeshared", "helium", "hyperclovax", "kimi_k2", "llama", "mellum", "minicpm3",
-    "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3",
+    "granitemoe_swa", "granitemoeshared", "helium", "hyperclovax", "kimi_k2", "llama", "mellum", "minimax_m2",
+    "ministral", "ministral3", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3",
     "olmoe", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3",
-    "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
+    "solar_open", "stablelm", "starcoder2", "vaultgemma",
 })  # fmt: skip
 """Families whose layers are what is counted here; their counts were held against those of transformers."""
 
 _TIED_UNLESS_SAID = frozenset({"gemma", "gemma2", "gemma3", "gemma3_text", "cohere", "cohere2"})
 _MULTI_HEAD_UNLESS_SAID = frozenset({"llama", "olmo", "gpt_neox", "phi"})
+_KEEPS_LATENTS = frozenset({"axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2"})
+"""Families whose latents vLLM keeps; of others with latents (minicpm3) it keeps whole heads."""
+_HEAD_DIM_UNLESS_SAID: Mapping[str, int] = {
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "vaultgemma"), 256),
+    **dict.fromkeys(("cohere2_moe", "cwm", "ernie4_5", "glm", "glm4", "helium", "mellum"), 128),
+    **dict.fromkeys(("minimax_m2", "ministral3", "qwen3", "seed_oss", "solar_open"), 128),
+    "gpt_oss": 64,
+}
+"""What transformers' classes of these families take where the file has no head_dim."""
 _FOUR_NORMS = frozenset({"gemma2", "gemma3", "gemma3_text"})
 
 _NOT_MODELLED = {
@@ -58,6 +67,7 @@ def architecture_of(config: Mapping[str, Any], weights: Precision | None = None)
     text, notes = _language_part(config)
     model_type = str(text.get("model_type") or "")
     _refuse_what_is_not_modelled(text)
+    _refuse_latents_that_are_not_kept(text, model_type)
     if model_type not in KNOWN_FAMILIES:
         raise ConfigError(
             f"model_type is {model_type or 'missing'!r}, whose layers are not known here",
@@ -67,12 +77,14 @@ def architecture_of(config: Mapping[str, Any], weights: Precision | None = None)
     extra_layers = text.get("num_nextn_predict_layers")
     if extra_layers:
         notes += (f"{extra_layers} more layers for predicting several tokens at once are not counted",)
+    groups = _groups_of(text)
+    _refuse_experts_that_were_not_read(text, groups)
     return Architecture(
         model_type=model_type,
         hidden_size=count_of(text, "hidden_size"),
         vocab_size=count_of(text, "vocab_size"),
         tied_embeddings=bool(text.get("tie_word_embeddings", model_type in _TIED_UNLESS_SAID)),
-        groups=_groups_of(text),
+        groups=groups,
         precision=precision,
         norms_per_layer=4 if model_type in _FOUR_NORMS else 2,
         max_context_tokens=optional_count(text, "max_position_embeddings"),
@@ -105,6 +117,27 @@ def _refuse_what_is_not_modelled(text: Mapping[str, Any]) -> None:
             )
 
 
+def _refuse_latents_that_are_not_kept(text: Mapping[str, Any], model_type: str) -> None:
+    if text.get("kv_lora_rank") and model_type not in _KEEPS_LATENTS:
+        raise ConfigError(
+            f"{model_type or 'this family'!r} has latent attention (kv_lora_rank), but vLLM is not known to"
+            " keep its latents in the KV cache",
+            hint=f"kept: those of {', '.join(sorted(_KEEPS_LATENTS))}; measure this one: phasewise bench",
+        )
+
+
+def _refuse_experts_that_were_not_read(text: Mapping[str, Any], groups: tuple[LayerGroup, ...]) -> None:
+    """A mixture whose keys are not known would pass for a dense model."""
+    named = sorted(
+        key for key, value in text.items() if value and ("expert" in key or key.startswith("moe_"))
+    )
+    if named and not any(group.feed_forward.experts for group in groups):
+        raise ConfigError(
+            f"the configuration speaks of experts ({', '.join(named)}), but how many there are is not said",
+            hint="name them as num_experts and num_experts_per_tok, or remove these keys if there are none",
+        )
+
+
 def _groups_of(text: Mapping[str, Any]) -> tuple[LayerGroup, ...]:
     layers = count_of(text, "num_hidden_layers")
     alike: Counter[tuple[Attention, FeedForward]] = Counter(
@@ -121,7 +154,8 @@ def _attention_of(text: Mapping[str, Any], window: int | None) -> Attention:
     hidden_size, heads = count_of(text, "hidden_size"), count_of(text, "num_attention_heads")
     if text.get("kv_lora_rank"):
         return _latent_attention_of(text, hidden_size, heads, window)
-    head_dim = optional_count(text, "head_dim") or _even_head_dim(hidden_size, heads)
+    usual = None if "head_dim" in text else _HEAD_DIM_UNLESS_SAID.get(str(text.get("model_type")))
+    head_dim = optional_count(text, "head_dim") or usual or _even_head_dim(hidden_size, heads)
     return Attention(hidden_size, heads, _kv_heads_of(text, heads), head_dim, head_dim, window)
 
 

@@ -68,17 +68,86 @@ class StepTime:
         return max(self.attention_compute_s, self.kv_s)
 
     @property
+    def linear_roof(self) -> Roof:
+        """Which side of what multiplies by weights takes longer."""
+        return Roof.COMPUTE if self.compute_s > self.weight_read_s else Roof.WEIGHT_READS
+
+    @property
+    def attention_roof(self) -> Roof:
+        """Which side of what works on the KV cache takes longer."""
+        return Roof.ATTENTION if self.attention_compute_s > self.kv_s else Roof.KV_READS
+
+    @property
     def bound(self) -> Roof:
         """What takes the most."""
-        linear = Roof.COMPUTE if self.compute_s > self.weight_read_s else Roof.WEIGHT_READS
-        attention = Roof.ATTENTION if self.attention_compute_s > self.kv_s else Roof.KV_READS
-        parts = {
-            linear: self.linear_s,
-            attention: self.attention_s,
-            Roof.NETWORK: self.network_s,
-            Roof.OVERHEAD: self.overhead_s,
+        return TotalTime((self,)).bound
+
+
+@dataclass(frozen=True, slots=True)
+class TotalTime:
+    """Steps one after the other, such as the chunks of a prompt, part by part."""
+
+    steps: tuple[StepTime, ...]
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return sum(step.total_s for step in self.steps)
+
+    @property
+    def compute_s(self) -> float:
+        """Arithmetic with weights."""
+        return sum(step.compute_s for step in self.steps)
+
+    @property
+    def weight_read_s(self) -> float:
+        """Reading the weights."""
+        return sum(step.weight_read_s for step in self.steps)
+
+    @property
+    def attention_compute_s(self) -> float:
+        """Arithmetic of attention."""
+        return sum(step.attention_compute_s for step in self.steps)
+
+    @property
+    def kv_s(self) -> float:
+        """Reading and writing the KV cache."""
+        return sum(step.kv_s for step in self.steps)
+
+    @property
+    def network_s(self) -> float:
+        """All-reduces."""
+        return sum(step.network_s for step in self.steps)
+
+    @property
+    def parts(self) -> tuple[tuple[tuple[Roof, ...], float], ...]:
+        """What adds up, each with its roof, or with two where the longer side differs from step to step."""
+        linear = {step.linear_roof for step in self.steps}
+        attention = {step.attention_roof for step in self.steps}
+        return (
+            (
+                tuple(roof for roof in (Roof.COMPUTE, Roof.WEIGHT_READS) if roof in linear),
+                sum(step.linear_s for step in self.steps),
+            ),
+            (
+                tuple(roof for roof in (Roof.ATTENTION, Roof.KV_READS) if roof in attention),
+                sum(step.attention_s for step in self.steps),
+            ),
+            ((Roof.NETWORK,), self.network_s),
+            ((Roof.OVERHEAD,), sum(step.overhead_s for step in self.steps)),
+        )
+
+    @property
+    def bound(self) -> Roof:
+        """What takes the most; of a part's two sides, the one that is longer over all steps."""
+        sides = {
+            Roof.COMPUTE: self.compute_s,
+            Roof.WEIGHT_READS: self.weight_read_s,
+            Roof.ATTENTION: self.attention_compute_s,
+            Roof.KV_READS: self.kv_s,
         }
-        return max(parts, key=lambda part: parts[part])
+        roofs, _ = max(self.parts, key=lambda part: part[1])
+        return max(roofs, key=lambda roof: sides.get(roof, 0.0))
 
 
 def step_time(demand: StepDemand, rates: Rates, network_s: float, overhead_s: float) -> StepTime:

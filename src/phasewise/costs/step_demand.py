@@ -10,17 +10,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from phasewise.costs.architecture import Architecture, LayerGroup
-from phasewise.costs.precision import Precision
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """New tokens of a request in a step, after those that are in its KV cache; `requests` that are alike."""
+    """New tokens of a request in a step, after those that are in its KV cache; `requests` that are alike.
+
+    `decoding` tells an answer's tokens, drafts that are checked among them, from a prompt's.
+    """
 
     new_tokens: int
     context_tokens: int = 0
     requests: int = 1
     sampled_tokens: int = 1
+    decoding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,10 @@ class StepDemand:
 
 def decodes(batch: int, context_tokens: int) -> Chunk:
     """A decode step's work: one token for each of so many requests."""
-    return Chunk(1, context_tokens, requests=batch)
+    return Chunk(1, context_tokens, requests=batch, decoding=True)
 
 
-def demand_of(
-    architecture: Architecture, precision: Precision, kv_element_bytes: float, chunks: Iterable[Chunk]
-) -> StepDemand:
+def demand_of(architecture: Architecture, kv_element_bytes: float, chunks: Iterable[Chunk]) -> StepDemand:
     """What a step with these chunks asks for."""
     step = tuple(chunks)
     tokens = sum(chunk.requests * chunk.new_tokens for chunk in step)
@@ -70,7 +71,7 @@ def demand_of(
         block_flops=2.0 * architecture.active_block_parameters * tokens,
         head_flops=2.0 * architecture.embedding_parameters * sampled,
         attention_flops=float(sum(_attention_flops(group, chunk) for group, chunk in pairs)),
-        weight_bytes=_weight_bytes(architecture, precision, tokens, sampled),
+        weight_bytes=_weight_bytes(architecture, tokens, sampled),
         kv_read_bytes=sum(_kv_read_elements(group, chunk) for group, chunk in pairs) * kv_element_bytes,
         kv_written_bytes=tokens * architecture.kv_bytes_per_token(kv_element_bytes),
         score_bytes=2.0 * sum(_scores(group, chunk) for group, chunk in pairs),
@@ -79,13 +80,11 @@ def demand_of(
 
 def _attention_flops(group: LayerGroup, chunk: Chunk) -> int:
     # vLLM works on the latent itself when it decodes, and on expanded heads when it prefills.
-    per_pair = group.attention.flops_per_pair(absorbed=chunk.new_tokens == 1)
-    return (
-        group.layers
-        * chunk.requests
-        * group.attention.pairs(chunk.new_tokens, chunk.context_tokens)
-        * per_pair
-    )
+    attention = group.attention
+    pairs = attention.pairs(chunk.new_tokens, chunk.context_tokens)
+    expanding = 0 if chunk.decoding else attention.expansion_flops(chunk.context_tokens)
+    request = pairs * attention.flops_per_pair(absorbed=chunk.decoding) + expanding
+    return group.layers * chunk.requests * request
 
 
 def _kv_read_elements(group: LayerGroup, chunk: Chunk) -> int:
@@ -98,8 +97,9 @@ def _scores(group: LayerGroup, chunk: Chunk) -> int:
     return group.layers * chunk.requests * group.attention.heads * matrix
 
 
-def _weight_bytes(architecture: Architecture, precision: Precision, tokens: int, sampled: int) -> float:
+def _weight_bytes(architecture: Architecture, tokens: int, sampled: int) -> float:
     """Read once per step, however many tokens it carries; of the experts only those that some token needs."""
+    precision = architecture.precision
     experts = sum(
         group.layers * group.feed_forward.experts.touched(tokens) * group.feed_forward.expert_parameters
         for group in architecture.groups

@@ -34,13 +34,12 @@ def _answer(asked: Asked, capacity: Capacity) -> tuple[str, ...]:
         weights = size(deployment.architecture.weight_bytes)
         return (f"does not fit: {weights} of weights leave no room for KV cache on {_devices(asked)}",)
     prompt = asked.traffic.prompt_tokens
-    first = deployment.prefill_chunks(prompt, asked.traffic.cached_tokens)[0]
-    prefill_s = deployment.ttft_s(prompt, asked.traffic.cached_tokens)
+    prefill = deployment.prefill(prompt, asked.traffic.cached_tokens)
     step = deployment.step(decodes(1, context))
     lines = [
         f"fits: {deployment.kv_capacity_tokens:,} tokens of KV cache,"
         f" {deployment.requests_that_fit(asked.traffic.final_context_tokens):,} requests of this length",
-        f"prefill: {duration(prefill_s)} for {prompt:,} tokens, bound by {deployment.step(first).bound}",
+        f"prefill: {duration(prefill.total_s)} for {prompt:,} tokens, bound by {prefill.bound}",
         f"decode: {duration(step.total_s)} per token alone, bound by {step.bound}",
     ]
     return (*lines, *_load_answer(asked, capacity))

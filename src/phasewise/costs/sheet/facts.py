@@ -29,6 +29,19 @@ class Asked:
     max_running: int
     rate: float | None = None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the figures leave out, of the model, of this way to run it and of this traffic."""
+        notes = self.deployment.notes
+        longest = max(self.traffic.final_context_tokens, self.context_tokens)
+        most = self.deployment.architecture.max_context_tokens
+        if most is None or longest <= most:
+            return notes
+        return (
+            *notes,
+            f"{longest:,} tokens are more than the model is made for ({most:,}): vLLM refuses them",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Fact:
@@ -121,5 +134,5 @@ class Sheet:
             **{table.key: table.to_list() for table in tables},
             "assumptions": {name: getattr(assumptions, name) for name in assumptions.__slots__},
             "sources": dict(accelerator.sources),
-            "notes": list(deployment.notes),
+            "notes": list(self.asked.notes),
         }

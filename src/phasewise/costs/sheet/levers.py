@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phasewise.costs.lever_effects import lever_effects
+from phasewise.costs.precision import Arithmetic
 from phasewise.costs.sheet.facts import Asked, Column, FactTable, Row, Section
 
 
@@ -21,9 +22,12 @@ def lever_section(asked: Asked, batch: int) -> Section:
         ratios = (effect.ttft, effect.tpot_alone, effect.tpot_batch, effect.kv_tokens)
         texts = ("-" if ratio is None else f"x {ratio:.2f}" for ratio in ratios)
         rows.append(Row((effect.lever, *ratios), (effect.lever, *texts)))
+    remark = "below 1 is faster; w8a8 and w4a16 change answers, phasewise levers measures by how much"
+    if Arithmetic.INT8 not in asked.deployment.accelerator.peak_flops:
+        remark += "; this device has no faster units for 8 bit, so that w8a8 saves reads only"
     return Section(
         "Levers: what each would multiply",
         (),
         FactTable("levers", columns, tuple(rows)),
-        "below 1 is faster; w8a8 and w4a16 change answers, phasewise levers measures by how much",
+        remark,
     )

@@ -11,10 +11,11 @@ from phasewise.costs.capacity import (
     replicas_for,
     request_s,
 )
+from phasewise.costs.roofline import TotalTime
 from phasewise.costs.sheet.facts import Asked, Fact, Section
 from phasewise.costs.sheet.kinds import count_fact, figure_fact, money_fact, time_fact
 from phasewise.costs.sheet.quantities import dollars, duration, figures, seconds
-from phasewise.costs.sheet.step_formulas import total
+from phasewise.costs.sheet.step_formulas import sum_formula
 from phasewise.costs.step_demand import decodes
 
 
@@ -34,7 +35,10 @@ def load_section(asked: Asked, capacity: Capacity) -> Section:
     facts = [limit, *_point_facts(asked, capacity.point)]
     if asked.rate is not None:
         facts += _replica_facts(asked, asked.rate, capacity.point)
-    remark = "means over requests that arrive at random, not percentiles: leave room"
+    remark = (
+        "means over requests that arrive at random, not percentiles: leave room. At most so many decode on"
+        " average, b, that b + 2 x sqrt(b) are no more than can run: a crowd then seldom finds no slot"
+    )
     return Section(title, tuple(facts), remark=remark)
 
 
@@ -46,7 +50,8 @@ def _point_facts(asked: Asked, point: OperatingPoint) -> list[Fact]:
     whole = f"{seconds(point.ttft_s)} + {steps} x {seconds(point.tpot_s)}"
     each_takes = f"({steps} x {seconds(point.tpot_s)})"
     return [
-        count_fact("batch", "requests that decode at once", point.batch),
+        count_fact("max_running", "requests that may run", asked.max_running),
+        count_fact("batch", "requests that decode, mean", point.batch),
         time_fact("step_s", "one decode step", point.step_s),
         time_fact(
             "tpot_s",
@@ -68,8 +73,8 @@ def _stall_fact(asked: Asked, point: OperatingPoint) -> Fact:
     """The step that carries a prompt's first chunk keeps every stream waiting."""
     deployment, traffic = asked.deployment, asked.traffic
     first = deployment.prefill_chunks(traffic.prompt_tokens, traffic.cached_tokens)[0]
-    time = total([deployment.step(first, decodes(point.batch, traffic.mean_context_tokens))])
-    return time_fact("stall_s", "gap while a prompt is read", time.total_s, time.sum_formula)
+    step = deployment.step(first, decodes(point.batch, traffic.mean_context_tokens))
+    return time_fact("stall_s", "gap while a prompt is read", step.total_s, sum_formula(TotalTime((step,))))
 
 
 def _replica_facts(asked: Asked, rate: float, point: OperatingPoint) -> list[Fact]:
@@ -87,7 +92,8 @@ def price_section(asked: Asked, point: OperatingPoint) -> Section:
     price = _price(asked, point)
     per_second = f"{price.replica_per_hour:g} / 3600"
     prompt = f"{seconds(point.prefill_s)} / {asked.traffic.prompt_tokens:,}"
-    token = f"{seconds(point.step_s)} / {point.batch:,}"
+    steps = f"{asked.traffic.decode_steps:,} / {asked.traffic.output_tokens:,}"
+    token = f"{seconds(point.step_s)} / {point.batch:,} x {steps}"
     request = figures(point.requests_per_s, 4)
     each = f"{asked.deployment.gpus} x {asked.deployment.accelerator.price_per_hour:g}"
     facts = (

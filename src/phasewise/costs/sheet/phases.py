@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from phasewise.costs.deployment import Deployment
+from phasewise.costs.roofline import TotalTime
 from phasewise.costs.sheet.facts import Asked, Column, Fact, FactTable, Row, Section
 from phasewise.costs.sheet.kinds import count_fact, figure_fact, size_fact, time_fact
-from phasewise.costs.sheet.quantities import duration, figures, power
+from phasewise.costs.sheet.quantities import duration, figures, lengths_up_to, power
 from phasewise.costs.sheet.step_formulas import (
     attention_formula,
     compute_formula,
@@ -16,7 +17,7 @@ from phasewise.costs.sheet.step_formulas import (
     quadratic_formula,
     ridge_formula,
     score_formula,
-    total,
+    sum_formula,
     weights_formula,
 )
 from phasewise.costs.step_demand import Chunk, decodes
@@ -31,36 +32,44 @@ def prefill_section(asked: Asked) -> Section:
         "Prefill: time to first token",
         (*_prefill_parts(asked), *_prefill_marks(asked)),
         _prompt_table(asked.deployment),
-        "scores are what attention would write to memory, and read, if it were not fused (FlashAttention)",
+        "scores are what attention would pass through memory about four times (write, read for the softmax,"
+        " write, read for the values) if it were not fused (FlashAttention)",
     )
 
 
 def _prefill_parts(asked: Asked) -> Iterator[Fact]:
     deployment, prompt_tokens = asked.deployment, asked.traffic.prompt_tokens
     chunks = deployment.prefill_chunks(prompt_tokens, asked.traffic.cached_tokens)
-    time = total([deployment.step(chunk) for chunk in chunks])
+    time = deployment.prefill(prompt_tokens, asked.traffic.cached_tokens)
     demands = [deployment.demand(chunk) for chunk in chunks]
     weights, attention = weights_formula(deployment, demands), attention_formula(deployment, chunks)
     network = network_formula(deployment, demands)
+    yield count_fact("chunk_tokens", "prompt tokens in a step", deployment.step_tokens)
     yield time_fact("prefill_compute_s", "compute", time.compute_s, compute_formula(deployment, demands))
     yield time_fact("prefill_weights_s", "reading the weights", time.weight_read_s, weights)
     yield time_fact("prefill_attention_s", "attention", time.attention_compute_s, attention)
     yield time_fact("prefill_network_s", "all-reduces", time.network_s, network)
     label = f"TTFT, {prompt_tokens:,} tokens, no queue"
-    yield time_fact("prefill_s", label, time.total_s, time.sum_formula)
+    yield time_fact("prefill_s", label, time.total_s, sum_formula(time))
 
 
 def _prefill_marks(asked: Asked) -> Iterator[Fact]:
-    deployment, prompt_tokens = asked.deployment, asked.traffic.prompt_tokens
+    deployment, prompt_tokens, cached = (
+        asked.deployment,
+        asked.traffic.prompt_tokens,
+        asked.traffic.cached_tokens,
+    )
     ridge, quadratic = deployment.rates.ridge, deployment.quadratic_from_tokens()
-    scores = deployment.demand(Chunk(prompt_tokens)).score_bytes
+    scores = deployment.demand(Chunk(prompt_tokens - cached, cached)).score_bytes
     yield figure_fact("ridge", "ridge point", ridge, ridge_formula(deployment), "FLOP/byte")
-    yield count_fact("prefill_knee_tokens", "flat up to", deployment.prefill_knee_tokens(), unit="tokens")
+    yield count_fact(
+        "prefill_knee_tokens", "reads bind up to", deployment.prefill_knee_tokens(), unit="tokens"
+    )
     yield count_fact(
         "quadratic_from_tokens", "attention is half from", quadratic, quadratic_formula(deployment), "tokens"
     )
     yield size_fact(
-        "score_bytes", "scores kept out of memory", scores, score_formula(deployment, prompt_tokens)
+        "score_bytes", "scores kept out of memory", scores, score_formula(deployment, prompt_tokens, cached)
     )
 
 
@@ -75,7 +84,7 @@ def decode_section(asked: Asked) -> Section:
 
 def _decode_parts(asked: Asked) -> Iterator[Fact]:
     deployment, alone = asked.deployment, decodes(1, asked.context_tokens)
-    time, demand = total([deployment.step(alone)]), deployment.demand(alone)
+    time, demand = TotalTime((deployment.step(alone),)), deployment.demand(alone)
     intensity = f"{power(demand.flops)} FLOPs / {power(demand.memory_bytes)} bytes"
     weights, network = weights_formula(deployment, [demand]), network_formula(deployment, [demand])
     yield figure_fact("decode_intensity", "intensity, alone", demand.intensity, intensity, "FLOP/byte")
@@ -83,7 +92,7 @@ def _decode_parts(asked: Asked) -> Iterator[Fact]:
     yield time_fact("decode_kv_s", "reading the KV cache", time.kv_s, kv_formula(deployment, demand))
     yield time_fact("decode_network_s", "all-reduces", time.network_s, network)
     yield time_fact(
-        "decode_s", f"TPOT alone, context {asked.context_tokens:,}", time.total_s, time.sum_formula
+        "decode_s", f"TPOT alone, context {asked.context_tokens:,}", time.total_s, sum_formula(time)
     )
 
 
@@ -110,28 +119,19 @@ def _prompt_table(deployment: Deployment) -> FactTable:
         Column("intensity", "FLOP/byte"),
         Column("bound_by", "bound by"),
     )
-    longest = deployment.architecture.max_context_tokens or PROMPTS[-1]
-    rows = []
-    for prompt in (length for length in PROMPTS if length <= longest):
-        chunk = deployment.prefill_chunks(prompt)[-1]
-        ttft_s, demand, bound = (
-            deployment.ttft_s(prompt),
-            deployment.demand(chunk),
-            deployment.step(chunk).bound,
-        )
-        rows.append(
-            Row(
-                (prompt, ttft_s, prompt / ttft_s, demand.intensity, bound.value),
-                (
-                    f"{prompt:,}",
-                    duration(ttft_s),
-                    figures(prompt / ttft_s),
-                    figures(demand.intensity),
-                    bound.value,
-                ),
-            )
-        )
-    return FactTable("prefill", columns, tuple(rows))
+    lengths = lengths_up_to(deployment.architecture.max_context_tokens, PROMPTS)
+    return FactTable("prefill", columns, tuple(_prompt_row(deployment, prompt) for prompt in lengths))
+
+
+def _prompt_row(deployment: Deployment, prompt: int) -> Row:
+    time = deployment.prefill(prompt)
+    demands = [deployment.demand(chunk) for chunk in deployment.prefill_chunks(prompt)]
+    intensity = sum(demand.flops for demand in demands) / sum(demand.memory_bytes for demand in demands)
+    rate, bound = prompt / time.total_s, time.bound.value
+    return Row(
+        (prompt, time.total_s, rate, intensity, bound),
+        (f"{prompt:,}", duration(time.total_s), figures(rate), figures(intensity), bound),
+    )
 
 
 def _batch_table(deployment: Deployment, context: int) -> FactTable:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import floor, log10
 
 _DURATIONS = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "us", 1e6))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B"))
+
+
+def lengths_up_to(most: int | None, usual: Sequence[int]) -> list[int]:
+    """The usual lengths that a model is made for; its own where all of them are longer."""
+    return [length for length in usual if most is None or length <= most] or [most or usual[0]]
 
 
 def figures(value: float, digits: int = 3) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from phasewise.costs.architecture import Architecture, Attention, AttentionKind, FeedForward, LayerGroup
 from phasewise.costs.deployment import Deployment
 from phasewise.costs.sheet.facts import Asked, Column, Fact, FactTable, Row, Section
-from phasewise.costs.sheet.quantities import figures, power, size
+from phasewise.costs.sheet.quantities import figures, lengths_up_to, power, size
 
 CONTEXTS = (4096, 32_768, 131_072)
 
@@ -76,7 +76,7 @@ def _context_table(deployment: Deployment) -> FactTable:
         Column("requests", "requests that fit"),
     )
     rows = []
-    for context in CONTEXTS:
+    for context in lengths_up_to(deployment.architecture.max_context_tokens, CONTEXTS):
         kv_bytes = deployment.architecture.kv_bytes(context, deployment.kv_element_bytes)
         requests = deployment.requests_that_fit(context)
         rows.append(Row((context, kv_bytes, requests), (f"{context:,}", size(kv_bytes), f"{requests:,}")))

@@ -6,59 +6,32 @@ The same sums are worked out in deployment.py; a test evaluates these and compar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from phasewise.costs.architecture import Attention
 from phasewise.costs.deployment import Deployment
 from phasewise.costs.precision import Arithmetic
-from phasewise.costs.roofline import StepTime
+from phasewise.costs.roofline import Roof, TotalTime
 from phasewise.costs.sheet.quantities import power, seconds
 from phasewise.costs.step_demand import Chunk, StepDemand
 
-
-@dataclass(frozen=True, slots=True)
-class TotalTime:
-    """The times of several steps, part by part."""
-
-    compute_s: float
-    weight_read_s: float
-    linear_s: float
-    attention_s: float
-    attention_compute_s: float
-    kv_s: float
-    network_s: float
-    overhead_s: float
-
-    @property
-    def total_s(self) -> float:
-        """All of it."""
-        return self.linear_s + self.attention_s + self.network_s + self.overhead_s
-
-    @property
-    def sum_formula(self) -> str:
-        """The parts that add up; of compute and reading the weights, which overlap, the longer."""
-        linear = "compute" if self.compute_s > self.weight_read_s else "weights"
-        attention = "attention" if self.attention_compute_s > self.kv_s else "KV cache"
-        parts = [
-            (self.linear_s, linear),
-            (self.attention_s, attention),
-            (self.network_s, "all-reduces"),
-            (self.overhead_s, "overhead"),
-        ]
-        return " + ".join(f"{seconds(part_s)} {name}" for part_s, name in parts if part_s)
+_PART_NAMES = {
+    Roof.COMPUTE: "compute",
+    Roof.WEIGHT_READS: "weights",
+    Roof.ATTENTION: "attention",
+    Roof.KV_READS: "KV cache",
+    Roof.NETWORK: "all-reduces",
+    Roof.OVERHEAD: "overhead",
+}
 
 
-def total(steps: Sequence[StepTime]) -> TotalTime:
-    """Steps one after the other."""
-    return TotalTime(
-        compute_s=sum(step.compute_s for step in steps),
-        weight_read_s=sum(step.weight_read_s for step in steps),
-        linear_s=sum(step.linear_s for step in steps),
-        attention_s=sum(step.attention_s for step in steps),
-        attention_compute_s=sum(step.attention_compute_s for step in steps),
-        kv_s=sum(step.kv_s for step in steps),
-        network_s=sum(step.network_s for step in steps),
-        overhead_s=sum(step.overhead_s for step in steps),
-    )
+def sum_formula(time: TotalTime) -> str:
+    """The parts that add up; of compute and reading the weights, which overlap, the longer in each step."""
+    return " + ".join(f"{seconds(part_s)} {_part_name(roofs)}" for roofs, part_s in time.parts if part_s)
+
+
+def _part_name(roofs: tuple[Roof, ...]) -> str:
+    name = " or ".join(_PART_NAMES[roof] for roof in roofs)
+    return name if len(roofs) == 1 else f"{name}, chunk by chunk"
 
 
 def _flops_rate(deployment: Deployment, arithmetic: Arithmetic) -> str:
@@ -105,7 +78,17 @@ def attention_formula(deployment: Deployment, chunks: Sequence[Chunk]) -> str:
     new, context = sum(chunk.new_tokens for chunk in chunks), chunks[0].context_tokens
     pairs = f"({new:,} x {context:,} + {new:,} x {new + 1:,} / 2) pairs"
     per_pair = f"2 x {attention.heads} heads x ({attention.head_dim} + {attention.value_dim})"
-    return f"{layers} layers x {pairs} x {per_pair} / {rate}"
+    expanded = _expansion_formula(attention, chunks)
+    return f"{layers} layers x ({pairs} x {per_pair}{expanded}) / {rate}"
+
+
+def _expansion_formula(attention: Attention, chunks: Sequence[Chunk]) -> str:
+    """Latents in the cache become keys and values again for every chunk that sees them."""
+    cached = sum(chunk.context_tokens for chunk in chunks)
+    if attention.latent is None or not cached:
+        return ""
+    width = f"({attention.head_dim - attention.latent.rope_dim} + {attention.value_dim})"
+    return f" + 2 x {cached:,} latents x {attention.latent.kv_rank} x {attention.heads} x {width}"
 
 
 def kv_formula(deployment: Deployment, demand: StepDemand) -> str:
@@ -118,7 +101,7 @@ def network_formula(deployment: Deployment, demands: Sequence[StepDemand]) -> st
     """Two all-reduces per layer, each sending nearly twice the activations, and its latency."""
     model, assumed = deployment.architecture, deployment.assumptions
     tokens = sum(demand.tokens for demand in demands)
-    link = f"({power(deployment.accelerator.link_bytes_per_s)} x {assumed.link:g})"
+    link = f"({power(deployment.accelerator.link_among(deployment.gpus))} x {assumed.link:g})"
     share = f"2 x {deployment.gpus - 1} / {deployment.gpus}"
     sent = f"{share} x {tokens:,} x {model.hidden_size:,} x 2 bytes / {link}"
     return f"2 x {model.layers} layers x ({sent} + {len(demands)} x {assumed.allreduce_us:g}e-6)"
@@ -141,7 +124,8 @@ def quadratic_formula(deployment: Deployment) -> str:
     return f"{power(model.active_block_parameters)} / ({model.layers} layers x {width})"
 
 
-def score_formula(deployment: Deployment, prompt_tokens: int) -> str:
-    """One score for every head and pair of tokens, as 16 bit numbers."""
+def score_formula(deployment: Deployment, prompt_tokens: int, cached_tokens: int) -> str:
+    """One score for every head and pair of a new token and a token, as 16 bit numbers."""
     layers, heads = deployment.architecture.layers, deployment.architecture.attention.heads
-    return f"{layers} layers x {heads} heads x {prompt_tokens:,} x {prompt_tokens:,} x 2 bytes"
+    new = prompt_tokens - cached_tokens
+    return f"{layers} layers x {heads} heads x {new:,} x {prompt_tokens:,} x 2 bytes"
