@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phasewise.calibrate import machine
-from phasewise.calibrate.machine import check_given, find_machine
+from phasewise.calibrate.machine import Devices, check_given, find_machine
 from phasewise.errors import ConfigError
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
@@ -24,28 +24,28 @@ def a_core_that_reads_8_gb_per_s(monkeypatch):
 
 
 def test_devices_that_are_named_read_at_their_peak_together(config, tmp_path):
-    one, two = (find_machine(ELSEWHERE, config, "H100", count, tmp_path) for count in (1, 2))
+    one, two = (find_machine(ELSEWHERE, config, Devices("H100", count), tmp_path) for count in (1, 2))
     assert two.read_bytes_per_s == 2 * one.read_bytes_per_s
     assert one.weights_read_s == pytest.approx(one.weight_bytes / one.read_bytes_per_s)
     assert "2 x" in two.source
 
 
 def test_an_engine_on_this_machine_without_a_gpu_reads_as_a_core_does(config, tmp_path):
-    found = find_machine(HERE, config, None, 1, tmp_path)
+    found = find_machine(HERE, config, Devices(), tmp_path)
     assert found.read_bytes_per_s == 8e9
     assert "8.0 GB/s, measured" in found.source
 
 
 def test_nothing_is_said_of_a_machine_that_is_not_known(config, tmp_path, monkeypatch):
-    assert find_machine(ELSEWHERE, config, None, 1, tmp_path) is None
+    assert find_machine(ELSEWHERE, config, Devices(), tmp_path) is None
     monkeypatch.setattr(machine, "visible_gpus", lambda environ: (0,))
-    assert find_machine(HERE, config, None, 1, tmp_path) is None
+    assert find_machine(HERE, config, Devices(), tmp_path) is None
 
 
 @pytest.mark.parametrize("model", [None, "/nowhere/model", "some/hub-model"])
 def test_a_model_whose_configuration_is_elsewhere_leaves_the_floor_whole(model, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    assert find_machine(HERE, model, "H100", 1, tmp_path) is None
+    assert find_machine(HERE, model, Devices("H100", 1), tmp_path) is None
 
 
 def test_what_was_given_and_cannot_be_used_is_refused(config, tmp_path):

@@ -76,8 +76,13 @@ def test_what_a_client_waits_beyond_the_steps_has_an_interval():
     rng = np.random.default_rng(2)
     prompts = [prefilling(tokens) for tokens in PROMPTS[:11] * 8]
     outside = [
-        Observation((work,), (COST(work) + 0.030) * exp(rng.normal(0, JITTER)), through_front_end=True)
-        for work in prompts
+        Observation(
+            (work,),
+            (COST(work) + 0.030) * exp(rng.normal(0, JITTER)),
+            through_front_end=True,
+            at_s=1000.0 + 10.0 * number,
+        )
+        for number, work in enumerate(prompts)
     ]
     fit = fit_steps([*observe(COST, rng, STREAMS), *outside], rng)
     assert fit.front_end_s.low <= 0.030 <= fit.front_end_s.high

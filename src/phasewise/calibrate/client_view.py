@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from math import ceil
 from statistics import median
 
@@ -44,9 +44,14 @@ class _Passage:
     chunks: int
 
 
+def heard_in_full(played: Sequence[Played]) -> list[Played]:
+    """The scenes of which every token came in a chunk of its own; of others no step can be told."""
+    return [each for each in played if all(heard.complete for heard in (*each.streams, *each.arrivals))]
+
+
 def client_observations(played: Sequence[Played]) -> tuple[Observation, ...]:
-    """The steps that clients saw, from all scenes."""
-    whole = [each for each in played if all(heard.complete for heard in (*each.streams, *each.arrivals))]
+    """The steps that clients saw, from all scenes that were heard in full."""
+    whole = heard_in_full(played)
     chunk_tokens = _chunk_tokens([passage for each in whole for passage in _passages(each)])
     found: list[Observation] = []
     for each in whole:
@@ -72,9 +77,16 @@ def _among_streams(played: Played) -> Iterator[Observation]:
         yield _with_prompt(played, passage)
     # Between a prompt's sending and its first token no step is known to be the streams' alone.
     waits_s = [(arrival.sent_s, arrival.times_s[0] + WAY_BACK_S) for arrival in played.arrivals]
-    for gap in _common_gaps(played.streams):
+    for gap in _single_steps(_common_gaps(played.streams)):
         if not any(sent_s < gap.ended_s <= first_s for sent_s, first_s in waits_s):
             yield Observation((_decode_work(played, gap),), gap.seconds, at_s=gap.ended_s)
+
+
+def _single_steps(gaps: Sequence[_Gap]) -> Iterator[_Gap]:
+    """The gaps that are one step each: of chunks that came in one read, two steps lie in the first gap."""
+    for gap, following in zip_longest(gaps, gaps[1:]):
+        if gap.seconds > 0 and (following is None or following.seconds > 0):
+            yield gap
 
 
 def _passages(played: Played) -> list[_Passage]:

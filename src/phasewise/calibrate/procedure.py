@@ -18,7 +18,7 @@ from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.step_feed import StepFeed, default_steps_url
 from phasewise.adapters.vllm_metrics import fetch_metrics
 from phasewise.bench.target import Target, find_target
-from phasewise.calibrate.client_view import client_observations
+from phasewise.calibrate.client_view import client_observations, heard_in_full
 from phasewise.calibrate.played import Played
 from phasewise.calibrate.prober import Prober
 from phasewise.calibrate.result import Calibration, Seen
@@ -73,7 +73,10 @@ class _Gathered:
 
     def history(self) -> StepHistory:
         """What can be told of the steps: by the record where there is one, else by what clients saw."""
-        return observed_steps(self.steps) if self.steps else StepHistory(client_observations(self.played), 0)
+        if self.steps:
+            return observed_steps(self.steps)
+        untold = len(self.played) - len(heard_in_full(self.played))
+        return StepHistory(client_observations(self.played), untold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +95,13 @@ async def calibrate(url: str, spec: CalibrateSpec, watch: Watch = UNWATCHED) -> 
     client = HttpClient(url)
     before, started_s = read_cpu_times(), time.monotonic()
     steps_url = spec.steps_url or default_steps_url(client.base_url)
-    feed = await _recorder(steps_url, None if spec.listens else time.time())
+    feed, no_record = await _recorder(steps_url, None if spec.listens else time.time())
     try:
         target = await find_target(client, spec.model, spec.api_key)
         gathered = await (
-            _listen(feed, spec, watch) if spec.listens else _probe(client, target, feed, spec, watch)
+            _listen(feed, no_record, spec, watch)
+            if spec.listens
+            else _probe(client, target, feed, spec, watch)
         )
     finally:
         client.close()
@@ -111,6 +116,7 @@ async def calibrate(url: str, spec: CalibrateSpec, watch: Watch = UNWATCHED) -> 
         model=target.model,
         model_root=target.root,
         seen=Seen.STEPS if gathered.steps else Seen.CLIENT,
+        no_record=no_record,
         fit=fit,
         form=check_form(fit.fitted, kept),
         rounds=gathered.rounds,
@@ -121,26 +127,26 @@ async def calibrate(url: str, spec: CalibrateSpec, watch: Watch = UNWATCHED) -> 
     )
 
 
-async def _recorder(steps_url: str | None, since_unix_s: float | None) -> StepFeed | None:
-    """The engine's step record; None where there is none, or one without token counts."""
+async def _recorder(steps_url: str | None, since_unix_s: float | None) -> tuple[StepFeed | None, str]:
+    """The engine's step record, or why there is none to use."""
     if steps_url is None:
-        return None
+        return None, "where its step recorder listens cannot be guessed from this address: give --steps-url"
     feed = StepFeed(steps_url, since_unix_s=since_unix_s)
     try:
         if (await feed.peek()).details:
-            return feed
+            return feed, ""
+        reason = "its step recorder counts no tokens: start it with --enable-logging-iteration-details"
     except PhasewiseError:
-        pass
+        reason = f"no step recorder answers at {steps_url}: `phasewise engine install` adds one to an engine"
     feed.close()
-    return None
+    return None, reason
 
 
-async def _listen(feed: StepFeed | None, spec: CalibrateSpec, watch: Watch) -> _Gathered:
+async def _listen(feed: StepFeed | None, no_record: str, spec: CalibrateSpec, watch: Watch) -> _Gathered:
     """Send nothing: take what the record holds, and what others' traffic adds to it."""
     if feed is None:
         raise MeasurementError(
-            "listening needs the engine's step recorder, and none answers",
-            hint="run `phasewise engine install` for that engine, or leave --listen out",
+            f"listening needs a step record, and {no_record}", hint="or leave --listen out, to probe it"
         )
     gathered = _Gathered()
     started_s = time.monotonic()

@@ -44,8 +44,9 @@ class Machine:
 class Calibration:
     """Everything a calibration found.
 
-    `model_root` is what the engine says it loaded. `untold` steps could not be used. `stolen` is the share of
-    processor time that others on the same host took, None where the system does not tell.
+    `model_root` is what the engine says it loaded, `no_record` why its step record was not used. `untold`
+    steps could not be used. `stolen` is the share of processor time that others on the same host took, None
+    where the system does not tell.
     """
 
     url: str
@@ -59,6 +60,7 @@ class Calibration:
     took_s: float
     stolen: float | None
     seed: int
+    no_record: str = ""
     machine: Machine | None = None
 
     @property
@@ -78,6 +80,7 @@ class Calibration:
             "model": self.model,
             "model_root": self.model_root,
             "seen": self.seen,
+            "no_record": self.no_record,
             "steps": self.fit.observations,
             "regimes": len(self.fit.seen),
             "untold_steps": self.untold,

@@ -64,17 +64,12 @@ def _parts_table(found: Calibration) -> Table:
         table.add_column(column, justify="right")
     table.add_column("unit")
     cost = found.fit.cost
-    values = {
-        CostPart.FLOOR: cost.floor_s,
-        CostPart.TOKENS: cost.per_token_s,
-        CostPart.BEYOND_KNEE: cost.beyond_knee_s_per_token,
-        CostPart.ATTENTION: cost.attention_s_per_token_pair,
-        CostPart.KV_READ: cost.kv_read_s_per_token,
-        CostPart.REQUESTS: cost.per_request_s,
-    }
-    for part, value in values.items():
+    for part, value in cost.coefficients.items():
         scale, unit = _UNITS[part]
-        table.add_row(_NAMES[part], _figure(value * scale), _span(found.fit.intervals[part], scale), unit)
+        interval = found.fit.intervals[part]
+        # A bound is no estimate: resampling cannot move what is held at zero.
+        span = _span(interval, scale) if interval.high > 0 else "not seen"
+        table.add_row(_NAMES[part], _figure(value * scale), span, unit)
     table.add_row("the knee", str(cost.knee_tokens), _span(found.fit.knee_tokens, 1), "tokens in a step")
     if found.seen is Seen.CLIENT:
         front_end_ms = _figure(found.fit.fitted.front_end_s * 1e3)
@@ -133,7 +128,7 @@ def _bound_line(each: Binding, found: Calibration) -> str:
     of_step = f"{each.share:.0%} of {each.seconds * 1e3:.0f} ms"
     line = f"{describe(each.work)}: bound by {each.bound.value} ({of_step})."
     if each.bound is Bound.WEIGHTS_OR_OVERHEAD:
-        line += " --gpu, and --config if needed, tells weights from overhead."
+        line += " --gpu or --bandwidth-gbs, and --config if needed, tell weights from overhead."
     elif found.machine is not None and each.bound in {Bound.OVERHEAD, Bound.WEIGHTS}:
         line += (
             f" Reading the weights once ({found.machine.weight_bytes / 1e6:,.0f} MB) would take "
@@ -145,9 +140,10 @@ def _bound_line(each: Binding, found: Calibration) -> str:
 
 def _form_lines(found: Calibration) -> list[str]:
     if found.form.fits is None:
-        return ["Whether the form fits cannot be told: no step was seen at three times. Measure for longer."]
+        return ["Whether the form fits cannot be told through this noise. Measure for longer, or in quiet."]
     if found.form.fits:
-        return [f"The form fits: {len(found.form.missed)} of {len(found.form.cells)} kinds of step miss it."]
+        missed = f"{len(found.form.missed)} of {len(found.form.cells)} kinds of step miss it"
+        return [f"Nothing beyond the noise speaks against the form: {missed}."]
     worst = "; ".join(_missed(cell) for cell in found.form.missed[:WORST_CELLS])
     return [
         f"THE FORM DOES NOT FIT: {len(found.form.missed)} of {len(found.form.cells)} kinds of step miss it "
@@ -164,13 +160,14 @@ def _caveats(found: Calibration) -> list[str]:
     lines = []
     if found.seen is Seen.CLIENT:
         lines.append(
-            "No step recorder answers there: steps are told from the gaps between tokens, with wider "
-            "intervals. `phasewise engine install` adds it to an engine's environment."
+            "Steps are told from the gaps between tokens alone, which is less sure"
+            + (f": {found.no_record}." if found.no_record else ".")
         )
     if found.untold:
         lines.append(
-            f"{found.untold} steps were not used, as what they carried cannot be told: such are steps "
-            "with requests that were cut off or preempted, and those of an engine that ran late."
+            f"{found.untold} {'steps' if found.seen is Seen.STEPS else 'scenes'} were not used, as what they "
+            "carried cannot be told: requests were cut off or preempted, gained several tokens at once "
+            "(speculation), or the engine ran late."
         )
     if found.stolen is not None and found.stolen > 0.01:
         lines.append(

@@ -21,6 +21,8 @@ STEPS_PER_ARRIVAL = 6
 ROUNDS_WANTED = 4
 """A scene seen less often tells nothing of how much its time varies."""
 LARGEST_BATCH = 128
+SCENES_WORTH = 17
+"""A round asks for about as much prefill as so many of the largest scenes."""
 KV_SHARE = 0.6
 """Streams fill at most this much of the KV memory: with a prompt among them nothing is preempted."""
 MARGIN_TOKENS = 150
@@ -48,7 +50,7 @@ class Limits:
     @property
     def tokens_per_scene(self) -> int:
         """So much prefill a scene may ask for, so that a round of all scenes is over in time."""
-        affordable = self.tokens_per_s * self.budget_s / ROUNDS_WANTED / 14
+        affordable = self.tokens_per_s * self.budget_s / ROUNDS_WANTED / SCENES_WORTH
         return int(max(min(affordable, self.room_tokens), 4 * SMALLEST_TOKENS))
 
     @property

@@ -20,7 +20,7 @@ import typer
 import uvloop
 
 from phasewise.adapters.address import origin
-from phasewise.calibrate.machine import check_given, find_machine
+from phasewise.calibrate.machine import Devices, check_given, find_machine
 from phasewise.calibrate.procedure import CalibrateProgress, CalibrateSpec, Watch
 from phasewise.calibrate.procedure import calibrate as run_calibration
 from phasewise.calibrate.result import Calibration
@@ -55,6 +55,10 @@ def calibrate(
         ),
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="How many of them the engine is spread over.")] = 1,
+    bandwidth_gbs: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Memory bandwidth of each, GB/s, where --gpu does not know it."),
+    ] = None,
     config: Annotated[
         str | None,
         typer.Option(help="The model's config.json, or a folder with one. (default: what the engine loaded)"),
@@ -82,7 +86,7 @@ def calibrate(
         found, interrupted = uvloop.run(_calibrate(origin(url), spec))
     except asyncio.CancelledError:
         raise typer.Exit(130) from None
-    machine = find_machine(found.url, config or found.model_root, gpu, gpus, home)
+    machine = find_machine(found.url, config or found.model_root, Devices(gpu, gpus, bandwidth_gbs), home)
     found = replace(found, machine=machine)
     if as_json:
         typer.echo(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2).decode())

@@ -12,8 +12,6 @@ from enum import StrEnum
 from phasewise.costs.step_cost import CostPart, StepCost
 from phasewise.costs.step_work import StepWork
 
-MOSTLY = 0.5
-
 
 class Bound(StrEnum):
     """What a step waits for most."""
@@ -49,18 +47,19 @@ class Binding:
 
 def binding(cost: StepCost, work: StepWork, weights_read_s: float | None = None) -> Binding:
     """What binds a step; `weights_read_s` is how long this machine needs to read all weights, where known."""
-    parts_s = cost.parts_s(work)
-    seconds = sum(parts_s.values())
     by_bound: dict[Bound, float] = {}
-    for part, part_s in parts_s.items():
-        bound = _BOUND_OF.get(part) or _floor_bound(part_s, weights_read_s)
-        by_bound[bound] = by_bound.get(bound, 0.0) + part_s
+    for part, part_s in cost.parts_s(work).items():
+        shares = {_BOUND_OF[part]: part_s} if part in _BOUND_OF else _floor(part_s, weights_read_s)
+        for bound, bound_s in shares.items():
+            by_bound[bound] = by_bound.get(bound, 0.0) + bound_s
+    seconds = sum(by_bound.values())
     largest = max(by_bound, key=lambda bound: by_bound[bound])
     share = by_bound[largest] / seconds if seconds > 0 else 0.0
     return Binding(work, seconds, largest, share, weights_read_s)
 
 
-def _floor_bound(floor_s: float, weights_read_s: float | None) -> Bound:
-    if weights_read_s is None:
-        return Bound.WEIGHTS_OR_OVERHEAD
-    return Bound.WEIGHTS if weights_read_s >= MOSTLY * floor_s else Bound.OVERHEAD
+def _floor(floor_s: float, weights_read_s: float | None) -> dict[Bound, float]:
+    """The floor's two parts; one where nothing tells them apart, or the weights alone would take longer."""
+    if weights_read_s is None or weights_read_s > floor_s:
+        return {Bound.WEIGHTS_OR_OVERHEAD: floor_s}
+    return {Bound.WEIGHTS: weights_read_s, Bound.OVERHEAD: floor_s - weights_read_s}

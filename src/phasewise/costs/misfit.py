@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import exp, log, log1p, sqrt
 from statistics import fmean, median, variance
 
 from phasewise.costs.fit import FittedCost
 from phasewise.costs.observation import Observation
 from phasewise.costs.step_work import StepKind, StepWork
+from phasewise.costs.visits import visits_of
 
 CELL_WIDTH = 0.15
 """Steps whose counts differ by less than about this share are alike."""
-VISIT_S = 1.0
-"""With a longer pause between them, readings are of different visits."""
 FEWEST_VISITS = 3
 KIND_WEIGHS = 4
 """The spread of a cell's kind counts like so many visits of its own."""
@@ -28,19 +26,26 @@ TOLERATED = 0.10
 """A cell this far off is not missed: no simple form does better on a real engine."""
 CERTAIN = 3.5
 """How many standard errors a cell must be off: cells are many, and each may be off by chance."""
+TELLING = 0.4
+"""A cell so noisy that it would have to be off by half to be certain tells nothing of the form."""
+TELLING_SHARE = 0.5
 MISSED_SHARE = 0.08
 """When more cells than this are missed, and more than one, it is the form and not chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Steps of nearly the same work: `off_by` is how much longer they take than the fit says, as a share."""
+    """Steps of nearly the same work: `off_by` is how much longer they take than the fit says, as a share.
+
+    It is `certain` where their noise does not explain it, and `telling` where noise leaves room to see it.
+    """
 
     kind: StepKind
     work: StepWork
     visits: int
     off_by: float
     certain: bool
+    telling: bool = True
 
     @property
     def missed(self) -> bool:
@@ -61,8 +66,11 @@ class FormCheck:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the form fits; None where no step was seen often enough to tell."""
-        return len(self.missed) <= max(1, MISSED_SHARE * len(self.cells)) if self.cells else None
+        """Whether nothing speaks against the form; None where noise would hide what does."""
+        telling = sum(cell.telling for cell in self.cells)
+        if not self.cells or telling < TELLING_SHARE * len(self.cells):
+            return None
+        return len(self.missed) <= max(1, MISSED_SHARE * len(self.cells))
 
 
 def check_form(fitted: FittedCost, observations: Sequence[Observation]) -> FormCheck:
@@ -93,13 +101,9 @@ def _cell_of(observation: Observation) -> tuple[int, ...]:
 
 
 def _visit_errors(fitted: FittedCost, members: Sequence[Observation]) -> list[float]:
-    """How far off each visit is: readings in order of time, parted where a pause lies between them."""
-    visits: list[list[float]] = [[]]
-    for before, each in pairwise([members[0], *members]):
-        if each.at_s - each.seconds - before.at_s > VISIT_S:
-            visits.append([])
-        visits[-1].append(log(each.seconds / fitted.seconds(each)))
-    return [median(visit) for visit in visits]
+    """How far off each visit is."""
+    errors = [log(each.seconds / fitted.seconds(each)) for each in members]
+    return [median(errors[index] for index in visit) for visit in visits_of(range(len(members)), members)]
 
 
 def _cell(first: Observation, errors: Sequence[float], kind_variance: float) -> Cell:
@@ -113,4 +117,5 @@ def _cell(first: Observation, errors: Sequence[float], kind_variance: float) -> 
         visits=len(errors),
         off_by=exp(centre) - 1,
         certain=abs(centre) > CERTAIN * standard_error,
+        telling=CERTAIN * standard_error < TELLING,
     )

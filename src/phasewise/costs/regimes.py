@@ -45,11 +45,6 @@ class RegimeStore:
         for kept in self._regimes.values():
             yield from kept
 
-    @property
-    def regimes(self) -> frozenset[Regime]:
-        """Where the engine has been."""
-        return frozenset(self._regimes)
-
     def check_invariants(self) -> None:
         """Every observation lies in its own regime, and none holds more than it may."""
         for regime, kept in self._regimes.items():

@@ -49,13 +49,26 @@ class StepCost:
             + self.per_request_s * work.requests
         )
 
-    def parts_s(self, work: StepWork) -> dict[CostPart, float]:
-        """The same seconds, by what they are spent on."""
+    @property
+    def coefficients(self) -> dict[CostPart, float]:
+        """Seconds per unit of each part."""
         return {
             CostPart.FLOOR: self.floor_s,
-            CostPart.TOKENS: self.per_token_s * work.tokens,
-            CostPart.BEYOND_KNEE: self.beyond_knee_s_per_token * max(0, work.tokens - self.knee_tokens),
-            CostPart.ATTENTION: self.attention_s_per_token_pair * work.attention_token_pairs,
-            CostPart.KV_READ: self.kv_read_s_per_token * work.kv_read_tokens,
-            CostPart.REQUESTS: self.per_request_s * work.requests,
+            CostPart.TOKENS: self.per_token_s,
+            CostPart.BEYOND_KNEE: self.beyond_knee_s_per_token,
+            CostPart.ATTENTION: self.attention_s_per_token_pair,
+            CostPart.KV_READ: self.kv_read_s_per_token,
+            CostPart.REQUESTS: self.per_request_s,
         }
+
+    def parts_s(self, work: StepWork) -> dict[CostPart, float]:
+        """The same seconds, by what they are spent on."""
+        units = {
+            CostPart.FLOOR: 1,
+            CostPart.TOKENS: work.tokens,
+            CostPart.BEYOND_KNEE: max(0, work.tokens - self.knee_tokens),
+            CostPart.ATTENTION: work.attention_token_pairs,
+            CostPart.KV_READ: work.kv_read_tokens,
+            CostPart.REQUESTS: work.requests,
+        }
+        return {part: seconds * units[part] for part, seconds in self.coefficients.items()}

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, exp, floor, log
+from math import ceil, exp, floor, log, sqrt
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from phasewise.costs.fit import KNEES_TOKENS, FittedCost, Readings, fit_cost
 from phasewise.costs.observation import Observation
 from phasewise.costs.regimes import Regime, is_near, regime_of
 from phasewise.costs.step_cost import CostPart, StepCost
 from phasewise.costs.step_work import StepKind, StepWork
+from phasewise.costs.visits import visits_of
 from phasewise.errors import MeasurementError
 from phasewise.model.interval import Interval
 
@@ -26,8 +28,11 @@ FEWEST_OBSERVATIONS = 24
 FEWEST_REGIMES = 4
 FEWEST_ERRORS = ceil(round(2 / (1 - CONFIDENCE), 6)) - 1
 """With fewer errors of a kind than this, none of them can bound an interval of that confidence."""
+FEWEST_REGIMES_OF_KIND = 3
 FOLDS = 6
 DRAWS = 60
+DRAWN_KNEES = KNEES_TOKENS[::2]
+"""Drawn fits try every second knee, to be done in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +93,10 @@ def fit_steps(observations: Sequence[Observation], rng: np.random.Generator) -> 
         )
     readings = Readings.of(observations)
     fitted = fit_cost(readings)
-    draws = _redrawn(readings, regimes, fitted, rng)
+    draws = _redrawn(readings, regimes, observations, rng)
     return StepFit(
         fitted=fitted,
-        intervals={part: _interval([_coefficient(draw.step, part) for draw in draws]) for part in CostPart},
+        intervals={part: _interval([draw.step.coefficients[part] for draw in draws]) for part in CostPart},
         knee_tokens=_interval([float(draw.step.knee_tokens) for draw in draws]),
         front_end_s=_interval([draw.front_end_s for draw in draws]),
         errors=_held_out_errors(observations, readings, regimes, rng),
@@ -117,11 +122,16 @@ def _held_out_errors(
     regimes: Sequence[Regime],
     rng: np.random.Generator,
 ) -> dict[StepKind, tuple[float, ...]]:
-    """Leave whole regimes out, fit the rest, and see how wrong it is there."""
+    """Leave whole regimes out, fit the rest, and see how wrong it is there.
+
+    Errors of one regime go together: a kind of step that was seen in few regimes has none. A sum of steps
+    varies less than one of them, and its error is scaled up to a single step's.
+    """
     names = sorted(set(regimes))
     fold_of = dict(zip(names, rng.permutation(len(names)) % FOLDS, strict=True))
     folds = np.array([fold_of[regime] for regime in regimes])
     errors: dict[StepKind, list[float]] = {}
+    seen_in: dict[StepKind, set[Regime]] = {}
     for fold in range(FOLDS):
         left_out = np.flatnonzero(folds == fold)
         if not 0 < len(left_out) < len(observations):
@@ -129,40 +139,40 @@ def _held_out_errors(
         fitted = fit_cost(readings.drawn(np.flatnonzero(folds != fold)))
         for index in left_out.tolist():
             observation = observations[index]
-            error = log(observation.seconds / fitted.seconds(observation))
+            error = log(observation.seconds / fitted.seconds(observation)) * sqrt(len(observation.works))
             errors.setdefault(observation.kind, []).append(error)
-    return {kind: tuple(sorted(found)) for kind, found in errors.items()}
+            seen_in.setdefault(observation.kind, set()).add(regimes[index])
+    return {
+        kind: tuple(sorted(found))
+        for kind, found in errors.items()
+        if len(seen_in[kind]) >= FEWEST_REGIMES_OF_KIND
+    }
 
 
 def _redrawn(
-    readings: Readings, regimes: Sequence[Regime], fitted: FittedCost, rng: np.random.Generator
+    readings: Readings,
+    regimes: Sequence[Regime],
+    observations: Sequence[Observation],
+    rng: np.random.Generator,
 ) -> list[FittedCost]:
-    """Fits to readings drawn anew within each regime, with the knee free to move to its neighbours."""
+    """Fits to visits drawn anew within each regime: readings of one visit share the machine's mood."""
     members: dict[Regime, list[int]] = {}
     for index, regime in enumerate(regimes):
         members.setdefault(regime, []).append(index)
-    at = KNEES_TOKENS.index(fitted.step.knee_tokens)
-    knees_tokens = KNEES_TOKENS[max(at - 2, 0) : at + 3]
-    return [
-        fit_cost(
-            readings.drawn(np.concatenate([rng.choice(own, len(own)) for own in members.values()])),
-            knees_tokens,
-        )
-        for _ in range(DRAWS)
+    visits = [visits_of(own, observations) for own in members.values()]
+    return [fit_cost(readings.drawn(_drawn_visits(visits, rng)), DRAWN_KNEES) for _ in range(DRAWS)]
+
+
+def _drawn_visits(regimes: Sequence[Sequence[Sequence[int]]], rng: np.random.Generator) -> NDArray[np.intp]:
+    drawn = [
+        index
+        for visits in regimes
+        for chosen in rng.integers(len(visits), size=len(visits))
+        for index in visits[chosen]
     ]
+    return np.array(drawn, dtype=np.intp)
 
 
 def _interval(values: Sequence[float]) -> Interval:
     low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Interval(float(low), float(high), CONFIDENCE)
-
-
-def _coefficient(cost: StepCost, part: CostPart) -> float:
-    return {
-        CostPart.FLOOR: cost.floor_s,
-        CostPart.TOKENS: cost.per_token_s,
-        CostPart.BEYOND_KNEE: cost.beyond_knee_s_per_token,
-        CostPart.ATTENTION: cost.attention_s_per_token_pair,
-        CostPart.KV_READ: cost.kv_read_s_per_token,
-        CostPart.REQUESTS: cost.per_request_s,
-    }[part]
