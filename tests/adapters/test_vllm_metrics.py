@@ -84,6 +84,8 @@ def test_histograms_keep_their_buckets_and_infos_their_labels():
         ((0.5, 1.0), (1.0, 3.0), (inf, 4.0)), 4.0, 6.0
     )
     assert snapshot.infos["cache_config_info"]["block_size"] == "128"
+    assert snapshot.block_tokens == 128
+    assert snapshot.kv_tokens is None, "how many blocks there are is not told"
     assert snapshot.process_start_unix_s == 1.7e9
 
 

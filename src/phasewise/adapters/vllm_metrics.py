@@ -95,9 +95,17 @@ class MetricsSnapshot:
     @property
     def kv_tokens(self) -> int | None:
         """How many tokens the KV cache holds, where the engine tells."""
-        cache = self.infos.get("cache_config_info", {})
-        blocks, block_tokens = cache.get("num_gpu_blocks", ""), cache.get("block_size", "")
-        return int(blocks) * int(block_tokens) if blocks.isdecimal() and block_tokens.isdecimal() else None
+        blocks, block_tokens = self._cache_count("num_gpu_blocks"), self.block_tokens
+        return None if blocks is None or block_tokens is None else blocks * block_tokens
+
+    @property
+    def block_tokens(self) -> int | None:
+        """How many tokens a block of the KV cache holds, where the engine tells."""
+        return self._cache_count("block_size")
+
+    def _cache_count(self, name: str) -> int | None:
+        count = self.infos.get("cache_config_info", {}).get(name, "")
+        return int(count) if count.isdecimal() else None
 
     def counter(self, name: str, **labels: str) -> float | None:
         """The sum of a counter's series that carry these labels (`counter("prompt_tokens_total")`)."""

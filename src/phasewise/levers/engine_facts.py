@@ -38,7 +38,7 @@ async def read_facts(engine: RunningEngine) -> EngineFacts:
         client.close()
     return EngineFacts(
         kv_tokens=metrics.kv_tokens,
-        block_tokens=_count(metrics.infos.get("cache_config_info", {}).get("block_size")),
+        block_tokens=metrics.block_tokens,
         context_tokens=target.context_tokens,
         attention_backend=named_backend(engine.log),
     )
@@ -52,7 +52,3 @@ def named_backend(log: str) -> str:
         return ""
     found = _BACKEND.findall(text)
     return found[-1] if found else ""
-
-
-def _count(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
