@@ -1,25 +1,35 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from phasewise.bench.comparison import Verdict
+from phasewise.config import Levers
 from phasewise.levers import findings as words
 from phasewise.levers.catalogue import Sign
 from phasewise.levers.facts import as_facts
 from phasewise.levers.findings import Agreement, agreement, findings
-from phasewise.levers.results import Outputs
+from phasewise.levers.results import CaseResult, Outputs
 from tests.levers.builders import (
     EQUAL_ANSWERS,
+    OFF,
     make_case,
+    make_circumstances,
     make_effect,
     make_measured,
     make_results,
     make_row,
+    make_workload,
 )
 
 BETTER = make_effect()
 SAME = make_effect(verdict=Verdict.EQUIVALENT, change=0.01, low=-0.02, high=0.04)
+FASTER = make_effect(verdict=Verdict.EQUIVALENT, change=-0.04, low=-0.06, high=-0.02)
+SLIGHTLY_WORSE = make_effect(verdict=Verdict.WORSE, change=0.09, low=0.03, high=0.15)
+SLOWER = make_effect(verdict=Verdict.WORSE, change=0.3, low=0.2, high=0.4)
 OPEN = make_effect(verdict=Verdict.INCONCLUSIVE, change=0.01, low=-0.4, high=0.5)
+PRICED = Outputs(answers=12, equal=12, perplexity_change=0.049, low=0.03, high=0.07)
 UNKNOWN = make_effect(verdict=Verdict.UNKNOWN, change=None, low=None, high=None)
 
 
@@ -30,13 +40,22 @@ UNKNOWN = make_effect(verdict=Verdict.UNKNOWN, change=None, low=None, high=None)
         (BETTER, Sign.SAME, Agreement.DIFFERS),
         (BETTER, Sign.HIGHER, Agreement.DIFFERS),
         (SAME, Sign.SAME, Agreement.AGREES),
-        (SAME, Sign.LOWER, Agreement.DIFFERS),
+        (SAME, Sign.LOWER, Agreement.OPEN),
+        (FASTER, Sign.LOWER, Agreement.AGREES),
+        (FASTER, Sign.SAME, Agreement.AGREES),
+        (FASTER, Sign.HIGHER, Agreement.DIFFERS),
+        (SLIGHTLY_WORSE, Sign.LOWER, Agreement.DIFFERS),
+        (SLIGHTLY_WORSE, Sign.SAME, Agreement.OPEN),
+        (SLIGHTLY_WORSE, Sign.HIGHER, Agreement.AGREES),
+        (SLOWER, Sign.SAME, Agreement.DIFFERS),
         (OPEN, Sign.LOWER, Agreement.OPEN),
+        (OPEN, Sign.SAME, Agreement.OPEN),
+        (OPEN, Sign.HIGHER, Agreement.OPEN),
         (UNKNOWN, Sign.LOWER, Agreement.MISSING),
         (None, Sign.LOWER, Agreement.MISSING),
     ],
 )
-def test_a_figure_agrees_when_it_went_where_physics_expects(effect, expected, outcome):
+def test_a_figure_agrees_when_all_of_its_interval_is_where_physics_expects(effect, expected, outcome):
     assert agreement(effect, expected) is outcome
 
 
@@ -51,11 +70,14 @@ def test_a_row_that_differs_comes_with_its_explanation():
 def test_a_lever_that_changes_answers_shows_no_speed_without_its_price():
     case = make_case(quality=True)
     unpriced = Outputs(reason="the engine refuses")
-    for outputs, hidden in ((None, True), (unpriced, True), (EQUAL_ANSWERS, False)):
+    for outputs, hidden in ((None, True), (unpriced, True), (EQUAL_ANSWERS, True), (PRICED, False)):
         results = make_results(case, outputs=outputs)
         (finding,) = findings((case,), results)
         assert finding.hides_speed is hidden
-        assert bool(as_facts((case,), results)["rows"][0]["effects"]) is not hidden
+        (row,) = as_facts((case,), results)["rows"]
+        assert bool(row["effects"]) is not hidden
+        assert (row["agreement"] is Agreement.AGREES) is not hidden
+        assert ("as expected" in row["conclusion"]) is not hidden
 
 
 def test_what_was_not_measured_says_why():
@@ -64,6 +86,46 @@ def test_what_was_not_measured_says_why():
     (finding,) = findings((case,), results)
     assert words.conclusion(finding) == "the model does not fit"
     assert as_facts((case,), results)["not_measured"] == {"lever": "the model does not fit"}
+
+
+def test_each_row_has_a_reason_of_its_own():
+    rows = (make_row(), make_row(make_workload("more tokens", output=5)))
+    case, other = make_case(rows=rows), make_case("other")
+    reasons = {case.key(row): f"reason {place}" for place, row in enumerate(rows)} | {"other": "no memory"}
+    results = make_results(not_measured=reasons)
+    told = [words.conclusion(finding) for finding in findings((case, other), results)]
+    assert told == ["reason 0", "reason 1", "no memory"]
+    assert as_facts((case,), results)["not_measured"] == {
+        key: why for key, why in reasons.items() if key != "other"
+    }
+
+
+def test_notes_say_why_a_figure_is_missing_and_what_was_odd():
+    silent = make_effect("itl_p99", Verdict.UNKNOWN, None, None, None, reason="77 readings; needs 100")
+    measured = make_measured(BETTER, silent, remarks=("one request failed",))
+    (finding,) = findings((case := make_case(),), make_results(case, measured=measured))
+    notes = ("worst gaps (ITL p99) –: 77 readings; needs 100", "one request failed")
+    assert words.footnotes(finding) == notes
+
+
+def test_room_that_is_given_in_bytes_is_no_effect_of_lighter_weights():
+    weights = make_case("weights", on=replace(OFF, scheme="w8a8"))
+    cache = make_case("cache", on=replace(OFF, levers=Levers(kv_dtype="fp8")))
+    same = CaseResult(kv_tokens_off=1000, kv_tokens_on=1000)
+    cases = {case.engines_key: same for case in (weights, cache)}
+    results = make_results(weights, cache).model_copy(update={"cases": cases})
+    on_gpu = results.model_copy(update={"circumstances": make_circumstances(device="cuda")})
+    room = [words.capacity_in_words(finding) for finding in findings((weights, cache), results)]
+    assert room == ["fixed here", "same"]
+    assert words.capacity_in_words(findings((weights,), on_gpu)[0]) == "same"
+
+
+@pytest.mark.parametrize(
+    ("hours", "days"), [((), "no day yet"), ((1, 20), "1970-01-01"), ((1, 30), "1970-01-01 to 1970-01-02")]
+)
+def test_the_days_are_those_of_the_rows(hours, days):
+    rows = {str(hour): make_measured(measured_unix_s=hour * 3600.0) for hour in hours}
+    assert words.days_in_words(make_results().model_copy(update={"rows": rows})) == days
 
 
 @pytest.mark.parametrize(
@@ -82,8 +144,17 @@ def test_changes_are_per_cents_until_they_grow_long(effect, change, interval):
 
 def test_room_and_answers_are_said_in_words():
     (finding,) = findings((case := make_case(),), make_results(case, outputs=EQUAL_ANSWERS))
-    assert words.capacity_in_words(finding.facts) == "2.00x"
-    assert words.outputs_in_words(finding.outputs) == "12/12 equal"
-    changed = Outputs(answers=12, equal=5, perplexity_change=0.049)
-    assert words.outputs_in_words(changed) == "5/12 equal, perplexity +4.9%"
-    assert words.outputs_in_words(Outputs(reason="refused")) == "not read, refused"
+    assert words.capacity_in_words(finding) == "2.00x"
+    assert words.outputs_in_words(finding.outputs, quality=False) == "12/12 equal"
+    assert words.outputs_in_words(Outputs(reason="refused"), quality=True) == "not read, refused"
+
+
+def test_a_price_always_has_its_perplexity_and_the_interval():
+    told = "12/12 equal, perplexity +4.9% (+3.0% to +7.0%)"
+    assert words.outputs_in_words(PRICED, quality=True) == told
+    assert words.outputs_in_words(PRICED, quality=False) == "12/12 equal"
+    changed = PRICED.model_copy(update={"equal": 5})
+    assert words.outputs_in_words(changed, quality=False) == told.replace("12/12", "5/12")
+    assert words.answers_in_short(PRICED, quality=True) == "12/12 =\nppl +4.9%"
+    unread = Outputs(answers=12, equal=12, reason="no log-probabilities")
+    assert words.outputs_in_words(unread, quality=True).endswith("perplexity not read: no log-probabilities")

@@ -14,6 +14,7 @@ from phasewise.levers.cases import CASES, PAGED_KV
 from phasewise.levers.catalogue import SHOWN
 from phasewise.levers.markdown import render_markdown
 from phasewise.levers.page import render_page
+from phasewise.levers.results import Outputs
 from phasewise.levers.table import render, render_list
 from tests.levers.builders import EQUAL_ANSWERS, PAGING, make_case, make_effect, make_measured, make_results
 
@@ -66,6 +67,39 @@ def test_every_view_says_what_was_not_measured_and_why(view):
     assert "the model does not fit" in text
 
 
+@pytest.mark.parametrize("view", ["table", "page", "document"])
+def test_every_view_says_why_a_figure_is_missing_and_what_was_odd(view):
+    silent = make_effect("itl_p99", Verdict.UNKNOWN, None, None, None, reason="77 readings; needs 100")
+    measured = make_measured(make_effect(), silent, remarks=("one request failed",))
+    text = rendered((case := make_case(),), make_results(case, measured=measured))[view]
+    for said in ("77 readings; needs 100", "one request failed"):
+        assert said in text, said
+
+
+@pytest.mark.parametrize("view", ["table", "page", "document"])
+def test_a_noise_floor_that_failed_leaves_the_row_measured(view):
+    case = make_case()
+    reasons = {f"floor/{case.rows[0].workload.key}": "the machine was busy"}
+    text = rendered((case,), make_results(case, not_measured=reasons))[view]
+    assert "-50%" in text
+    assert re.search(r"Noise floor, few tokens: not\s+measured: the machine was busy", text)
+
+
+@pytest.mark.parametrize("view", ["table", "page", "document"])
+def test_every_view_prints_the_price_with_its_interval(view):
+    priced = Outputs(answers=12, equal=12, perplexity_change=0.049, low=0.03, high=0.07)
+    text = rendered((case := make_case(quality=True),), make_results(case, outputs=priced))[view]
+    assert re.search(r"perplexity\s+\+4.9%\s+\(\+3.0%\s+to\s+\+7.0%\)", text)
+
+
+@pytest.mark.parametrize("view", ["table", "page", "document"])
+def test_every_view_names_levers_by_their_titles_and_the_days_of_measuring(results, view):
+    case, measured = results
+    text = rendered((case,), measured)[view]
+    assert "the lever" in text
+    assert "1970-01-01" in text
+
+
 def test_the_table_keeps_to_80_columns(results):
     case, measured = results
     assert max(map(len, table_text(render((case,), measured)).splitlines())) <= 80
@@ -80,6 +114,15 @@ def test_the_picture_has_a_cell_for_every_figure_of_every_row(results):
     helps, hurts = "--decode", "--objective"
     colours = [shape["fillcolor"] for shape in figure["layout"]["shapes"]]
     assert colours == [helps, hurts, helps], "TTFT, TPOT and the room in the KV cache"
+    assert figure["layout"]["yaxis"]["ticktext"] == ["the lever<br>few tokens"]
+
+
+def test_the_picture_shows_the_price_of_a_lever_that_has_one():
+    priced = Outputs(answers=12, equal=12, perplexity_change=0.049, low=0.03, high=0.07)
+    case = make_case(quality=True)
+    page = render_page((case,), make_results(case, outputs=priced), "phasewise levers")
+    (drawn,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert json.loads(drawn)["data"][0]["text"][-1] == "12/12 =<br>ppl +4.9%"
 
 
 def test_names_cannot_break_a_page():

@@ -18,7 +18,7 @@ from phasewise.levers.results import RESULTS_VERSION, Results
 
 def as_facts(cases: Sequence[Case], results: Results) -> dict[str, Any]:
     """Everything measured of these cases, and what it means."""
-    names = {case.name for case in cases}
+    known = {case.name for case in cases} | {"floor"}
     return {
         "v": RESULTS_VERSION,
         "circumstances": results.circumstances.model_dump(mode="json"),
@@ -27,13 +27,14 @@ def as_facts(cases: Sequence[Case], results: Results) -> dict[str, Any]:
         "noise_floor": {name: floor.model_dump(mode="json") for name, floor in floors(cases, results)},
         "paging": None if results.paging is None else results.paging.model_dump(mode="json"),
         "attention_backend": results.attention_backend,
-        "not_measured": {name: why for name, why in results.not_measured.items() if name in names},
+        "not_measured": {
+            key: why for key, why in results.not_measured.items() if key.partition("/")[0] in known
+        },
     }
 
 
 def _row(finding: Finding) -> dict[str, Any]:
     measured = finding.measured
-    effects = {} if finding.hides_speed else finding.effects
     return {
         "case": finding.case.name,
         "lever": finding.case.lever,
@@ -45,7 +46,7 @@ def _row(finding: Finding) -> dict[str, Any]:
         "can_show": finding.row.can_show,
         "expected": dict(finding.row.expected),
         "why": finding.row.why,
-        "effects": [effect.model_dump(mode="json") for effect in effects.values()],
+        "effects": [effect.model_dump(mode="json") for effect in finding.effects.values()],
         "agreement": finding.agreement,
         "modelled": modelled_in_words(finding.case.name),
         "conclusion": words.conclusion(finding),
@@ -57,4 +58,5 @@ def _row(finding: Finding) -> dict[str, Any]:
         "void_pairs": None if measured is None else measured.void_pairs,
         "remarks": [] if measured is None else list(measured.remarks),
         "took_s": None if measured is None else measured.took_s,
+        "measured_unix_s": None if measured is None else measured.measured_unix_s,
     }

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from phasewise.bench.comparison import Scale, Verdict
 from phasewise.bench.page.numbers import duration
-from phasewise.levers.catalogue import SHOWN, STALLS, THROUGHPUT, TPOT, TTFT, Case, Row, Sign
+from phasewise.levers.catalogue import MARGIN, SHOWN, STALLS, THROUGHPUT, TPOT, TTFT, Case, Row, Sign
 from phasewise.levers.results import CaseResult, Effect, Outputs, Results, RowResult
 
 LABELS = {TTFT: "TTFT", TPOT: "TPOT", STALLS: "worst gaps (ITL p99)", THROUGHPUT: "tokens/s"}
@@ -37,18 +38,22 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row of the table: a case, a workload, what was expected and what was seen."""
+    """One row of the table: a case, a workload, what was expected and what was seen.
+
+    `missing` says why nothing was. If `kv_is_fixed` in bytes, lighter weights leave the KV cache no more.
+    """
 
     case: Case
     row: Row
     measured: RowResult | None
     facts: CaseResult | None
     missing: str = ""
+    kv_is_fixed: bool = False
 
     @property
     def hides_speed(self) -> bool:
         """A lever that changes answers shows no speed before it is known by how much."""
-        return self.case.quality and not has_price(self.outputs)
+        return self.case.quality and (self.outputs is None or not self.outputs.has_price(quality=True))
 
     @property
     def outputs(self) -> Outputs | None:
@@ -58,7 +63,7 @@ class Finding:
     @property
     def agreement(self) -> Agreement:
         """The worst of its figures' agreements: a single one that differs is worth a sentence."""
-        if self.measured is None:
+        if self.measured is None or self.hides_speed:
             return Agreement.MISSING
         for outcome in (Agreement.DIFFERS, Agreement.OPEN, Agreement.AGREES):
             if self.figures(outcome):
@@ -75,8 +80,10 @@ class Finding:
 
     @property
     def effects(self) -> Mapping[str, Effect]:
-        """What was measured, by metric."""
-        return {} if self.measured is None else {effect.metric: effect for effect in self.measured.effects}
+        """What was measured and may be shown, by metric."""
+        if self.measured is None or self.hides_speed:
+            return {}
+        return {effect.metric: effect for effect in self.measured.effects}
 
 
 def findings(cases: Sequence[Case], results: Results) -> tuple[Finding, ...]:
@@ -87,32 +94,39 @@ def findings(cases: Sequence[Case], results: Results) -> tuple[Finding, ...]:
             row,
             results.rows.get(case.key(row)),
             results.cases.get(case.engines_key),
-            results.not_measured.get(case.name, ""),
+            _missing_reason(case, row, results),
+            _kv_is_fixed(case, results),
         )
         for case in cases
         for row in case.rows
     )
 
 
+def _missing_reason(case: Case, row: Row, results: Results) -> str:
+    """Why a row was not measured: for a reason of its own, or because an engine of its case did not run."""
+    return results.not_measured.get(case.key(row)) or results.not_measured.get(case.name, "")
+
+
+def _kv_is_fixed(case: Case, results: Results) -> bool:
+    # On a CPU the KV cache is given its bytes; on a GPU it takes what the weights leave.
+    where = results.circumstances
+    in_bytes = where.device == "cpu" or where.engine.kv_memory is not None
+    return in_bytes and case.off.levers == case.on.levers and case.off.scheme != case.on.scheme
+
+
 def agreement(effect: Effect | None, expected: Sign) -> Agreement:
-    """Whether one figure went where it was expected to go."""
-    if effect is None or effect.verdict is Verdict.UNKNOWN:
+    """Whether all that one figure may be lies where it was expected, none of it does, or it is open."""
+    if effect is None or effect.verdict is Verdict.UNKNOWN or effect.low is None or effect.high is None:
         return Agreement.MISSING
-    if effect.verdict is Verdict.INCONCLUSIVE:
-        return Agreement.OPEN
-    return Agreement.AGREES if seen_sign(effect) is expected else Agreement.DIFFERS
-
-
-def seen_sign(effect: Effect) -> Sign:
-    """Which way a figure went that was decided."""
-    if effect.verdict is Verdict.EQUIVALENT:
-        return Sign.SAME
-    return Sign.HIGHER if (effect.change or 0.0) > 0 else Sign.LOWER
-
-
-def has_price(outputs: Outputs | None) -> bool:
-    """Whether it is known what a lever does to the answers."""
-    return outputs is not None and outputs.answers > 0
+    match expected:
+        case Sign.LOWER:
+            agrees, differs = effect.high < 0, effect.low > 0
+        case Sign.HIGHER:
+            agrees, differs = effect.low > 0, effect.high < 0
+        case Sign.SAME:
+            agrees = effect.low >= -MARGIN and effect.high <= MARGIN
+            differs = effect.low > MARGIN or effect.high < -MARGIN
+    return Agreement.AGREES if agrees else Agreement.DIFFERS if differs else Agreement.OPEN
 
 
 def change_in_words(effect: Effect | None) -> str:
@@ -145,30 +159,62 @@ def value_in_words(effect: Effect, value: float | None) -> str:
     return f"{value:,.1f} tokens/s" if effect.metric == THROUGHPUT else duration(value)
 
 
-def capacity_in_words(facts: CaseResult | None) -> str:
+def capacity_in_words(finding: Finding) -> str:
     """How many tokens the KV cache holds, off and on."""
+    facts = finding.facts
     if facts is None or facts.kv_tokens_off is None or facts.kv_tokens_on is None:
         return "–"
     if facts.kv_tokens_off == facts.kv_tokens_on:
-        return "same"
+        return "fixed here" if finding.kv_is_fixed else "same"
     return f"{facts.kv_tokens_on / facts.kv_tokens_off:.2f}x"
 
 
-def outputs_in_words(outputs: Outputs | None) -> str:
-    """How many answers stay the same, and the change in perplexity where it changed."""
+def outputs_in_words(outputs: Outputs | None, *, quality: bool) -> str:
+    """How many answers stay the same, and the change in perplexity where it is the price or explains it."""
     if outputs is None:
         return "not read yet"
     if not outputs.answers:
         return f"not read, {outputs.reason}"
     words = f"{outputs.equal}/{outputs.answers} equal"
-    if outputs.perplexity_change is None or outputs.equal == outputs.answers:
+    if not quality and (outputs.perplexity_change is None or outputs.equal == outputs.answers):
         return words
-    return f"{words}, perplexity {outputs.perplexity_change:+.1%}"
+    return f"{words}, {_perplexity_in_words(outputs)}"
 
 
-def answers_in_short(outputs: Outputs | None) -> str:
-    """How many answers stay the same, in as few characters as possible."""
-    return "–" if outputs is None or not outputs.answers else f"{outputs.equal}/{outputs.answers} ="
+def _perplexity_in_words(outputs: Outputs) -> str:
+    if outputs.perplexity_change is None:
+        return f"perplexity not read: {outputs.reason}"
+    if outputs.low is None or outputs.high is None:
+        return f"perplexity {outputs.perplexity_change:+.1%} (too little text for an interval)"
+    return f"perplexity {outputs.perplexity_change:+.1%} ({outputs.low:+.1%} to {outputs.high:+.1%})"
+
+
+def answers_in_short(outputs: Outputs | None, *, quality: bool) -> str:
+    """How many answers stay the same, and the price of a lever that has one, in few characters."""
+    if outputs is None or not outputs.answers:
+        return "–"
+    equal = f"{outputs.equal}/{outputs.answers} ="
+    if not quality or outputs.perplexity_change is None:
+        return equal
+    return f"{equal}\nppl {outputs.perplexity_change:+.1%}"
+
+
+def footnotes(finding: Finding) -> tuple[str, ...]:
+    """Why figures of a measured row are missing, and what was odd while it was measured."""
+    if finding.measured is None:
+        return ()
+    unknown = (effect for effect in finding.effects.values() if effect.verdict is Verdict.UNKNOWN)
+    silent = (f"{LABELS[effect.metric]} –: {effect.reason}" for effect in unknown if effect.reason)
+    return (*silent, *finding.measured.remarks)
+
+
+def days_in_words(results: Results) -> str:
+    """When the rows were measured: a day, or the first and the last."""
+    between = results.measured_between()
+    if between is None:
+        return "no day yet"
+    first, last = (datetime.fromtimestamp(at_unix_s, UTC).date().isoformat() for at_unix_s in between)
+    return first if first == last else f"{first} to {last}"
 
 
 def shows(row: Row) -> str:
@@ -185,6 +231,8 @@ def conclusion(finding: Finding, *, explained: bool = True) -> str:
     """Which figures came out as expected, and what explains it if some did not."""
     if finding.measured is None:
         return finding.missing or "not measured yet"
+    if finding.hides_speed:
+        return PRICE_UNKNOWN
     if not finding.row.expected:
         return "nothing was expected for sure"
     parts = []

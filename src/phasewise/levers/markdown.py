@@ -5,7 +5,6 @@ The words are findings.py's; the command that writes the page stands in it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 from phasewise.bench.comparison import Verdict
@@ -24,13 +23,13 @@ def render_markdown(cases: Sequence[Case], results: Results, command: str) -> st
 
 def _head(results: Results, command: str) -> Iterator[str]:
     where = results.circumstances
-    day = time.strftime("%Y-%m-%d", time.gmtime(results.began_unix_s))
     device = ", ".join(where.gpus) or f"{where.processor}, {where.cores} cores"
     yield from ("# What each lever does, measured", "")
     yield from (
-        f"Printed by `{command}` on {day}: {where.model} on vLLM {where.vllm} ({where.device}), {device}, "
-        f"{where.memory_gib} GiB of memory, phasewise {where.phasewise}, seed {where.seed}, {where.pairs} "
-        "pairs of blocks per row. The same command measures it on your machine, with your model.",
+        f"Printed by `{command}`, measured {words.days_in_words(results)}: {where.model} on "
+        f"vLLM {where.vllm} ({where.device}), {device}, {where.memory_gib} GiB of memory, "
+        f"phasewise {where.phasewise}, seed {where.seed}, {where.pairs} pairs of blocks per row. "
+        "The same command measures it on your machine, with your model.",
         "",
     )
 
@@ -42,8 +41,8 @@ def _table(cases: Sequence[Case], results: Results) -> Iterator[str]:
     for finding in findings(cases, results):
         traffic = f"{finding.row.workload.name} ({words.shows(finding.row)})"
         effects = (_cell(finding, metric) for metric in SHOWN)
-        room = words.capacity_in_words(finding.facts)
-        answers = words.outputs_in_words(finding.outputs)
+        room = words.capacity_in_words(finding)
+        answers = words.outputs_in_words(finding.outputs, quality=finding.case.quality)
         physics = words.conclusion(finding, explained=False)
         cells = (f"**{finding.case.title}**", traffic, *effects, room, answers, physics)
         yield f"| {' | '.join(map(_escaped, cells))} |"
@@ -96,8 +95,8 @@ def _detail(finding: Finding) -> Iterator[str]:
     if not finding.hides_speed:
         yield f"  Measured, {finding.measured.requests} requests a block: {seen}."
     yield f"  Physics: {words.conclusion(finding)}."
-    for remark in finding.measured.remarks:
-        yield f"  Remark: {remark}."
+    for note in words.footnotes(finding):
+        yield f"  Note: {note}."
 
 
 def _seen(effect: Effect) -> str:

@@ -36,13 +36,18 @@ def reading_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
         f"{MARGIN_WORDS}; what is neither is inconclusive.",
         *floor_notes(cases, results),
         *_backend(results),
-        *(f"Not measured: {_title(cases, name)}: {why}." for name, why in results.not_measured.items()),
+        *(f"Not measured: {case.title}: {why}." for case, why in _uncounted(cases, results)),
     )
 
 
 def floor_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
-    """How much the base engine differs from itself, by workload."""
-    return tuple(f"Noise floor, {name}: {floor_in_words(floor)}." for name, floor in floors(cases, results))
+    """How much the base engine differs from itself, by workload, or why that is not known."""
+    workloads = {row.workload.key: row.workload.name for case in cases for row in case.rows}
+    missing = ((name, results.not_measured.get(f"floor/{key}")) for key, name in workloads.items())
+    return (
+        *(f"Noise floor, {name}: {floor_in_words(floor)}." for name, floor in floors(cases, results)),
+        *(f"Noise floor, {name}: not measured: {why}." for name, why in missing if why),
+    )
 
 
 def floors(cases: Sequence[Case], results: Results) -> Iterator[tuple[str, RowResult]]:
@@ -69,8 +74,10 @@ def _backend(results: Results) -> tuple[str, ...]:
     return ()
 
 
-def _title(cases: Sequence[Case], name: str) -> str:
-    return next((case.title for case in cases if case.name == name), name)
+def _uncounted(cases: Sequence[Case], results: Results) -> Iterator[tuple[Case, str]]:
+    """Cases without rows say here why they are not measured; the others say it row by row."""
+    counted = (case for case in cases if not case.rows and case.name in results.not_measured)
+    return ((case, results.not_measured[case.name]) for case in counted)
 
 
 def _range(bounds: tuple[float, float]) -> str:

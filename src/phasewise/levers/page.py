@@ -5,7 +5,6 @@ Frame, style and script are the bench report's; the words are findings.py's.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from phasewise.bench.page.markup import Html, element, table, together
@@ -17,7 +16,7 @@ from phasewise.levers.findings import Finding, findings
 from phasewise.levers.modelled import modelled_in_words
 from phasewise.levers.notes import paging_sentence, reading_notes
 from phasewise.levers.picture import HEADINGS, effects_picture
-from phasewise.levers.results import Outputs, Results
+from phasewise.levers.results import Results
 
 TITLE = "What each lever does"
 
@@ -40,7 +39,7 @@ def _header(cases: Sequence[Case], results: Results) -> Html:
     where = results.circumstances
     button = element("button", "light / dark", id="scheme", type="button", hidden=True)
     facts = {
-        "Measured": time.strftime("%Y-%m-%d", time.gmtime(results.began_unix_s)),
+        "Measured": words.days_in_words(results),
         "Machine": ", ".join(where.gpus) or f"{where.processor}, {where.cores} cores",
         "Memory": f"{where.memory_gib} GiB",
         "vLLM": f"{where.vllm} ({where.device})",
@@ -62,21 +61,27 @@ def _header(cases: Sequence[Case], results: Results) -> Html:
 
 
 def _figures(rows: Sequence[Finding]) -> Html:
-    return table(("lever, traffic", *HEADINGS), [_row(finding) for finding in rows])
+    notes = [
+        f"{finding.case.title}, {finding.row.workload.name}: {note}"
+        for finding in rows
+        for note in words.footnotes(finding)
+    ]
+    figures = table(("lever, traffic", *HEADINGS), [_row(finding) for finding in rows])
+    return together((figures, element("ul", *(element("li", note) for note in notes), class_="notes")))
 
 
 def _row(finding: Finding) -> list[str]:
     return [
         _name(finding),
         *(_cell(finding, name) for name in SHOWN),
-        words.capacity_in_words(finding.facts),
-        _answers(finding.outputs),
+        words.capacity_in_words(finding),
+        _answers(finding),
     ]
 
 
 def _name(finding: Finding) -> Html:
     traffic = f"{finding.row.workload.name}, {words.shows(finding.row)}"
-    return together((finding.case.name, element("small", traffic)))
+    return together((finding.case.title, element("small", traffic)))
 
 
 def _cell(finding: Finding, metric: str) -> Html:
@@ -89,8 +94,9 @@ def _cell(finding: Finding, metric: str) -> Html:
     return together((words.change_in_words(effect), element("small", told)))
 
 
-def _answers(outputs: Outputs | None) -> Html:
-    equal, _, price = words.outputs_in_words(outputs).partition(", ")
+def _answers(finding: Finding) -> Html:
+    told = words.outputs_in_words(finding.outputs, quality=finding.case.quality)
+    equal, _, price = told.partition(", ")
     return together((equal, *([element("small", price)] if price else [])))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log
+from textwrap import wrap
 from typing import Any
 
 from phasewise.bench.comparison import Verdict
@@ -21,7 +22,9 @@ COLOURS = {Verdict.BETTER: "--decode", Verdict.WORSE: "--objective", Verdict.EQU
 FAINTEST, FULLEST = 0.15, 0.75
 FULL_AT = 4.0
 """A figure four times as large or as small has the full colour."""
-ROW_PIXELS = 34
+ROW_PIXELS = 46
+NAME_CHARACTERS = 28
+"""A longer title is broken, as the names would leave a phone no room for figures."""
 QUESTION = "Which lever helps which phase, with which traffic?"
 CAPTION = (
     "Each cell is the change when the lever is switched on. Green helps, orange hurts, grey is no effect, "
@@ -42,7 +45,7 @@ def effects_picture(rows: Sequence[Finding]) -> Chart:
         "mode": "text",
         "x": [x for x, *_ in cells],
         "y": [y for _, y, *_ in cells],
-        "text": [plain(text) for _, _, text, *_ in cells],
+        "text": [_lines(text.split("\n")) for _, _, text, *_ in cells],
         "hovertext": [hover for _, _, _, hover, *_ in cells],
         "hoverinfo": "text",
         "textfont": {"size": 11, "color": "--text"},
@@ -58,8 +61,8 @@ def _cell(finding: Finding, column: int) -> Cell:
     if column > len(SHOWN):
         return _answers(finding, place)
     effect = finding.effects.get(SHOWN[column])
-    if finding.hides_speed or effect is None or effect.verdict is Verdict.UNKNOWN:
-        why = words.PRICE_UNKNOWN if finding.measured and finding.hides_speed else words.conclusion(finding)
+    if effect is None or effect.verdict is Verdict.UNKNOWN:
+        why = words.conclusion(finding) if effect is None or not effect.reason else effect.reason
         return "–", f"{place}<br>{plain(why)}", "", 0.0
     values = f"{words.value_in_words(effect, effect.off)} -> {words.value_in_words(effect, effect.on)}"
     told = f"{words.WORDS[effect.verdict]}: {words.interval_in_words(effect)}"
@@ -68,7 +71,7 @@ def _cell(finding: Finding, column: int) -> Cell:
 
 
 def _room(finding: Finding, place: str) -> Cell:
-    facts, text = finding.facts, words.capacity_in_words(finding.facts)
+    facts, text = finding.facts, words.capacity_in_words(finding)
     if facts is None or not facts.kv_tokens_off or not facts.kv_tokens_on:
         return text, place, "", 0.0
     ratio = facts.kv_tokens_on / facts.kv_tokens_off
@@ -81,10 +84,11 @@ def _answers(finding: Finding, place: str) -> Cell:
     outputs = finding.outputs
     if outputs is None:
         return "–", place, "", 0.0
-    changed = outputs.equal < outputs.answers
+    quality = finding.case.quality
+    changed = outputs.equal < outputs.answers or (quality and outputs.low is not None and outputs.low > 0)
     colour = COLOURS[Verdict.WORSE] if changed else ""
     hover = f"{place}<br>{plain(outputs.sentence or outputs.reason)}"
-    return words.answers_in_short(outputs), hover, colour, FAINTEST
+    return words.answers_in_short(outputs, quality=quality), hover, colour, FAINTEST
 
 
 def _strength(effect: Effect) -> float:
@@ -132,6 +136,11 @@ def _layout(rows: Sequence[Finding], shapes: list[dict[str, Any]]) -> dict[str, 
 
 
 def _row_name(finding: Finding) -> str:
-    """Short enough for a phone: the lever's case and the traffic below each other."""
+    """Narrow enough for a phone: the lever's title and the traffic below each other."""
     traffic = finding.row.workload.name
-    return f"{plain(finding.case.name)}<br>{plain(traffic if finding.row.can_show else f'({traffic})')}"
+    named = traffic if finding.row.can_show else f"({traffic})"
+    return _lines([*wrap(finding.case.title, NAME_CHARACTERS), named])
+
+
+def _lines(texts: Sequence[str]) -> str:
+    return "<br>".join(map(plain, texts))

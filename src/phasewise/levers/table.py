@@ -39,27 +39,33 @@ def _title(results: Results) -> str:
     where = results.circumstances
     return (
         f"What each lever does when it is switched on: {where.model}, vLLM {where.vllm} on {where.device}, "
-        f"{where.pairs} pairs of blocks"
+        f"{where.pairs} pairs of blocks, {words.days_in_words(results)}"
     )
 
 
 def _case(rows: Sequence[Finding], case: Case, results: Results) -> Iterator[RenderableType]:
     yield Text.assemble("\n", (case.title, "bold"), f" ({case.phase})")
     if case.by_counters:
-        yield _aside(paging_sentence(results.paging) or "not measured yet")
+        why = results.not_measured.get(case.name, "not measured yet")
+        yield _aside(paging_sentence(results.paging) or why)
         return
-    if case.name in results.not_measured:
-        yield _aside(f"not measured: {results.not_measured[case.name]}")
     if modelled := modelled_in_words(case.name):
         yield _aside(modelled)
-    facts = results.cases.get(case.engines_key)
-    if facts is not None:
-        told = words.outputs_in_words(facts.outputs)
-        yield _aside(f"KV room {words.capacity_in_words(facts)}; answers: {told}")
-    for finding in (finding for finding in rows if finding.measured is not None or not finding.missing):
-        yield _grid((_name(finding), *_figures(finding)))
-        style = "yellow" if finding.agreement is Agreement.DIFFERS else ""
-        yield _aside(f"physics: {words.conclusion(finding)}", style)
+    if case.engines_key in results.cases:
+        told = words.outputs_in_words(rows[0].outputs, quality=case.quality)
+        yield _aside(f"KV room {words.capacity_in_words(rows[0])}; answers: {told}")
+    for finding in rows:
+        yield from _row(finding)
+
+
+def _row(finding: Finding) -> Iterator[RenderableType]:
+    if finding.measured is None and finding.missing:
+        yield _aside(f"{finding.row.workload.name}: not measured: {finding.missing}")
+        return
+    yield _grid((_name(finding), *_figures(finding)))
+    style = "yellow" if finding.agreement is Agreement.DIFFERS else ""
+    yield _aside(f"physics: {words.conclusion(finding)}", style)
+    yield from (_aside(f"note: {note}") for note in words.footnotes(finding))
 
 
 def _grid(cells: Sequence[RenderableType]) -> Table:
