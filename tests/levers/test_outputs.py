@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from phasewise.errors import MeasurementError
 from phasewise.levers.accuracy_reading import AccuracyReading, Answer
 from phasewise.levers.agenda import QUICK
 from phasewise.levers.outputs import OutputReader
 from phasewise.levers.probes import Probe
 from phasewise.levers.streamed_answers import streamed_answers
-from tests.levers.builders import make_case
+from tests.levers.builders import ON, make_case
 
 TEXT = tuple(tuple(-1.0 - 0.01 * (place % 7) for place in range(200)) for _ in range(4))
 CASE = make_case()
@@ -28,6 +30,19 @@ async def test_an_engine_is_asked_once_what_several_levers_are_compared_by():
         outputs = await reader.compare(make_case(name), "a", on_url, QUICK)
         assert (outputs.equal, outputs.answers) == (2, 2)
     assert asked == [("a", 1), ("b", 1), ("c", 1), ("a", 4), ("d", 4)]
+
+
+async def test_another_engine_at_an_address_is_asked_anew():
+    asked = []
+
+    async def read(url, probe, tokens):
+        asked.append(url)
+        return reading((1, 2, 3))
+
+    reader = OutputReader(seed=1, read=read)
+    for on in (ON, replace(ON, scheme="w8a8")):
+        await reader.compare(make_case(on=on), "a", "b", QUICK)
+    assert asked == ["a", "b", "b"]
 
 
 async def test_changed_answers_and_a_harder_text_are_a_price():

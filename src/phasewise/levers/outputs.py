@@ -15,7 +15,7 @@ from phasewise.levers.accuracy import read_accuracy
 from phasewise.levers.accuracy_price import AccuracyPrice, price
 from phasewise.levers.accuracy_reading import AccuracyReading
 from phasewise.levers.agenda import Effort
-from phasewise.levers.catalogue import Case
+from phasewise.levers.catalogue import Case, EngineSpec
 from phasewise.levers.probes import Probe, probe_of
 from phasewise.levers.results import Outputs
 from phasewise.levers.streamed_answers import streamed_answers
@@ -35,13 +35,14 @@ class OutputReader:
     seed: int
     read: Read = _read
     stream: Stream = streamed_answers
-    _readings: dict[tuple[str, Probe], AccuracyReading] = field(default_factory=dict)
+    _readings: dict[tuple[EngineSpec, str, Probe], AccuracyReading] = field(default_factory=dict)
 
     async def compare(self, case: Case, off_url: str, on_url: str, effort: Effort) -> Outputs:
         """What switching the lever on does to the answers; why that is not known, where it is not."""
         probe = probe_of(case.lever, effort.answer_prompts)
         try:
-            off, on = [await self._reading(url, probe, effort.answer_tokens) for url in (off_url, on_url)]
+            off = await self._reading(case.off, off_url, probe, effort.answer_tokens)
+            on = await self._reading(case.on, on_url, probe, effort.answer_tokens)
             paid = price(off, on, np.random.default_rng(self.seed))
             if paid.answers is not None:
                 return outputs_of(paid)
@@ -51,10 +52,12 @@ class OutputReader:
             return Outputs(reason=error.message)
         return _streamed_outputs(before, after, paid)
 
-    async def _reading(self, url: str, probe: Probe, tokens: int) -> AccuracyReading:
-        if (url, probe) not in self._readings:
-            self._readings[url, probe] = await self.read(url, probe, tokens)
-        return self._readings[url, probe]
+    async def _reading(self, spec: EngineSpec, url: str, probe: Probe, tokens: int) -> AccuracyReading:
+        # An address alone does not do: another engine may take it over from one that was stopped.
+        asked = (spec, url, probe)
+        if asked not in self._readings:
+            self._readings[asked] = await self.read(url, probe, tokens)
+        return self._readings[asked]
 
 
 def _streamed_outputs(off: tuple[str, ...], on: tuple[str, ...], paid: AccuracyPrice) -> Outputs:
