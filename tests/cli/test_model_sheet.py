@@ -98,6 +98,30 @@ def test_a_machine_of_one_s_own_has_the_figures_that_are_given():
     assert priced["facts"]["replica_per_hour"]["value"] == 2.0
 
 
+def test_a_machine_without_units_for_8_bit_says_that_w8a8_saves_reads_only():
+    small = str(EXAMPLES / "llama-3-8b.json")
+    words = "w8a8 saves reads only"
+    assert words in " ".join(printed(small, *OWN).split())
+    faster = (*OWN, "--peak-8bit-tflops", "0.4")
+    assert words not in " ".join(printed(small, *faster).split())
+    assert json.loads(printed(small, *faster, "--json"))["levers"][0]["ttft"] < 0.6
+
+
+def test_what_vllm_takes_by_default_depends_on_the_device():
+    small = str(EXAMPLES / "llama-3-8b.json")
+    facts = json.loads(printed(small, "--gpu", "A100", "--json"))["facts"]
+    assert (facts["chunk_tokens"]["value"], facts["max_running"]["value"]) == (2048, 256)
+    options = ("--gpu", "A100", "--chunk-tokens", "4096", "--max-running", "64", "--json")
+    facts = json.loads(printed(small, *options))["facts"]
+    assert (facts["chunk_tokens"]["value"], facts["max_running"]["value"]) == (4096, 64)
+
+
+def test_a_model_for_very_short_contexts_has_a_page(tmp_path):
+    config = json.loads((EXAMPLES / "llama-3-8b.json").read_text()) | {"max_position_embeddings": 100}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "more than the model is made for" in printed(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -110,6 +134,13 @@ def test_a_machine_of_one_s_own_has_the_figures_that_are_given():
         (("--cached-tokens", "2000"), "leave nothing"),
         (("--gpus", "3"), "cannot be divided"),
         (("--rate", "0"), "--rate"),
+        (("--rate", "nan"), "--rate is nan"),
+        (("--rate", "inf"), "--rate is inf"),
+        (("--price-per-hour", "inf"), "--price-per-hour"),
+        (("--assume", "overhead_ms=nan"), "overhead_ms is nan"),
+        ((*OWN, "--gpus", "2", "--link-gbs", "-5"), "--link-gbs is -5"),
+        ((*OWN, "--peak-8bit-tflops", "nan"), "--peak-8bit-tflops"),
+        (("--peak-8bit-tflops", "1"), "figures of its own"),
         (("--slo", "tpt=1s"), "tpt"),
     ],
 )  # fmt: skip

@@ -45,10 +45,10 @@ def test_the_largest_batch_holds_the_targets_and_one_more_does_not():
 
 
 def test_what_stops_a_replica_is_named():
-    assert largest_within(BIG, Traffic(100, 300), EASY, 8).limit.startswith("cap: 8 requests run")
+    assert largest_within(BIG, Traffic(100, 300), EASY, 8).limit.startswith("cap: 8 run")
     narrow = deploy("llama-3-70b", gpus=4)
     room = narrow.requests_that_fit(9000)
-    assert largest_within(narrow, Traffic(1000, 8000), EASY, 1024).limit.startswith(f"KV cache: {room} req")
+    assert largest_within(narrow, Traffic(1000, 8000), EASY, 1024).limit.startswith(f"KV cache: {room} fit")
     assert largest_within(deploy("llama-3-70b", gpus=1), Traffic(100, 300), EASY, 8).limit.startswith(
         "memory"
     )

@@ -105,7 +105,7 @@ def largest_within(deployment: Deployment, traffic: Traffic, slo: Slo, max_runni
         missed = "TTFT" if alone.ttft_s > slo.ttft_s else "TPOT"
         return Capacity(None, f"{missed}: not even one request at a time meets it")
     if most < 1:
-        return Capacity(None, f"{_slots_words(slots, room)}, too few for requests that arrive at random")
+        return Capacity(None, f"{_slots_words(slots, room)}, too few for random arrivals")
     low, high = 1, most + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -113,13 +113,13 @@ def largest_within(deployment: Deployment, traffic: Traffic, slo: Slo, max_runni
         low, high = (middle, high) if meets else (low, middle)
     point = operating_point(deployment, traffic, low)
     if low == most:
-        return Capacity(point, f"{_slots_words(slots, room)}, room for crowds kept")
+        return Capacity(point, f"{_slots_words(slots, room)}, with room for crowds")
     beyond = operating_point(deployment, traffic, low + 1)
     return Capacity(point, "TPOT" if beyond.tpot_s > slo.tpot_s else "TTFT")
 
 
 def _slots_words(slots: int, room: int) -> str:
-    return f"KV cache: {room:,} requests fit" if slots == room else f"cap: {slots:,} requests run at once"
+    return f"KV cache: {room:,} fit" if slots == room else f"cap: {slots:,} run at once"
 
 
 def replicas_for(rate: float, point: OperatingPoint) -> int:
