@@ -48,6 +48,13 @@ def test_a_cached_prefix_leaves_decode_alone():
     assert (found.tpot_alone, found.tpot_batch) == (1.0, 1.0)
 
 
+def test_levers_start_from_what_is_cached_already():
+    cached = Traffic(2000, 300, cached_tokens=1500)
+    assert "half the prompt cached" not in effects(traffic=cached)
+    chunks = effects(traffic=cached)["prompt chunks of 512"]
+    assert chunks.ttft == 1.0
+
+
 def test_speculation_helps_a_stream_alone_and_hurts_a_full_batch_that_guesses_badly():
     found = effects(batch=256)
     good, bad = (found[f"speculation, 4 drafts, {right}% right"] for right in (80, 20))

@@ -79,7 +79,9 @@ def _small_kv(served: Served) -> Served | None:
     return replace(served, deployment=replace(served.deployment, kv_element_bytes=fp8_bytes))
 
 
-def _half_cached(served: Served) -> Served:
+def _half_cached(served: Served) -> Served | None:
+    if served.cached_share >= 0.5:
+        return None
     return replace(served, cached_share=0.5)
 
 
@@ -118,7 +120,7 @@ LEVERS: Mapping[str, Lever] = {
 
 def lever_effects(deployment: Deployment, traffic: Traffic, batch: int) -> tuple[LeverEffect, ...]:
     """What each lever would change; those that this deployment cannot have, or has, are left out."""
-    off = Served(deployment)
+    off = Served(deployment, cached_share=traffic.cached_tokens / traffic.prompt_tokens)
     tried = {name: apply(off) for name, apply in LEVERS.items()}
     return tuple(_effect(name, off, on, traffic, batch) for name, on in tried.items() if on is not None)
 
