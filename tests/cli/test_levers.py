@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,13 +34,19 @@ def stopped():
     return []
 
 
+@pytest.fixture
+def launched():
+    """What launchers were made of."""
+    return []
+
+
 @pytest.fixture(autouse=True)
-def fake_fleets(monkeypatch, tmp_path, stopped):
+def fake_fleets(monkeypatch, tmp_path, stopped, launched):
     """Fake engines in the place of fleets; nothing is void and no answers are read."""
 
     class Launcher:
         def __init__(self, *settings):
-            pass
+            launched.append(settings)
 
         @asynccontextmanager
         async def launch(self, spec):
@@ -52,7 +58,7 @@ def fake_fleets(monkeypatch, tmp_path, stopped):
                 await engine.stop()
                 stopped.append(spec.name)
 
-    async def equal(self, off_url, on_url, effort):
+    async def equal(self, case, off_url, on_url, effort):
         return EQUAL_ANSWERS
 
     engine = EngineEnvironment(Path("python"), "0.32.0", "cpu", None, nixl=False)
@@ -70,12 +76,72 @@ def run(*options):
     return CliRunner().invoke(app, ["levers", "--quick", *options])
 
 
+@pytest.fixture
+def greeting(monkeypatch):
+    """What a command says of what is left to do, without doing it."""
+
+    async def nothing(*settings):
+        return False
+
+    def greet(*options):
+        with monkeypatch.context() as patch:
+            patch.setattr(command, "_measure", nothing)
+            return run(*options).stderr
+
+    return greet
+
+
 def test_the_list_needs_no_engine(monkeypatch):
     monkeypatch.setattr(command, "current_engine", lambda chosen: pytest.fail("nothing is to be measured"))
     result = run("--list")
     assert result.exit_code == 0
     assert "the first" in result.stdout
     assert "the second" in result.stdout
+
+
+def test_the_list_is_there_for_programs_and_its_fields_are_documented():
+    listing = json.loads(run("--list", "--json").stdout)
+    assert [case["case"] for case in listing["cases"]] == ["first", "second"]
+    (row,) = listing["cases"][0]["rows"]
+    assert row["traffic"] == "few tokens"
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "levers.md").read_text()
+    assert [name for name in (*listing, *listing["cases"][0], *row) if f"`{name}`" not in page] == []
+
+
+def test_every_engine_gets_the_size_that_was_asked_for_and_results_of_sizes_do_not_mix(launched, greeting):
+    size = ("--kv-memory", "2GiB", "--context", "4096")
+    result = run("--only", "first", *size, "--json")
+    assert result.exit_code == 0, result.output
+    asked = {"cores": 1, "gpus": None, "kv_memory": "2GiB", "context_tokens": 4096}
+    assert json.loads(result.stdout)["circumstances"]["engine"] == asked
+    assert launched[-1][-1].model_dump() == asked
+    assert "0 rows to measure" in greeting("--only", "first", *size)
+    assert "1 rows to measure" in greeting("--only", "first")
+
+
+def test_results_of_a_model_whose_files_changed_do_not_mix(tmp_path, greeting):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"max_position_embeddings": 131072}')
+    (folder / "model.safetensors").write_bytes(b"weights")
+    options = ("--only", "first", "--model", str(folder))
+    assert json.loads(run(*options, "--json").stdout)["circumstances"]["engine"]["context_tokens"] == 8192
+    assert "0 rows to measure" in greeting(*options)
+    (folder / "model.safetensors").write_bytes(b"other weights")
+    assert "1 rows to measure" in greeting(*options)
+
+
+def test_longer_blocks_are_measured_anew(monkeypatch, greeting):
+    assert run("--only", "first").exit_code == 0
+    monkeypatch.setattr(command, "QUICK", command.replace(command.QUICK, block_s=0.02))
+    assert "1 rows to measure" in greeting("--only", "first")
+
+
+def test_a_size_that_the_engine_cannot_have_is_refused_before_anything_starts(stopped):
+    result = run("--gpus", "1")
+    assert isinstance(result.exception, ConfigError)
+    assert "--cores" in result.exception.hint
+    assert stopped == []
 
 
 def test_an_unknown_lever_is_refused_before_anything_starts():
@@ -94,19 +160,31 @@ def test_every_row_is_measured_and_written_in_every_form(tmp_path, stopped):
     assert {*facts["noise_floor"]} == {"few tokens"}
     assert "the first" in page.read_text()
     assert "the first" in document.read_text()
-    assert "2 rows to measure, about 1 min" in result.stderr
+    assert "2 rows to measure, about " in result.stderr
     assert {*stopped} == {"base", "lever"}
 
 
-def test_a_ctrl_c_keeps_what_is_measured_and_the_same_command_goes_on(monkeypatch, stopped):
-    async def interrupted(url, spec, label, interrupts):
-        if "second" in label:
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.sleep(10)
-        return await measure(url, spec)
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Sends a signal when the second lever is measured, as long as the context lasts."""
 
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "measure_with_view", interrupted)
+    @contextmanager
+    def interrupting(sent):
+        async def interrupted(url, spec, label, interrupts):
+            if "second" in label:
+                os.kill(os.getpid(), sent)
+                await asyncio.sleep(10)
+            return await measure(url, spec)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(command, "measure_with_view", interrupted)
+            yield
+
+    return interrupting
+
+
+def test_a_ctrl_c_keeps_what_is_measured_and_the_same_command_goes_on(interrupt, stopped):
+    with interrupt(signal.SIGINT):
         result = run()
     assert result.exit_code == 130
     assert "the same command goes on where it was" in result.stderr
@@ -115,4 +193,25 @@ def test_a_ctrl_c_keeps_what_is_measured_and_the_same_command_goes_on(monkeypatc
     resumed = run()
     assert resumed.exit_code == 0, resumed.output
     assert "1 of 2 rows are measured" in resumed.stderr
-    assert "1 of 2 rows" not in run("--again").stderr
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_or_a_closed_terminal_leaves_no_engine_behind(interrupt, stopped, sent):
+    with interrupt(sent):
+        assert run("--only", "second").exit_code == 130
+    assert {*stopped} == {"base", "lever"}
+
+
+def test_again_forgets_the_chosen_levers_and_keeps_the_others(greeting):
+    assert run().exit_code == 0
+    assert "1 rows to measure" in greeting("--again", "--only", "first")
+    assert "1 of 2 rows are measured" in greeting()
+    assert "2 rows to measure" in greeting("--again")
+
+
+def test_what_was_measured_again_before_a_ctrl_c_is_gone_on_with_without_again(interrupt, greeting):
+    with interrupt(signal.SIGINT):
+        stopped = run("--again")
+    assert stopped.exit_code == 130
+    assert "the same command without --again goes on where it was" in stopped.stderr
+    assert "1 of 2 rows are measured" in greeting()

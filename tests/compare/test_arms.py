@@ -23,7 +23,7 @@ async def test_a_fleet_is_started_for_a_block_and_stopped_after_it(monkeypatch):
         asked.append(arguments)
         return b'{"gateway": {"url": "http://127.0.0.1:8080"}}'
 
-    monkeypatch.setattr(arms, "_phasewise", phasewise)
+    monkeypatch.setattr(arms, "run_phasewise", phasewise)
     said: list[str] = []
     arm = arm_of("fleets/small.yaml", "B", said.append)
     assert arm == FleetArm(Path("fleets/small.yaml"), "compare-b")

@@ -8,11 +8,13 @@ import pytest
 
 from phasewise.config import Levers, load_fleet
 from phasewise.errors import FleetError
+from phasewise.fleet.quantised_model import quantised_folder
 from phasewise.fleet.run_file import only_supervisor
 from phasewise.fleet.run_paths import RunPaths
 from phasewise.levers import launch
 from phasewise.levers.catalogue import EngineSpec, Recompute, StaticBatches
-from phasewise.levers.launch import FIRST_ENGINE_PORT, FleetLauncher, restrained
+from phasewise.levers.engine_size import EngineSize
+from phasewise.levers.launch import FIRST_ENGINE_PORT, FleetLauncher, model_or_quantised, restrained
 
 SPEC = EngineSpec("cache", "cache on", Levers(prefix_cache=True, prefill_chunk_tokens=512))
 
@@ -66,9 +68,37 @@ async def test_the_fleet_file_holds_the_levers_and_the_engine_is_measured_at_its
     assert fleet.pools[0].engine_flags == ("--flag",)
 
 
+async def test_every_engine_has_the_size_of_the_run(fleets, tmp_path):
+    size = EngineSize(cores=2, kv_memory="2GiB", context_tokens=4096)
+    async with FleetLauncher(tmp_path, tmp_path, model_of, size=size).launch(SPEC):
+        (pool,) = fleets.files[0].pools
+    assert pool.cores == 2
+    assert pool.levers == SPEC.levers.model_copy(update={"kv_memory": "2GiB", "max_context_tokens": 4096})
+
+
+async def test_a_quantised_form_is_made_once_and_by_a_command_that_can_be_ended(tmp_path, monkeypatch):
+    asked, said, made = [], [], []
+
+    async def run_phasewise(*arguments):
+        asked.append(arguments)
+        made.append("w8a8")
+
+    monkeypatch.setattr(launch, "run_phasewise", run_phasewise)
+    monkeypatch.setattr(launch, "is_quantised", lambda model, scheme, home: scheme in made)
+    model_of = model_or_quantised("smollm2-135m", tmp_path, said.append)
+    assert await model_of(SPEC) == "smollm2-135m"
+    for _ in range(2):
+        folder = await model_of(EngineSpec("w8a8", "8 bits", scheme="w8a8"))
+    assert folder == str(quantised_folder("smollm2-135m", "w8a8", tmp_path))
+    assert asked == [("model", "quantise", "smollm2-135m", "--scheme", "w8a8")]
+    assert said == ["quantising smollm2-135m to w8a8"]
+
+
 async def test_two_engines_have_ports_of_their_own_and_taken_ones_are_passed_over(fleets, tmp_path):
     launcher = FleetLauncher(tmp_path, tmp_path, model_of)
     with socket.socket() as taken:
+        # A port that somebody left a moment ago can be taken only so.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):  # then somebody else has it, which is as good
             taken.bind(("127.0.0.1", FIRST_ENGINE_PORT))
             taken.listen()

@@ -74,13 +74,13 @@ class FleetArm:
         self.say(f"starting {self.name}")
         started = False
         try:
-            state = await _phasewise("up", str(self.path), "--detach", "--json", "--name", self.fleet_name)
+            state = await run_phasewise("up", str(self.path), "--detach", "--json", "--name", self.fleet_name)
             started = True
             yield orjson.loads(state)["gateway"]["url"]
         finally:
             # Also after an `up` that was interrupted: it may have been done just then, or there is nothing.
             try:
-                await _to_its_end(_phasewise("down", "--name", self.fleet_name))
+                await _to_its_end(run_phasewise("down", "--name", self.fleet_name))
             except FleetError:
                 if started:
                     raise
@@ -93,7 +93,7 @@ def arm_of(text: str, side: str, say: Callable[[str], None]) -> Arm:
     return UrlArm(origin(text))
 
 
-async def _phasewise(*arguments: str) -> bytes:
+async def run_phasewise(*arguments: str) -> bytes:
     """Run one of our own commands to its end; what it says of its progress is kept for its failure."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -109,7 +109,7 @@ async def _phasewise(*arguments: str) -> bytes:
     try:
         out, complaint = await asyncio.shield(reading)
     except asyncio.CancelledError:
-        # Half a fleet must not stay behind: an interrupted `up` stops what it has started.
+        # Nothing half done must stay behind: an interrupted command stops what it has started.
         with suppress(ProcessLookupError):
             process.send_signal(SIGINT)
         await reading

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from phasewise import __version__
 from phasewise.fleet.engine_env import EngineEnvironment
+from phasewise.fleet.machine import gpu_names
+from phasewise.levers.engine_size import EngineSize
 
 CPU_INFO = Path("/proc/cpuinfo")
 MEMORY_INFO = Path("/proc/meminfo")
@@ -22,11 +22,17 @@ UNKNOWN = "unknown"
 
 
 class Circumstances(BaseModel):
-    """Where, with what and how thoroughly levers were measured."""
+    """Where, with what and how thoroughly levers were measured.
+
+    Digests stand for what is too long to write down: the model's files, and the rules of measuring (the base
+    engine, the length of blocks, the margin).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
+    model_digest: str = ""
+    engine: EngineSize = EngineSize()
     device: str
     processor: str
     cores: int
@@ -37,22 +43,36 @@ class Circumstances(BaseModel):
     effort: str
     pairs: int
     seed: int
+    rules_digest: str = ""
 
 
-def circumstances(model: str, engine: EngineEnvironment, effort: str, pairs: int, seed: int) -> Circumstances:
+def circumstances(
+    model: str,
+    model_digest: str,
+    engine: EngineEnvironment,
+    size: EngineSize,
+    *,
+    effort: str,
+    pairs: int,
+    seed: int,
+    rules_digest: str,
+) -> Circumstances:
     """Those of a run on this machine."""
     return Circumstances(
         model=model,
+        model_digest=model_digest,
+        engine=size,
         device=engine.device,
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(memory_bytes("MemTotal") / 2**30),
-        gpus=_gpus() if engine.device != "cpu" else (),
+        gpus=gpu_names(os.environ) if engine.device != "cpu" else (),
         vllm=engine.vllm_version,
         phasewise=__version__,
         effort=effort,
         pairs=pairs,
         seed=seed,
+        rules_digest=rules_digest,
     )
 
 
@@ -72,20 +92,3 @@ def _processor(info: Path = CPU_INFO) -> str:
         return platform.machine() or UNKNOWN
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.machine() or UNKNOWN)
-
-
-def _gpus() -> tuple[str, ...]:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return ()
-    try:
-        answer = subprocess.run(  # noqa: S603 - the driver's own tool
-            [command, "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())

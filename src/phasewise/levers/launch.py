@@ -10,15 +10,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from phasewise.compare.arms import FleetArm
+from phasewise.compare.arms import FleetArm, run_phasewise
 from phasewise.config import FleetConfig, GatewayConfig, Pool
 from phasewise.errors import FleetError
 from phasewise.fleet.placement import STEPS_PORT_OFFSET
 from phasewise.fleet.port_check import WantedPort, refuse_taken_ports
+from phasewise.fleet.quantised_model import is_quantised, quantised_folder
 from phasewise.fleet.run_file import is_supervised, read_state
 from phasewise.fleet.run_paths import RunPaths
 from phasewise.levers.catalogue import EngineSpec, Recompute, StaticBatches
-from phasewise.levers.engines import RunningEngine
+from phasewise.levers.engine_size import EngineSize
+from phasewise.levers.engines import RunningEngine, Say
 from phasewise.levers.restraints import recomputing, static_batches
 
 FIRST_ENGINE_PORT = 8330
@@ -38,6 +40,7 @@ class FleetLauncher:
     scratch: Path
     model_of: ModelOf
     engine_flags: tuple[str, ...] = ()
+    size: EngineSize = field(default_factory=EngineSize)
     _taken: set[int] = field(default_factory=set)
 
     @asynccontextmanager
@@ -57,11 +60,17 @@ class FleetLauncher:
             yield RunningEngine(spec, state.engines[0].url, state.engines[0].log)
 
     def _write_fleet(self, spec: EngineSpec, name: str, model: str) -> Path:
+        pool = Pool(
+            cores=self.size.cores,
+            gpus=self.size.gpus,
+            levers=self.size.given_to(spec.levers),
+            engine_flags=self.engine_flags,
+        )
         fleet = FleetConfig(
             name=name,
             model=model,
             first_engine_port=self._free_port(FIRST_ENGINE_PORT, STEPS_PORT_OFFSET),
-            pools=(Pool(levers=spec.levers, engine_flags=self.engine_flags),),
+            pools=(pool,),
             gateway=GatewayConfig(port=self._free_port(FIRST_GATEWAY_PORT)),
         )
         # JSON is YAML.
@@ -83,6 +92,21 @@ class FleetLauncher:
         raise FleetError(
             f"none of the ports {first} to {first + PORTS_TRIED - 1} is free", hint="stop what holds them"
         )
+
+
+def model_or_quantised(model: str, home: Path, say: Say) -> ModelOf:
+    """The model as it is, or its quantised form, which is made if it is not there."""
+
+    async def model_of(spec: EngineSpec) -> str:
+        if spec.scheme is None:
+            return model
+        if not is_quantised(model, spec.scheme, home):
+            say(f"quantising {model} to {spec.scheme}")
+            # As a command of its own, which a Ctrl-C can end.
+            await run_phasewise("model", "quantise", model, "--scheme", spec.scheme)
+        return str(quantised_folder(model, spec.scheme, home))
+
+    return model_of
 
 
 @asynccontextmanager

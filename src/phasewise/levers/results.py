@@ -5,8 +5,8 @@ What it means beside what was expected is findings.py's.
 
 from __future__ import annotations
 
-import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from phasewise.bench.comparison import Comparison, Scale, Verdict
 from phasewise.errors import ConfigError
 from phasewise.fleet.run_file import write_private
+from phasewise.levers.catalogue import Case, digest
 from phasewise.levers.circumstances import Circumstances
 
 RESULTS_VERSION = 1
@@ -111,6 +112,13 @@ class Results(_Frozen):
     attention_backend: str = ""
     not_measured: dict[str, str] = {}
 
+    def measured_between(self) -> tuple[float, float] | None:
+        """When the first and the last of all this was measured; None while nothing is."""
+        times = [row.measured_unix_s for row in (*self.rows.values(), *self.floors.values())]
+        if self.paging is not None:
+            times.append(self.paging.measured_unix_s)
+        return (min(times), max(times)) if times else None
+
 
 @dataclass(slots=True)
 class ResultsFile:
@@ -125,20 +133,38 @@ class ResultsFile:
             name: {**getattr(self.results, name), **value} if isinstance(value, dict) else value
             for name, value in more.items()
         }
+        self._set(changed)
+
+    def forget(self, cases: Sequence[Case]) -> None:
+        """Drop what is known of these cases, and the noise floors of their traffic."""
+        names = tuple(f"{case.name}/" for case in cases)
+        traffic = tuple(row.workload.key for case in cases for row in case.rows)
+        known = self.results
+        self._set(
+            {
+                "rows": {key: row for key, row in known.rows.items() if not key.startswith(names)},
+                "cases": {key: facts for key, facts in known.cases.items() if not key.startswith(names)},
+                "floors": {key: floor for key, floor in known.floors.items() if not key.endswith(traffic)},
+                "paging": None if any(case.by_counters for case in cases) else known.paging,
+            }
+        )
+
+    def _set(self, changed: dict[str, object]) -> None:
         self.results = self.results.model_copy(update=changed)
         write_private(self.path, self.results.model_dump_json(indent=1).encode())
 
 
 def open_results(home: Path, now: Circumstances, *, again: bool) -> ResultsFile:
-    """The file for these circumstances, with what it holds already unless all is to be measured `again`."""
-    digest = hashlib.sha256(now.model_dump_json().encode()).hexdigest()[:12]
-    path = home / "levers" / f"{digest}.json"
-    fresh = Results(circumstances=now, began_unix_s=time.time())
-    if again or not path.exists():
-        return ResultsFile(path, fresh)
+    """The file for these circumstances, with what it holds; `again` also begins one that cannot be read."""
+    path = home / "levers" / f"{digest(now)}.json"
+    fresh = ResultsFile(path, Results(circumstances=now, began_unix_s=time.time()))
+    if not path.exists():
+        return fresh
     try:
         known = Results.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
+        if again:
+            return fresh
         raise ConfigError(
             f"{path} cannot be read as results of levers", hint="measure anew with --again"
         ) from error
