@@ -29,8 +29,8 @@ QUESTION = "Which lever helps which phase, with which traffic?"
 CAPTION = (
     "Each cell is the change when the lever is switched on. Green helps, orange hurts, grey is no effect, "
     "white is inconclusive or not measured; the stronger the colour, the larger the change. Intervals show "
-    "on hover. Traffic in brackets was chosen to leave the lever nothing to do; ppl is the perplexity of a text "
-    "that no model has seen."
+    "on hover. Traffic in brackets was chosen to leave the lever nothing to do; ppl is the perplexity "
+    "of a text that no model has seen."
 )
 
 Cell = tuple[str, str, str, float]
