@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,19 @@ async def test_a_fleet_that_does_not_start_says_why_and_how_to_try_it_alone(tmp_
         async with FleetArm(broken, "compare-a").serving():
             pytest.fail("it cannot have started")
     assert f"phasewise up {broken}" in failure.value.hint
+
+
+async def test_a_command_of_ours_is_interrupted_when_it_is_no_longer_wanted(tmp_path, monkeypatch):
+    started, interrupted, command = (tmp_path / name for name in ("started", "interrupted", "command"))
+    command.write_text(
+        f"#!/bin/sh\ntrap 'touch {interrupted}; exit 1' INT\ntouch {started}\nwhile :; do sleep 0.02; done\n"
+    )
+    command.chmod(0o755)
+    monkeypatch.setattr(arms.sys, "executable", str(command))
+    task = asyncio.create_task(arms.run_phasewise("model", "quantise"))
+    while not started.exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert interrupted.exists()

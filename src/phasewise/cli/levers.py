@@ -165,7 +165,7 @@ def _circumstances(
         pairs=effort.pairs,
         seed=seed,
         # Noise floors and paging are measured on the base engine, rows against it.
-        rules_digest=digest(effort, MARGIN, BASE, PAGED_TRAFFIC),
+        rules_digest=digest(effort, MARGIN, BASE.levers, PAGED_TRAFFIC.key, GPU_SHARE),
     )
 
 
