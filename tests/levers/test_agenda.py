@@ -9,14 +9,22 @@ from phasewise.levers.agenda import (
     MOST_REQUESTS,
     QUICK,
     WHOLE,
+    answers_left,
     chosen,
     controls_left,
     left_to_do,
+    metrics_of,
+    metrics_of_floor,
+    restart_left,
     seconds_left,
+    steps_left,
 )
-from phasewise.levers.cases import CASES
-from phasewise.levers.results import Results
+from phasewise.levers.cases import CASES, RESTARTED
+from phasewise.levers.catalogue import Sign
+from phasewise.levers.paging import PAGED_TRAFFIC
+from phasewise.levers.results import Outputs, Results
 from tests.levers.builders import (
+    EQUAL_ANSWERS,
     make_case,
     make_circumstances,
     make_measured,
@@ -50,11 +58,19 @@ def test_a_quick_run_leaves_cases_and_rows_out_unless_they_are_named():
 
 
 @pytest.mark.parametrize(
-    ("mean_wall_s", "requests"),
-    [(100.0, 6), (QUICK.block_s, 6), (QUICK.block_s / 2, 12), (1e-9, MOST_REQUESTS)],
+    ("request_s", "requests"),
+    [(100.0, 6), (QUICK.block_s / 6, 6), (QUICK.block_s / 12, 12), (0.0, MOST_REQUESTS)],
 )
-def test_a_block_holds_as_many_requests_as_fill_its_time(mean_wall_s, requests):
-    assert QUICK.block_requests(make_workload(least=6, step=3), mean_wall_s) == requests
+def test_a_block_holds_as_many_requests_as_fill_its_time(request_s, requests):
+    assert QUICK.block_requests(make_workload(least=6, step=3), request_s) == requests
+
+
+def test_the_largest_block_is_made_of_whole_steps_of_every_workload():
+    workloads = [PAGED_TRAFFIC, *(row.workload for case in CASES for row in case.rows)]
+    for workload in workloads:
+        assert MOST_REQUESTS % workload.requests_step == 0
+        assert workload.warm_up_requests < workload.least_requests <= MOST_REQUESTS
+        assert workload.least_requests % workload.requests_step == 0
 
 
 def test_rows_that_are_measured_are_not_left_to_do():
@@ -76,13 +92,62 @@ def test_a_quick_run_measures_one_noise_floor_and_a_whole_one_all():
     assert [workload.name for workload in controls_left(cases, WHOLE, NOTHING)] == ["a", "b"]
 
 
-def test_without_control_pairs_there_is_no_noise_floor_to_measure():
-    assert controls_left((make_case(),), replace(WHOLE, control_pairs=0), NOTHING) == ()
+def test_an_effort_may_leave_noise_floors_out():
+    assert controls_left((make_case(),), replace(WHOLE, most_floors=0), NOTHING) == ()
 
 
-def test_the_estimates_keep_to_ten_minutes_and_to_an_hour():
+def test_a_whole_run_also_measures_another_start_of_the_base_engine_and_that_once():
+    case = make_case()
+    assert restart_left((case,), WHOLE, NOTHING)
+    assert not restart_left((case,), QUICK, NOTHING)
+    assert not restart_left((make_case(rows=()),), WHOLE, NOTHING)
+    known = make_results(case, floors={RESTARTED: make_measured()})
+    assert not restart_left((case,), WHOLE, known)
+    assert steps_left((case,), WHOLE, NOTHING) == 1 + 1 + 1
+
+
+def names(metrics):
+    return [metric.name for metric in metrics]
+
+
+def test_gaps_are_judged_only_where_something_is_expected_of_them():
+    plain, stalls = make_row(), make_row(expected={"itl_p99": Sign.LOWER})
+    assert names(metrics_of(plain)) == ["ttft_p50", "tpot_p50", "throughput"]
+    assert names(metrics_of(stalls)) == ["ttft_p50", "tpot_p50", "itl_p99", "throughput"]
+    cases = (make_case("one", rows=(plain,)), make_case("two", rows=(stalls,)))
+    assert names(metrics_of_floor(cases, plain.workload)) == names(metrics_of(stalls))
+
+
+def test_answers_of_one_token_have_no_time_per_further_token():
+    row = make_row(make_workload(output=1), expected={"itl_p99": Sign.LOWER})
+    assert names(metrics_of(row)) == ["ttft_p50", "throughput"]
+
+
+def test_all_figures_that_are_expected_are_judged():
+    for row in (row for case in CASES for row in case.rows):
+        assert {*row.expected} <= {*names(metrics_of(row))}
+
+
+def test_answers_that_could_not_be_read_are_left_to_do():
+    case = make_case(quality=True)
+    assert answers_left(case, NOTHING)
+    assert answers_left(case, make_results(case, outputs=Outputs(reason="no token ids")))
+    assert answers_left(case, make_results(case, outputs=EQUAL_ANSWERS)), "a price needs the perplexity"
+    priced = EQUAL_ANSWERS.model_copy(update={"perplexity_change": 0.0, "low": 0.0, "high": 0.0})
+    assert not answers_left(case, make_results(case, outputs=priced))
+    assert not answers_left(make_case(), make_results(make_case(), outputs=EQUAL_ANSWERS))
+
+
+def test_the_estimates_keep_to_ten_minutes_and_to_fifty():
     assert seconds_left(chosen(CASES, [], QUICK), QUICK, NOTHING) < 600
-    assert seconds_left(chosen(CASES, [], WHOLE), WHOLE, NOTHING) < 3600
+    assert seconds_left(chosen(CASES, [], WHOLE), WHOLE, NOTHING) < 3000
+
+
+def test_reading_a_price_again_takes_its_time():
+    case = make_case()
+    floors = {case.rows[0].workload.key: make_measured()}
+    unread = make_results(case, floors=floors, outputs=Outputs(reason="no token ids"))
+    assert seconds_left((case,), QUICK, unread) > 30
 
 
 def test_what_is_measured_takes_no_more_time():

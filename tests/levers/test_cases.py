@@ -1,10 +1,12 @@
 """The catalogue holds to its own rules."""
 
+from dataclasses import replace
+
 import pytest
 
 from phasewise.fleet.levers import LEVERS
 from phasewise.fleet.quantised_model import SCHEMES
-from phasewise.levers.cases import BASE, CASES
+from phasewise.levers.cases import BASE, BASE_AGAIN, CASES
 from phasewise.levers.catalogue import SHOWN
 
 NOT_MEASURED = {"kv_memory", "max_context_tokens"}
@@ -39,6 +41,11 @@ def test_levers_that_may_change_answers_have_a_price():
     priced = {case.name for case in CASES if case.quality}
     assert {case.name for case in CASES if case.on.scheme or case.on.levers.kv_dtype} == priced
     assert {case.on.scheme for case in CASES} - {None} <= SCHEMES.keys()
+
+
+def test_another_start_of_the_base_engine_differs_from_it_by_name_alone():
+    assert replace(BASE_AGAIN, name=BASE.name, about=BASE.about) == BASE
+    assert BASE_AGAIN.name not in {spec.name for case in CASES for spec in (case.off, case.on)}
 
 
 def test_rows_have_names_of_their_own():

@@ -21,7 +21,7 @@ from phasewise.levers.results import open_results
 from tests.levers.builders import make_circumstances
 
 ROOT = Path(__file__).parents[2]
-EFFORT = replace(QUICK, block_s=0.1, control_pairs=0, answer_prompts=2, answer_tokens=8)
+EFFORT = replace(QUICK, block_s=0.1, most_floors=0, answer_prompts=2, answer_tokens=8)
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 

@@ -20,6 +20,8 @@ def times(case, figure):
         ("prefix_cache", "cached", 0.0, 0.5),
         ("batching_against_one", "tokens/s", 4.0, 6.0),
         ("batching_against_one", "TPOT", 1.0, 1.2),
+        ("batch_cap", "tokens/s", 0.25, 0.4),
+        ("batch_cap", "TPOT", 0.8, 1.0),
         ("chunk_512", "worst gap", 0.0, 0.2),
         ("chunk_128", "its own TTFT", 1.2, 3.0),
         ("w4a16", "^.*?TPOT", 0.25, 0.5),

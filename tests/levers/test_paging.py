@@ -47,6 +47,15 @@ def test_blocks_that_are_held_are_set_against_tokens_that_are_used():
     assert (found.fits_paged, found.fits_reserved) == (50, 1)
 
 
+def test_a_sample_that_seems_to_use_more_than_is_held_counts_as_full():
+    # Two requests use 421 tokens, but one reading has three blocks: the engine's clock runs apart.
+    run = make_run([decoding(), decoding()], [using(1, 2.0, 4 / 100), using(2, 2.0, 3 / 100)])
+    found = count_waste(run, FACTS, 5.0)
+    assert found.samples == 2
+    assert found.paged_waste_range == (0.0, pytest.approx(1 - 210.5 / 256))
+    assert found.used_tokens == pytest.approx((210.5 + 192) / 2)
+
+
 def test_moments_at_which_a_prompt_is_still_prefilled_are_left_out():
     newcomer = decoding(start_s=1.8)
     steps = [

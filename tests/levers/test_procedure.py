@@ -14,12 +14,13 @@ from phasewise.errors import EngineStartFailed, MeasurementError
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.levers import procedure
 from phasewise.levers.agenda import QUICK
-from phasewise.levers.cases import BASE, PAGED_KV
-from phasewise.levers.catalogue import EngineSpec
+from phasewise.levers.cases import BASE, PAGED_KV, RESTARTED
+from phasewise.levers.catalogue import EngineSpec, StaticBatches
 from phasewise.levers.engine_facts import read_facts
 from phasewise.levers.engines import RunningEngine, running_engines
 from phasewise.levers.procedure import Procedure, StoppedEarly, Tools
 from phasewise.levers.results import Outputs, open_results
+from phasewise.model.timeline import Outcome
 from tests.levers.builders import (
     EQUAL_ANSWERS,
     PAGING,
@@ -59,7 +60,8 @@ async def unrestrained(spec, url):
 class Bench:
     """Runs the procedure on fake engines and counts the blocks."""
 
-    def __init__(self, home, **tools):
+    def __init__(self, home, effort=EFFORT, **tools):
+        self.effort = effort
         self.home, self.blocks, self.said, self.tools = home, [], [], tools
 
     async def _measure(self, url, spec, label):
@@ -79,7 +81,7 @@ class Bench:
             "say": self.said.append,
         }
         async with running_engines(launch_fake, 2, self.said.append) as engines:
-            await Procedure(cases, EFFORT, file, engines, Tools(**(given | self.tools))).run()
+            await Procedure(cases, self.effort, file, engines, Tools(**(given | self.tools))).run()
         return file.results
 
 
@@ -87,15 +89,16 @@ async def test_a_row_has_a_verdict_per_figure_and_the_engines_their_room(tmp_pat
     bench = Bench(tmp_path)
     results = await bench.run(CASE)
     (measured,) = results.rows.values()
-    assert [effect.metric for effect in measured.effects] == ["ttft_p50", "tpot_p50", "itl_p99", "throughput"]
+    assert [effect.metric for effect in measured.effects] == ["ttft_p50", "tpot_p50", "throughput"]
     assert measured.pairs == EFFORT.pairs
     facts = results.cases[CASE.engines_key]
     assert facts.outputs == EQUAL_ANSWERS
     assert facts.kv_tokens_off == facts.kv_tokens_on > 0
     assert {*results.floors} == {CASE.rows[0].workload.key}
-    trials, rows, floors = 2 + 1, 2 * EFFORT.pairs, 2 * EFFORT.control_pairs
-    assert len(bench.blocks) == trials + rows + floors
-    assert any("[1/2] the lever, few tokens (about 1 min left)" in words for words in bench.said)
+    trials, warm_ups, rows, floors = 2 + 1, 2, 2 * EFFORT.pairs, 2 * EFFORT.pairs
+    assert len(bench.blocks) == trials + warm_ups + rows + floors
+    assert sum("warm-up" in label for label in bench.blocks) == warm_ups, "the base engine is warm by then"
+    assert any(words.startswith("[1/2] the lever, few tokens (about") for words in bench.said)
 
 
 async def test_a_second_run_measures_only_what_is_new(tmp_path):
@@ -163,6 +166,56 @@ async def test_answers_that_cannot_be_read_leave_the_speed_measured(tmp_path):
     assert len(results.rows) == 1
 
 
+async def test_answers_that_could_not_be_read_are_asked_for_again_the_next_time(tmp_path):
+    async def unread(case, off_url, on_url, effort):
+        return Outputs(reason="no token ids")
+
+    await Bench(tmp_path, outputs=unread).run(CASE)
+    again = Bench(tmp_path)
+    results = await again.run(CASE)
+    assert results.cases[CASE.engines_key].outputs == EQUAL_ANSWERS
+    assert again.blocks == []
+
+
+async def test_a_block_in_which_every_request_failed_makes_no_row(tmp_path):
+    async def refused(url, spec, label):
+        run = await measure(url, spec)
+        failed = (replace(each, outcome=Outcome.FAILED, reason="http_400") for each in run.timelines)
+        return replace(run, timelines=tuple(failed))
+
+    results = await Bench(tmp_path, measure=refused).run(CASE)
+    assert results.rows == results.floors == {}
+    row, floor = results.not_measured[CASE.key(CASE.rows[0])], f"floor/{CASE.rows[0].workload.key}"
+    assert (
+        row == results.not_measured[floor] == "every request of a block failed, the first one with: http_400"
+    )
+
+
+async def test_beside_a_stand_in_the_other_side_has_a_proxy_too_and_answers_are_read_without_it(tmp_path):
+    passed, read = [], []
+
+    @asynccontextmanager
+    async def passing(url):
+        passed.append(url)
+        yield url.replace("127.0.0.1", "localhost")
+
+    async def outputs(case, off_url, on_url, effort):
+        read.append((off_url, on_url))
+        return EQUAL_ANSWERS
+
+    case = replace(CASE, off=replace(BASE, restraint=StaticBatches(2)), on=BASE)
+    await Bench(tmp_path, passing=passing, outputs=outputs).run(case)
+    assert len(passed) == 1
+    assert read == [(passed[0], passed[0])]
+    await Bench(tmp_path, passing=passing).run(CASE)
+    assert len(passed) == 1, "without a stand-in both sides are reached directly"
+
+
+async def test_a_whole_run_measures_another_start_of_the_base_engine(tmp_path):
+    results = await Bench(tmp_path, effort=replace(EFFORT, restarts=True)).run(CASE)
+    assert {*results.floors} == {CASE.rows[0].workload.key, RESTARTED}
+
+
 async def test_an_error_while_measuring_is_kept_as_the_reason(tmp_path):
     async def fail(url, spec, label):
         if "more tokens" in label:
@@ -170,15 +223,16 @@ async def test_an_error_while_measuring_is_kept_as_the_reason(tmp_path):
         return await measure(url, spec)
 
     other = make_row(make_workload("more tokens", output=5))
-    results = await Bench(tmp_path, measure=fail).run(replace(CASE, rows=(*CASE.rows, other)))
-    assert results.not_measured == {"lever": "more tokens: nothing came back"}
+    case = replace(CASE, rows=(*CASE.rows, other))
+    results = await Bench(tmp_path, measure=fail).run(case)
+    assert results.not_measured == {case.key(other): "nothing came back"}
     assert [*results.rows] == [CASE.key(CASE.rows[0])]
 
 
 async def test_pairs_that_were_all_void_make_no_row(tmp_path, monkeypatch):
     monkeypatch.setattr(validity, "_shown", lambda *lags: "chunks were stamped late")
     results = await Bench(tmp_path).run(CASE)
-    assert "pairs were void: chunks were stamped late" in results.not_measured["lever"]
+    assert "pairs were void: chunks were stamped late" in results.not_measured[CASE.key(CASE.rows[0])]
     assert results.rows == {}
 
 

@@ -14,7 +14,7 @@ from phasewise.fake_engine.costs import PRESETS
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.virtual_engine import EngineShape
-from phasewise.levers.restraints import recomputing, static_batches
+from phasewise.levers.restraints import passing_through, recomputing, static_batches
 from phasewise.model.timeline import Outcome
 from phasewise.workload.arrivals import ClosedLoop
 from phasewise.workload.lengths import Lengths
@@ -72,6 +72,16 @@ def said(reply) -> tuple[str, str | None, dict]:
 async def fake_engine(shape: EngineShape = NO_CACHE, **config: object):
     async with running_engines(1, FakeEngineConfig(shape=shape, **config)) as (engine,):
         yield engine
+
+
+# --- nothing taken away -----------------------------------------------------------------------------------
+
+
+async def test_a_proxy_that_takes_nothing_away_hands_answers_and_refusals_on():
+    async with fake_engine() as engine, passing_through(engine.base_url) as url:
+        assert said(await ask(url, chat_body())) == said(await ask(engine.base_url, chat_body()))
+        refused = await ask(url, chat_body(model="another"))
+        assert refused.status == (await ask(engine.base_url, chat_body(model="another"))).status == 404
 
 
 # --- without a KV cache -----------------------------------------------------------------------------------

@@ -148,6 +148,7 @@ STATIC_BATCHES = Case(
             quick=False,
         ),
     ),
+    quick=False,
 )
 
 BATCH_CAP = Case(
@@ -162,8 +163,8 @@ BATCH_CAP = Case(
             traffic.LARGE_CROWD,
             can_show=True,
             expected={TTFT: HIGHER, THROUGHPUT: LOWER},
-            why="twelve of sixteen wait for a place, and fewer streams share each reading of the weights; how "
-            "much shorter a step of four is depends on what binds it",
+            why="twelve of sixteen wait for a place, and fewer streams share each reading of the weights; "
+            "how much shorter a step of four is depends on what binds it",
             unless="steps for sixteen streams take four times as long as steps for four",
         ),
         Row(
@@ -231,6 +232,7 @@ SPECULATION = Case(
             why="what is written stands nowhere before, so few guesses are made, fewer are right, and a step "
             "yields hardly more than one token",
             unless="a model that repeats itself can be guessed; wrong guesses lengthen steps",
+            quick=False,
         ),
         Row(
             traffic.FEW_WORDS,
@@ -285,8 +287,8 @@ W4A16 = Case(
             traffic.ONE_STREAM,
             can_show=True,
             expected={TPOT: LOWER},
-            why="a decode step reads about a quarter of the bytes of the layers' weights; the output head stays "
-            "in 16 bits",
+            why="a decode step reads about a quarter of the bytes of the layers' weights; the output head "
+            "stays in 16 bits",
             unless=OVERHEAD,
         ),
         Row(
@@ -328,6 +330,7 @@ KV_DTYPE = Case(
         ),
     ),
     quality=True,
+    quick=False,
 )
 
 PAGED_KV = Case(

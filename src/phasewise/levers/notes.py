@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from phasewise.bench.comparison import Verdict
+from phasewise.levers.agenda import floor_reason
+from phasewise.levers.cases import RESTARTED
 from phasewise.levers.catalogue import SHOWN, Case
 from phasewise.levers.findings import LABELS, interval_in_words
 from phasewise.levers.results import PagingResult, Results, RowResult
@@ -33,7 +35,9 @@ def reading_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
     """What a reader has to know to trust the table, or not to."""
     return (
         "Better, worse: the interval leaves out zero. Within one row all intervals hold together with 95%; "
-        f"{MARGIN_WORDS}; what is neither is inconclusive.",
+        f"{MARGIN_WORDS}; what is neither is inconclusive. Intervals are for these two processes: another "
+        "start of either engine may differ a little.",
+        *_chance(sum(1 for _ in floors(cases, results))),
         *floor_notes(cases, results),
         *_backend(results),
         *(f"Not measured: {case.title}: {why}." for case, why in _uncounted(cases, results)),
@@ -42,8 +46,9 @@ def reading_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
 
 def floor_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
     """How much the base engine differs from itself, by workload, or why that is not known."""
-    workloads = {row.workload.key: row.workload.name for case in cases for row in case.rows}
-    missing = ((name, results.not_measured.get(f"floor/{key}")) for key, name in workloads.items())
+    missing = (
+        (name, results.not_measured.get(floor_reason(key))) for key, name in _floor_names(cases).items()
+    )
     return (
         *(f"Noise floor, {name}: {floor_in_words(floor)}." for name, floor in floors(cases, results)),
         *(f"Noise floor, {name}: not measured: {why}." for name, why in missing if why),
@@ -51,9 +56,14 @@ def floor_notes(cases: Sequence[Case], results: Results) -> tuple[str, ...]:
 
 
 def floors(cases: Sequence[Case], results: Results) -> Iterator[tuple[str, RowResult]]:
-    """The base engine against itself, for each workload of these cases that has been measured so."""
+    """The base engine against itself, as far as it was measured so, by traffic and with another start."""
+    names = _floor_names(cases)
+    return ((name, results.floors[key]) for key, name in names.items() if key in results.floors)
+
+
+def _floor_names(cases: Sequence[Case]) -> dict[str, str]:
     workloads = {row.workload.key: row.workload.name for case in cases for row in case.rows}
-    return ((name, results.floors[key]) for key, name in workloads.items() if key in results.floors)
+    return workloads | {RESTARTED: "another start of the same engine"}
 
 
 def floor_in_words(floor: RowResult) -> str:
@@ -64,6 +74,15 @@ def floor_in_words(floor: RowResult) -> str:
             odd = ", DIFFERS FROM ITSELF" if effect.verdict in {Verdict.BETTER, Verdict.WORSE} else ""
             parts.append(f"{LABELS[effect.metric]} {interval_in_words(effect)}{odd}")
     return "; ".join(parts) or "nothing could be compared"
+
+
+def _chance(floors_measured: int) -> tuple[str, ...]:
+    if not floors_measured:
+        return ()
+    return (
+        f"{floors_measured} noise floors: the base engine measured against itself. About one in twenty of "
+        "them may differ from itself by chance alone.",
+    )
 
 
 def _backend(results: Results) -> tuple[str, ...]:

@@ -44,11 +44,12 @@ def count_waste(run: BenchRun, facts: EngineFacts, now_unix_s: float) -> PagingR
             "the engine does not say how large its KV cache is", hint="use vLLM's /metrics"
         )
     samples = [
-        (used, held, count)
+        # Client and engine read their clocks apart: what seems to lie outside of the blocks fills them.
+        (min(used, held), held, count)
         for at_unix_s, usage in _usage(run)
         if (found := _in_use(run.timelines, at_unix_s)) is not None
         for used, count in (found,)
-        if (held := usage * facts.kv_tokens) >= used > 0
+        if (held := usage * facts.kv_tokens) > 0
     ]
     if not samples:
         raise MeasurementError(

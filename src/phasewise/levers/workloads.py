@@ -75,8 +75,10 @@ UNEVEN_ANSWERS = Workload(
     "uneven answers",
     "prompts of 64 tokens, answers of 4 to 64, eight at once",
     _plan(64, Lengths(median_tokens=14, spread=0.9, low_tokens=4, high_tokens=64), at_once=8),
-    least_requests=16,
+    least_requests=24,
     requests_step=8,
+    # The first eight find every slot free: how soon a slot is filled again shows with the others.
+    warm_up_requests=8,
 )
 EVEN_ANSWERS = Workload(
     "even answers",
