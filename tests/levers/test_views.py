@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from phasewise.bench.comparison import Verdict
-from phasewise.levers.cases import CASES, PAGED_KV
+from phasewise.levers.agenda import floor_reason
+from phasewise.levers.cases import CASES, PAGED_KV, RESTARTED
 from phasewise.levers.catalogue import SHOWN
 from phasewise.levers.markdown import render_markdown
 from phasewise.levers.page import render_page
@@ -79,10 +80,12 @@ def test_every_view_says_why_a_figure_is_missing_and_what_was_odd(view):
 @pytest.mark.parametrize("view", ["table", "page", "document"])
 def test_a_noise_floor_that_failed_leaves_the_row_measured(view):
     case = make_case()
-    reasons = {f"floor/{case.rows[0].workload.key}": "the machine was busy"}
-    text = rendered((case,), make_results(case, not_measured=reasons))[view]
+    reasons = {floor_reason(case.rows[0].workload.key): "the machine was busy"}
+    floors = {RESTARTED: make_measured()}
+    text = rendered((case,), make_results(case, not_measured=reasons, floors=floors))[view]
     assert "-50%" in text
     assert re.search(r"Noise floor, few tokens: not\s+measured: the machine was busy", text)
+    assert "Noise floor, another start of the same engine: TTFT -60 to -40%" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("view", ["table", "page", "document"])
