@@ -80,8 +80,8 @@ def _chance(floors_measured: int) -> tuple[str, ...]:
     if not floors_measured:
         return ()
     return (
-        f"{floors_measured} noise floors: the base engine measured against itself. About one in twenty of "
-        "them may differ from itself by chance alone.",
+        f"Noise floors measured: {floors_measured}, each the base engine against itself. About one floor in "
+        "twenty may differ by chance alone.",
     )
 
 
