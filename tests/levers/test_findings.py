@@ -8,6 +8,7 @@ from phasewise.bench.comparison import Verdict
 from phasewise.config import Levers
 from phasewise.levers import findings as words
 from phasewise.levers.catalogue import Sign
+from phasewise.levers.dates import days_in_words
 from phasewise.levers.facts import as_facts
 from phasewise.levers.findings import Agreement, agreement, findings
 from phasewise.levers.results import CaseResult, Outputs
@@ -125,7 +126,7 @@ def test_room_that_is_given_in_bytes_is_no_effect_of_lighter_weights():
 )
 def test_the_days_are_those_of_the_rows(hours, days):
     rows = {str(hour): make_measured(measured_unix_s=hour * 3600.0) for hour in hours}
-    assert words.days_in_words(make_results().model_copy(update={"rows": rows})) == days
+    assert days_in_words(make_results().model_copy(update={"rows": rows})) == days
 
 
 @pytest.mark.parametrize(

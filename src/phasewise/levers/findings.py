@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from phasewise.bench.comparison import Scale, Verdict
@@ -206,15 +205,6 @@ def footnotes(finding: Finding) -> tuple[str, ...]:
     unknown = (effect for effect in finding.effects.values() if effect.verdict is Verdict.UNKNOWN)
     silent = (f"{LABELS[effect.metric]} –: {effect.reason}" for effect in unknown if effect.reason)
     return (*silent, *finding.measured.remarks)
-
-
-def days_in_words(results: Results) -> str:
-    """When the rows were measured: a day, or the first and the last."""
-    between = results.measured_between()
-    if between is None:
-        return "no day yet"
-    first, last = (datetime.fromtimestamp(at_unix_s, UTC).date().isoformat() for at_unix_s in between)
-    return first if first == last else f"{first} to {last}"
 
 
 def shows(row: Row) -> str:

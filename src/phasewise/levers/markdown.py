@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from phasewise.bench.comparison import Verdict
 from phasewise.levers import findings as words
 from phasewise.levers.catalogue import SHOWN, Case
+from phasewise.levers.dates import days_in_words
 from phasewise.levers.findings import Finding, findings
 from phasewise.levers.modelled import modelled_in_words
 from phasewise.levers.notes import paging_sentence, reading_notes
@@ -26,7 +27,7 @@ def _head(results: Results, command: str) -> Iterator[str]:
     device = ", ".join(where.gpus) or f"{where.processor}, {where.cores} cores"
     yield from ("# What each lever does, measured", "")
     yield from (
-        f"Printed by `{command}`, measured {words.days_in_words(results)}: {where.model} on "
+        f"Printed by `{command}`, measured {days_in_words(results)}: {where.model} on "
         f"vLLM {where.vllm} ({where.device}), {device}, {where.memory_gib} GiB of memory, "
         f"phasewise {where.phasewise}, seed {where.seed}, {where.pairs} pairs of blocks per row. "
         "The same command measures it on your machine, with your model.",

@@ -12,6 +12,7 @@ from phasewise.bench.page.sections import chart, section
 from phasewise.bench.report_page import definitions, repeat_section, whole_page
 from phasewise.levers import findings as words
 from phasewise.levers.catalogue import SHOWN, Case
+from phasewise.levers.dates import days_in_words
 from phasewise.levers.findings import Finding, findings
 from phasewise.levers.modelled import modelled_in_words
 from phasewise.levers.notes import paging_sentence, reading_notes
@@ -39,7 +40,7 @@ def _header(cases: Sequence[Case], results: Results) -> Html:
     where = results.circumstances
     button = element("button", "light / dark", id="scheme", type="button", hidden=True)
     facts = {
-        "Measured": words.days_in_words(results),
+        "Measured": days_in_words(results),
         "Machine": ", ".join(where.gpus) or f"{where.processor}, {where.cores} cores",
         "Memory": f"{where.memory_gib} GiB",
         "vLLM": f"{where.vllm} ({where.device})",

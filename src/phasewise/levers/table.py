@@ -15,6 +15,7 @@ from rich.text import Text
 from phasewise.bench.comparison import Verdict
 from phasewise.levers import findings as words
 from phasewise.levers.catalogue import SHOWN, Case
+from phasewise.levers.dates import days_in_words
 from phasewise.levers.findings import Agreement, Finding, findings
 from phasewise.levers.modelled import modelled_in_words
 from phasewise.levers.notes import paging_sentence, reading_notes
@@ -39,7 +40,7 @@ def _title(results: Results) -> str:
     where = results.circumstances
     return (
         f"What each lever does when it is switched on: {where.model}, vLLM {where.vllm} on {where.device}, "
-        f"{where.pairs} pairs of blocks, {words.days_in_words(results)}"
+        f"{where.pairs} pairs of blocks, {days_in_words(results)}"
     )
 
 
