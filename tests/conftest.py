@@ -17,6 +17,8 @@ settings.load_profile("phasewise")
 
 # A shell that starts us in the background ignores SIGINT, and so would every process that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Under nohup it is SIGHUP.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items):

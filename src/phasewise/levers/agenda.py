@@ -66,7 +66,7 @@ class Effort:
 
 
 WHOLE = Effort(
-    "whole", pairs=6, block_s=2.5, most_floors=None, restarts=True, answer_prompts=12, answer_tokens=32
+    "whole", pairs=5, block_s=2.5, most_floors=6, restarts=True, answer_prompts=12, answer_tokens=32
 )
 QUICK = Effort(
     "quick", pairs=4, block_s=1.5, most_floors=1, restarts=False, answer_prompts=4, answer_tokens=16
