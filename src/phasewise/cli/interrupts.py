@@ -25,15 +25,21 @@ class Interrupts:
     _task: asyncio.Task[Any] | None = field(default=None, init=False)
 
     @contextmanager
-    def handled(self) -> Iterator[None]:
-        """Handle Ctrl-C for the task that enters, until it leaves."""
+    def handled(self, *others: signal.Signals) -> Iterator[None]:
+        """Handle Ctrl-C, and other signals in the same way, for the task that enters, until it leaves.
+
+        Others that are ignored stay so: nohup has a run outlive its terminal.
+        """
         loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        loop.add_signal_handler(signal.SIGINT, self._stop)
+        handled = [signal.SIGINT, *(each for each in others if signal.getsignal(each) is not signal.SIG_IGN)]
+        for each in handled:
+            loop.add_signal_handler(each, self._stop)
         try:
             yield
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
+            for each in handled:
+                loop.remove_signal_handler(each)
 
     def forgives(self) -> bool:
         """Whether a cancellation came of a Ctrl-C; then it is dealt with, and the task may go on."""

@@ -10,7 +10,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal
+from signal import SIGHUP, SIGTERM
 from typing import Annotated
 
 import orjson
@@ -188,8 +188,9 @@ async def _measure(cases: tuple[Case, ...], effort: Effort, file: ResultsFile, h
 
     outputs = OutputReader(file.results.circumstances.seed)
     tools = Tools(measure, restrained, outputs.compare, read_facts, _say, interrupts.forgives)
-    _end_as_by_ctrl_c()
-    with interrupts.handled(), tempfile.TemporaryDirectory(prefix="phasewise-levers-") as scratch:
+    # A service manager's stop or a closed terminal is a Ctrl-C: engines left behind would serve nobody.
+    ends = interrupts.handled(SIGTERM, SIGHUP)
+    with ends, tempfile.TemporaryDirectory(prefix="phasewise-levers-") as scratch:
         try:
             where = file.results.circumstances
             model_of = model_or_quantised(where.model, home, _say)
@@ -206,14 +207,6 @@ async def _measure(cases: tuple[Case, ...], effort: Effort, file: ResultsFile, h
                 raise
             return False
     return True
-
-
-def _end_as_by_ctrl_c() -> None:
-    """A service manager's stop or a closed terminal is a Ctrl-C: engines left behind would serve nobody."""
-    for signal in (SIGTERM, SIGHUP):
-        # nohup has a run outlive its terminal.
-        if getsignal(signal) is not SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(signal, os.kill, os.getpid(), SIGINT)
 
 
 def _most_engines(file: ResultsFile) -> int:
