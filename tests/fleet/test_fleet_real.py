@@ -94,7 +94,9 @@ def test_a_killed_engine_is_dead_in_status_at_once_and_serves_again(fleet, home)
     killed_s = time.monotonic()
     result = phasewise(home, "status", "--json")
     assert result.returncode == 1
-    assert json.loads(result.stdout)["fleets"][0]["engines"][0]["stage"] in {"dead", "restarting"}
+    # On a busy machine the supervisor may be the quicker: then it is being started again already.
+    stage = json.loads(result.stdout)["fleets"][0]["engines"][0]["stage"]
+    assert stage in {"dead", "restarting", "starting"}
     while not asyncio.run(checked(read_state(RunPaths(home, NAME)))).all_ready:
         # How long it takes is measured by benchmarks/kill_and_serve.py; here it only has to come back.
         assert time.monotonic() - killed_s < 300
