@@ -280,7 +280,7 @@ main()
 
 def test_a_starved_generator_voids_its_run_in_words_and_by_exit_code():
     with fake_engine() as url:
-        command = [sys.executable, "-c", STARVED, "bench", url, "--rate", "40", "--requests", "40", "--json"]
+        command = [sys.executable, "-c", STARVED, "bench", url, "--rate", "40", "--requests", "16", "--json"]
         options = ["--prompt-tokens", "60", "--output-tokens", "5"]
         result = subprocess.run(
             [*command, *options], capture_output=True, text=True, timeout=100, check=False
