@@ -11,7 +11,7 @@ from phasewise.adapters.http_client import HttpClient
 from phasewise.bench.target import Target, request_headers
 from phasewise.calibrate.played import Heard
 from phasewise.calibrate.prober import Prober
-from phasewise.calibrate.procedure import CalibrateSpec, Watch, calibrate
+from phasewise.calibrate.procedure import CalibrateSpec, Course, calibrate
 from phasewise.calibrate.result import Seen
 from phasewise.calibrate.scenes import Scene
 from phasewise.costs import step_fit
@@ -55,18 +55,23 @@ def nowhere():
     return f"http://127.0.0.1:{free_port()}"
 
 
-class Seeing:
-    """A watch that keeps what it is told and ends after so many looks."""
+class Seeing(Course):
+    """A course that keeps what it is told and ends after so many looks."""
 
     def __init__(self, looks=10**9):
+        super().__init__()
         self.told, self._looks = [], looks
-        self.watch = Watch(self.told.append, lambda: len(self.told) >= self._looks)
+
+    def tell(self, progress):
+        self.told.append(progress)
+        if len(self.told) >= self._looks:
+            self.stop()
 
 
 async def test_the_cost_is_found_again_from_the_step_record():
     seeing = Seeing()
     async with engine() as one:
-        found = await calibrate(one.base_url, spec_of(one), seeing.watch)
+        found = await calibrate(one.base_url, spec_of(one), seeing)
     assert found.seen is Seen.STEPS
     assert (found.model, found.url, found.seed) == (one.model, one.base_url, 5)
     assert found.fit.cost.floor_s == pytest.approx(COST.floor_s, rel=0.05)
@@ -100,7 +105,7 @@ async def test_without_a_recorder_the_client_s_own_times_are_fitted():
 async def test_it_can_be_ended_early_and_fits_what_was_seen():
     seeing = Seeing(looks=12)
     async with engine() as one:
-        found = await calibrate(one.base_url, spec_of(one, budget_s=600.0), seeing.watch)
+        found = await calibrate(one.base_url, spec_of(one, budget_s=600.0), seeing)
     assert found.took_s < 60
     assert len(seeing.told) == 12
     assert found.fit.cost.floor_s == pytest.approx(COST.floor_s, rel=0.1)
@@ -109,7 +114,7 @@ async def test_it_can_be_ended_early_and_fits_what_was_seen():
 async def test_one_that_ends_before_anything_was_seen_says_so():
     async with engine() as one:
         with pytest.raises(MeasurementError, match="too few for a fit") as caught:
-            await calibrate(one.base_url, spec_of(one), Seeing(looks=1).watch)
+            await calibrate(one.base_url, spec_of(one), Seeing(looks=1))
     assert "longer" in caught.value.hint
 
 

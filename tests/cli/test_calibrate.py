@@ -90,7 +90,7 @@ def test_an_interrupt_prints_the_fit_so_far(engine):
         text=True,
     )
     # It says how far it is every ten seconds where nothing can be redrawn.
-    assert "calibrating: 1" in probing.stderr.readline()
+    assert " of 300 s" in probing.stderr.readline()
     probing.send_signal(signal.SIGINT)
     words, errors = probing.communicate(timeout=100)
     assert probing.returncode == 130, errors

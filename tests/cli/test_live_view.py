@@ -42,7 +42,7 @@ def test_before_the_run_it_says_what_takes_the_time():
 async def test_a_terminal_is_left_clean(monkeypatch):
     monkeypatch.setattr(live_view, "REDRAW_S", 0.01)
     stream = Terminal()
-    async with live_line("measuring", make_progress, stream):
+    async with live_line("measuring", lambda: status(make_progress()), stream):
         await until(lambda: stream.getvalue().count("10/40") >= 2)
     assert stream.getvalue().endswith("\r\x1b[K")
 
@@ -50,7 +50,7 @@ async def test_a_terminal_is_left_clean(monkeypatch):
 async def test_a_log_file_gets_lines_now_and_then(monkeypatch):
     monkeypatch.setattr(live_view, "PLAIN_EVERY_S", 0.01)
     stream = StringIO()
-    async with live_line("measuring", make_progress, stream):
+    async with live_line("measuring", lambda: status(make_progress()), stream):
         await until(lambda: stream.getvalue().count("\n") >= 2)
     assert stream.getvalue().startswith("measuring: [#####")
     assert "\x1b" not in stream.getvalue()

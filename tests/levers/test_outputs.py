@@ -21,21 +21,22 @@ def reading(*answers, passages=TEXT):
 async def test_an_engine_is_asked_once_what_several_levers_are_compared_by():
     asked = []
 
-    async def read(url, probe, tokens):
-        asked.append((url, probe.at_once))
-        return reading((1, 2, 3), (4, 5))
+    async def read(url, probe, tokens, with_text):
+        asked.append((url, probe.at_once, with_text))
+        return reading((1, 2, 3), (4, 5), passages=TEXT if with_text else ())
 
     reader = OutputReader(seed=1, read=read)
     for name, on_url in (("lever", "b"), ("other", "c"), ("max_running", "d")):
         outputs = await reader.compare(make_case(name), "a", on_url, QUICK)
         assert (outputs.equal, outputs.answers) == (2, 2)
-    assert asked == [("a", 1), ("b", 1), ("c", 1), ("a", 4), ("d", 4)]
+        assert outputs.perplexity_change == 0
+    assert asked == [("a", 1, True), ("b", 1, True), ("c", 1, True), ("a", 4, False), ("d", 4, True)]
 
 
 async def test_another_engine_at_an_address_is_asked_anew():
     asked = []
 
-    async def read(url, probe, tokens):
+    async def read(url, probe, tokens, with_text):
         asked.append(url)
         return reading((1, 2, 3))
 
@@ -49,7 +50,7 @@ async def test_changed_answers_and_a_harder_text_are_a_price():
     harder = tuple(tuple(chance - 0.05 for chance in passage) for passage in TEXT)
     readings = {"a": reading((1, 2), (3, 4)), "b": reading((1, 2), (3, 5), passages=harder)}
 
-    async def read(url, probe, tokens):
+    async def read(url, probe, tokens, with_text):
         return readings[url]
 
     outputs = await OutputReader(seed=1, read=read).compare(CASE, "a", "b", QUICK)
@@ -59,7 +60,7 @@ async def test_changed_answers_and_a_harder_text_are_a_price():
 
 
 async def test_an_engine_that_fails_is_the_reason_for_no_price():
-    async def read(url, probe, tokens):
+    async def read(url, probe, tokens, with_text):
         raise MeasurementError("the engine failed when asked for answers")
 
     outputs = await OutputReader(seed=1, read=read).compare(CASE, "a", "b", QUICK)
@@ -68,7 +69,7 @@ async def test_an_engine_that_fails_is_the_reason_for_no_price():
 
 
 async def test_a_server_that_only_streams_is_compared_by_its_text():
-    async def read(url, probe, tokens):
+    async def read(url, probe, tokens, with_text):
         return AccuracyReading("m", None, None, answers_refused="answers are streamed")
 
     texts = {"a": ("yes", "no"), "b": ("yes", "maybe")}
@@ -84,7 +85,7 @@ async def test_a_server_that_only_streams_is_compared_by_its_text():
 
 
 async def test_streamed_answers_keep_the_price_that_the_text_tells():
-    async def read(url, probe, tokens):
+    async def read(url, probe, tokens, with_text):
         return AccuracyReading("m", None, TEXT, answers_refused="no token ids")
 
     async def stream(url, probe, tokens):

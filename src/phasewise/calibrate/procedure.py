@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -79,19 +79,25 @@ class _Gathered:
         return StepHistory(client_observations(self.played), untold)
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """Who is told how far it is, and who may end it early."""
+@dataclass(slots=True)
+class Course:
+    """How a calibration goes: told to those who look on, and ended early by whoever stops it."""
 
-    on_progress: Callable[[CalibrateProgress], None] = lambda progress: None
-    stops: Callable[[], bool] = lambda: False
+    progress: CalibrateProgress | None = None
+    stopped: bool = False
+
+    def tell(self, progress: CalibrateProgress) -> None:
+        """It has come so far."""
+        self.progress = progress
+
+    def stop(self) -> None:
+        """End after the scene under way."""
+        self.stopped = True
 
 
-UNWATCHED = Watch()
-
-
-async def calibrate(url: str, spec: CalibrateSpec, watch: Watch = UNWATCHED) -> Calibration:
+async def calibrate(url: str, spec: CalibrateSpec, course: Course | None = None) -> Calibration:
     """Gather steps for the time given, by scenes or by listening, and fit what was seen."""
+    course = course or Course()
     client = HttpClient(url)
     before, started_s = read_cpu_times(), time.monotonic()
     steps_url = spec.steps_url or default_steps_url(client.base_url)
@@ -99,9 +105,9 @@ async def calibrate(url: str, spec: CalibrateSpec, watch: Watch = UNWATCHED) -> 
     try:
         target = await find_target(client, spec.model, spec.api_key)
         gathered = await (
-            _listen(feed, no_record, spec, watch)
+            _listen(feed, no_record, spec, course)
             if spec.listens
-            else _probe(client, target, feed, spec, watch)
+            else _probe(client, target, feed, spec, course)
         )
     finally:
         client.close()
@@ -142,7 +148,7 @@ async def _recorder(steps_url: str | None, since_unix_s: float | None) -> tuple[
     return None, reason
 
 
-async def _listen(feed: StepFeed | None, no_record: str, spec: CalibrateSpec, watch: Watch) -> _Gathered:
+async def _listen(feed: StepFeed | None, no_record: str, spec: CalibrateSpec, course: Course) -> _Gathered:
     """Send nothing: take what the record holds, and what others' traffic adds to it."""
     if feed is None:
         raise MeasurementError(
@@ -153,14 +159,14 @@ async def _listen(feed: StepFeed | None, no_record: str, spec: CalibrateSpec, wa
     while True:
         gathered.steps += (await feed.poll()).steps
         elapsed_s = time.monotonic() - started_s
-        watch.on_progress(CalibrateProgress(elapsed_s, spec.budget_s, f"{len(gathered.steps)} steps heard"))
-        if watch.stops() or elapsed_s >= spec.budget_s:
+        course.tell(CalibrateProgress(elapsed_s, spec.budget_s, f"{len(gathered.steps)} steps heard"))
+        if course.stopped or elapsed_s >= spec.budget_s:
             return gathered
         await asyncio.sleep(min(LISTEN_EVERY_S, spec.budget_s))
 
 
 async def _probe(
-    client: HttpClient, target: Target, feed: StepFeed | None, spec: CalibrateSpec, watch: Watch
+    client: HttpClient, target: Target, feed: StepFeed | None, spec: CalibrateSpec, course: Course
 ) -> _Gathered:
     """Play scenes in ever new order until the time is over."""
     rng = Random(spec.seed)  # noqa: S311 - probes to be repeated, no secret
@@ -177,8 +183,8 @@ async def _probe(
     for scene, deadline_s in _order(plan_scenes(limits), spec.budget_s, gathered.played, rng):
         elapsed_s = time.monotonic() - started_s
         played = len(gathered.played)
-        watch.on_progress(CalibrateProgress(elapsed_s, spec.budget_s, f"{played} scenes played"))
-        if watch.stops() or (elapsed_s >= spec.budget_s and played >= FEWEST_SCENES):
+        course.tell(CalibrateProgress(elapsed_s, spec.budget_s, f"{played} scenes played"))
+        if course.stopped or (elapsed_s >= spec.budget_s and played >= FEWEST_SCENES):
             break
         if elapsed_s >= deadline_s and played >= FEWEST_SCENES:
             continue

@@ -8,11 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import orjson
@@ -21,18 +18,18 @@ import uvloop
 
 from phasewise.adapters.address import origin
 from phasewise.calibrate.machine import Devices, check_given, find_machine
-from phasewise.calibrate.procedure import CalibrateProgress, CalibrateSpec, Watch
+from phasewise.calibrate.procedure import CalibrateSpec, Course
 from phasewise.calibrate.procedure import calibrate as run_calibration
 from phasewise.calibrate.result import Calibration
 from phasewise.calibrate.result_table import render
 from phasewise.cli import workload_options as options
-from phasewise.cli.console import err, out
+from phasewise.cli.console import out
+from phasewise.cli.interrupts import Interrupts
+from phasewise.cli.live_view import live_line
 from phasewise.cli.measuring import allow_many_streams
 from phasewise.config import phasewise_home
 from phasewise.costs.accelerators import ACCELERATORS
 from phasewise.errors import ConfigError
-
-PLAIN_EVERY_S = 10.0
 
 
 def calibrate(
@@ -97,49 +94,17 @@ def calibrate(
 
 
 async def _calibrate(url: str, spec: CalibrateSpec) -> tuple[Calibration, bool]:
-    """Calibrate in front of a person; a Ctrl-C fits what was seen until then."""
-    interrupt = _Interrupt()
-    with interrupt.handled():
-        watch = Watch(_Line(sys.stderr.isatty()).show, lambda: interrupt.came)
-        found = await run_calibration(url, spec, watch)
-    return found, interrupt.came
+    """Calibrate in front of a person; a Ctrl-C fits what was seen until then, a second one ends it all."""
+    course = Course()
+    interrupts = Interrupts(running=course)
 
+    def words() -> str:
+        if course.progress is None:
+            return "asking the engine"
+        seen = course.progress
+        return f"{seen.elapsed_s:.0f} of {seen.budget_s:.0f} s, {seen.done}"
 
-@dataclass(slots=True)
-class _Interrupt:
-    """The first Ctrl-C ends the probing after the scene under way, the second everything."""
-
-    came: bool = False
-
-    @contextmanager
-    def handled(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-
-        def interrupted() -> None:
-            if self.came and task is not None:
-                task.cancel()
-            self.came = True
-
-        loop.add_signal_handler(signal.SIGINT, interrupted)
-        try:
-            yield
-        finally:
-            loop.remove_signal_handler(signal.SIGINT)
-
-
-class _Line:
-    """One line on stderr that tells how far it is."""
-
-    def __init__(self, redraws: bool) -> None:
-        self._redraws = redraws
-        self._shown_s = 0.0
-
-    def show(self, progress: CalibrateProgress) -> None:
-        """Draw it anew, or add a line now and then where nothing can be redrawn."""
-        words = f"calibrating: {progress.elapsed_s:.0f} of {progress.budget_s:.0f} s, {progress.done}"
-        if self._redraws:
-            err.print(words, end="\r", markup=False, highlight=False)
-        elif progress.elapsed_s - self._shown_s >= PLAIN_EVERY_S:
-            self._shown_s = progress.elapsed_s
-            err.print(words, markup=False, highlight=False)
+    with interrupts.handled():
+        async with live_line("calibrating", words, sys.stderr):
+            found = await run_calibration(url, spec, course)
+    return found, interrupts.requested

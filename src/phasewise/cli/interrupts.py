@@ -7,9 +7,15 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from phasewise.bench.generator import LoadGenerator
+
+class Stoppable(Protocol):
+    """Something under way that can end early and hand over what it has."""
+
+    def stop(self) -> None:
+        """End soon."""
+        ...
 
 
 @dataclass(slots=True)
@@ -21,7 +27,7 @@ class Interrupts:
     """
 
     requested: bool = False
-    running: LoadGenerator | None = None
+    running: Stoppable | None = None
     _task: asyncio.Task[Any] | None = field(default=None, init=False)
 
     @contextmanager

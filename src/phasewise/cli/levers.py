@@ -74,7 +74,10 @@ def levers(
     ] = False,
     pairs: Annotated[
         int | None,
-        typer.Option(min=FEWEST_PAIRS, help="Pairs of blocks for each row. (default: 6, with --quick 4)"),
+        typer.Option(
+            min=FEWEST_PAIRS,
+            help=f"Pairs of blocks for each row. (default: {WHOLE.pairs}, with --quick {QUICK.pairs})",
+        ),
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Measure anew what an earlier run has measured.")

@@ -20,12 +20,10 @@ BAR_CELLS = 20
 
 
 @asynccontextmanager
-async def live_line(
-    label: str, progress: Callable[[], Progress | None], stream: TextIO
-) -> AsyncIterator[None]:
-    """Show the progress until the block ends; `progress` returns None while the run is being prepared."""
+async def live_line(label: str, words: Callable[[], str], stream: TextIO) -> AsyncIterator[None]:
+    """Show how far it is, as `words` says, until the block ends."""
     draw = _redraw if stream.isatty() else _append
-    drawing = asyncio.create_task(draw(label, progress, stream))
+    drawing = asyncio.create_task(draw(label, words, stream))
     try:
         yield
     finally:
@@ -36,23 +34,23 @@ async def live_line(
             stream.flush()
 
 
-async def _redraw(label: str, progress: Callable[[], Progress | None], stream: TextIO) -> None:
+async def _redraw(label: str, words: Callable[[], str], stream: TextIO) -> None:
     while True:
         width = shutil.get_terminal_size().columns - 1
-        stream.write("\r\x1b[K" + f"{label}: {status(progress())}"[:width])
+        stream.write("\r\x1b[K" + f"{label}: {words()}"[:width])
         stream.flush()
         await asyncio.sleep(REDRAW_S)
 
 
-async def _append(label: str, progress: Callable[[], Progress | None], stream: TextIO) -> None:
+async def _append(label: str, words: Callable[[], str], stream: TextIO) -> None:
     while True:
         await asyncio.sleep(PLAIN_EVERY_S)
-        stream.write(f"{label}: {status(progress())}\n")
+        stream.write(f"{label}: {words()}\n")
         stream.flush()
 
 
 def status(progress: Progress | None) -> str:
-    """How far the run has come, in one line."""
+    """How far a run has come, in one line; None while it is being prepared."""
     if progress is None:
         return "preparing prompts"
     filled = round(BAR_CELLS * progress.done / max(progress.planned, 1))

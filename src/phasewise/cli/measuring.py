@@ -6,24 +6,26 @@ import resource
 import sys
 from contextlib import suppress
 
-from phasewise.bench.generator import LoadGenerator, Progress
+from phasewise.bench.generator import LoadGenerator
 from phasewise.bench.run import BenchRun
 from phasewise.bench.session import RunSpec, measure
 from phasewise.cli.interrupts import Interrupts
-from phasewise.cli.live_view import live_line
+from phasewise.cli.live_view import live_line, status
 
 
 async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Interrupts) -> BenchRun:
     """Measure, showing how it goes; a Ctrl-C while it runs ends it early, one before cancels it."""
+    generators: list[LoadGenerator] = []
 
     def started(generator: LoadGenerator) -> None:
+        generators.append(generator)
         interrupts.running = generator
 
-    def progress() -> Progress | None:
-        return None if interrupts.running is None else interrupts.running.progress()
+    def words() -> str:
+        return status(generators[0].progress() if generators else None)
 
     try:
-        async with live_line(label, progress, sys.stderr):
+        async with live_line(label, words, sys.stderr):
             return await measure(url, spec, started)
     finally:
         interrupts.running = None

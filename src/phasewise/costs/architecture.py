@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from phasewise.costs.precision import Precision
+from phasewise.costs.step_work import chunk_pairs
 
 
 class AttentionKind(StrEnum):
@@ -99,10 +100,9 @@ class Attention:
     def pairs(self, new_tokens: int, context_tokens: int) -> int:
         """(query, key) pairs of new tokens that see the context, themselves and one another, causally."""
         if self.window is None:
-            return new_tokens * context_tokens + new_tokens * (new_tokens + 1) // 2
+            return chunk_pairs(new_tokens, context_tokens)
         growing = max(0, min(new_tokens, self.window - context_tokens))
-        grown = growing * context_tokens + growing * (growing + 1) // 2
-        return grown + (new_tokens - growing) * self.window
+        return chunk_pairs(growing, context_tokens) + (new_tokens - growing) * self.window
 
     def expansion_flops(self, context_tokens: int) -> int:
         """Turning cached latents into heads' keys and values again, which every chunk of a prompt does."""

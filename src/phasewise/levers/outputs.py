@@ -6,7 +6,7 @@ Reading them is accuracy.py's, comparing them accuracy_price.py's.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,16 +16,18 @@ from phasewise.levers.accuracy_price import AccuracyPrice, price
 from phasewise.levers.accuracy_reading import AccuracyReading
 from phasewise.levers.agenda import Effort
 from phasewise.levers.catalogue import Case, EngineSpec
+from phasewise.levers.held_out_text import PASSAGES
 from phasewise.levers.probes import Probe, probe_of
 from phasewise.levers.results import Outputs
 from phasewise.levers.streamed_answers import streamed_answers
 
-Read = Callable[[str, Probe, int], Awaitable[AccuracyReading]]
+Read = Callable[[str, Probe, int, bool], Awaitable[AccuracyReading]]
+"""Asks an address a probe's questions for so many tokens, and reads the held-out text there if so wanted."""
 Stream = Callable[[str, Probe, int], Awaitable[tuple[str, ...]]]
 
 
-async def _read(url: str, probe: Probe, tokens: int) -> AccuracyReading:
-    return await read_accuracy(url, probe, answer_tokens=tokens)
+async def _read(url: str, probe: Probe, tokens: int, with_text: bool) -> AccuracyReading:
+    return await read_accuracy(url, probe, passages=PASSAGES if with_text else (), answer_tokens=tokens)
 
 
 @dataclass(slots=True)
@@ -36,6 +38,7 @@ class OutputReader:
     read: Read = _read
     stream: Stream = streamed_answers
     _readings: dict[tuple[EngineSpec, str, Probe], AccuracyReading] = field(default_factory=dict)
+    _texts: dict[tuple[EngineSpec, str], AccuracyReading] = field(default_factory=dict)
 
     async def compare(self, case: Case, off_url: str, on_url: str, effort: Effort) -> Outputs:
         """What switching the lever on does to the answers; why that is not known, where it is not."""
@@ -54,9 +57,14 @@ class OutputReader:
 
     async def _reading(self, spec: EngineSpec, url: str, probe: Probe, tokens: int) -> AccuracyReading:
         # An address alone does not do: another engine may take it over from one that was stopped.
-        asked = (spec, url, probe)
+        engine, asked = (spec, url), (spec, url, probe)
         if asked not in self._readings:
-            self._readings[asked] = await self.read(url, probe, tokens)
+            answers = await self.read(url, probe, tokens, engine not in self._texts)
+            # The text does not hang on the questions: it is read with an engine's first ones.
+            text = self._texts.setdefault(engine, answers)
+            self._readings[asked] = replace(
+                answers, passages=text.passages, passages_refused=text.passages_refused
+            )
         return self._readings[asked]
 
 
