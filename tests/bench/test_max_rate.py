@@ -24,12 +24,12 @@ Engine = Callable[[Trial], TrialOutcome | StopSearch]
 
 def drive(engine: Engine, *, start_per_s: float = 1.0, attainment: float = 0.9, **options) -> MaxRate:
     search = search_max_rate(start_per_s, attainment, **options)
-    trial = next(search)
-    while True:
-        try:
+    try:
+        trial = next(search)
+        while True:
             trial = search.send(engine(trial))
-        except StopIteration as end:
-            return end.value
+    except StopIteration as end:
+        return end.value
 
 
 def sharp(limit_per_s: float) -> Engine:
