@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from phasewise.costs.step_fit import StepFit
 from phasewise.diagnosis.attribution import ExplainedStall, attribute, explain_stalls
 from phasewise.diagnosis.shared_prefixes import shared_share
+from phasewise.diagnosis.surroundings import EngineSurroundings
 from phasewise.model.latency import (
     PartTime,
     TtftBreakdown,
@@ -52,6 +54,71 @@ def explained(timelines: Iterable[Timeline], logs: Logs) -> tuple[Timeline, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class EngineStart:
+    """How the requests of one engine started: how many, and their mean TTFT and wait in its queue."""
+
+    engine: str
+    requests: int
+    ttft_mean_s: float
+    queue_mean_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLedger:
+    """The mean time of an output token after the first, by where it went; with the residual it adds up.
+
+    `floor_s`, `batch_s` and `kv_read_s` are what decode steps need, told apart by the fitted costs, and make
+    up `step_s`; None without a fit. `prompts_s` is what prompts computed in the same steps added,
+    `preempted_s` what was lost by streams that had to give up their place, `paused_s` time in which the
+    engine stood still, `client_s` what the gateway waited for its client to read, `cold_s` what first steps
+    of their kind took more than later ones.
+    """
+
+    step_s: float
+    floor_s: float | None = None
+    batch_s: float | None = None
+    kv_read_s: float | None = None
+    prompts_s: float = 0.0
+    preempted_s: float = 0.0
+    paused_s: float = 0.0
+    client_s: float = 0.0
+    cold_s: float = 0.0
+    residual_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixUse:
+    """How prompts repeat what came before, as shares of all prompt tokens.
+
+    `shared` stood at the beginning of an earlier prompt, `shared_here` of one that the same engine served,
+    `kept` of one so recent that the engine's KV cache should still hold it; `cached` is what came from the
+    cache. `repeated` is text that an earlier prompt held anywhere, not only at its beginning.
+    """
+
+    shared: float
+    shared_here: float
+    kept: float
+    cached: float | None
+    repeated: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whether the measurement itself can be trusted.
+
+    `lag_mean_s` and `lag_p90_s` are how late the load generator sent. `warm_share` is the share of prompt
+    tokens that came from the cache though nobody had sent them in this window. `ttft_drift` and `tpot_drift`
+    are the median of the last third over that of the first, None where that is chance.
+    """
+
+    lag_mean_s: float | None = None
+    lag_p90_s: float | None = None
+    warm_share: float | None = None
+    ttft_drift: float | None = None
+    tpot_drift: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StartPicture:
     """How requests started.
 
@@ -72,6 +139,9 @@ class StartPicture:
     residual_abs_p50_s: float | None
     late: int
     lost_s: float
+    unfinished: int = 0
+    cold_s: float | None = None
+    by_engine: tuple[EngineStart, ...] = ()
 
     def seconds(self, *parts: Part) -> float:
         """Mean seconds per request spent in these parts; a part nobody saw adds nothing."""
@@ -98,6 +168,7 @@ class StreamPicture:
     lost_s: float
     stall_lost_s: float
     stalls: tuple[ExplainedStall, ...] = ()
+    ledger: TokenLedger | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +201,10 @@ class Picture:
     workload: WorkloadShape
     outcomes: tuple[tuple[str, int], ...]
     not_known: tuple[str, ...] = ()
+    engines: tuple[EngineSurroundings, ...] = ()
+    prefix: PrefixUse | None = None
+    trust: Trust = Trust()
+    fit: StepFit | None = None
 
 
 def start_picture(timelines: Sequence[Timeline], slo: Slo) -> StartPicture | None:
