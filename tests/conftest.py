@@ -25,10 +25,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items):
-    """The first real test waits for the engine, which takes minutes to start on a busy machine."""
+    """Real tests share one engine, so one worker runs them all; the first of them waits for it to start."""
     for item in items:
-        if item.get_closest_marker("real") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(REAL_TIMEOUT_S))
+        if item.get_closest_marker("real"):
+            item.add_marker(pytest.mark.xdist_group("real"))
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(REAL_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
