@@ -33,6 +33,7 @@ class GenerationRequest:
     lora: str | None = None
     prefix_marks: tuple[str, ...] = ()
     choices: int = 1
+    text_marks: tuple[str, ...] = ()
 
     @property
     def estimated_prompt_tokens(self) -> int:

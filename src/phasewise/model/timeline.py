@@ -51,13 +51,14 @@ class AttemptKind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How an attempt or a whole request ended."""
+    """How an attempt or a whole request ended; one that is `unfinished` is looked at, never recorded."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
     REJECTED = "rejected"
+    UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,11 @@ class Timeline:
 
     The start is the *intended* arrival: when the load generator meant to send, or when the gateway had read
     the request's head. `content_times_s` holds one offset per chunk that carried content; tokens are counted
-    apart, because chunks are not tokens. `prefix_marks` tell equal beginnings of prompts (prefix_marks.py).
-    `finished_s` is the chunk that announced the end, which may carry no text; with several `choices` the
-    streams of all of them are interleaved. `client_request_id` is what the client called its request; nothing
-    makes it unique.
+    apart, because chunks are not tokens. `prefix_marks` tell equal beginnings of prompts, `text_marks` equal
+    text anywhere in them (prefix_marks.py). `finished_s` is the chunk that announced the end, which may carry
+    no text; with several `choices` the streams of all of them are interleaved. `client_request_id` is what
+    the client called its request; nothing makes it unique. `client_blocked_s` is how long the stream waited
+    for its client to take what had come, None where nobody could see it.
     """
 
     request_id: str
@@ -121,6 +123,8 @@ class Timeline:
     finished_s: float | None = None
     choices: int = 1
     client_request_id: str | None = None
+    text_marks: tuple[str, ...] = ()
+    client_blocked_s: float | None = None
     version: int = field(default=TIMELINE_VERSION)
 
     @property

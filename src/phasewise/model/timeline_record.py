@@ -1,7 +1,7 @@
 """The stored form of a timeline: versioned, compact JSON. Reading and writing files is left to others.
 
 Times are whole units of 100 microseconds and content times are differences, so that a stream of 200 tokens
-stays under 2 KB. Fields that hold their default are left out.
+stays under 2 KB. Fields that hold their default are left out; fields nobody here knows are passed over.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _OPTIONAL = {
     "bytes": "prompt_bytes",
     "client_id": "client_request_id",
 }
+_OPTIONAL_TIMES = {"finished": "finished_s", "blocked": "client_blocked_s"}
+_MARKS = {"marks": "prefix_marks", "text": "text_marks"}
 _DEFAULTED = {"tenant": "default", "slo_class": "default", "choices": 1}
 
 Record = dict[str, Any]
@@ -65,10 +67,12 @@ def to_record(timeline: Timeline) -> Record:
     for key, name in _OPTIONAL.items():
         if (value := getattr(timeline, name)) is not None:
             record[key] = value
-    if timeline.finished_s is not None:
-        record["finished"] = _units(timeline.finished_s)
-    if timeline.prefix_marks:
-        record["marks"] = timeline.prefix_marks
+    for key, name in _OPTIONAL_TIMES.items():
+        if (seconds := getattr(timeline, name)) is not None:
+            record[key] = _units(seconds)
+    for key, name in _MARKS.items():
+        if marks := getattr(timeline, name):
+            record[key] = marks
     for name, default in _DEFAULTED.items():
         if (value := getattr(timeline, name)) != default:
             record[name] = value
@@ -91,9 +95,9 @@ def from_record(record: Record) -> Timeline:
         attempts=tuple(_attempt(item) for item in record["attempts"]),
         spans=tuple(_span(item) for item in record["spans"]),
         content_times_s=tuple(units * UNIT_S for units in accumulate(record["content"])),
-        prefix_marks=tuple(record.get("marks", ())),
-        finished_s=record["finished"] * UNIT_S if "finished" in record else None,
         **{name: record[key] for key, name in _OPTIONAL.items() if key in record},
+        **{name: record[key] * UNIT_S for key, name in _OPTIONAL_TIMES.items() if key in record},
+        **{name: tuple(record.get(key, ())) for key, name in _MARKS.items()},
         **{name: record[name] for name in _DEFAULTED if name in record},
     )
 
