@@ -9,6 +9,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class LoadReading:
+    """An engine's own gauges at one moment: what a crowd is known from where no step record is."""
+
+    at_unix_s: float
+    running: int
+    waiting: int
+    kv_usage: float
+
+
+@dataclass(frozen=True, slots=True)
 class Crowd:
     """How full an engine was, over the steps of the window (or over readings of its gauges).
 
@@ -62,7 +72,8 @@ class EngineSurroundings:
 
     `age_s` is how long its process had lived when the window began. `front_end_cores` are the cores its API
     process kept busy; `cpu_wait_share` is how much of the time that its threads wanted to run they waited for
-    a core. `round_trip_s` is the shortest time of an empty request from here to it and back.
+    a core that others had, and `cpu_source` says how that is known. `round_trip_s` is the shortest time of an
+    empty request from here to it and back.
     """
 
     name: str
@@ -79,5 +90,6 @@ class EngineSurroundings:
     age_s: float | None = None
     front_end_cores: float | None = None
     cpu_wait_share: float | None = None
+    cpu_source: str | None = None
     host_busy_share: float | None = None
     round_trip_s: float | None = None
