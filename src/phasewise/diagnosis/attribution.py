@@ -1,23 +1,75 @@
-"""Matches timelines to engine steps: whose tokens filled a prefill, which step made a stream stall.
+"""Matches timelines to engine steps: how long a request waited for a step, whose tokens filled its prefill.
 
-It adds spans to timelines and causes to stalls; what they mean for a user is judged in findings.py.
+It adds spans to timelines; why streams stall stands in stall_causes.py, what both mean for users in the rules.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 
-from phasewise.model.latency import Stall, stalls
+from phasewise.costs.step_fit import StepFit
+from phasewise.costs.step_work import StepWork, prefilling
+from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause, explain_stalls
+from phasewise.diagnosis.step_reading import StepReading
 from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
 from phasewise.model.steps import FinishedRequest, TimedStep
 from phasewise.model.timeline import Attempt, Part, Source, Span, Timeline
 
-WAY_BACK_SLACK_S = 0.05
-"""A chunk reaches its reader a little after the step that made it."""
+__all__ = [
+    "ExplainedStall",
+    "Logs",
+    "Readings",
+    "StallCause",
+    "attribute",
+    "explain_stalls",
+    "explained",
+    "log_of",
+    "reading_of",
+    "readings_of",
+]
+
+Logs = Mapping[str, tuple[StepLog, ...]]
+"""The step record of each worker that has one, by the worker's name; one log per data-parallel rank."""
+Readings = Mapping[str, tuple[StepReading, ...]]
+"""The same records, read with the engine's costs."""
 
 
-def attribute(timeline: Timeline, log: StepLog) -> Timeline:
+def readings_of(logs: Logs, fit: StepFit | None = None) -> Readings:
+    """Every record, to be read with the fitted costs where there are any."""
+    cost = None if fit is None else fit.cost
+    return {name: tuple(StepReading(log, cost) for log in ranks) for name, ranks in logs.items()}
+
+
+def reading_of(timeline: Timeline, readings: Readings) -> StepReading | None:
+    """The record of the rank that served the request; None where it cannot be told."""
+    serving = timeline.serving_attempt
+    ranks = readings.get(serving.worker.name, ()) if serving is not None else ()
+    if len(ranks) == 1:
+        return ranks[0]
+    request_id = serving.engine_request_id if serving is not None else None
+    return next((it for it in ranks if request_id and it.log.finished(request_id) is not None), None)
+
+
+def log_of(timeline: Timeline, logs: Logs) -> StepLog | None:
+    """The step record of the rank that served the request; None where it cannot be told."""
+    found = reading_of(timeline, readings_of(logs))
+    return None if found is None else found.log
+
+
+def explained(timelines: Iterable[Timeline], logs: Logs, fit: StepFit | None = None) -> tuple[Timeline, ...]:
+    """The timelines with what the step records add: the wait for a running step, others' prompt tokens."""
+    readings = readings_of(logs, fit)
+    return tuple(
+        timeline
+        if (found := reading_of(timeline, readings)) is None
+        else attribute(timeline, found.log, found)
+        for timeline in timelines
+    )
+
+
+def attribute(timeline: Timeline, log: StepLog, reading: StepReading | None = None) -> Timeline:
     """The timeline with what the step record adds to its serving attempt; unchanged if it adds nothing."""
     serving = timeline.serving_attempt
     if serving is None or serving.engine_request_id is None:
@@ -26,7 +78,7 @@ def attribute(timeline: Timeline, log: StepLog) -> Timeline:
     if found is None:
         return timeline
     seen, ended = found
-    enriched = replace(serving, spans=_spans(timeline, serving, seen, ended, log))
+    enriched = replace(serving, spans=_spans(timeline, serving, seen, ended, reading or StepReading(log)))
     attempts = tuple(enriched if attempt is serving else attempt for attempt in timeline.attempts)
     counts = replace(
         timeline,
@@ -42,7 +94,7 @@ def _known(reported: int | None, recorded: int) -> int:
 
 
 def _spans(
-    timeline: Timeline, attempt: Attempt, seen: EngineMoments, ended: FinishedRequest, log: StepLog
+    timeline: Timeline, attempt: Attempt, seen: EngineMoments, ended: FinishedRequest, reading: StepReading
 ) -> tuple[Span, ...]:
     kept = tuple(span for span in attempt.spans if span.source is not Source.STEP_RECORD)
     reported = {span.part: span for span in kept}
@@ -53,9 +105,9 @@ def _spans(
         spans.append(_recorded(Part.ENGINE_QUEUE, seen.queue_s, seen.queued_unix_s - start_s))
     if Part.DECODE not in reported:
         spans.append(_recorded(Part.DECODE, seen.decode_s, seen.first_token_unix_s - start_s))
-    spans += _in_flight_span(seen, log, start_s)
+    spans += _in_flight_span(seen, reading.log, start_s)
     whole = prefill or _recorded(Part.PREFILL, seen.prefill_s, seen.scheduled_unix_s - start_s)
-    spans += _prefill_spans(whole, seen, ended, log)
+    spans += _prefill_spans(whole, seen, ended, reading)
     return tuple(spans)
 
 
@@ -75,82 +127,73 @@ def _in_flight_span(seen: EngineMoments, log: StepLog, start_s: float) -> list[S
     return [_recorded(Part.STEP_IN_FLIGHT, waited_s, seen.arrived_unix_s - start_s)]
 
 
-def _prefill_spans(whole: Span, seen: EngineMoments, ended: FinishedRequest, log: StepLog) -> list[Span]:
+def _prefill_spans(
+    whole: Span, seen: EngineMoments, ended: FinishedRequest, reading: StepReading
+) -> list[Span]:
     """Split a prefill by whose tokens made its steps long.
 
-    A step that also served running streams would have taken an ordinary decode step's time without any
-    prompt; what it took beyond that is shared by the prompts in it. Unchanged where the record does not hold
-    all of the prompt's steps.
+    Unchanged where the record does not hold all of the prompt's steps.
     """
     # A prefill may be shorter than the clocks are apart: the slack is never a large part of it.
     slack_s = min(CLOCK_SLACK_S, seen.prefill_s / 4)
-    steps = log.ending_between(seen.scheduled_unix_s + slack_s, seen.first_token_unix_s + slack_s)
+    steps = reading.log.ending_between(seen.scheduled_unix_s + slack_s, seen.first_token_unix_s + slack_s)
     own_tokens = ended.prompt_tokens - ended.cached_tokens
     prompt_tokens = sum(timed.step.prompt_tokens or 0 for timed in steps)
     if own_tokens <= 0 or prompt_tokens < own_tokens:
         return [whole]
-    streams_s = sum(log.usual_decode_step_s or 0.0 for timed in steps if timed.step.decode_tokens)
-    prompts_s = max(whole.duration_s - streams_s, 0.0)
-    own_s = prompts_s * own_tokens / prompt_tokens
+    own_s = whole.duration_s * _own_share(steps, own_tokens / prompt_tokens, ended.cached_tokens, reading)
     own = replace(whole, source=Source.STEP_RECORD, duration_s=own_s)
     others_s = whole.duration_s - own_s
     return [own, _recorded(Part.PREFILL_OTHERS, others_s, None)] if others_s > 0 else [own]
 
 
-class StallCause(StrEnum):
-    """What the engine did while a stream stood still."""
-
-    PREFILL_CHUNK = "prefill_chunk"
-    PREEMPTION = "preemption"
-    SLOW_STEP = "slow_step"
-    # Ordinary steps followed each other: the stream was passed over, or its chunks were held up on the way.
-    STEPS_WENT_ON = "steps_went_on"
-    ENGINE_IDLE = "engine_idle"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedStall:
-    """A stall, the steps that ran during it, and which kind of step it was."""
-
-    request_id: str
-    stall: Stall
-    cause: StallCause
-    steps: tuple[TimedStep, ...] = ()
+def _own_share(
+    steps: Sequence[TimedStep], of_prompts: float, cached_tokens: int, reading: StepReading
+) -> float:
+    """The prompt's share of its steps' time; of each step's prompt tokens, `of_prompts` are taken for its own."""
+    usual_s = fmean([timed.duration_s for timed in steps if timed.duration_s] or [1.0])
+    whole_s = own_s = 0.0
+    computed = cached_tokens
+    for timed in steps:
+        duration_s = timed.duration_s or usual_s
+        tokens = round((timed.step.prompt_tokens or 0) * of_prompts)
+        own_s += duration_s * _own_share_of_step(timed, duration_s, tokens, computed, reading)
+        whole_s += duration_s
+        computed += tokens
+    return own_s / whole_s
 
 
-def explain_stalls(timeline: Timeline, log: StepLog | None) -> tuple[ExplainedStall, ...]:
-    """Every stall of the stream with its cause; unknown where there is no step record of that time."""
-    return tuple(_explain(timeline, stall, log) for stall in stalls(timeline))
+def _own_share_of_step(
+    timed: TimedStep, duration_s: float, tokens: int, context_tokens: int, reading: StepReading
+) -> float:
+    """What the step took more for this prompt is its own, what it took more for the others is theirs.
+
+    What it takes in any case is shared by tokens. Without known costs, running streams are taken to need an
+    ordinary decode step's time, and prompts to share the rest by tokens.
+    """
+    prompts = timed.step.prompt_tokens or 0
+    if not tokens or not prompts:
+        return 0.0
+    work = reading.work(timed)
+    if reading.cost is None or work is None or (whole_s := reading.cost(work)) <= 0:
+        streams_s = (reading.log.usual_decode_step_s or 0.0) if timed.step.decode_tokens else 0.0
+        return max(0.0, duration_s - streams_s) / duration_s * tokens / prompts
+    own = prefilling(min(tokens, work.prompt_tokens), context_tokens)
+    rest = _without(work, own)
+    if not rest.tokens:
+        return 1.0
+    more_for_own_s = whole_s - reading.cost(rest)
+    more_for_rest_s = whole_s - reading.cost(own)
+    in_any_case_s = whole_s - more_for_own_s - more_for_rest_s
+    own_s = more_for_own_s + in_any_case_s * own.tokens / work.tokens
+    return min(1.0, max(0.0, own_s / whole_s))
 
 
-def _explain(timeline: Timeline, stall: Stall, log: StepLog | None) -> ExplainedStall:
-    if log is None or not log.steps:
-        return ExplainedStall(timeline.request_id, stall, StallCause.UNKNOWN)
-    begin_s = timeline.started_unix_s + stall.start_s
-    end_s = begin_s + stall.duration_s
-    if end_s < log.steps[0].step.ended_unix_s or begin_s > log.steps[-1].step.ended_unix_s:
-        return ExplainedStall(timeline.request_id, stall, StallCause.UNKNOWN)
-    ran = log.ending_between(begin_s + CLOCK_SLACK_S, end_s + CLOCK_SLACK_S)
-    heavy = tuple(timed for timed in ran if _took_part(timed, begin_s, stall))
-    return ExplainedStall(timeline.request_id, stall, _cause(ran, heavy), heavy)
-
-
-def _took_part(timed: TimedStep, begin_s: float, stall: Stall) -> bool:
-    """Whether the step is a good part of the stall, not one of the ordinary steps around it."""
-    started_s = begin_s if timed.started_unix_s is None else timed.started_unix_s
-    return timed.step.ended_unix_s - max(started_s, begin_s - WAY_BACK_SLACK_S) >= 0.2 * stall.duration_s
-
-
-def _cause(ran: tuple[TimedStep, ...], heavy: tuple[TimedStep, ...]) -> StallCause:
-    if not ran:
-        return StallCause.ENGINE_IDLE
-    if any(timed.step.preempted for timed in ran):
-        return StallCause.PREEMPTION
-    if not heavy:
-        return StallCause.STEPS_WENT_ON
-    if any(timed.step.prompt_tokens for timed in heavy):
-        return StallCause.PREFILL_CHUNK
-    if all(timed.step.prompt_tokens is None for timed in heavy):
-        return StallCause.UNKNOWN
-    return StallCause.SLOW_STEP
+def _without(work: StepWork, own: StepWork) -> StepWork:
+    return StepWork(
+        prompt_tokens=work.prompt_tokens - own.prompt_tokens,
+        decode_tokens=work.decode_tokens,
+        requests=max(0, work.requests - own.requests),
+        attention_token_pairs=max(0, work.attention_token_pairs - own.attention_token_pairs),
+        kv_read_tokens=work.kv_read_tokens,
+    )
