@@ -73,7 +73,8 @@ class EngineSurroundings:
     `age_s` is how long its process had lived when the window began. `front_end_cores` are the cores its API
     process kept busy; `cpu_wait_share` is how much of the time that its threads wanted to run they waited for
     a core that others had, and `cpu_source` says how that is known. `round_trip_s` is the shortest time of an
-    empty request from here to it and back.
+    empty request from here to it and back. `weights_read_s` is how long its machine needs to read the model's
+    weights once.
     """
 
     name: str
@@ -93,3 +94,4 @@ class EngineSurroundings:
     cpu_source: str | None = None
     host_busy_share: float | None = None
     round_trip_s: float | None = None
+    weights_read_s: float | None = None
