@@ -23,14 +23,24 @@ class CpuTimes:
 
 def read_cpu_times(stat: Path = STAT) -> CpuTimes | None:
     """What the kernel has counted until now, None on systems that do not tell."""
+    return _read_rows(stat).get("cpu")
+
+
+def read_core_times(stat: Path = STAT) -> dict[int, CpuTimes]:
+    """The same of each processor by its number; empty on systems that do not tell."""
+    return {int(name[3:]): times for name, times in _read_rows(stat).items() if name[3:].isdecimal()}
+
+
+def _read_rows(stat: Path) -> dict[str, CpuTimes]:
     try:
-        first, _, _ = stat.read_text().partition("\n")
-        name, *fields = first.split()
-        ticks = [int(ticks) for ticks in fields[:8]]
+        rows = [row.split() for row in stat.read_text().splitlines() if row.startswith("cpu")]
+        counted = {name: [int(ticks) for ticks in fields[:8]] for name, *fields in rows}
     except (OSError, ValueError):
-        return None
-    if name != "cpu" or len(ticks) < 8:
-        return None
+        return {}
+    return {name: _times(ticks) for name, ticks in counted.items() if len(ticks) == 8}
+
+
+def _times(ticks: list[int]) -> CpuTimes:
     per_s = os.sysconf("SC_CLK_TCK")
     _user, _nice, _system, idle, waiting, _irq, _softirq, stolen = ticks
     total = sum(ticks)

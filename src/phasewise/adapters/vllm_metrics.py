@@ -20,6 +20,7 @@ from phasewise.errors import FailureKind, UpstreamError
 
 PREFIX = "vllm:"
 PROCESS_START = "process_start_time_seconds"
+PROCESS_CPU = "process_cpu_seconds"
 _WHO = frozenset({"engine", "model_name"})
 """Labels that say which engine core of the process spoke; everything is summed over them."""
 
@@ -83,7 +84,10 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """One engine's metrics at one moment. A series the engine does not have is None, never 0."""
+    """One engine's metrics at one moment. A series the engine does not have is None, never 0.
+
+    `process_start_unix_s` and `process_cpu_s` are of the process that serves them: the front end.
+    """
 
     taken_at_unix_s: float
     counters: Mapping[SeriesKey, float] = field(default_factory=dict)
@@ -91,6 +95,7 @@ class MetricsSnapshot:
     histograms: Mapping[SeriesKey, Histogram] = field(default_factory=dict)
     infos: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     process_start_unix_s: float | None = None
+    process_cpu_s: float | None = None
 
     @property
     def kv_tokens(self) -> int | None:
@@ -197,15 +202,15 @@ async def fetch_metrics(client: HttpClient, clock: Callable[[], float] = time.ti
 
 
 def parse_metrics(text: str, taken_at_unix_s: float) -> MetricsSnapshot:
-    """Read Prometheus text; series of others (python_*, process_*) are left out, but not its start."""
+    """Read Prometheus text; of others' series (python_*, process_*) only the process's start and CPU time."""
     counters: dict[SeriesKey, list[float]] = {}
     gauges: dict[SeriesKey, list[float]] = {}
     histograms: dict[SeriesKey, Histogram] = {}
     infos: dict[str, Mapping[str, str]] = {}
-    process_start_unix_s = None
+    process: dict[str, float] = {}
     for family in _families(text):
-        if family.name == PROCESS_START:
-            process_start_unix_s = family.samples[0].value
+        if family.name in {PROCESS_START, PROCESS_CPU}:
+            process[family.name] = family.samples[0].value
         if not family.name.startswith(PREFIX) or family.name.endswith("_created"):
             continue
         if family.type == "histogram":
@@ -222,7 +227,8 @@ def parse_metrics(text: str, taken_at_unix_s: float) -> MetricsSnapshot:
         gauges={key: _over_cores(key[0], values) for key, values in gauges.items()},
         histograms=histograms,
         infos=infos,
-        process_start_unix_s=process_start_unix_s,
+        process_start_unix_s=process.get(PROCESS_START),
+        process_cpu_s=process.get(PROCESS_CPU),
     )
 
 
