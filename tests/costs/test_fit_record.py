@@ -1,0 +1,69 @@
+"""A fit that is written and read again says the same of every step; what is no fit is refused."""
+
+import json
+
+import pytest
+
+from phasewise.costs.fit import FittedCost
+from phasewise.costs.fit_record import fit_from_record, fit_record
+from phasewise.costs.regimes import regime_of
+from phasewise.costs.step_cost import CostPart
+from phasewise.costs.step_fit import StepFit
+from phasewise.costs.step_work import StepKind
+from phasewise.errors import ConfigError
+from phasewise.model.interval import Interval
+from tests.costs.step_builders import COST, WORKS
+
+ERRORS = tuple(step / 100 for step in range(-12, 13))
+
+
+@pytest.fixture
+def fit():
+    return StepFit(
+        fitted=FittedCost(COST, 0.004),
+        intervals={part: Interval(0.0, 1 / 3, 0.9) for part in CostPart},
+        knee_tokens=Interval(64.0, 128.0, 0.9),
+        front_end_s=Interval(0.001, 0.007, 0.9),
+        errors={StepKind.DECODE: ERRORS, StepKind.PREFILL: ERRORS[:3]},
+        seen=frozenset(map(regime_of, WORKS[::2])),
+        observations=400,
+    )
+
+
+def written(fit):
+    return json.loads(json.dumps(fit_record(fit)))
+
+
+def test_a_fit_comes_back_as_it_was(fit):
+    back = fit_from_record(written(fit))
+    assert back == fit
+    assert [back.predict(work) for work in WORKS] == [fit.predict(work) for work in WORKS]
+
+
+@pytest.mark.parametrize("record", [None, [], {}, {"record": "something else", "v": 1}])
+def test_what_is_no_fit_is_refused(record):
+    with pytest.raises(ConfigError, match="no step costs"):
+        fit_from_record(record)
+
+
+def test_a_later_version_is_not_guessed_at(fit):
+    with pytest.raises(ConfigError, match="version 2"):
+        fit_from_record(written(fit) | {"v": 2})
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"cost": {}}, "knee_tokens"),
+        ({"front_end_s": None}, "None is no number"),
+        ({"front_end_s": -1.0}, "-1 is no time"),
+        ({"knee_tokens_interval": {"low": 2.0, "high": 1.0, "confidence": 0.9}}, "interval from 2 to 1"),
+        ({"regimes": [[1, 2]]}, "values to unpack"),
+        ({"held_out_errors": {"sideways": []}}, "sideways"),
+        ({"intervals": {}}, "floor"),
+    ],
+)
+def test_what_is_wrong_with_a_fit_is_named(fit, change, named):
+    with pytest.raises(ConfigError, match=named) as caught:
+        fit_from_record(written(fit) | change)
+    assert "calibrate" in caught.value.hint
