@@ -1,0 +1,204 @@
+"""What one change would bring: the window replayed as it was and as it would be, with costs drawn anew.
+
+Both are replayed with the same costs and requests, and only their ratio is told. How far the replay of what
+was lies from what was measured widens the interval; beyond a bound nothing is told at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, log
+
+import numpy as np
+
+from phasewise.costs.step_fit import CONFIDENCE, StepFit
+from phasewise.costs.step_work import StepKind, StepWork
+from phasewise.diagnosis.fix import Advice, Effect, Figure, Fix, LeverChange, PredictedChange
+from phasewise.model.interval import Interval
+from phasewise.predict.drafting import Drafting, DraftReading, drafting_of
+from phasewise.predict.drawn_costs import DrawnForm
+from phasewise.predict.figures import Figures
+from phasewise.predict.replay import replay
+from phasewise.predict.setup import Setup, Unpredictable, changed
+from phasewise.predict.stretches import drawn_stretch
+from phasewise.predict.traffic import Traffic
+
+DRAWS = 30
+FEWEST_REQUESTS = 8
+"""A median of fewer requests is one request's."""
+MOST_UNUSABLE = 0.4
+"""With a larger share of requests that cannot be replayed, the load is not the one that was measured."""
+MOST_UNKNOWN = 0.1
+"""A change may spend at most this share of its time in steps unlike any that costs were fitted to."""
+MOST_OFF = 2.0
+"""A replay that is further from what was measured than this factor is of something else."""
+
+
+def predict_effect(
+    traffic: Traffic,
+    fit: StepFit,
+    setup: Setup,
+    change: LeverChange,
+    rng: np.random.Generator,
+    drafts: Sequence[DraftReading] = (),
+) -> Effect | Unpredictable:
+    """The effect of one change on this traffic.
+
+    `drafts` are readings of what guessing would bring, for a change that turns it on. Nothing but `rng` is
+    random, and nothing is read from anywhere.
+    """
+    after = changed(setup, change, drafts)
+    if isinstance(after, Unpredictable):
+        return after
+    refusal = _too_little(traffic) or _strange_steps(traffic, fit, setup, after)
+    if refusal is not None:
+        return refusal
+    return _effect(traffic, [_draw(traffic, fit, setup, after, rng) for _ in range(DRAWS)])
+
+
+def predict_advice(
+    advice: Advice,
+    traffic: Traffic,
+    fit: StepFit,
+    setup: Setup,
+    rng: np.random.Generator,
+    drafts: Sequence[DraftReading] = (),
+) -> Advice:
+    """The same advice, each fix with its effect, or with why there is none; each was tried alone."""
+    return replace(
+        advice, fixes=tuple(_predicted(fix, traffic, fit, setup, rng, drafts) for fix in advice.fixes)
+    )
+
+
+def _predicted(
+    fix: Fix,
+    traffic: Traffic,
+    fit: StepFit,
+    setup: Setup,
+    rng: np.random.Generator,
+    drafts: Sequence[DraftReading],
+) -> Fix:
+    if fix.lever is None:
+        return replace(fix, unpredictable="it changes something outside the engine")
+    found = predict_effect(traffic, fit, setup, fix.lever, rng, drafts)
+    if isinstance(found, Unpredictable):
+        return replace(fix, unpredictable=found.reason)
+    if found.of(fix.aims_at) is None:
+        return replace(fix, unpredictable=f"the replay does not look like what was measured ({fix.aims_at})")
+    return replace(fix, effect=found)
+
+
+# --- whether anything can be told --------------------------------------------------------------------------
+
+
+def _too_little(traffic: Traffic) -> Unpredictable | None:
+    usable = len(traffic.requests)
+    if usable - traffic.warm_up < FEWEST_REQUESTS:
+        return Unpredictable(f"only {usable} requests told enough to be replayed")
+    if traffic.unusable > MOST_UNUSABLE * (usable + traffic.unusable):
+        return Unpredictable(
+            f"{traffic.unusable} of {usable + traffic.unusable} requests told too little to be replayed"
+        )
+    return None
+
+
+@dataclass(slots=True)
+class _Visited:
+    """Steps of the fitted cost, and how much of their time lies where nobody has been."""
+
+    fit: StepFit
+    total_s: float = 0.0
+    unknown_s: dict[StepKind, float] = field(default_factory=dict)
+
+    def __call__(self, work: StepWork) -> float:
+        seconds = self.fit.cost(work)
+        self.total_s += seconds
+        if self.fit.predict(work) is None:
+            self.unknown_s[work.kind] = self.unknown_s.get(work.kind, 0.0) + seconds
+        return seconds
+
+
+def _strange_steps(traffic: Traffic, fit: StepFit, before: Setup, after: Setup) -> Unpredictable | None:
+    for setup, when in ((before, "as it is"), (after, "after the change")):
+        visited = _Visited(fit)
+        some = drawn_stretch(traffic, np.random.default_rng(0))
+        replay(some, setup, visited, drafting=_mean_drafting(setup), beyond_marks=0.5)
+        share = sum(visited.unknown_s.values()) / visited.total_s
+        if share > MOST_UNKNOWN:
+            kind = max(visited.unknown_s, key=lambda each: visited.unknown_s[each])
+            return Unpredictable(
+                f"{share:.0%} of the time would be spent, {when}, in steps unlike any whose time is known, "
+                f"{kind} steps most of all"
+            )
+    return None
+
+
+# --- what the draws say ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    before: Figures
+    after: Figures
+
+
+def _draw(traffic: Traffic, fit: StepFit, before: Setup, after: Setup, rng: np.random.Generator) -> _Draw:
+    """One pair of replays, alike but for the change."""
+    some = drawn_stretch(traffic, rng)
+    form, beyond_marks = DrawnForm(fit, rng), float(rng.random())
+    figures = [
+        replay(some, setup, form.run_cost(), drafting=_drawn_drafting(setup, rng), beyond_marks=beyond_marks)
+        for setup in (before, after)
+    ]
+    return _Draw(*figures)
+
+
+def _mean_drafting(setup: Setup) -> Drafting | None:
+    return drafting_of(setup.drafts) if setup.drafts else None
+
+
+def _drawn_drafting(setup: Setup, rng: np.random.Generator) -> Drafting | None:
+    """Readings drawn anew: a few answers do not tell exactly what others yield."""
+    readings = setup.drafts
+    return (
+        drafting_of([readings[at] for at in rng.integers(len(readings), size=len(readings))])
+        if readings
+        else None
+    )
+
+
+def _effect(traffic: Traffic, draws: Sequence[_Draw]) -> Effect | Unpredictable:
+    off_by = _off_by(traffic.measured, draws)
+    credible = [figure for figure, off in off_by.items() if off <= log(MOST_OFF)]
+    if not credible:
+        worst = max(off_by.values(), default=0.0)
+        return Unpredictable(
+            f"the replay does not look like what was measured (off by a factor of {exp(worst):.1f})"
+        )
+    return Effect(
+        changes=tuple(
+            _change(figure, traffic.measured[figure], draws, off_by[figure]) for figure in credible
+        ),
+        requests=len(traffic.requests),
+        draws=len(draws),
+        replay_off_by=exp(max(off_by[figure] for figure in credible)) - 1,
+    )
+
+
+def _off_by(measured: Figures, draws: Sequence[_Draw]) -> Mapping[Figure, float]:
+    """How far the replay of what was is from what was measured, as a logarithm, figure by figure."""
+    known = [
+        figure for figure in measured if all(figure in each.before and figure in each.after for each in draws)
+    ]
+    return {
+        figure: abs(log(float(np.median([each.before[figure] for each in draws])) / measured[figure]))
+        for figure in known
+    }
+
+
+def _change(figure: Figure, measured: float, draws: Sequence[_Draw], off_by: float) -> PredictedChange:
+    logs = [log(each.after[figure] / each.before[figure]) for each in draws]
+    low, middle, high = np.quantile(logs, [(1 - CONFIDENCE) / 2, 0.5, (1 + CONFIDENCE) / 2])
+    interval = Interval(exp(low - off_by), exp(high + off_by), CONFIDENCE)
+    return PredictedChange(figure, measured, exp(middle), interval)
