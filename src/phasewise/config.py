@@ -152,6 +152,11 @@ def load_fleet(path: Path) -> FleetConfig:
     return _validated(FleetConfig, _read_yaml(path), str(path))
 
 
+def fleet_from(data: object, where: str) -> FleetConfig:
+    """A fleet from plain data, checked like a file's; `where` names it in errors."""
+    return _validated(FleetConfig, data, where)
+
+
 def fleet_with(
     fleet: FleetConfig,
     *,

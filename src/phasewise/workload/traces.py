@@ -13,17 +13,18 @@ from datetime import UTC, datetime
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from phasewise.errors import ConfigError
 
 BLOCK_TOKENS = 512
-"""The tokens that one of Mooncake's ids stands for."""
+"""The tokens that one of Mooncake's ids stands for, unless the lines say otherwise in `block_tokens`."""
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 ACCEPTED = (
     f"an Azure CSV begins with {','.join(AZURE_COLUMNS)}; a Mooncake JSONL line has timestamp (ms), "
-    "input_length, output_length and hash_ids"
+    "input_length, output_length and hash_ids, and block_tokens if an id does not stand for 512 tokens"
 )
 
 
@@ -63,7 +64,7 @@ def read_trace(path: Path) -> Trace:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = ((number, line.strip()) for number, line in enumerate(file, 1) if line.strip())
-            requests = tuple(_requests(path, lines))
+            requests, block_tokens = _requests(path, lines)
     except OSError as error:
         raise ConfigError(
             f"the trace {path} cannot be read ({error.strerror})", hint="give another file"
@@ -72,25 +73,43 @@ def read_trace(path: Path) -> Trace:
         raise ConfigError(f"the trace {path} is not text", hint=ACCEPTED) from error
     if not requests:
         raise ConfigError(f"the trace {path} holds no requests", hint=ACCEPTED)
-    return Trace(path.stem, _from_zero(requests))
+    return Trace(path.stem, _from_zero(requests), block_tokens)
 
 
-def _requests(path: Path, lines: _Lines) -> Iterator[TracedRequest]:
+def mooncake_lines(trace: Trace) -> Iterator[bytes]:
+    """The trace as it is read back, a line per request."""
+    for request in trace.requests:
+        facts: dict[str, object] = {
+            "timestamp": round(request.at_s * 1000, 1),
+            "input_length": request.prompt_tokens,
+            "output_length": request.output_tokens,
+            "hash_ids": request.block_ids,
+        }
+        if trace.block_tokens != BLOCK_TOKENS:
+            facts["block_tokens"] = trace.block_tokens
+        yield orjson.dumps(facts) + b"\n"
+
+
+def _requests(path: Path, lines: _Lines) -> tuple[list[TracedRequest], int]:
+    """Every request, and how many tokens one of their ids stands for."""
     parse: _Parse | None = None
+    requests: list[TracedRequest] = []
+    block_tokens = BLOCK_TOKENS
     for number, line in lines:
         try:
+            if parse is None and line.startswith("{"):
+                block_tokens = _block_tokens(_json_object(line))
+                parse = partial(_mooncake_request, block_tokens)
             if parse is not None:
-                yield parse(line)
-            elif line.startswith("{"):
-                parse = _mooncake_request
-                yield parse(line)
+                requests.append(parse(line))
             else:
                 parse = partial(_azure_request, _azure_columns(line))
         except _Unusable as error:
             raise ConfigError(f"{path}, line {number}: {error}", hint=ACCEPTED) from error
+    return requests, block_tokens
 
 
-def _from_zero(requests: tuple[TracedRequest, ...]) -> tuple[TracedRequest, ...]:
+def _from_zero(requests: list[TracedRequest]) -> tuple[TracedRequest, ...]:
     in_order = sorted(requests, key=lambda request: request.at_s)
     start_s = in_order[0].at_s
     return tuple(replace(request, at_s=request.at_s - start_s) for request in in_order)
@@ -130,30 +149,40 @@ def _number(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
 
 
-def _mooncake_request(line: str) -> TracedRequest:
+def _json_object(line: str) -> dict[str, Any]:
     try:
         facts = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise _Unusable("not a JSON object") from error
     if not isinstance(facts, dict):
         raise _Unusable("not a JSON object")
+    return facts
+
+
+def _block_tokens(facts: dict[str, Any]) -> int:
+    return _count("block_tokens", facts.get("block_tokens", BLOCK_TOKENS), 1)
+
+
+def _mooncake_request(block_tokens: int, line: str) -> TracedRequest:
+    facts = _json_object(line)
+    if (said := _block_tokens(facts)) != block_tokens:
+        raise _Unusable(f"block_tokens is {said}, and {block_tokens} in the first line")
     at_ms = facts.get("timestamp")
     if isinstance(at_ms, bool) or not isinstance(at_ms, int | float) or not isfinite(at_ms):
         raise _Unusable(f"timestamp is {_shown(at_ms)}, not milliseconds")
     prompt_tokens = _count("input_length", facts.get("input_length"), 1)
     output_tokens = _count("output_length", facts.get("output_length"), 0)
-    return TracedRequest(
-        at_ms / 1000, prompt_tokens, output_tokens, _block_ids(facts.get("hash_ids", []), prompt_tokens)
-    )
+    block_ids = _block_ids(facts.get("hash_ids", []), prompt_tokens, block_tokens)
+    return TracedRequest(at_ms / 1000, prompt_tokens, output_tokens, block_ids)
 
 
-def _block_ids(ids: object, prompt_tokens: int) -> tuple[int, ...]:
+def _block_ids(ids: object, prompt_tokens: int, block_tokens: int) -> tuple[int, ...]:
     if not isinstance(ids, list) or any(type(block) is not int for block in ids):
         raise _Unusable(f"hash_ids is {_shown(ids)}, not a list of integers")
-    complete, rest = divmod(prompt_tokens, BLOCK_TOKENS)
+    complete, rest = divmod(prompt_tokens, block_tokens)
     # Some leave out the id of a last block that is not full. Other numbers mean blocks of another size.
     if ids and not complete <= len(ids) <= complete + (rest > 0):
-        raise _Unusable(f"{len(ids)} hash_ids for {prompt_tokens} tokens: one stands for {BLOCK_TOKENS}")
+        raise _Unusable(f"{len(ids)} hash_ids for {prompt_tokens} tokens: one stands for {block_tokens}")
     return tuple(ids)
 
 

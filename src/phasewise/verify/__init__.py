@@ -1,0 +1,1 @@
+"""Proves or refutes a fix: predicts, applies it to a copy of the fleet, measures both, keeps the score."""

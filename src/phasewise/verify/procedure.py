@@ -1,0 +1,202 @@
+"""A fix proved or refuted: diagnose the fleet under load, predict, write that down, change a copy, compare.
+
+The prediction is in the ledger before anything is measured. How a fleet is started, a load is put on and a
+verdict is reached are handed in.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from phasewise.compare.arms import Arm
+from phasewise.compare.metrics import METRICS
+from phasewise.compare.procedure import ComparePlan, compare_arms
+from phasewise.compare.runner import Measure
+from phasewise.compare.verdict import ComparisonResult
+from phasewise.config import FleetConfig
+from phasewise.diagnosis.fix import Figure, Fix
+from phasewise.diagnosis.verdict import Verdict
+from phasewise.observe.evidence import Evidence
+from phasewise.verify.fleet_change import FleetChange, changed_fleet
+from phasewise.verify.judgement import judge_prediction, measured_ratio
+from phasewise.verify.ledger import Entry, Held, Outcome, Prediction
+from phasewise.verify.ledger_file import LedgerFile
+
+FLEET_NAMES = ("verify-a", "verify-b")
+"""What the fleet as it is and its changed copy are called while they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """A verdict on a load, with the advice's fixes and what they are predicted to bring."""
+
+    verdict: Verdict
+    evidence: Evidence
+    fixes: tuple[Fix, ...]
+    cut_short: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a prediction holds for."""
+
+    machine: str
+    model: str
+    engine_version: str
+    phasewise_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPlan:
+    """Which fleet, and how it is compared with its changed copy."""
+
+    file: Path
+    fleet: FleetConfig
+    setting: Setting
+    compare: ComparePlan
+    on_cpu: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What verifying needs from outside.
+
+    `arm` makes a side of the comparison of a fleet file; `diagnose` puts the load on an address and judges;
+    `show` hands the verdict over before the long part begins, and `announce` the prediction.
+    """
+
+    arm: Callable[[Path, str], Arm]
+    diagnose: Callable[[str], Awaitable[Diagnosed]]
+    measure: Measure
+    ledger: LedgerFile
+    clock: Callable[[], float]
+    show: Callable[[Diagnosed], None]
+    announce: Callable[[Fix, FleetChange, Sequence[Prediction]], None]
+    say: Callable[[str], None]
+    forgives: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What came of it. `nothing` says why there was nothing to verify; then there is no fix."""
+
+    diagnosed: Diagnosed
+    fix: Fix | None = None
+    change: tuple[str, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    comparison: ComparisonResult | None = None
+    nothing: str = ""
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether somebody stopped it before its end."""
+        return self.diagnosed.cut_short or (self.comparison is not None and self.comparison.cut_short)
+
+
+async def verify_top_fix(plan: VerifyPlan, tools: Tools) -> Verification:
+    """Diagnose the fleet, then try the first fix of the top finding that moves a lever."""
+    diagnosed = await _diagnose(plan, tools)
+    tools.show(diagnosed)
+    fix, nothing = _choose(diagnosed)
+    if fix is None or fix.lever is None:
+        return Verification(diagnosed, nothing=nothing)
+    change = changed_fleet(plan.fleet, fix.lever, on_cpu=plan.on_cpu)
+    predictions = predictions_of(diagnosed.verdict, fix, plan.setting, tools.clock())
+    for prediction in predictions:
+        tools.ledger.add_prediction(prediction)
+    tools.announce(fix, change, predictions)
+    result = await _compare(plan, change, predictions, tools)
+    entries = [_entry(prediction, result, tools.clock()) for prediction in predictions]
+    for entry in entries:
+        if entry.outcome is not None:
+            tools.ledger.add_outcome(entry.outcome)
+    return Verification(diagnosed, fix, change.lines, tuple(entries), result)
+
+
+async def _diagnose(plan: VerifyPlan, tools: Tools) -> Diagnosed:
+    async with tools.arm(plan.file, FLEET_NAMES[0]).serving() as url:
+        return await tools.diagnose(url)
+
+
+def _choose(diagnosed: Diagnosed) -> tuple[Fix | None, str]:
+    """The first fix that can be tried on a fleet file, or why there is none."""
+    verdict = diagnosed.verdict
+    if diagnosed.cut_short:
+        return None, "stopped before the fix was tried"
+    if verdict.top is None:
+        return (
+            None,
+            f"the verdict is {_words(verdict.ruling)}: no cause was found that a fix could be tried on",
+        )
+    fix = next((fix for fix in diagnosed.fixes if fix.lever is not None), None)
+    if fix is None:
+        return None, f"nothing in a fleet file helps against {_words(verdict.top.cause)}"
+    return fix, ""
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def predictions_of(verdict: Verdict, fix: Fix, setting: Setting, now_unix_s: float) -> tuple[Prediction, ...]:
+    """One prediction per figure that the fix is expected to move, the one it aims at first."""
+    run = secrets.token_hex(4)
+    figures = [fix.aims_at]
+    if fix.effect is not None:
+        figures += [each.figure for each in fix.effect.changes if each.figure is not fix.aims_at]
+    return tuple(_prediction(run, figure, verdict, fix, setting, now_unix_s) for figure in figures)
+
+
+def _prediction(
+    run: str, figure: Figure, verdict: Verdict, fix: Fix, setting: Setting, now_unix_s: float
+) -> Prediction:
+    expected = fix.effect.of(figure) if fix.effect is not None else None
+    lever = fix.lever
+    return Prediction(
+        id=f"{run}-{figure}",
+        run=run,
+        at_unix_s=now_unix_s,
+        machine=setting.machine,
+        model=setting.model,
+        engine_version=setting.engine_version,
+        phasewise_version=setting.phasewise_version,
+        cause=str(verdict.top.cause) if verdict.top is not None else "",
+        fix=fix.what,
+        lever=lever.name if lever is not None else "",
+        value=str(lever.value if lever.times is None else f"x {lever.times:g}") if lever is not None else "",
+        metric=str(figure),
+        aim=figure is fix.aims_at,
+        ratio=None if expected is None else expected.interval,
+        expected=None if expected is None else expected.ratio,
+        unpredictable="" if expected is not None else fix.unpredictable or "nothing was predicted of it",
+    )
+
+
+async def _compare(
+    plan: VerifyPlan, change: FleetChange, predictions: Sequence[Prediction], tools: Tools
+) -> ComparisonResult:
+    # Intervals widen with the number of metrics: only those are compared of which something was said.
+    named = {prediction.metric for prediction in predictions}
+    metrics = tuple(metric for metric in METRICS if metric.name in named)
+    compare = replace(plan.compare, rules=replace(plan.compare.rules, metrics=metrics))
+    with tempfile.TemporaryDirectory(prefix="phasewise-verify-") as scratch:
+        changed = change.write(Path(scratch), f"{plan.file.stem}-changed")
+        a, b = tools.arm(plan.file, FLEET_NAMES[0]), tools.arm(changed, FLEET_NAMES[1])
+        return await compare_arms(a, b, compare, tools.measure, tools.say, tools.forgives)
+
+
+def _entry(prediction: Prediction, result: ComparisonResult, now_unix_s: float) -> Entry:
+    """The prediction with what the comparison says of it; still open where it was broken off."""
+    found = next(each for each in result.comparisons if each.metric.name == prediction.metric)
+    ratio, interval = measured_ratio(found)
+    if ratio is None and result.cut_short:
+        return Entry(prediction)
+    held = judge_prediction(prediction.ratio, ratio, interval)
+    reason = found.reason
+    if not result.trusted and held is not Held.UNPREDICTED:
+        held, reason = Held.INCONCLUSIVE, result.gave_up or reason or "the fleet differs from itself"
+    return Entry(prediction, Outcome(prediction.id, now_unix_s, held, ratio, interval, result.pairs, reason))
