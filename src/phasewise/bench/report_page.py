@@ -45,18 +45,26 @@ def render_page(measured: Sequence[Measured], *, title: str, command: str, facts
     return whole_page(title, together(parts))
 
 
-def whole_page(title: str, content: Html) -> str:
-    """A page around its content, with all that it needs to open offline."""
-    check_available()
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an extra that only pages need
+def whole_page(title: str, content: Html, *, style: str = "", charts: bool = True) -> str:
+    """A page around its content, with all that it needs to open offline.
 
+    `style` is added to the common one. A page without `charts` is small and needs no plotly.
+    """
     return Template((_PAGE / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(title),
-        style=(_PAGE / "style.css").read_text(encoding="utf-8"),
+        style=(_PAGE / "style.css").read_text(encoding="utf-8") + style,
         content=content,
-        plotly=get_plotlyjs(),
+        plotly=_plotly() if charts else "",
         script=(_PAGE / "page.js").read_text(encoding="utf-8"),
     )
+
+
+def _plotly() -> str:
+    check_available()
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an extra that only charts need
+
+    text: str = get_plotlyjs()
+    return text
 
 
 def _header(measured: Sequence[Measured], title: str, facts: Mapping[str, str]) -> Html:
