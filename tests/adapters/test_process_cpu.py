@@ -71,6 +71,12 @@ def test_an_idle_engine_is_not_judged_by_how_long_it_takes_to_wake_up():
     assert waited([(0.1, 0.1, ONE)], busy_s=(10.0, 10.0)) is None
 
 
+def test_an_engine_that_waits_for_a_device_stands_still_for_less_than_its_threads_wait():
+    use = between(reading(), reading(WINDOW_S, [(0.5, 0.5, ONE), (0.5, 0.3, ONE)], busy_s=(10.0, 0.0)))
+    assert use.wait_share > 0.3
+    assert 0.04 < use.stalled_share <= 0.05
+
+
 def test_where_no_thread_tells_the_pressure_of_the_host_stands_in():
     before, after = reading(), reading(WINDOW_S, busy_s=(10.0, 10.0), pressed_s=8.0, processes_s={1: 5.0})
     use = between(before, after)

@@ -64,12 +64,15 @@ class CpuUse:
     """What happened between two readings.
 
     `wait_share` is the part of the time that the engine's threads wanted to run in which somebody else kept
-    them from it; None where that cannot be told, or the engine wanted next to nothing.
+    them from it; None where that cannot be told, or the engine wanted next to nothing. `stalled_share` is how
+    much of the whole time its processes stood still for it, if each is as slow as its most delayed thread: an
+    engine that mostly waits for a device loses less than its threads wait.
     """
 
     cores_busy: float
     front_end_cores: float | None
     wait_share: float | None
+    stalled_share: float | None
     source: CpuSource | None
     host_busy_share: float | None
 
@@ -99,34 +102,54 @@ def between(before: CpuReading, after: CpuReading) -> CpuUse:
     host_busy = None
     if before.host is not None and after.host is not None:
         host_busy = busy_share(before.host, after.host)
-    wait_share, source = _wait_share(before, after, sum(used.values()), window_s)
+    wait = _thread_waits(before, after, window_s) or _host_wait(before, after, sum(used.values()), window_s)
     return CpuUse(
         cores_busy=sum(used.values()) / window_s,
         # The busiest: Python runs one thread of a process at a time, so each is full for itself.
         front_end_cores=max(front_ends) / window_s if front_ends else None,
-        wait_share=wait_share,
-        source=source,
+        wait_share=None if wait is None else wait.share,
+        stalled_share=None if wait is None else wait.stalled_share,
+        source=None if wait is None else wait.source,
         host_busy_share=host_busy,
     )
 
 
-def _wait_share(
-    before: CpuReading, after: CpuReading, used_s: float, window_s: float
-) -> tuple[float | None, CpuSource | None]:
-    """By the threads' own waits where the kernel counts them, else by the pressure that all the host felt."""
-    threads = [_since(before.threads.get(name), thread) for name, thread in after.threads.items()]
-    wanted_s = sum(thread.ran_s + thread.ready_s for thread in threads)
-    if wanted_s > 0:
-        if wanted_s < LEAST_WANTED_CORES * window_s:
-            return None, None
-        return _kept_waiting(threads, _Taken.between(before, after)), CpuSource.RUN_QUEUE
-    if before.pressed_s is None or after.pressed_s is None or used_s < LEAST_WANTED_CORES * window_s:
-        return None, None
-    if before.host is None or after.host is None:
-        return None, None
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    share: float
+    stalled_share: float | None
+    source: CpuSource
+
+
+def _thread_waits(before: CpuReading, after: CpuReading, window_s: float) -> _Wait | None:
+    """By the threads' own waits, where the kernel counts them."""
+    threads = {name: _since(before.threads.get(name), thread) for name, thread in after.threads.items()}
+    wanted_s = sum(thread.ran_s + thread.ready_s for thread in threads.values())
+    if wanted_s < LEAST_WANTED_CORES * window_s:
+        return None
+    taken = _Taken.between(before, after)
+    waited_s, robbed_s = _waited_for_others(threads, taken), _robbed(threads, taken)
+    longest_s: dict[int, float] = {}
+    for name in threads:
+        longest_s[name[0]] = max(waited_s[name] + robbed_s[name], longest_s.get(name[0], 0.0))
+    lost_s, all_robbed_s = sum(waited_s.values()), sum(robbed_s.values())
+    return _Wait(
+        share=(lost_s + all_robbed_s) / (wanted_s + all_robbed_s),
+        stalled_share=min(1.0, sum(longest_s.values()) / window_s),
+        source=CpuSource.RUN_QUEUE,
+    )
+
+
+def _host_wait(before: CpuReading, after: CpuReading, used_s: float, window_s: float) -> _Wait | None:
+    """By the pressure that all the host felt, where threads tell nothing and the engine did something."""
+    told = any(thread.ran_s or thread.ready_s for thread in after.threads.values())
+    if told or used_s < LEAST_WANTED_CORES * window_s:
+        return None
+    if before.pressed_s is None or after.pressed_s is None or before.host is None or after.host is None:
+        return None
     others_s = max(0.0, after.host.busy_s - before.host.busy_s - used_s)
     pressed_share = min(1.0, (after.pressed_s - before.pressed_s) / window_s)
-    return pressed_share * others_s / (others_s + used_s), CpuSource.PRESSURE
+    return _Wait(pressed_share * others_s / (others_s + used_s), None, CpuSource.PRESSURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,27 +170,31 @@ class _Taken:
         )
 
 
-def _kept_waiting(threads: Iterable[ThreadTime], taken: _Taken) -> float:
-    """The share of the time that these threads wanted to run in which others kept them from it.
+def _waited_for_others(threads: Mapping[Thread, ThreadTime], taken: _Taken) -> dict[Thread, float]:
+    """How long each thread stood ready because others ran.
 
     A ready thread waits for whoever has the cores that it may use: its siblings, or others. Each gets the
     blame in proportion to what it ran there. Where siblings spread over cores without meeting, that is less
-    than others deserve: the share is a cautious one.
+    than others deserve: the figure is a cautious one.
     """
-    threads = [thread for thread in threads if thread.ran_s + thread.ready_s > 0]
-    own_s = {cores: _ran_on(cores, threads) for cores in {thread.cores for thread in threads}}
-    kept_s = wanted_s = 0.0
-    for thread in threads:
+    own_s = {cores: _ran_on(cores, threads.values()) for cores in {it.cores for it in threads.values()}}
+    waited_s = {}
+    for name, thread in threads.items():
         busy_s = sum(taken.busy_s.get(core, 0.0) for core in thread.cores)
-        stolen_s = sum(taken.stolen_s.get(core, 0.0) for core in thread.cores)
         others_s = max(0.0, busy_s - own_s[thread.cores]) + taken.throttled_s
         siblings_s = max(0.0, own_s[thread.cores] - thread.ran_s)
-        by_others = others_s / (others_s + siblings_s) if others_s > 0 else 0.0
-        # A hypervisor takes a core away without the thread ever being seen to wait.
-        robbed_s = thread.ran_s * stolen_s / busy_s if busy_s > 0 else 0.0
-        kept_s += thread.ready_s * by_others + robbed_s
-        wanted_s += thread.ran_s + thread.ready_s + robbed_s
-    return kept_s / wanted_s
+        waited_s[name] = thread.ready_s * others_s / (others_s + siblings_s) if others_s > 0 else 0.0
+    return waited_s
+
+
+def _robbed(threads: Mapping[Thread, ThreadTime], taken: _Taken) -> dict[Thread, float]:
+    """What a hypervisor took of each thread's cores while it ran: no run queue sees that."""
+    robbed_s = {}
+    for name, thread in threads.items():
+        busy_s = sum(taken.busy_s.get(core, 0.0) for core in thread.cores)
+        stolen_s = sum(taken.stolen_s.get(core, 0.0) for core in thread.cores)
+        robbed_s[name] = thread.ran_s * stolen_s / busy_s if busy_s > 0 else 0.0
+    return robbed_s
 
 
 def _ran_on(cores: Cores, threads: Iterable[ThreadTime]) -> float:

@@ -71,8 +71,8 @@ class EngineSurroundings:
     """One engine in the window.
 
     `age_s` is how long its process had lived when the window began. `front_end_cores` are the cores its API
-    process kept busy; `cpu_wait_share` is how much of the time that its threads wanted to run they waited for
-    a core that others had, and `cpu_source` says how that is known. `round_trip_s` is the shortest time of an
+    process kept busy; `cpu_wait_share` is how much of the time that it was at work it stood still for a core
+    that others had, and `cpu_source` says how that is known. `round_trip_s` is the shortest time of an
     empty request from here to it and back. `weights_read_s` is how long its machine needs to read the model's
     weights once.
     """
