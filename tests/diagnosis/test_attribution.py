@@ -156,8 +156,14 @@ def test_a_stall_with_a_preemption_is_laid_to_it():
     assert found.cause is StallCause.PREEMPTION
 
 
-def test_a_stall_in_a_plain_step_is_a_slow_step():
+def test_a_stall_in_a_plain_step_that_took_many_times_its_like_is_a_pause():
     (found,) = explain_stalls(stalled_stream(), log_around_the_stall())
+    assert found.cause is StallCause.PAUSE
+
+
+def test_a_stall_in_a_plain_step_whose_like_nobody_saw_is_a_slow_step():
+    """A hundred streams more than in any other step: how long that takes cannot be told."""
+    (found,) = explain_stalls(stalled_stream(), log_around_the_stall(decode=100))
     assert found.cause is StallCause.SLOW_STEP
 
 

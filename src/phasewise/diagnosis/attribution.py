@@ -1,6 +1,6 @@
 """Matches timelines to engine steps: how long a request waited for a step, whose tokens filled its prefill.
 
-It adds spans to timelines; why streams stall stands in stall_causes.py, what both mean for users in the rules.
+It adds spans to timelines; why streams stall stands in stall_causes.py, what both mean in the rules.
 """
 
 from __future__ import annotations
@@ -150,12 +150,13 @@ def _prefill_spans(
 def _own_share(
     steps: Sequence[TimedStep], of_prompts: float, cached_tokens: int, reading: StepReading
 ) -> float:
-    """The prompt's share of its steps' time; of each step's prompt tokens, `of_prompts` are taken for its own."""
-    usual_s = fmean([timed.duration_s for timed in steps if timed.duration_s] or [1.0])
+    """The prompt's share of its steps' time; of each step's prompt tokens, `of_prompts` count as its own."""
+    known = [timed.duration_s for timed in steps if timed.duration_s is not None and timed.duration_s > 0]
+    usual_s = fmean(known or [1.0])
     whole_s = own_s = 0.0
     computed = cached_tokens
     for timed in steps:
-        duration_s = timed.duration_s or usual_s
+        duration_s = usual_s if timed.duration_s is None or timed.duration_s <= 0 else timed.duration_s
         tokens = round((timed.step.prompt_tokens or 0) * of_prompts)
         own_s += duration_s * _own_share_of_step(timed, duration_s, tokens, computed, reading)
         whole_s += duration_s

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from phasewise.diagnosis.surroundings import Crowd, StepShape
+from phasewise.diagnosis.surroundings import Crowd, LoadReading, StepShape
 from phasewise.model.step_log import StepLog
 from phasewise.model.steps import EngineStep, TimedStep
 
@@ -23,16 +23,6 @@ LONE_STREAMS = 2
 
 Window = tuple[float, float]
 """From when until when, on the wall clock of the step record."""
-
-
-@dataclass(frozen=True, slots=True)
-class GaugeReading:
-    """An engine's gauges at one moment."""
-
-    at_unix_s: float
-    running: float
-    waiting: float
-    kv_usage: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +78,7 @@ def _during(step: EngineStep, began_s: float) -> _Moment:
 
 
 def crowd_of_gauges(
-    samples: Sequence[GaugeReading],
+    samples: Sequence[LoadReading],
     typical_request_tokens: float | None = None,
     kv_tokens: int | None = None,
 ) -> Crowd | None:

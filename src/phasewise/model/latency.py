@@ -57,6 +57,16 @@ def chunk_gaps_s(timeline: Timeline) -> tuple[float, ...]:
     return tuple(later - earlier for earlier, later in pairwise(times))
 
 
+def silence_s(timeline: Timeline) -> float | None:
+    """How long a stream had given nothing when it was broken off; None if it was not, or gave nothing at all.
+
+    The gap would have been at least this long: whoever gives up on a stream that stands still ends it.
+    """
+    if timeline.outcome is Outcome.SUCCEEDED or not timeline.content_times_s:
+        return None
+    return max(0.0, timeline.ended_s - timeline.content_times_s[-1])
+
+
 @dataclass(frozen=True, slots=True)
 class Stall:
     """A gap many times the stream's own median."""
@@ -72,15 +82,17 @@ class Stall:
 
 
 def stalls(timeline: Timeline) -> tuple[Stall, ...]:
-    """The stream's stalls, in order."""
+    """The stream's stalls, in order; the one in which it was broken off among them."""
     gaps = chunk_gaps_s(timeline)
     if len(gaps) < STALL_MIN_GAPS:
         return ()
     usual_s = median(gaps)
     bound_s = max(STALL_FACTOR * usual_s, STALL_FLOOR_S)
     starts = timeline.content_times_s
+    at_the_end_s = silence_s(timeline)
+    waits = gaps if at_the_end_s is None else (*gaps, at_the_end_s)
     return tuple(
-        Stall(start_s, gap, usual_s) for start_s, gap in zip(starts, gaps, strict=False) if gap >= bound_s
+        Stall(start_s, wait, usual_s) for start_s, wait in zip(starts, waits, strict=False) if wait >= bound_s
     )
 
 
@@ -171,6 +183,7 @@ def _sum_parts(spans: tuple[Span, ...]) -> tuple[PartTime, ...]:
     for span in spans:
         inner_s = nested_s.pop(span.part, 0.0)
         key = (span.part, span.source)
-        seconds[key] = seconds.get(key, 0.0) + span.duration_s - inner_s
+        # Two clocks may see the inner part longer than the whole: then the residual tells of it.
+        seconds[key] = seconds.get(key, 0.0) + max(0.0, span.duration_s - inner_s)
     ordered = sorted(seconds.items(), key=lambda item: TTFT_PARTS.index(item[0][0]))
     return tuple(PartTime(part, source, value) for (part, source), value in ordered)

@@ -1,0 +1,165 @@
+"""How prompts repeat what came before: what a prefix cache could have saved, and what it did save.
+
+Prompts are known by their marks alone (model/prefix_marks.py). Why a cache saved less is the rules' to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from phasewise.model.prefix_marks import MARK_SIZES_BYTES
+from phasewise.model.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixUse:
+    """How prompts repeat what came before, as shares of all prompt tokens.
+
+    `shared` stood at the beginning of an earlier prompt, `shared_here` of one that the same engine served,
+    `kept` of one so recent that the engine's KV cache should still hold it; `cached` is what came from the
+    cache. `repeated` is text that an earlier prompt held anywhere, not only at its beginning.
+    """
+
+    shared: float
+    shared_here: float
+    kept: float
+    cached: float | None
+    repeated: float | None = None
+
+
+@dataclass(slots=True)
+class _Engine:
+    """What an engine has computed so far, and where it stood when it last used each beginning."""
+
+    computed_tokens: int = 0
+    last_used: dict[str, int] = field(default_factory=dict)
+
+    def age_tokens(self, mark: str) -> int | None:
+        """How many tokens it has computed since it used the beginning; None if it never did."""
+        used = self.last_used.get(mark)
+        return None if used is None else self.computed_tokens - used
+
+    def serve(self, timeline: Timeline) -> None:
+        """Count what the request makes it compute, and every beginning it uses."""
+        uncached = (timeline.prompt_tokens or 0) - (timeline.cached_tokens or 0)
+        self.computed_tokens += max(0, uncached) + (timeline.output_tokens or 0)
+        self.last_used.update(dict.fromkeys(timeline.prefix_marks, self.computed_tokens))
+
+
+def prefix_use(timelines: Sequence[Timeline], kv_tokens: Mapping[str, int] | None = None) -> PrefixUse | None:
+    """What these prompts share with earlier ones; None if nobody marked any.
+
+    `kv_tokens` are the tokens that each engine's KV cache holds, by the engine's name. Where that is not
+    known, an engine is taken to keep all. Marks stand at fixed sizes, so shares are rounded down to them.
+    """
+    marked = _marked(timelines)
+    if not marked:
+        return None
+    seen: set[str] = set()
+    engines: dict[str, _Engine] = {}
+    shared = shared_here = kept = total = 0.0
+    for timeline in sorted(timelines, key=lambda it: it.started_unix_s):
+        name = _engine_of(timeline)
+        engine = engines.setdefault(name, _Engine())
+        if not _is_marked(timeline):
+            engine.serve(timeline)
+            continue
+        room = (kv_tokens or {}).get(name)
+        total += timeline.prompt_tokens or 0
+        shared += _known_tokens(timeline, lambda mark, _: mark in seen)
+        shared_here += _known_tokens(timeline, _still_held(engine, None))
+        kept += _known_tokens(timeline, _still_held(engine, room))
+        seen.update(timeline.prefix_marks)
+        engine.serve(timeline)
+    return PrefixUse(
+        shared=shared / total,
+        shared_here=shared_here / total,
+        kept=kept / total,
+        cached=_cached(marked),
+        repeated=_repeated(timelines),
+    )
+
+
+def warm_share(timelines: Sequence[Timeline]) -> float | None:
+    """The share of prompt tokens that came from a cache though no prompt here had begun with them.
+
+    None without marks. What a prompt shares with earlier ones may reach up to the next mark that they do not
+    have in common: only what was cached beyond that counts.
+    """
+    marked = [it for it in _marked(timelines) if it.cached_tokens is not None]
+    if not marked:
+        return None
+    seen: set[str] = set()
+    warm_tokens = total_tokens = 0.0
+    for timeline in marked:
+        tokens = timeline.prompt_tokens or 0
+        total_tokens += tokens
+        warm_tokens += max(0.0, (timeline.cached_tokens or 0) - _most_shared_tokens(timeline, seen))
+        seen.update(timeline.prefix_marks)
+    return warm_tokens / total_tokens
+
+
+def _marked(timelines: Sequence[Timeline]) -> list[Timeline]:
+    return sorted(filter(_is_marked, timelines), key=lambda it: it.started_unix_s)
+
+
+def _is_marked(timeline: Timeline) -> bool:
+    return bool(timeline.prefix_marks and timeline.prompt_tokens and timeline.prompt_bytes)
+
+
+def _engine_of(timeline: Timeline) -> str:
+    return timeline.serving_attempt.worker.name if timeline.serving_attempt is not None else ""
+
+
+def _sized_marks(timeline: Timeline) -> Iterator[tuple[float, str]]:
+    """Each mark with the tokens it stands for, by the prompt's own ratio of tokens to bytes."""
+    tokens_per_byte = (timeline.prompt_tokens or 0) / (timeline.prompt_bytes or 1)
+    for size_bytes, mark in zip(MARK_SIZES_BYTES, timeline.prefix_marks, strict=False):
+        yield min(size_bytes * tokens_per_byte, timeline.prompt_tokens or 0), mark
+
+
+def _known_tokens(timeline: Timeline, is_known: Callable[[str, float], bool]) -> float:
+    """The tokens of the longest beginning that is known."""
+    return max((tokens for tokens, mark in _sized_marks(timeline) if is_known(mark, tokens)), default=0.0)
+
+
+def _still_held(engine: _Engine, room_tokens: int | None) -> Callable[[str, float], bool]:
+    """Whether what came since leaves room for the beginning itself: the oldest is given up first."""
+
+    def held(mark: str, tokens: float) -> bool:
+        age = engine.age_tokens(mark)
+        return age is not None and (room_tokens is None or age + tokens <= room_tokens)
+
+    return held
+
+
+def _most_shared_tokens(timeline: Timeline, seen: set[str]) -> float:
+    """So many tokens at its beginning an earlier prompt can have had: up to the first unknown mark."""
+    return next(
+        (tokens for tokens, mark in _sized_marks(timeline) if mark not in seen),
+        float(timeline.prompt_tokens or 0),
+    )
+
+
+def _cached(marked: Sequence[Timeline]) -> float | None:
+    told = [it for it in marked if it.cached_tokens is not None]
+    if not told:
+        return None
+    return sum(it.cached_tokens or 0 for it in told) / sum(it.prompt_tokens or 0 for it in told)
+
+
+def _repeated(timelines: Sequence[Timeline]) -> float | None:
+    """How much of each prompt's sketch earlier sketches hold, weighed by tokens; None if nobody sketched."""
+    sketched = sorted(
+        (it for it in timelines if it.text_marks and it.prompt_tokens), key=lambda it: it.started_unix_s
+    )
+    if not sketched:
+        return None
+    seen: set[str] = set()
+    repeated_tokens = 0.0
+    for timeline in sketched:
+        marks = set(timeline.text_marks)
+        repeated_tokens += (timeline.prompt_tokens or 0) * len(marks & seen) / len(marks)
+        seen |= marks
+    return repeated_tokens / sum(it.prompt_tokens or 0 for it in sketched)

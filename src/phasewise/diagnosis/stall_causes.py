@@ -1,0 +1,196 @@
+"""Why a stream stood still: which step, whose prompt, or whose fault else.
+
+What a stall is stands in model/latency.py; what stalls mean for users is judged by the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from phasewise.diagnosis.step_reading import StepReading
+from phasewise.model.latency import Stall, stalls
+from phasewise.model.step_log import CLOCK_SLACK_S, StepLog
+from phasewise.model.steps import TimedStep
+from phasewise.model.timeline import Timeline
+
+WAY_BACK_SLACK_S = 0.05
+"""A chunk reaches its reader a little after the step that made it."""
+GOOD_PART = 0.2
+"""A step takes part in a stall when it makes up this much of it; ordinary steps around it are less."""
+CLIENT_PART = 0.5
+"""A stall is the client's when the gateway waited for it at least so much of the stall."""
+
+
+class StallCause(StrEnum):
+    """What the engine, or the reader, did while a stream stood still."""
+
+    PREFILL_CHUNK = "prefill_chunk"
+    PREEMPTION = "preemption"
+    SLOW_STEP = "slow_step"
+    # A step took many times what its work takes: the engine had work and did none.
+    PAUSE = "pause"
+    # Ordinary steps followed each other: the stream was passed over, or its chunks were held up on the way.
+    STEPS_WENT_ON = "steps_went_on"
+    ENGINE_IDLE = "engine_idle"
+    # The gateway waited for its client to take what it had.
+    CLIENT = "client"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class GuiltyPrompt:
+    """A request whose prompt was computed while others stood still, by the engine's name for it."""
+
+    request_id: str
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedStall:
+    """A stall, the steps that ran during it, which kind of step it was, and whose prompts they computed."""
+
+    request_id: str
+    stall: Stall
+    cause: StallCause
+    steps: tuple[TimedStep, ...] = ()
+    guilty: tuple[GuiltyPrompt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StallEvent:
+    """What made one or many streams stand still at once; `lost_s` is over all of them."""
+
+    cause: StallCause
+    request_ids: tuple[str, ...]
+    longest_s: float
+    lost_s: float
+    steps: tuple[TimedStep, ...] = ()
+    guilty: tuple[GuiltyPrompt, ...] = ()
+
+
+def explain_stalls(
+    timeline: Timeline, log: StepLog | None, reading: StepReading | None = None
+) -> tuple[ExplainedStall, ...]:
+    """Every stall of the stream with its cause; unknown where there is no step record of that time."""
+    if reading is None and log is not None:
+        reading = StepReading(log)
+    found = tuple(_explain(timeline, stall, reading) for stall in stalls(timeline))
+    return _with_client(found, timeline.client_blocked_s or 0.0)
+
+
+def stall_events(found: Iterable[ExplainedStall]) -> tuple[StallEvent, ...]:
+    """Stalls of several streams in one step are one event, the costliest first.
+
+    A stall that no step made stands for itself.
+    """
+    groups: dict[tuple[object, ...], list[ExplainedStall]] = {}
+    for index, each in enumerate(found):
+        longest = max(each.steps, key=lambda timed: timed.duration_s or 0.0, default=None)
+        key = (index,) if longest is None else (each.cause, longest.step.seq, longest.step.ended_unix_s)
+        groups.setdefault(key, []).append(each)
+    events = [_event(members) for members in groups.values()]
+    return tuple(sorted(events, key=lambda event: -event.lost_s))
+
+
+def _event(members: Sequence[ExplainedStall]) -> StallEvent:
+    steps = {timed.step.seq: timed for each in members for timed in each.steps}
+    guilty = {prompt.request_id: prompt for each in members for prompt in each.guilty}
+    return StallEvent(
+        cause=members[0].cause,
+        request_ids=tuple(dict.fromkeys(each.request_id for each in members)),
+        longest_s=max(each.stall.duration_s for each in members),
+        lost_s=sum(each.stall.excess_s for each in members),
+        steps=tuple(steps[seq] for seq in sorted(steps)),
+        guilty=_biggest_first(guilty.values()),
+    )
+
+
+def _explain(timeline: Timeline, stall: Stall, reading: StepReading | None) -> ExplainedStall:
+    if reading is None or not reading.log.steps:
+        return ExplainedStall(timeline.request_id, stall, StallCause.UNKNOWN)
+    log = reading.log
+    begin_s = timeline.started_unix_s + stall.start_s
+    end_s = begin_s + stall.duration_s
+    if end_s < log.steps[0].step.ended_unix_s or begin_s > log.steps[-1].step.ended_unix_s:
+        return ExplainedStall(timeline.request_id, stall, StallCause.UNKNOWN)
+    ran = log.ending_between(begin_s + CLOCK_SLACK_S, end_s + CLOCK_SLACK_S)
+    heavy = tuple(timed for timed in ran if _took_part(timed, begin_s, stall))
+    cause = _cause(ran, heavy, reading, may_be_preempted=_may_be_preempted(timeline, log))
+    guilty = _guilty(heavy, reading) if cause is StallCause.PREFILL_CHUNK else ()
+    return ExplainedStall(timeline.request_id, stall, cause, heavy, guilty)
+
+
+def _took_part(timed: TimedStep, begin_s: float, stall: Stall) -> bool:
+    """Whether the step is a good part of the stall, not one of the ordinary steps around it."""
+    started_s = begin_s if timed.started_unix_s is None else timed.started_unix_s
+    took_s = timed.step.ended_unix_s - max(started_s, begin_s - WAY_BACK_SLACK_S)
+    return took_s >= GOOD_PART * stall.duration_s
+
+
+def _may_be_preempted(timeline: Timeline, log: StepLog) -> bool:
+    """Whether the stream gave up its place, or nobody knows: the engine says so when a request ends."""
+    serving = timeline.serving_attempt
+    request_id = serving.engine_request_id if serving is not None else None
+    found = None if request_id is None else log.finished(request_id)
+    return found is None or found[1].preemptions > 0
+
+
+def _cause(
+    ran: tuple[TimedStep, ...],
+    heavy: tuple[TimedStep, ...],
+    reading: StepReading,
+    *,
+    may_be_preempted: bool,
+) -> StallCause:
+    if not ran:
+        return StallCause.ENGINE_IDLE
+    if may_be_preempted and any(timed.step.preempted for timed in ran):
+        return StallCause.PREEMPTION
+    if not heavy:
+        return StallCause.STEPS_WENT_ON
+    return _cause_in_steps(heavy, reading)
+
+
+def _cause_in_steps(heavy: tuple[TimedStep, ...], reading: StepReading) -> StallCause:
+    if all(timed.step.prompt_tokens is None for timed in heavy):
+        return StallCause.UNKNOWN
+    splits = [reading.split(timed, timed.step.ended_unix_s) for timed in heavy]
+    if sum(it.paused_s for it in splits) > sum(it.prompts_s for it in splits):
+        return StallCause.PAUSE
+    if any(timed.step.prompt_tokens for timed in heavy):
+        return StallCause.PREFILL_CHUNK
+    # A step that followed on one that had left no work began when a request came, not with the stall.
+    after_idleness = all(timed.started_unix_s is None for timed in heavy if timed is not reading.log.steps[0])
+    return StallCause.ENGINE_IDLE if after_idleness else StallCause.SLOW_STEP
+
+
+def _guilty(heavy: tuple[TimedStep, ...], reading: StepReading) -> tuple[GuiltyPrompt, ...]:
+    found = {it.ended.request_id: it.ended for timed in heavy for it in reading.prefilled_in(timed.step)}
+    prompts = (GuiltyPrompt(name, it.prompt_tokens, it.cached_tokens) for name, it in found.items())
+    return _biggest_first(prompts)
+
+
+def _biggest_first(prompts: Iterable[GuiltyPrompt]) -> tuple[GuiltyPrompt, ...]:
+    return tuple(sorted(prompts, key=lambda it: it.cached_tokens - it.prompt_tokens))
+
+
+def _with_client(found: tuple[ExplainedStall, ...], blocked_s: float) -> tuple[ExplainedStall, ...]:
+    """Lay stalls that no step made to the client, the longest first, as far as the gateway waited for it.
+
+    How long it waited is known for the whole stream only.
+    """
+    not_the_engine = {StallCause.STEPS_WENT_ON, StallCause.ENGINE_IDLE, StallCause.UNKNOWN}
+    ranked = sorted(range(len(found)), key=lambda index: -found[index].stall.duration_s)
+    causes = {}
+    for index in ranked:
+        excess_s = found[index].stall.excess_s
+        if found[index].cause in not_the_engine and blocked_s >= CLIENT_PART * excess_s > 0:
+            causes[index] = StallCause.CLIENT
+            blocked_s -= excess_s
+    return tuple(
+        replace(each, cause=causes.get(index, each.cause), steps=() if index in causes else each.steps)
+        for index, each in enumerate(found)
+    )

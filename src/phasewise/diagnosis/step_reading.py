@@ -1,0 +1,251 @@
+"""Reads a step record: what each step carried, what its like usually take, and where its seconds went.
+
+Token ledgers, stalls and cold starts are made from it; it knows of no request's timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from statistics import fmean, median
+
+from phasewise.costs.step_cost import CostPart, StepCost
+from phasewise.costs.step_history import observed_steps
+from phasewise.costs.step_work import StepWork
+from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
+from phasewise.model.steps import EngineStep, FinishedRequest, TimedStep
+
+COLD_FACTOR = 3.0
+"""A first step of its kind is cold when it took so many times what later ones take: compiling, loading and
+allocating take seconds, the spread within a kind is below this."""
+COLD_STEPS = 3
+"""So many steps of a kind may be its first: an engine warms up a shape in one or two of them."""
+FEWEST_LIKE = 3
+"""With fewer steps of a kind than this, their median says nothing of another one."""
+PAUSE_FACTOR = 4.0
+"""A step that took so many times what its work takes stood still for the rest of it,"""
+PAUSE_FLOOR_S = 0.05
+"""if that is long enough for a person to see."""
+
+Kind = tuple[int, int]
+"""What a step carried, roughly: magnitudes of its prompt tokens and of its streams, in powers of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSplit:
+    """Where a step's seconds went; they add up to its duration.
+
+    `decode_s` is what its streams need. `floor_s`, `batch_s` and `kv_read_s` make that up where costs are
+    known, else they are None.
+    """
+
+    decode_s: float
+    prompts_s: float = 0.0
+    paused_s: float = 0.0
+    cold_s: float = 0.0
+    floor_s: float | None = None
+    batch_s: float | None = None
+    kv_read_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """A request that the record saw from its schedule to its end, with its milestones."""
+
+    ended: FinishedRequest
+    seen: EngineMoments
+
+    @property
+    def uncached_tokens(self) -> int:
+        """The prompt tokens that had to be computed."""
+        return max(0, self.ended.prompt_tokens - self.ended.cached_tokens)
+
+
+class StepReading:
+    """One rank's record, read with the engine's costs where they are known."""
+
+    def __init__(self, log: StepLog, cost: StepCost | None = None) -> None:
+        self.log = log
+        self.cost = cost
+        self._splits: dict[int, StepSplit] = {}
+
+    def split(self, timed: TimedStep, since_s: float) -> StepSplit:
+        """Where the seconds of a step went that ended after `since_s`, of which the caller has counted all.
+
+        Nothing tells when a step began that came after idleness: since then the engine stood still, but for
+        what such a step takes.
+        """
+        duration_s = timed.duration_s
+        if duration_s is None:
+            whole_s = max(0.0, timed.step.ended_unix_s - max(since_s, self._end_before(timed)))
+            needed_s = min(whole_s, self.expected_s(timed) or self.log.usual_decode_step_s or 0.0)
+            return self._made(timed, needed_s, paused_s=whole_s - needed_s, cold_s=0.0)
+        if timed.step.seq not in self._splits:
+            self._splits[timed.step.seq] = self._known(timed, max(0.0, duration_s))
+        return self._splits[timed.step.seq]
+
+    def work(self, timed: TimedStep) -> StepWork | None:
+        """What the step carried, where the record tells all of it."""
+        return self._works.get(timed.step.ended_unix_s)
+
+    def expected_s(self, timed: TimedStep) -> float | None:
+        """What a step of this work takes, by the costs and by others of its kind; None if neither tells.
+
+        The longer of both: costs may have been measured on a better day.
+        """
+        work = self.work(timed)
+        cost_s = None if self.cost is None or work is None else self.cost(work)
+        like_s = self._usual_s.get(_kind(timed.step))
+        return max((seconds for seconds in (cost_s, like_s) if seconds is not None), default=None)
+
+    def paused_s(self, timed: TimedStep) -> float:
+        """How long the engine stood still in the step, with work to do."""
+        return self.split(timed, timed.step.ended_unix_s).paused_s
+
+    def cold_s(self, timed: TimedStep) -> float:
+        """What the step took more than later ones, if it was among the first of its kind."""
+        return self._cold.get(timed.step.seq, 0.0)
+
+    def prefilled_in(self, step: EngineStep) -> tuple[Prefilled, ...]:
+        """The requests whose prompts the step computed, as far as they ended within the record."""
+        if not step.prompt_tokens:
+            return ()
+        at_s = step.ended_unix_s
+        return tuple(
+            found
+            for found in self._prefilled
+            if found.seen.scheduled_unix_s < at_s - _slack_s(found.seen) <= found.seen.first_token_unix_s
+        )
+
+    def _end_before(self, timed: TimedStep) -> float:
+        before = self._ends_before.get(timed.step.seq)
+        return timed.step.ended_unix_s if before is None else before
+
+    def _known(self, timed: TimedStep, duration_s: float) -> StepSplit:
+        cold_s = min(self.cold_s(timed), duration_s)
+        left_s = duration_s - cold_s
+        expected_s = self.expected_s(timed)
+        over_s = 0.0 if expected_s is None else left_s - expected_s
+        paused = expected_s is not None and left_s > PAUSE_FACTOR * expected_s and over_s > PAUSE_FLOOR_S
+        paused_s = over_s if paused else 0.0
+        return self._made(timed, left_s - paused_s, paused_s, cold_s)
+
+    def _made(self, timed: TimedStep, work_s: float, paused_s: float, cold_s: float) -> StepSplit:
+        """Split the seconds in which the step did its work between its prompts and its streams."""
+        decode_s = work_s
+        if timed.step.prompt_tokens:
+            decode_s = min(work_s, self._without_prompts_s(timed, work_s))
+        parts = self._decode_parts(timed.step, decode_s)
+        return StepSplit(decode_s, work_s - decode_s, paused_s, cold_s, *parts)
+
+    def _without_prompts_s(self, timed: TimedStep, work_s: float) -> float:
+        """What the step would have taken without its prompts."""
+        if not timed.step.decode_tokens:
+            return 0.0
+        work = self.work(timed)
+        if self.cost is None:
+            return self.log.usual_decode_step_s or work_s
+        if work is not None and (whole_s := self.cost(work)) > 0:
+            return work_s * self.cost(work.without_prompts()) / whole_s
+        return self.cost(self._decode_work(timed.step))
+
+    def _decode_parts(self, step: EngineStep, decode_s: float) -> tuple[float, float, float] | tuple[()]:
+        """Floor, batch and KV reads, scaled to what the step's streams really took."""
+        if self.cost is None or self._mean_context_tokens is None:
+            return ()
+        seconds = self.cost.parts_s(self._decode_work(step))
+        whole_s = sum(seconds.values())
+        if whole_s <= 0:
+            return ()
+        scale = decode_s / whole_s
+        kv_read_s, floor_s = seconds[CostPart.KV_READ] * scale, seconds[CostPart.FLOOR] * scale
+        return floor_s, max(0.0, decode_s - floor_s - kv_read_s), kv_read_s
+
+    def _decode_work(self, step: EngineStep) -> StepWork:
+        """The step's streams: as the record tells them, or with contexts as long as they usually are."""
+        work = self._works.get(step.ended_unix_s)
+        if work is not None:
+            return work.without_prompts()
+        streams = step.decode_requests or step.decode_tokens or 0
+        return StepWork(
+            decode_tokens=step.decode_tokens or streams,
+            requests=streams,
+            kv_read_tokens=round(streams * (self._mean_context_tokens or 0.0)),
+        )
+
+    @cached_property
+    def _works(self) -> dict[float, StepWork]:
+        if self.cost is None:
+            return {}
+        history = observed_steps([timed.step for timed in self.log.steps])
+        return {observation.at_s: observation.works[0] for observation in history.observations}
+
+    @cached_property
+    def _mean_context_tokens(self) -> float | None:
+        """How long the sequences were in the mean of their lives; None if none ended in the record."""
+        lengths = [
+            ended.prompt_tokens + ended.output_tokens / 2
+            for timed in self.log.steps
+            for ended in timed.step.finished
+        ]
+        return fmean(lengths) if lengths else None
+
+    @cached_property
+    def _prefilled(self) -> tuple[Prefilled, ...]:
+        ids = [ended.request_id for timed in self.log.steps for ended in timed.step.finished]
+        found = (self.log.finished(request_id) for request_id in ids)
+        return tuple(Prefilled(ended, seen) for seen, ended in (each for each in found if each is not None))
+
+    @cached_property
+    def _ends_before(self) -> dict[int, float]:
+        return {later.step.seq: earlier.step.ended_unix_s for earlier, later in pairwise(self.log.steps)}
+
+    @cached_property
+    def _usual_s(self) -> dict[Kind, float]:
+        return {
+            kind: median(timed.duration_s or 0.0 for timed in steps)
+            for kind, steps in self._kinds.items()
+            if len(steps) > FEWEST_LIKE
+        }
+
+    @cached_property
+    def _kinds(self) -> dict[Kind, list[TimedStep]]:
+        """The steps of each kind whose durations are known."""
+        kinds: dict[Kind, list[TimedStep]] = {}
+        for timed in self.log.steps:
+            if timed.duration_s is not None and timed.step.prompt_tokens is not None:
+                kinds.setdefault(_kind(timed.step), []).append(timed)
+        return kinds
+
+    @cached_property
+    def _cold(self) -> dict[int, float]:
+        excess: dict[int, float] = {}
+        for steps in self._kinds.values():
+            excess.update(_cold_excess_s(steps))
+        return excess
+
+
+def _kind(step: EngineStep) -> Kind:
+    streams = step.decode_requests or step.decode_tokens or 0
+    return (step.prompt_tokens or 0).bit_length(), streams.bit_length()
+
+
+def _cold_excess_s(steps: Sequence[TimedStep]) -> dict[int, float]:
+    """By how much the first steps of a kind were slower than the later ones, from the first on."""
+    excess: dict[int, float] = {}
+    for index, timed in enumerate(steps[:COLD_STEPS]):
+        later = [it.duration_s for it in steps[index + 1 :] if it.duration_s is not None]
+        if len(later) < FEWEST_LIKE or timed.duration_s is None:
+            break
+        usual_s = median(later)
+        if timed.duration_s < COLD_FACTOR * usual_s:
+            break
+        excess[timed.step.seq] = timed.duration_s - usual_s
+    return excess
+
+
+def _slack_s(seen: EngineMoments) -> float:
+    """A prefill may be shorter than the clocks are apart: the slack is never a large part of it."""
+    return min(CLOCK_SLACK_S, seen.prefill_s / 4)

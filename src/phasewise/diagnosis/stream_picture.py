@@ -1,0 +1,146 @@
+"""How the requests of a window streamed: times per token, gaps, stalls and the ledger of a token.
+
+A stream that was broken off counts as far as it went: readers leave those that stand still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from phasewise.costs.step_fit import StepFit
+from phasewise.diagnosis.attribution import Logs, Readings, reading_of, readings_of
+from phasewise.diagnosis.stall_causes import ExplainedStall, StallEvent, explain_stalls, stall_events
+from phasewise.diagnosis.token_ledger import Stretch, TokenLedger, recorded_streams, token_ledger
+from phasewise.model.latency import chunk_gaps_s, tpot_s
+from phasewise.model.quantiles import quantile
+from phasewise.model.slo import Slo
+from phasewise.model.timeline import Outcome, Timeline
+
+NOTICED_STALL_TOKENS = 10
+"""A stall that swallows the time of this many tokens is one a reader notices."""
+ENDED_WELL_OR_OPEN = frozenset({Outcome.SUCCEEDED, Outcome.UNFINISHED})
+FEWEST_CUT_CHUNKS = 4
+"""A stream that was broken off after fewer chunks has no pace to speak of."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPicture:
+    """How requests streamed. Seconds per output token, after the first: ordinary steps, the excess of steps
+    that also carried prompt tokens, and what no clock saw; they add up to the mean TPOT.
+
+    `broken_off` of the streams did not end as they should. `events` are the stalls by what made them: one
+    step that held up many streams is one event.
+    """
+
+    streams: int
+    step_timed: int
+    tpot_mean_s: float
+    tpot_p50_s: float
+    tpot_p90_s: float
+    gap_p50_s: float | None
+    gap_p99_s: float | None
+    gap_max_s: float | None
+    step_s: float | None
+    chunk_excess_s: float | None
+    residual_s: float | None
+    slow: int
+    lost_s: float
+    stall_lost_s: float
+    stalls: tuple[ExplainedStall, ...] = ()
+    ledger: TokenLedger | None = None
+    events: tuple[StallEvent, ...] = ()
+    broken_off: int = 0
+
+
+def stream_picture(
+    timelines: Sequence[Timeline], slo: Slo, logs: Logs, fit: StepFit | None = None
+) -> StreamPicture | None:
+    """How these requests streamed, or None when no stream has a time per token."""
+    readings = readings_of(logs, fit)
+    streams = [_Stream(it, _stalls(it, readings)) for it in timelines if len(it.content_times_s) > 1]
+    stretches = _stretches(streams)
+    if not stretches:
+        return None
+    per_token = [stretch.per_token_s for stretch in stretches]
+    gaps = [gap for stream in streams for gap in chunk_gaps_s(stream.timeline)]
+    noticed = tuple(found for stream in streams for found in stream.noticed(slo))
+    losses = _losses_s(streams, stretches, slo)
+    ledger = token_ledger(stretches, readings)
+    step_timed = len(recorded_streams(stretches, readings))
+    mean_s = fmean(per_token)
+    return StreamPicture(
+        streams=len(streams),
+        step_timed=step_timed,
+        tpot_mean_s=mean_s,
+        tpot_p50_s=quantile(per_token, 0.5),
+        tpot_p90_s=quantile(per_token, 0.9),
+        gap_p50_s=quantile(gaps, 0.5),
+        gap_p99_s=quantile(gaps, 0.99),
+        gap_max_s=max(gaps),
+        step_s=None if ledger is None else ledger.step_s,
+        chunk_excess_s=ledger.prompts_s if ledger is not None and step_timed else None,
+        residual_s=None if ledger is None else mean_s - ledger.step_s - ledger.prompts_s,
+        slow=sum(loss > 0 for loss in losses),
+        lost_s=sum(losses),
+        stall_lost_s=sum(found.stall.excess_s for found in noticed),
+        stalls=noticed,
+        ledger=ledger,
+        events=stall_events(noticed),
+        broken_off=sum(stream.timeline.outcome not in ENDED_WELL_OR_OPEN for stream in streams),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A stream and what made it stand still."""
+
+    timeline: Timeline
+    stalls: tuple[ExplainedStall, ...]
+
+    def noticed(self, slo: Slo) -> tuple[ExplainedStall, ...]:
+        """The stalls that a reader notices."""
+        return tuple(it for it in self.stalls if it.stall.duration_s >= NOTICED_STALL_TOKENS * slo.tpot_s)
+
+    def stalled_s(self, slo: Slo) -> float:
+        """What they cost."""
+        return sum(found.stall.excess_s for found in self.noticed(slo))
+
+
+def _stalls(timeline: Timeline, readings: Readings) -> tuple[ExplainedStall, ...]:
+    reading = reading_of(timeline, readings)
+    return explain_stalls(timeline, None if reading is None else reading.log, reading)
+
+
+def _stretches(streams: Sequence[_Stream]) -> tuple[Stretch, ...]:
+    """Every stream with a time per token; those that did not end have one as far as they went.
+
+    Nobody counts the tokens of a stream that did not end: its chunks hold as many as those of the others.
+    """
+    whole = [
+        Stretch(it.timeline, per_token * (tokens - 1), tokens - 1, it.stalls)
+        for it in streams
+        if (per_token := tpot_s(it.timeline)) is not None and (tokens := it.timeline.output_tokens)
+    ]
+    chunks = sum(len(it.timeline.content_times_s) - 1 for it in whole)
+    tokens_per_chunk = sum(it.tokens for it in whole) / chunks if chunks else 1.0
+    cut = [_as_far_as_it_went(it, tokens_per_chunk) for it in streams if _has_pace_but_no_end(it.timeline)]
+    return tuple(whole + cut)
+
+
+def _has_pace_but_no_end(timeline: Timeline) -> bool:
+    if timeline.outcome is Outcome.SUCCEEDED or timeline.choices != 1:
+        return False
+    return len(timeline.content_times_s) >= FEWEST_CUT_CHUNKS
+
+
+def _as_far_as_it_went(stream: _Stream, tokens_per_chunk: float) -> Stretch:
+    times = stream.timeline.content_times_s
+    return Stretch(stream.timeline, times[-1] - times[0], (len(times) - 1) * tokens_per_chunk, stream.stalls)
+
+
+def _losses_s(streams: Sequence[_Stream], stretches: Sequence[Stretch], slo: Slo) -> list[float]:
+    """Seconds that each reader waited beyond the objective: over all tokens, or in stalls if that is more."""
+    over_all = {id(it.timeline): it.seconds - slo.tpot_s * it.tokens for it in stretches}
+    return [max(0.0, over_all.get(id(it.timeline), 0.0), it.stalled_s(slo)) for it in streams]

@@ -1,0 +1,194 @@
+"""What traffic was like, in distributions, and what that lets expect of an engine.
+
+It says what kind of work came in; how the engine coped with it is the pictures' to say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, pstdev
+
+from phasewise.diagnosis.prefix_use import PrefixUse
+from phasewise.model.quantiles import quantile
+from phasewise.model.timeline import Timeline
+
+PREFILL_HEAVY = 8.0
+"""Prompt tokens to compute per output token: a prompt token takes a small part of a decode step's time, and
+from about here on prefill is most of an engine's work."""
+DECODE_HEAVY = 1.0
+"""Fewer than this: streams are most of the work."""
+LONG_TAIL = 8.0
+"""A longest prompt this many times the median stalls streams that are used to far smaller chunks,"""
+LONG_PROMPT_TOKENS = 1024
+"""if it is long enough to fill a step."""
+BURSTY_CV = 1.5
+"""Gaps between arrivals vary by their mean if requests come by chance (1.0); this is clearly more."""
+EVEN_CV = 0.3
+FEWEST_GAPS = 8
+"""With fewer gaps than this, their variation says nothing."""
+MOSTLY_SHARED = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How token counts spread. `histogram` counts values by magnitude: (upper bound, how many), in powers of
+    two; empty where only quantiles are known."""
+
+    count: int
+    mean: float
+    p10: float | None
+    p50: float
+    p90: float
+    p99: float
+    largest: float | None
+    histogram: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadProfile:
+    """What the traffic was like; None where nobody could tell.
+
+    `burstiness` is the variation of the gaps between arrivals: 0 for a metronome, 1 for chance, more for
+    bursts. Concurrency counts requests from their arrival to their end. `implications` say in words what to
+    expect of such traffic.
+    """
+
+    requests: int
+    prompt_tokens: Distribution | None
+    uncached_tokens: Distribution | None
+    output_tokens: Distribution | None
+    rate_per_s: float | None
+    burstiness: float | None
+    concurrency_mean: float | None
+    concurrency_max: int | None
+    shared_share: float | None
+    cached_share: float | None
+    implications: tuple[str, ...] = ()
+
+
+def workload_profile(
+    timelines: Sequence[Timeline], window_s: float, prefix: PrefixUse | None = None
+) -> WorkloadProfile:
+    """The profile of these requests, every one of them, answered or not."""
+    prompts = distribution([it.prompt_tokens for it in timelines if it.prompt_tokens is not None])
+    uncached = distribution(
+        [
+            max(0, it.prompt_tokens - it.cached_tokens)
+            for it in timelines
+            if it.prompt_tokens is not None and it.cached_tokens is not None
+        ]
+    )
+    outputs = distribution([it.output_tokens for it in timelines if it.output_tokens is not None])
+    mean, most = _concurrency(timelines, window_s)
+    return finished_profile(
+        WorkloadProfile(
+            requests=len(timelines),
+            prompt_tokens=prompts,
+            uncached_tokens=uncached,
+            output_tokens=outputs,
+            rate_per_s=len(timelines) / window_s if window_s > 0 else None,
+            burstiness=_burstiness(timelines),
+            concurrency_mean=mean,
+            concurrency_max=most,
+            shared_share=None if prefix is None else prefix.shared,
+            cached_share=_cached_share(timelines),
+        )
+    )
+
+
+def finished_profile(profile: WorkloadProfile) -> WorkloadProfile:
+    """The profile with what it implies."""
+    values = {name: getattr(profile, name) for name in profile.__slots__}
+    return WorkloadProfile(**{**values, "implications": tuple(_implications(profile))})
+
+
+def distribution(values: Sequence[int]) -> Distribution | None:
+    """How these counts spread; None if there are none."""
+    if not values:
+        return None
+    p10, p50, p90, p99 = (quantile(values, share) for share in (0.1, 0.5, 0.9, 0.99))
+    magnitudes = Counter(value.bit_length() for value in values)
+    histogram = tuple((2**magnitude - 1, magnitudes[magnitude]) for magnitude in sorted(magnitudes))
+    return Distribution(len(values), fmean(values), p10, p50, p90, p99, float(max(values)), histogram)
+
+
+def _burstiness(timelines: Sequence[Timeline]) -> float | None:
+    arrivals = sorted(it.started_unix_s for it in timelines)
+    gaps = [later - earlier for earlier, later in pairwise(arrivals)]
+    if len(gaps) < FEWEST_GAPS or fmean(gaps) <= 0:
+        return None
+    return pstdev(gaps) / fmean(gaps)
+
+
+def _concurrency(timelines: Sequence[Timeline], window_s: float) -> tuple[float | None, int | None]:
+    """How many requests were under way, on average over the window and at most."""
+    if not timelines or window_s <= 0:
+        return None, None
+    ends = [it.started_unix_s + it.ended_s for it in timelines]
+    # A request may have begun before the window, of which only the end is known here.
+    window_began_s = max(ends) - window_s
+    within_s = sum(
+        max(0.0, end_s - max(it.started_unix_s, window_began_s))
+        for it, end_s in zip(timelines, ends, strict=True)
+    )
+    changes = sorted([(it.started_unix_s, 1) for it in timelines] + [(end_s, -1) for end_s in ends])
+    under_way = most = 0
+    for _, change in changes:
+        under_way += change
+        most = max(most, under_way)
+    return within_s / window_s, most
+
+
+def _cached_share(timelines: Sequence[Timeline]) -> float | None:
+    told = [it for it in timelines if it.prompt_tokens and it.cached_tokens is not None]
+    tokens = sum(it.prompt_tokens or 0 for it in told)
+    return sum(it.cached_tokens or 0 for it in told) / tokens if tokens else None
+
+
+def _implications(profile: WorkloadProfile) -> Iterator[str]:
+    """What such traffic means for an engine, in words."""
+    prompts, outputs = profile.prompt_tokens, profile.output_tokens
+    if outputs is not None and outputs.p90 <= 1:
+        yield "outputs of one token: no stream to speak of"
+    elif prompts is not None and outputs is not None and outputs.mean > 0:
+        yield from _balance(profile.uncached_tokens or prompts, outputs)
+    if prompts is not None:
+        yield from _tail(prompts)
+    yield from _arrivals(profile.burstiness)
+    yield from _sharing(profile.shared_share, profile.cached_share)
+
+
+def _balance(computed: Distribution, outputs: Distribution) -> Iterator[str]:
+    ratio = computed.mean / outputs.mean
+    if ratio >= PREFILL_HEAVY:
+        yield f"prefill-heavy: {ratio:.0f} prompt tokens to compute per output token"
+    elif ratio <= DECODE_HEAVY:
+        yield f"decode-heavy: {1 / max(ratio, 0.01):.0f} output tokens per prompt token to compute"
+
+
+def _tail(prompts: Distribution) -> Iterator[str]:
+    longest = prompts.p99
+    if prompts.p50 > 0 and longest >= LONG_TAIL * prompts.p50 and longest >= LONG_PROMPT_TOKENS:
+        times = longest / prompts.p50
+        yield f"long tail: the p99 prompt is {times:.0f}x the median; long prompts will stall the others"
+
+
+def _arrivals(burstiness: float | None) -> Iterator[str]:
+    if burstiness is None:
+        return
+    if burstiness >= BURSTY_CV:
+        yield (
+            f"bursts: gaps between arrivals vary {burstiness:.1f}x their mean; "
+            "queues form below the mean capacity"
+        )
+    elif burstiness <= EVEN_CV:
+        yield "evenly spaced arrivals: real users come in bursts and would queue more"
+
+
+def _sharing(shared: float | None, cached: float | None) -> Iterator[str]:
+    if shared is not None and shared >= MOSTLY_SHARED:
+        rest = "" if cached is None else f", {cached:.0%} came from the cache"
+        yield f"shared beginnings: {shared:.0%} of prompt tokens had been sent before{rest}"
