@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from phasewise.diagnosis.attribution import ExplainedStall, StallCause
 from phasewise.diagnosis.picture import (
     Picture,
     StartPicture,
     StreamPicture,
     WorkloadShape,
 )
+from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause
+from phasewise.diagnosis.workload_profile import Distribution, WorkloadProfile, finished_profile
 from phasewise.model.latency import PartTime, Stall
 from phasewise.model.slo import Slo
-from phasewise.model.timeline import Part, Source
+from phasewise.model.timeline import Outcome, Part, Source
 
 COUNTERS = "engine counters"
 SAME_TRAFFIC = 0.1
@@ -38,7 +39,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class EngineCounters:
-    """What an engine counted in a window; None where it does not say."""
+    """What an engine counted in a window; None where it does not say.
+
+    `aborted` are requests whose clients left before the end, with or without a first token.
+    """
 
     window_s: float
     ttft: Spread | None
@@ -55,6 +59,8 @@ class EngineCounters:
     kv_usage: float | None
     preemptions: float | None
     prefix_cache_on: bool | None
+    uncached_tokens: Spread | None = None
+    aborted: float | None = None
 
 
 def counter_picture(counters: EngineCounters, slo: Slo, not_known: tuple[str, ...] = ()) -> Picture:
@@ -66,9 +72,25 @@ def counter_picture(counters: EngineCounters, slo: Slo, not_known: tuple[str, ..
         start=_start(counters, slo),
         stream=_stream(counters, slo),
         workload=counter_workload(counters),
-        outcomes=(("started", finished),) if finished else (),
-        not_known=not_known,
+        outcomes=_outcomes(finished, counters.aborted),
+        not_known=not_known + _silent(counters),
+        profile=counter_profile(counters),
     )
+
+
+def _outcomes(started: int, aborted: float | None) -> tuple[tuple[str, int], ...]:
+    counts = (("started", started), (Outcome.CANCELLED.value, round(aborted or 0)))
+    return tuple((outcome, count) for outcome, count in counts if count)
+
+
+def _silent(counters: EngineCounters) -> tuple[str, ...]:
+    """An engine counts the time to first token when there is one: whoever waits or left is not in it."""
+    waiting = round(counters.waiting or 0)
+    aborted = round(counters.aborted or 0)
+    if not waiting and not aborted:
+        return ()
+    who = [f"{waiting} still waiting"] * bool(waiting) + [f"{aborted} whose clients left"] * bool(aborted)
+    return (f"how late requests are that got no first token ({', '.join(who)}): counters leave them out",)
 
 
 def _start(counters: EngineCounters, slo: Slo) -> StartPicture | None:
@@ -158,6 +180,32 @@ def counter_workload(counters: EngineCounters) -> WorkloadShape:
         preemptions=None if counters.preemptions is None else int(counters.preemptions),
         prefix_cache_on=counters.prefix_cache_on,
     )
+
+
+def counter_profile(counters: EngineCounters) -> WorkloadProfile:
+    """The profile as counters tell it: quantiles within buckets, and nothing of when requests came."""
+    shape = counter_workload(counters)
+    under_way = [value for value in (counters.running, counters.waiting) if value is not None]
+    return finished_profile(
+        WorkloadProfile(
+            requests=shape.requests,
+            prompt_tokens=_distribution(counters.prompt_tokens),
+            uncached_tokens=_distribution(counters.uncached_tokens),
+            output_tokens=_distribution(counters.output_tokens),
+            rate_per_s=shape.rate_per_s,
+            burstiness=None,
+            concurrency_mean=sum(under_way) if under_way else None,
+            concurrency_max=None,
+            shared_share=None,
+            cached_share=shape.cached_share,
+        )
+    )
+
+
+def _distribution(spread: Spread | None) -> Distribution | None:
+    if spread is None or not spread.count:
+        return None
+    return Distribution(spread.count, spread.mean, None, spread.p50, spread.p90, spread.p99, None)
 
 
 def with_counters(picture: Picture, counters: EngineCounters) -> Picture:

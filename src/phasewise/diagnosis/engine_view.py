@@ -6,6 +6,8 @@ not in the record; whoever shows these says so.
 
 from __future__ import annotations
 
+from math import isnan
+
 from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
 from phasewise.model.steps import FinishedRequest
 from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
@@ -13,11 +15,37 @@ from phasewise.model.worker import WorkerRef
 
 
 def timelines_from_steps(log: StepLog, worker: str, model: str) -> tuple[Timeline, ...]:
-    """One timeline per request that ended within the log."""
-    ids = [ended.request_id for timed in log.steps for ended in timed.step.finished]
-    found = ((request_id, log.finished(request_id)) for request_id in ids)
-    return tuple(
-        _timeline(request_id, *seen, log, worker, model) for request_id, seen in found if seen is not None
+    """One timeline per request that ended within the log, those that never got a token among them."""
+    timelines = []
+    for timed in log.steps:
+        for ended in timed.step.finished:
+            found = log.finished(ended.request_id)
+            if found is not None:
+                timelines.append(_timeline(ended.request_id, *found, log, worker, model))
+            elif not isnan(ended.e2e_s):
+                timelines.append(_left_early(timed.step.ended_unix_s, ended, worker, model))
+    return tuple(timelines)
+
+
+def _left_early(ended_unix_s: float, ended: FinishedRequest, worker: str, model: str) -> Timeline:
+    """A request that waited until then and got nothing, or nothing that the engine kept times of."""
+    attempt = Attempt(
+        AttemptKind.LOCAL,
+        WorkerRef(worker, ""),
+        0.0,
+        ended.e2e_s,
+        Outcome.CANCELLED,
+        engine_request_id=ended.request_id,
+    )
+    return Timeline(
+        request_id=ended.request_id,
+        started_unix_s=ended_unix_s - ended.e2e_s,
+        model=model,
+        outcome=Outcome.CANCELLED,
+        ended_s=ended.e2e_s,
+        attempts=(attempt,),
+        prompt_tokens=ended.prompt_tokens,
+        finish_reason=ended.reason,
     )
 
 
