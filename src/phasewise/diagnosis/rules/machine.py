@@ -1,0 +1,164 @@
+"""The machine under the engine, in either phase: first steps, a core that is shared, a busy front end."""
+
+from __future__ import annotations
+
+from phasewise.diagnosis.cause import Cause, Confidence
+from phasewise.diagnosis.finding import Fact, FactSource
+from phasewise.diagnosis.picture import Picture
+from phasewise.diagnosis.rules.account import Taken
+from phasewise.diagnosis.rules.case import (
+    RESIDUAL,
+    STEP_PARTS,
+    Claim,
+    StartCase,
+    StreamCase,
+    TokenPart,
+    stall_part,
+)
+from phasewise.diagnosis.rules.engines import busy_share, mean_of, worst_of
+from phasewise.diagnosis.rules.words import ms, percent
+from phasewise.diagnosis.stall_causes import StallCause
+from phasewise.diagnosis.surroundings import EngineSurroundings
+from phasewise.model.timeline import Part
+
+STARVED_SHARE = 0.15
+"""Threads that wait for a core less than this much of their time are as good as alone on it."""
+FRONT_END_FULL_CORES = 0.8
+"""The front end's Python runs on one core at a time: near one core it has no time left."""
+SATURATED_SHARE = 0.9
+"""An engine that computes this much of the time cannot take more."""
+AT_EASE_SHARE = 0.75
+"""Below this an engine's queue stays short."""
+
+
+def cold_start(case: StartCase) -> Claim | None:
+    """First steps of their kind took several times what later ones did."""
+    cold_s = case.start.cold_s or 0.0
+    taken = case.account.take_seconds(cold_s, Part.PREFILL, Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
+    taken += case.account.take_seconds(cold_s - taken.seconds, Part.ENGINE_QUEUE)
+    return _cold(case.picture, taken, "start as late") if taken.seconds > 0 else None
+
+
+def cold_stream(case: StreamCase) -> Claim | None:
+    """The same, while streams were running."""
+    taken = case.account.take(1.0, TokenPart.COLD)
+    return _cold(case.picture, taken, "stream as slowly") if taken.seconds > 0 else None
+
+
+def _cold(picture: Picture, taken: Taken, as_before: str) -> Claim:
+    facts = [
+        Fact(
+            f"first steps of their kind took {ms(taken.seconds)} more, per request or token, than later ones "
+            "of the same size",
+            FactSource.STEP_RECORD,
+        )
+    ]
+    ages = [engine.age_s for engine in picture.engines if engine.age_s is not None]
+    if ages:
+        facts.append(
+            Fact(f"the youngest engine was {min(ages):.0f} s old when the window began", FactSource.COUNTERS)
+        )
+    return Claim(
+        Cause.COLD_START,
+        taken,
+        tuple(facts),
+        f"the same requests, sent again to the engine now that it is warm, {as_before}",
+    )
+
+
+def starved_start(case: StartCase) -> Claim | None:
+    """The engine's threads wait for a core that others use: everything it does takes longer by that."""
+    share = _starved_share(case.picture)
+    if not share:
+        return None
+    taken = case.account.take(share, Part.PREFILL, Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
+    taken += case.account.take(1.0 if _fills_up_by(case.picture, share) else share, Part.ENGINE_QUEUE)
+    return _starved(case.picture, taken)
+
+
+def starved_stream(case: StreamCase) -> Claim | None:
+    """The same, step by step: a step that should be short and was not is the missing core's."""
+    share = _starved_share(case.picture)
+    if not share:
+        return None
+    engine_stalls = [stall_part(StallCause.PREFILL_CHUNK), stall_part(StallCause.PREEMPTION)]
+    taken = case.account.take(share, *STEP_PARTS, TokenPart.PROMPTS, TokenPart.PREEMPTED, *engine_stalls)
+    taken += case.account.take(1.0, TokenPart.PAUSED, *map(stall_part, _WITHOUT_A_REASON))
+    return _starved(case.picture, taken)
+
+
+_WITHOUT_A_REASON = (StallCause.SLOW_STEP, StallCause.ENGINE_IDLE, StallCause.PAUSE)
+
+
+def _starved_share(picture: Picture) -> float:
+    """How much of its time the engines' work waited for a core; 0 where no engine was starved."""
+    return mean_of(picture.engines, _noticeable_wait) or 0.0
+
+
+def _noticeable_wait(engine: EngineSurroundings) -> float | None:
+    share = engine.cpu_wait_share
+    return share if share is None or share >= STARVED_SHARE else 0.0
+
+
+def _fills_up_by(picture: Picture, share: float) -> bool:
+    """Whether the engine is full only because its core is shared: then the whole queue is."""
+    busy = mean_of(picture.engines, busy_share)
+    return busy is not None and busy >= SATURATED_SHARE and busy * (1.0 - share) <= AT_EASE_SHARE
+
+
+def _starved(picture: Picture, taken: Taken) -> Claim:
+    worst = worst_of(picture.engines, lambda engine: engine.cpu_wait_share)
+    facts = []
+    if worst is not None and worst.cpu_wait_share is not None:
+        facts.append(
+            Fact(
+                f"{percent(worst.cpu_wait_share)} of the time that {worst.name} wanted to compute, "
+                f"others had its cores{f' (by {worst.cpu_source})' if worst.cpu_source else ''}",
+                FactSource.HOST,
+            )
+        )
+        if worst.host_busy_share is not None:
+            facts.append(Fact(f"its host was {percent(worst.host_busy_share)} busy", FactSource.HOST))
+    facts.append(Fact(f"that share of what the engine did is {ms(taken.seconds)}", FactSource.DERIVED))
+    return Claim(
+        Cause.ENGINE_STARVED,
+        taken,
+        tuple(facts),
+        "steps of the same size take as long once nothing else runs on the engine's cores",
+    )
+
+
+def front_end_start(case: StartCase) -> Claim | None:
+    """The engine's API process has no CPU time left: requests and replies wait in it."""
+    full = _full_front_end(case.picture)
+    return _front_end(full, case.account.take(1.0, RESIDUAL)) if full is not None else None
+
+
+def front_end_stream(case: StreamCase) -> Claim | None:
+    """The same, for tokens that are computed and not yet sent."""
+    full = _full_front_end(case.picture)
+    if full is None:
+        return None
+    return _front_end(full, case.account.take(1.0, RESIDUAL, stall_part(StallCause.STEPS_WENT_ON)))
+
+
+def _full_front_end(picture: Picture) -> EngineSurroundings | None:
+    worst = worst_of(picture.engines, lambda engine: engine.front_end_cores)
+    return worst if worst is not None and (worst.front_end_cores or 0.0) >= FRONT_END_FULL_CORES else None
+
+
+def _front_end(engine: EngineSurroundings, taken: Taken) -> Claim:
+    return Claim(
+        Cause.FRONT_END_BUSY,
+        taken,
+        (
+            Fact(
+                f"the API process of {engine.name} kept {engine.front_end_cores or 0.0:.2f} cores busy, and "
+                "runs on one at a time",
+                FactSource.HOST,
+            ),
+            Fact(f"no clock of the engine saw {ms(taken.seconds)} of it", FactSource.DERIVED),
+        ),
+        "the time stays with half as many requests, or with a second API process (--api-server-count 2)",
+        Confidence.MEDIUM,
+    )

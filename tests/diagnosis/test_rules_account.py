@@ -1,0 +1,141 @@
+"""What is claimed is claimed once: causes never add up to more than there is."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phasewise.diagnosis.cause import Cause, Phase
+from phasewise.diagnosis.picture import PrefixUse, TokenLedger, Trust
+from phasewise.diagnosis.rules.account import Account, Taken
+from phasewise.diagnosis.rules.case import open_start, open_stream
+from phasewise.diagnosis.rules.find import START_RULES, STREAM_RULES, explain, find
+from phasewise.diagnosis.stall_causes import StallCause
+from phasewise.diagnosis.surroundings import Crowd, Drafts, EngineSurroundings, StepShape
+from phasewise.model.timeline import Part
+from tests.calibrate.builders import make_fit
+from tests.diagnosis.pictures import SLO, causes, make_picture, make_stall, make_start, make_stream
+
+seconds = st.floats(0.0, 5.0)
+shares = st.floats(0.0, 1.0)
+loads = st.floats(0.0, 64.0)
+
+
+def maybe(strategy):
+    return st.none() | strategy
+
+
+crowds = st.builds(
+    Crowd,
+    loads, st.integers(0, 64), loads, st.integers(0, 64), shares, shares, shares, shares, shares,
+    st.floats(-20.0, 20.0),
+)  # fmt: skip
+shapes = st.builds(
+    StepShape,
+    st.integers(0, 1000), shares, maybe(loads), maybe(st.integers(1, 4096)), maybe(seconds), maybe(seconds),
+    maybe(st.floats(1.0, 5.0)),
+)  # fmt: skip
+engines = st.builds(
+    EngineSurroundings,
+    name=st.sampled_from(["w0", "w1"]),
+    requests=st.integers(0, 50),
+    prefix_cache_on=maybe(st.booleans()),
+    preemptions=maybe(loads),
+    crowd=maybe(crowds),
+    steps=maybe(shapes),
+    drafts=maybe(st.builds(Drafts, loads, loads, loads)),
+    front_end_cores=maybe(st.floats(0.0, 2.0)),
+    cpu_wait_share=maybe(shares),
+    round_trip_s=maybe(seconds),
+    weights_read_s=maybe(seconds),
+)
+starts = st.builds(
+    make_start,
+    residual_s=st.floats(-0.5, 5.0),
+    cold_s=maybe(seconds),
+    **{f"{part}_s": seconds for part in Part if part is not Part.DECODE},
+)
+ledgers = st.builds(
+    TokenLedger,
+    seconds, maybe(seconds), maybe(seconds), maybe(seconds), seconds, seconds, seconds, seconds, seconds,
+    st.floats(-0.5, 5.0),
+)  # fmt: skip
+streams = st.builds(
+    make_stream,
+    ledgers,
+    st.lists(st.builds(make_stall, st.sampled_from(StallCause), st.floats(0.5, 9.0)), max_size=4),
+)
+pictures = st.builds(
+    make_picture,
+    start=starts,
+    stream=streams,
+    engines=st.lists(engines, max_size=2),
+    prefix=maybe(st.builds(PrefixUse, shares, shares, shares, maybe(shares), maybe(shares))),
+    trust=st.builds(Trust, lag_mean_s=maybe(seconds), lag_p90_s=maybe(seconds), ttft_drift=maybe(seconds)),
+    fit=st.sampled_from([None, make_fit()]),
+)
+
+
+@settings(max_examples=60)
+@given(pictures)
+def test_causes_never_add_up_to_more_than_their_phase(picture):
+    explained = explain(picture, SLO)
+    for phase, lost_s in ((Phase.START, picture.start.lost_s), (Phase.STREAM, picture.stream.lost_s)):
+        found = [finding for finding in explained.findings if finding.phase is phase]
+        assert sum(finding.share for finding in found) <= 1 + 1e-6
+        assert sum(finding.lost_s for finding in found) <= lost_s * (1 + 1e-6)
+        assert len({finding.cause for finding in found}) == len(found)
+    assert all(-1e-6 <= share <= 1 + 1e-6 for share in explained.unexplained.values())
+
+
+@settings(max_examples=60)
+@given(pictures)
+def test_rules_leave_an_account_in_order(picture):
+    for case, rules in (
+        (open_start(picture, picture.start, SLO), START_RULES),
+        (open_stream(picture, picture.stream, SLO), STREAM_RULES),
+    ):
+        case.account.check_invariants()
+        for rule in rules:
+            before = case.account.unclaimed_share
+            claim = rule(case)
+            case.account.check_invariants()
+            taken = claim.taken.lost_share if claim is not None else 0.0
+            assert case.account.unclaimed_share == pytest.approx(before - taken, abs=1e-9)
+
+
+@settings(max_examples=60)
+@given(pictures)
+def test_phases_that_meet_their_objective_have_no_cause(picture):
+    well = replace(
+        picture,
+        start=replace(picture.start, late=0, lost_s=0.0),
+        stream=replace(picture.stream, slow=0, lost_s=0.0),
+    )
+    assert all(finding.phase is Phase.MEASUREMENT and not finding.lost_s for finding in find(well, SLO))
+
+
+def test_what_was_taken_is_gone():
+    account = Account({"a": Taken(3.0, 0.6), "b": Taken(1.0, 0.2)})
+    assert account.take(0.5, "a") == Taken(1.5, 0.3)
+    assert account.take_seconds(1.25, "a", "b").seconds == pytest.approx(1.25)
+    assert account.seconds("a", "b") == pytest.approx(1.25)
+    assert account.take_seconds(9.0, "a", "b").seconds == pytest.approx(1.25)
+    assert account.take(1.0, "a", "b", "c") == Taken(0.0, 0.0)
+
+
+def test_an_account_that_was_overdrawn_is_noticed():
+    account = Account({"a": Taken(1.0, 1.2)})
+    with pytest.raises(AssertionError):
+        account.check_invariants()
+
+
+def test_a_cache_warmed_by_an_earlier_run_and_figures_that_drift_are_said_though_all_is_well():
+    trust = Trust(lag_p90_s=0.3, warm_share=0.6, ttft_drift=2.0, tpot_drift=1.1)
+    assert causes(make_picture(trust=trust)) == [Cause.GENERATOR_LAG, Cause.WARM_CACHE, Cause.DRIFT]
+
+
+def test_small_lags_shares_and_drifts_are_not_worth_a_word():
+    trust = Trust(lag_p90_s=0.01, warm_share=0.05, ttft_drift=1.2, tpot_drift=0.8)
+    assert causes(make_picture(trust=trust)) == []

@@ -1,0 +1,257 @@
+"""Each rule of a slow start finds its cause, and leaves a picture alone that only looks like it."""
+
+from dataclasses import replace
+
+import pytest
+
+from phasewise.diagnosis.cause import Cause, Confidence
+from phasewise.diagnosis.picture import EngineStart
+from phasewise.model.timeline import Source
+from tests.calibrate.builders import make_fit
+from tests.diagnosis.pictures import (
+    causes,
+    make_crowd,
+    make_engine,
+    make_picture,
+    make_prefix,
+    make_start,
+    make_steps,
+    make_workload,
+    the_finding,
+)
+
+QUEUE = make_start(engine_queue_s=4.0, prefill_s=0.2)
+PREFILL = make_start(prefill_s=3.0)
+
+
+def crowded(start=QUEUE, fit=None, steps=None, **crowd):
+    return make_picture(start, engines=[make_engine(crowd=make_crowd(**crowd), steps=steps)], fit=fit)
+
+
+def test_a_queue_before_a_full_kv_cache_is_the_caches():
+    picture = crowded(kv_full_share=0.9, kv_usage_max=0.99)
+    assert causes(picture) == [Cause.KV_EXHAUSTED]
+
+
+def test_a_queue_before_a_kv_cache_with_room_is_not_the_caches():
+    assert Cause.KV_EXHAUSTED not in causes(crowded(kv_full_share=0.1, kv_usage_max=0.99))
+
+
+def test_without_a_crowd_lost_places_and_a_full_cache_are_a_weaker_sign():
+    picture = make_picture(QUEUE, workload=make_workload(preemptions=3, kv_usage_max=0.97))
+    assert the_finding(picture, Cause.KV_EXHAUSTED).confidence is Confidence.LOW
+    roomy = make_picture(QUEUE, workload=make_workload(preemptions=3, kv_usage_max=0.5))
+    assert Cause.KV_EXHAUSTED not in causes(roomy)
+
+
+def test_a_cap_at_which_more_would_cost_little_is_too_low():
+    picture = crowded(capped_share=0.95, running_max=2, fit=make_fit())
+    assert causes(picture) == [Cause.BATCH_CAP_LOW]
+
+
+def test_a_cap_at_which_more_would_cost_twice_as_much_is_overload():
+    picture = crowded(capped_share=0.95, running_max=400, fit=make_fit(), steps=make_steps())
+    assert causes(picture) == [Cause.OVERLOAD]
+
+
+def test_without_a_fit_a_full_step_that_is_hardly_longer_than_a_lone_one_shows_a_low_cap():
+    cheap = make_steps(lone_step_s=0.05, decode_step_p50_s=0.055)
+    dear = make_steps(lone_step_s=0.05, decode_step_p50_s=0.1)
+    assert causes(crowded(capped_share=0.95, running_max=16, steps=cheap)) == [Cause.BATCH_CAP_LOW]
+    assert causes(crowded(capped_share=0.95, running_max=16, steps=dear)) == [Cause.OVERLOAD]
+
+
+def test_with_nothing_to_compare_a_cap_of_a_few_is_low_and_one_of_many_is_not_said_to_be():
+    low = crowded(capped_share=0.95, running_max=1)
+    assert the_finding(low, Cause.BATCH_CAP_LOW).confidence is Confidence.LOW
+    assert Cause.BATCH_CAP_LOW not in causes(crowded(capped_share=0.95, running_max=64))
+
+
+def test_more_in_the_engine_at_the_end_than_at_the_beginning_is_overload():
+    finding = the_finding(crowded(growth=12.0, steps=make_steps(busy_share=0.5)), Cause.OVERLOAD)
+    assert finding.confidence is Confidence.HIGH
+    assert any("12 more" in fact.words for fact in finding.facts)
+
+
+def test_waiting_at_an_engine_that_is_mostly_idle_is_called_bursts_and_not_sure():
+    finding = the_finding(crowded(steps=make_steps(busy_share=0.4)), Cause.OVERLOAD)
+    assert finding.confidence is Confidence.LOW
+    assert any("bursts" in fact.words for fact in finding.facts)
+
+
+def uneven(idle):
+    full = make_engine("w0", 15, crowd=make_crowd(running_mean=4, waiting_mean=3), steps=make_steps())
+    return make_picture(
+        replace(QUEUE, by_engine=(EngineStart("w0", 15, 4.0, 3.8), EngineStart("w1", 5, 0.3, 0.0))),
+        engines=[full, make_engine("w1", 5, crowd=idle, steps=make_steps())],
+    )
+
+
+def test_waiting_at_one_engine_while_another_has_places_free_is_uneven_load():
+    idle = make_crowd(running_mean=1.0, running_max=2, waiting_mean=0.0, waited_share=0.0)
+    assert causes(uneven(idle)) == [Cause.UNEVEN_LOAD]
+
+
+def test_engines_that_all_wait_are_overloaded_however_uneven():
+    busy = make_crowd(running_mean=2.0, running_max=2, waiting_mean=1.0, waited_share=0.6)
+    assert causes(uneven(busy)) == [Cause.OVERLOAD]
+
+
+def test_a_core_that_others_use_takes_its_share_of_all_the_engine_does():
+    start = make_start(engine_queue_s=1.0, prefill_s=1.0, prefill_others_s=0.5)
+    picture = make_picture(start, engines=[make_engine(cpu_wait_share=0.6)])
+    finding = the_finding(picture, Cause.ENGINE_STARVED)
+    assert causes(picture)[0] is Cause.ENGINE_STARVED
+    assert finding.share == pytest.approx(0.6)
+
+
+def test_a_core_that_is_nearly_the_engines_own_starves_nobody():
+    start = make_start(engine_queue_s=1.0, prefill_s=1.0)
+    assert Cause.ENGINE_STARVED not in causes(make_picture(start, engines=[make_engine(cpu_wait_share=0.1)]))
+
+
+def test_a_queue_that_only_the_missing_core_makes_is_the_cores():
+    full = make_engine(cpu_wait_share=0.5, steps=make_steps(busy_share=0.95))
+    assert causes(make_picture(QUEUE, engines=[full])) == [Cause.ENGINE_STARVED]
+
+
+def test_first_steps_that_took_many_times_the_later_ones_are_a_cold_start():
+    picture = make_picture(replace(PREFILL, cold_s=2.0), engines=[make_engine(age_s=9.0)])
+    assert causes(picture)[0] is Cause.COLD_START
+    assert any("9 s old" in fact.words for fact in the_finding(picture, Cause.COLD_START).facts)
+
+
+def test_a_young_engine_alone_is_not_a_cold_start():
+    assert causes(make_picture(PREFILL, engines=[make_engine(age_s=9.0)])) == [Cause.LONG_PROMPTS]
+
+
+@pytest.mark.parametrize(
+    ("use", "cause"),
+    [
+        ({"shared_here": 0.2, "kept": 0.2}, Cause.PREFIX_SCATTERED),
+        ({"kept": 0.1}, Cause.PREFIX_EVICTED),
+        ({}, Cause.PREFIX_SALTED),
+        ({"shared": 0.0, "shared_here": 0.0, "kept": 0.0, "repeated": 0.9}, Cause.PREFIX_SALTED),
+    ],
+)
+def test_reuse_is_lost_where_the_largest_gap_is(use, cause):
+    assert causes(make_picture(PREFILL, prefix=make_prefix(**use)))[0] is cause
+
+
+def test_a_cache_that_is_off_is_named_before_anything_else_that_loses_reuse():
+    engines = [make_engine(prefix_cache_on=False)]
+    assert (
+        causes(make_picture(PREFILL, engines=engines, prefix=make_prefix(kept=0.1)))[0]
+        is Cause.PREFIX_CACHE_OFF
+    )
+
+
+def test_a_cache_that_is_off_costs_nothing_where_nothing_is_shared():
+    engines = [make_engine(prefix_cache_on=False)]
+    alone = make_prefix(shared=0.0, shared_here=0.0, kept=0.0)
+    assert causes(make_picture(PREFILL, engines=engines, prefix=alone)) == [Cause.LONG_PROMPTS]
+
+
+def test_what_was_shared_and_cached_is_not_missing():
+    assert causes(make_picture(PREFILL, prefix=make_prefix(cached=0.7))) == [Cause.LONG_PROMPTS]
+
+
+def test_only_what_was_computed_again_can_be_saved():
+    """Half of the prompts came from the cache: the missing 30% are most of what was computed."""
+    finding = the_finding(make_picture(PREFILL, prefix=make_prefix(cached=0.5)), Cause.PREFIX_SALTED)
+    assert finding.share == pytest.approx(0.6)
+
+
+def test_without_the_whole_prefix_use_what_is_missing_is_still_seen_less_surely():
+    off = make_workload(shared_share=0.8, cached_share=0.0, prefix_cache_on=False)
+    finding = the_finding(make_picture(PREFILL, workload=off), Cause.PREFIX_CACHE_OFF)
+    assert finding.confidence is Confidence.LOW
+
+
+def chunked(budget, chunk, fit=None, start=PREFILL):
+    steps = make_steps(budget_tokens=budget, chunk_p50_tokens=chunk)
+    return make_picture(start, engines=[make_engine(steps=steps)], fit=fit)
+
+
+def test_chunks_that_each_pay_for_a_whole_step_are_too_small():
+    assert causes(chunked(32, 32.0, make_fit()))[0] is Cause.CHUNKS_SMALL
+
+
+def test_chunks_beyond_the_knee_are_not_too_small():
+    assert causes(chunked(2048, 2048.0, make_fit())) == [Cause.LONG_PROMPTS]
+
+
+def test_a_budget_that_cuts_no_prompt_is_not_too_small():
+    assert Cause.CHUNKS_SMALL not in causes(chunked(512, 60.0, make_fit()))
+
+
+def test_without_a_fit_chunks_below_what_a_step_takes_anyway_are_too_small():
+    short = make_start(prefill_s=1.2)
+    assert causes(chunked(32, 32.0, start=short))[0] is Cause.CHUNKS_SMALL
+    assert causes(chunked(256, 256.0, start=short)) == [Cause.LONG_PROMPTS]
+
+
+def test_the_own_tokens_of_a_prompt_take_the_time():
+    assert causes(make_picture(PREFILL)) == [Cause.LONG_PROMPTS]
+
+
+def test_waiting_for_one_other_long_prompt_is_long_prompts_too():
+    start = make_start(engine_queue_s=1.0, prefill_s=1.0, prefill_others_s=0.3)
+    few = make_engine(crowd=make_crowd(waiting_mean=0.5, running_max=64), steps=make_steps())
+    assert causes(make_picture(start, engines=[few])) == [Cause.LONG_PROMPTS]
+
+
+def test_waiting_for_many_is_overload_though_prompts_are_long():
+    start = make_start(engine_queue_s=8.0, prefill_s=1.0)
+    many = make_engine(crowd=make_crowd(waiting_mean=12.0, running_max=64), steps=make_steps())
+    assert causes(make_picture(start, engines=[many])) == [Cause.OVERLOAD]
+
+
+def test_a_generator_that_sends_late_is_not_the_servers_fault():
+    picture = make_picture(make_start(client_lag_s=1.5, prefill_s=0.2, residual_s=0.4))
+    assert causes(picture) == [Cause.GENERATOR_LAG]
+
+
+def test_a_generator_in_time_leaves_the_residual_to_others():
+    picture = make_picture(make_start(client_lag_s=0.01, prefill_s=0.2, residual_s=2.0))
+    assert Cause.GENERATOR_LAG not in causes(picture)
+
+
+def test_a_residual_as_long_as_a_round_trip_is_the_network():
+    start = make_start(prefill_s=0.2, residual_s=1.5)
+    picture = make_picture(start, engines=[make_engine(round_trip_s=1.2)])
+    assert the_finding(picture, Cause.NETWORK_OR_PROXY).confidence is Confidence.HIGH
+
+
+def test_a_residual_beside_a_calm_host_is_the_network_by_exclusion():
+    start = make_start(prefill_s=0.2, residual_s=1.5)
+    calm = make_engine(round_trip_s=0.001, front_end_cores=0.2, cpu_wait_share=0.01)
+    assert the_finding(make_picture(start, engines=[calm]), Cause.NETWORK_OR_PROXY).confidence is (
+        Confidence.MEDIUM
+    )
+
+
+def test_a_residual_beside_a_front_end_without_time_is_the_front_ends():
+    start = make_start(prefill_s=0.2, residual_s=1.5)
+    busy = make_engine(round_trip_s=0.001, front_end_cores=0.97)
+    assert causes(make_picture(start, engines=[busy])) == [Cause.FRONT_END_BUSY]
+
+
+def test_a_residual_without_any_engine_timing_is_nobodys():
+    start = make_start(residual_s=3.0, timed=0, step_timed=0)
+    assert causes(make_picture(start)) == []
+
+
+def test_time_that_the_gateway_held_is_the_gateways():
+    assert causes(make_picture(make_start(gateway_wait_s=1.5, prefill_s=0.2))) == [Cause.GATEWAY]
+
+
+def test_engine_reports_alone_are_less_sure_than_steps():
+    reported = make_start(prefill_s=3.0, source=Source.ENGINE_REPORT, step_timed=0)
+    assert the_finding(make_picture(reported), Cause.LONG_PROMPTS).confidence is Confidence.MEDIUM
+    assert the_finding(make_picture(PREFILL), Cause.LONG_PROMPTS).confidence is Confidence.HIGH
+
+
+def test_a_cause_that_explains_less_than_what_nobody_explains_is_not_sure():
+    half = make_start(prefill_s=0.8, hand_over_s=1.2)
+    assert the_finding(make_picture(half), Cause.LONG_PROMPTS).confidence is Confidence.LOW

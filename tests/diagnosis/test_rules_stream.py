@@ -1,0 +1,186 @@
+"""Each rule of slow streaming finds its cause, and leaves a picture alone that only looks like it."""
+
+import pytest
+
+from phasewise.diagnosis.cause import Cause, Confidence
+from phasewise.diagnosis.picture import TokenLedger, Trust
+from phasewise.diagnosis.stall_causes import GuiltyPrompt, StallCause
+from phasewise.diagnosis.surroundings import Drafts
+from phasewise.model.steps import TimedStep
+from tests.builders import make_step
+from tests.calibrate.builders import make_fit
+from tests.diagnosis.pictures import (
+    SLO,
+    causes,
+    make_crowd,
+    make_engine,
+    make_picture,
+    make_stall,
+    make_steps,
+    make_stream,
+    make_workload,
+    the_finding,
+)
+
+
+def streaming(ledger=None, stalls=(), engines=(), **fields):
+    return make_picture(stream=make_stream(ledger, stalls), engines=engines, **fields)
+
+
+def split(floor_s=0.05, batch_s=0.0, kv_read_s=0.0, **parts):
+    return TokenLedger(floor_s + batch_s + kv_read_s, floor_s, batch_s, kv_read_s, **parts)
+
+
+def running(count, **fields):
+    return make_engine(crowd=make_crowd(running_mean=count), **fields)
+
+
+@pytest.mark.parametrize(
+    ("cause", "part", "stall"),
+    [
+        (Cause.SLOW_CLIENT, "client_s", StallCause.CLIENT),
+        (Cause.KV_EXHAUSTED, "preempted_s", StallCause.PREEMPTION),
+        (Cause.ENGINE_PAUSES, "paused_s", StallCause.PAUSE),
+        (Cause.CHUNKS_STALL, "prompts_s", StallCause.PREFILL_CHUNK),
+    ],
+)
+def test_a_part_of_the_mean_token_and_stalls_of_its_kind_are_one_cause(cause, part, stall):
+    by_token = streaming(TokenLedger(step_s=0.05, **{part: 0.2}))
+    by_stalls = streaming(TokenLedger(step_s=0.05, **{part: 0.01}), [make_stall(stall)] * 8)
+    assert causes(by_token) == causes(by_stalls) == [cause]
+
+
+@pytest.mark.parametrize("part", ["client_s", "preempted_s", "paused_s", "prompts_s", "cold_s"])
+def test_a_small_part_of_a_slow_token_is_not_its_cause(part):
+    assert causes(streaming(TokenLedger(step_s=0.4, **{part: 0.02}))) == [Cause.DECODE_FLOOR]
+
+
+def test_stalls_that_an_average_hides_are_lost_in_full():
+    """200 tokens at 50 ms hide one pause of 3 s in the mean, and the reader does not."""
+    stream = make_stream(split(prompts_s=0.015), [make_stall()] * 20, tokens=200)
+    finding = the_finding(make_picture(stream=stream), Cause.CHUNKS_STALL)
+    assert finding.lost_s == pytest.approx(stream.lost_s)
+    assert finding.share == pytest.approx(0.015 / 0.065)
+
+
+def test_a_floor_within_the_objective_is_not_what_is_lost():
+    """65 ms would do; it is the prompts' 50 ms that the reader waits for."""
+    assert causes(streaming(split(floor_s=0.065, prompts_s=0.05))) == [Cause.CHUNKS_STALL]
+
+
+def test_stalls_name_the_steps_and_whose_prompts_they_computed():
+    steps = (TimedStep(make_step(10, 3.5, prompt=2047, decode=4), None),)
+    guilty = (GuiltyPrompt("chatcmpl-long", 3000, 0), GuiltyPrompt("chatcmpl-short", 90, 0))
+    picture = streaming(stalls=[make_stall(steps=steps, guilty=guilty)] * 8)
+    words = " ".join(fact.words for fact in the_finding(picture, Cause.CHUNKS_STALL).facts)
+    assert "8 streams stood still" in words
+    assert "step 10 (2047 prompt + 4 decode tokens" in words
+    assert words.index("chatcmpl-long (3000 tokens)") < words.index("chatcmpl-short")
+
+
+def test_stalls_of_unknown_cause_are_a_guess_and_say_so():
+    finding = the_finding(streaming(stalls=[make_stall(StallCause.UNKNOWN)] * 8), Cause.CHUNKS_STALL)
+    assert finding.confidence is Confidence.LOW
+    assert any("a guess" in fact.words for fact in finding.facts)
+
+
+def test_cold_steps_are_a_cold_start():
+    assert causes(streaming(TokenLedger(step_s=0.05, cold_s=0.2))) == [Cause.COLD_START]
+
+
+def test_steps_that_wait_for_a_core_are_starved():
+    starved = make_engine(cpu_wait_share=0.7)
+    assert causes(streaming(split(floor_s=0.25), engines=[starved]))[0] is Cause.ENGINE_STARVED
+
+
+def test_steps_that_do_not_wait_for_a_core_are_slow_by_themselves():
+    fed = make_engine(cpu_wait_share=0.05)
+    assert causes(streaming(split(floor_s=0.25), engines=[fed])) == [Cause.DECODE_FLOOR]
+
+
+def drafting(accepted, running_mean=16.0):
+    drafts = Drafts(drafts=100, drafted_tokens=500, accepted_tokens=accepted)
+    return running(running_mean, drafts=drafts)
+
+
+def test_guesses_that_cost_more_than_they_bring_do_not_pay():
+    ledger = TokenLedger(step_s=0.3)
+    assert causes(streaming(ledger, engines=[drafting(20)], fit=make_fit()))[0] is Cause.SPECULATION_UNPAID
+
+
+def test_guesses_that_bring_tokens_sooner_than_without_pay():
+    plain_s = make_fit().cost.floor_s + 16 * (1.1e-3 + 525 * 2.2e-6)
+    stalls = [make_stall()] * 8
+    ledger = TokenLedger(step_s=plain_s * 0.9)
+    assert Cause.SPECULATION_UNPAID not in causes(
+        streaming(ledger, stalls, engines=[drafting(400)], fit=make_fit())
+    )
+
+
+def test_without_a_fit_only_poor_guesses_are_blamed_and_cautiously():
+    ledger = TokenLedger(step_s=0.3)
+    poor = streaming(ledger, engines=[drafting(20)])
+    assert the_finding(poor, Cause.SPECULATION_UNPAID).confidence is Confidence.LOW
+    assert Cause.SPECULATION_UNPAID not in causes(streaming(ledger, engines=[drafting(300)]))
+
+
+def test_a_step_that_is_mostly_its_batch_has_too_many_in_it():
+    ledger = split(floor_s=0.05, batch_s=0.15)
+    assert causes(streaming(ledger, engines=[running(64)])) == [Cause.BATCH_CAP_HIGH]
+
+
+def test_a_batch_that_costs_less_than_the_floor_is_not_too_large():
+    ledger = split(floor_s=0.2, batch_s=0.05)
+    assert causes(streaming(ledger, engines=[running(64)])) == [Cause.DECODE_FLOOR]
+
+
+def test_without_a_fit_a_lone_step_tells_the_batch_from_the_floor():
+    full = running(64, steps=make_steps(lone_step_s=0.05))
+    alone = running(64, steps=make_steps(lone_step_s=0.2))
+    assert causes(streaming(TokenLedger(step_s=0.25), engines=[full])) == [Cause.BATCH_CAP_HIGH]
+    assert causes(streaming(TokenLedger(step_s=0.25), engines=[alone])) == [Cause.DECODE_FLOOR]
+
+
+def test_with_neither_many_running_are_the_batch_and_few_the_floor():
+    ledger = TokenLedger(step_s=0.25)
+    assert causes(streaming(ledger, workload=make_workload(running_mean=40.0))) == [Cause.BATCH_CAP_HIGH]
+    assert causes(streaming(ledger, workload=make_workload(running_mean=1.5))) == [Cause.DECODE_FLOOR]
+
+
+def test_long_contexts_that_are_read_for_every_token_bind_decode():
+    assert causes(streaming(split(floor_s=0.05, kv_read_s=0.2))) == [Cause.DECODE_KV_READS]
+    assert Cause.DECODE_KV_READS not in causes(streaming(split(floor_s=0.25, kv_read_s=0.02)))
+
+
+@pytest.mark.parametrize(
+    ("weights_read_s", "cause"),
+    [
+        (0.18, Cause.DECODE_WEIGHTS),
+        (0.02, Cause.DECODE_OVERHEAD),
+        (None, Cause.DECODE_FLOOR),
+        # Nobody reads the weights more slowly than a whole step takes: that figure is of another machine.
+        (0.5, Cause.DECODE_FLOOR),
+    ],
+)
+def test_the_floor_is_weights_or_overhead_by_how_fast_the_machine_reads(weights_read_s, cause):
+    engine = make_engine(weights_read_s=weights_read_s)
+    assert causes(streaming(split(floor_s=0.2), engines=[engine])) == [cause]
+
+
+def test_tokens_that_came_late_from_a_busy_front_end_are_the_front_ends():
+    late = TokenLedger(step_s=0.05, residual_s=0.2)
+    busy, calm = make_engine(front_end_cores=0.95), make_engine(front_end_cores=0.1)
+    assert causes(streaming(late, engines=[busy])) == [Cause.FRONT_END_BUSY]
+    assert causes(streaming(late, engines=[calm])) == [Cause.NETWORK_OR_PROXY]
+
+
+def test_tokens_that_came_late_with_nothing_known_of_the_host_stay_unexplained():
+    assert causes(streaming(TokenLedger(step_s=0.05, residual_s=0.2))) == []
+
+
+def test_a_generator_that_is_later_than_a_token_cannot_time_tokens():
+    late = TokenLedger(step_s=0.05, residual_s=0.2)
+    lagging = streaming(late, trust=Trust(lag_mean_s=0.3, lag_p90_s=0.9))
+    in_time = streaming(late, trust=Trust(lag_mean_s=0.001, lag_p90_s=SLO.tpot_s / 4))
+    assert Cause.GENERATOR_LAG in causes(lagging)
+    assert Cause.GENERATOR_LAG not in causes(in_time)
