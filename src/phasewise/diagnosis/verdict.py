@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from phasewise.diagnosis.findings import AFFECTED_SHARE, Finding, Phase, find, starts_late, streams_slowly
-from phasewise.diagnosis.fixes import Advice, advise
+from phasewise.diagnosis.advice import advise
+from phasewise.diagnosis.cause import Phase
+from phasewise.diagnosis.finding import Finding
+from phasewise.diagnosis.fix import Advice
 from phasewise.diagnosis.picture import Picture
+from phasewise.diagnosis.rules.find import explain
+from phasewise.diagnosis.rules.objective import AFFECTED_SHARE, starts_late, streams_slowly
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import Outcome
 
@@ -26,13 +30,20 @@ class Ruling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The ruling, what led to it, and what to do next."""
+    """The ruling, what led to it, and what to do next.
+
+    `findings` are those of the heavier phase first; caveats about the measurement come last, and are there
+    whatever the ruling. `unexplained_share` is how much of the heavier phase's loss no rule accounts for.
+    `foreseen` is the advice once somebody has predicted what its fixes bring.
+    """
 
     ruling: Ruling
     slo: Slo
     picture: Picture
     findings: tuple[Finding, ...]
     also_slow: Phase | None = None
+    unexplained_share: float | None = None
+    foreseen: Advice | None = None
 
     @property
     def top(self) -> Finding | None:
@@ -40,24 +51,45 @@ class Verdict:
         return next((found for found in self.findings if found.phase.value == self.ruling.value), None)
 
     @property
+    def caveats(self) -> tuple[Finding, ...]:
+        """What speaks against trusting the measurement."""
+        return tuple(found for found in self.findings if found.phase is Phase.MEASUREMENT)
+
+    @property
     def advice(self) -> Advice | None:
         """What helps against the top finding, and what does not."""
-        return advise(self.top.cause, self.picture.workload) if self.top is not None else None
+        if self.foreseen is not None:
+            return self.foreseen
+        return advise(self.top, self.picture) if self.top is not None else None
 
 
 def judge(picture: Picture, slo: Slo) -> Verdict:
     """Weigh the phases by the seconds users lost in them, then name the cause in the heavier one."""
     if picture.workload.requests < MIN_REQUESTS or (picture.start is None and picture.stream is None):
         return Verdict(Ruling.TOO_LITTLE_SEEN, slo, picture, ())
+    explained = explain(picture, slo)
     start_lost_s = picture.start.lost_s if picture.start is not None and starts_late(picture) else 0.0
     stream_lost_s = picture.stream.lost_s if picture.stream is not None and streams_slowly(picture) else 0.0
     if start_lost_s == stream_lost_s == 0.0:
-        return Verdict(Ruling.FAILING if _fails(picture) else Ruling.HEALTHY, slo, picture, ())
-    heavier = Phase.START if start_lost_s >= stream_lost_s else Phase.STREAM
-    findings = sorted(find(picture, slo), key=lambda finding: (finding.phase is not heavier, -finding.lost_s))
-    lighter = Phase.STREAM if heavier is Phase.START else Phase.START
+        ruling = Ruling.FAILING if _fails(picture) else Ruling.HEALTHY
+        return Verdict(ruling, slo, picture, explained.findings)
+    heavier, lighter = Phase.START, Phase.STREAM
+    if stream_lost_s > start_lost_s:
+        heavier, lighter = lighter, heavier
     both = min(start_lost_s, stream_lost_s) > 0
-    return Verdict(Ruling(heavier.value), slo, picture, tuple(findings), lighter if both else None)
+    return Verdict(
+        ruling=Ruling(heavier.value),
+        slo=slo,
+        picture=picture,
+        findings=_heavier_first(explained.findings, heavier),
+        also_slow=lighter if both else None,
+        unexplained_share=explained.unexplained.get(heavier),
+    )
+
+
+def _heavier_first(findings: tuple[Finding, ...], heavier: Phase) -> tuple[Finding, ...]:
+    rank = {heavier: 0, Phase.MEASUREMENT: 2}
+    return tuple(sorted(findings, key=lambda finding: rank.get(finding.phase, 1)))
 
 
 def _fails(picture: Picture) -> bool:
