@@ -80,8 +80,13 @@ class StepFit:
         return median(abs(exp(error) - 1) for error in errors) if len(errors) >= FEWEST_ERRORS else None
 
 
-def fit_steps(observations: Sequence[Observation], rng: np.random.Generator) -> StepFit:
-    """Fit, try the fit on what it was not given, and see how far its coefficients would move."""
+def fit_steps(
+    observations: Sequence[Observation], rng: np.random.Generator, *, draws: int = DRAWS
+) -> StepFit:
+    """Fit, try the fit on what it was not given, and see how far its coefficients would move.
+
+    Most of the time goes into the draws that tell the latter: fewer give rougher intervals, sooner.
+    """
     # In one order, so that what is drawn does not hang on the order in which steps were read.
     observations = sorted(observations, key=lambda each: (each.at_s, each.seconds))
     regimes = [regime_of(observation.typical) for observation in observations]
@@ -93,12 +98,12 @@ def fit_steps(observations: Sequence[Observation], rng: np.random.Generator) -> 
         )
     readings = Readings.of(observations)
     fitted = fit_cost(readings)
-    draws = _redrawn(readings, regimes, observations, rng)
+    redrawn = _redrawn(readings, regimes, observations, rng, draws)
     return StepFit(
         fitted=fitted,
-        intervals={part: _interval([draw.step.coefficients[part] for draw in draws]) for part in CostPart},
-        knee_tokens=_interval([float(draw.step.knee_tokens) for draw in draws]),
-        front_end_s=_interval([draw.front_end_s for draw in draws]),
+        intervals={part: _interval([draw.step.coefficients[part] for draw in redrawn]) for part in CostPart},
+        knee_tokens=_interval([float(draw.step.knee_tokens) for draw in redrawn]),
+        front_end_s=_interval([draw.front_end_s for draw in redrawn]),
         errors=_held_out_errors(observations, readings, regimes, rng),
         seen=seen,
         observations=len(observations),
@@ -154,13 +159,14 @@ def _redrawn(
     regimes: Sequence[Regime],
     observations: Sequence[Observation],
     rng: np.random.Generator,
+    draws: int,
 ) -> list[FittedCost]:
     """Fits to visits drawn anew within each regime: readings of one visit share the machine's mood."""
     members: dict[Regime, list[int]] = {}
     for index, regime in enumerate(regimes):
         members.setdefault(regime, []).append(index)
     visits = [visits_of(own, observations) for own in members.values()]
-    return [fit_cost(readings.drawn(_drawn_visits(visits, rng)), DRAWN_KNEES) for _ in range(DRAWS)]
+    return [fit_cost(readings.drawn(_drawn_visits(visits, rng)), DRAWN_KNEES) for _ in range(draws)]
 
 
 def _drawn_visits(regimes: Sequence[Sequence[Sequence[int]]], rng: np.random.Generator) -> NDArray[np.intp]:
