@@ -32,6 +32,7 @@ attempts = st.builds(
 content_times = st.lists(st.floats(min_value=0.0, max_value=3.0), max_size=30).map(
     lambda gaps: tuple(accumulate(gaps))
 )
+marks = st.lists(st.text("0123456789abcdef", min_size=10, max_size=10), max_size=4).map(tuple)
 counts = st.none() | st.integers(min_value=0, max_value=10_000)
 timelines = st.builds(
     Timeline,
@@ -54,5 +55,7 @@ timelines = st.builds(
     finished_s=st.none() | seconds,
     choices=st.integers(min_value=1, max_value=4),
     client_request_id=st.none() | st.text(max_size=10),
-    prefix_marks=st.lists(st.text("0123456789abcdef", min_size=10, max_size=10), max_size=4).map(tuple),
+    prefix_marks=marks,
+    text_marks=marks,
+    client_blocked_s=st.none() | seconds,
 )

@@ -18,13 +18,13 @@ def test_a_record_keeps_times_to_half_a_unit_and_the_rest_exactly(timeline):
         assert abs(kept - given_s) <= UNIT_S / 2 + 1e-9
     assert again.prompt_tokens == timeline.prompt_tokens
     assert again.output_tokens == timeline.output_tokens
-    assert again.prefix_marks == timeline.prefix_marks
+    assert (again.prefix_marks, again.text_marks) == (timeline.prefix_marks, timeline.text_marks)
 
 
 @given(timelines)
 def test_an_unknown_count_stays_unknown(timeline):
     again = decode(encode(timeline))
-    for name in ("prompt_tokens", "cached_tokens", "output_tokens", "finish_reason"):
+    for name in ("prompt_tokens", "cached_tokens", "output_tokens", "finish_reason", "client_blocked_s"):
         assert (getattr(again, name) is None) == (getattr(timeline, name) is None)
 
 
@@ -44,8 +44,15 @@ def test_a_timeline_of_200_tokens_is_under_2_kb():
         engine_spans=engine,
         finish_reason="length",
         prefix_marks=("0123456789",) * 3,
+        text_marks=("0123456789",) * 16,
+        client_blocked_s=0.0,
     )
     assert len(encode(timeline)) < 2048
+
+
+def test_fields_of_a_newer_phasewise_are_passed_over():
+    record = to_record(make_timeline())
+    assert from_record({**record, "from_the_future": [1]}) == from_record(record)
 
 
 def test_a_record_of_another_version_is_refused_with_a_hint():

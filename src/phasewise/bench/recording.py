@@ -13,7 +13,7 @@ import orjson
 
 from phasewise.adapters.engine_report import read_report
 from phasewise.adapters.sse import Chunk
-from phasewise.model.prefix_marks import prefix_marks
+from phasewise.model.prefix_marks import prefix_marks, text_marks
 from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
 from phasewise.model.worker import WorkerRef
 from phasewise.workload.prompts import Message
@@ -80,7 +80,9 @@ class RequestRecording:
         Worked out after the run: hashing a long prompt would hold up the requests that are due.
         """
         run_id, _, _ = self.request_id.rpartition("-")
+        marks_key = run_id.encode()[:64]
         prompt = orjson.dumps(self.messages)
+        text = "\n".join(message.content for message in self.messages).encode()
         report = read_report(self._usage, self._metrics)
         return Timeline(
             request_id=self.request_id,
@@ -96,9 +98,10 @@ class RequestRecording:
             output_tokens=report.output_tokens,
             finish_reason=self.finish_reason,
             reason=self.reason,
-            prefix_marks=prefix_marks(prompt, run_id.encode()[:64]),
+            prefix_marks=prefix_marks(prompt, marks_key),
             prompt_bytes=len(prompt),
             finished_s=None if self._finished_s is None else self._finished_s - self.intended_s,
+            text_marks=text_marks(text, marks_key),
         )
 
     def _attempts(self, spans: tuple[Span, ...]) -> tuple[Attempt, ...]:

@@ -97,9 +97,13 @@ def from_record(record: Record) -> Timeline:
         content_times_s=tuple(units * UNIT_S for units in accumulate(record["content"])),
         **{name: record[key] for key, name in _OPTIONAL.items() if key in record},
         **{name: record[key] * UNIT_S for key, name in _OPTIONAL_TIMES.items() if key in record},
-        **{name: tuple(record.get(key, ())) for key, name in _MARKS.items()},
+        **_marks(record),
         **{name: record[name] for name in _DEFAULTED if name in record},
     )
+
+
+def _marks(record: Record) -> dict[str, Any]:
+    return {name: tuple(record.get(key, ())) for key, name in _MARKS.items()}
 
 
 def _units(seconds: float) -> int:
