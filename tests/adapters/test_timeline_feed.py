@@ -1,4 +1,6 @@
-"""A gateway's timelines are read once each, over pages, on our clock."""
+"""A gateway's timelines are read once each, over pages, on our clock; open ones as often as one looks."""
+
+import asyncio
 
 import pytest
 
@@ -7,7 +9,8 @@ from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.timeline_feed import TimelineFeed
 from phasewise.errors import UpstreamError
 from phasewise.fake_engine.fleet import running_engines
-from tests.gateway.harness import ADMIN, request_id_of, running_gateway
+from phasewise.model.timeline import Outcome
+from tests.gateway.harness import ADMIN, eventually, request_id_of, running_gateway
 
 
 async def ask(gateway, count):
@@ -41,10 +44,33 @@ async def test_timelines_of_a_host_whose_clock_is_ahead_are_put_on_ours():
     assert mine.started_unix_s - shifted.started_unix_s == pytest.approx(ahead_s, abs=1.0)
 
 
+async def test_open_requests_are_read_as_they_stand_and_on_our_clock():
+    ahead_s = 3600.0
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        engine.inject("slow", factor=20.0)
+        asking = asyncio.create_task(gateway.chat(stream=True, max_tokens=200))
+        await eventually(lambda: engine.engine.running == 1)
+        (mine,) = await TimelineFeed(gateway.client, ADMIN).read_open()
+        there = TimelineFeed(gateway.client, ADMIN, clock=lambda: timeline_feed.time.time() - ahead_s)
+        (shifted,) = await there.read_open()
+        asking.cancel()
+    assert (mine.outcome, mine.attempts[0].worker.name) == (Outcome.UNFINISHED, "w0")
+    assert shifted.ended_s > mine.ended_s
+    assert mine.started_unix_s - shifted.started_unix_s == pytest.approx(ahead_s, abs=1.0)
+
+
+async def test_a_gateway_that_cannot_tell_what_is_open_has_none(monkeypatch):
+    monkeypatch.setattr(timeline_feed, "OPEN_PATH", "/phasewise/v1/requests/an-id-it-does-not-know")
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        assert await TimelineFeed(gateway.client, ADMIN).read_open() == ()
+
+
 async def test_a_wrong_key_is_a_sentence_with_a_hint():
     async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
         client = HttpClient(gateway.url)
         with pytest.raises(UpstreamError, match="answered 401") as caught:
             await TimelineFeed(client, [(b"authorization", b"Bearer wrong")]).skip()
+        with pytest.raises(UpstreamError, match="answered 401"):
+            await TimelineFeed(client, [(b"authorization", b"Bearer wrong")]).read_open()
         client.close()
     assert caught.value.hint

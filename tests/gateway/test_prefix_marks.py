@@ -1,7 +1,10 @@
-"""Timelines carry marks of the prompt's beginning, from where the prompt begins."""
+"""Timelines carry marks of the prompt's beginning, from where the prompt begins, and of its text."""
 
+from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.fields import prompt_bytes
 from phasewise.model.request import Endpoint
+from tests.gateway.harness import request_id_of, running_gateway
+from tests.model.test_text_marks import prose
 
 
 def test_what_stands_before_the_prompt_does_not_count():
@@ -12,3 +15,12 @@ def test_what_stands_before_the_prompt_does_not_count():
 
 def test_a_completion_begins_at_its_prompt():
     assert prompt_bytes(Endpoint.COMPLETIONS, b'{"prompt":"x"}') == b'"prompt":"x"}'
+
+
+async def test_a_text_behind_another_head_is_recognised_by_its_text_alone():
+    text = prose(1).decode()
+    async with running_engines(1) as engines, running_gateway(engines) as gateway:
+        replies = [await gateway.chat(f"It is {day} today. {text}") for day in ("Monday", "Wednesday")]
+        one, other = [await gateway.timeline(request_id_of(reply)) for reply in replies]
+    assert set(one["marks"]).isdisjoint(other["marks"])
+    assert one["text"] == other["text"]

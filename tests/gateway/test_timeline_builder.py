@@ -120,6 +120,32 @@ def test_only_a_deadline_is_a_timeout():
     assert attempt_outcome(FailureKind.CLOSED) is Outcome.FAILED
 
 
+def test_a_request_under_way_stands_as_it_is_and_goes_on():
+    builder = make_builder(text_marks=("a1",))
+    builder.begin_attempt(W0, 100.0)
+    builder.end_attempt(Outcome.FAILED, 100.2)
+    builder.begin_attempt(W1, 100.25)
+    builder.note_sent(100.26)
+    builder.note_answer(answer := make_answer([100.5]))
+    seen = builder.so_far(101.0, 0.125)
+    assert (seen.outcome, seen.ended_s, seen.client_blocked_s) == (Outcome.UNFINISHED, 1.0, 0.125)
+    assert [it.outcome for it in seen.attempts] == [Outcome.FAILED, Outcome.UNFINISHED]
+    assert (seen.attempts[1].worker, seen.attempts[1].ended_s) == (W1, 1.0)
+    assert (seen.content_times_s, seen.text_marks) == ((0.5,), ("a1",))
+    assert ttft_breakdown(seen).seconds(Part.EARLIER_ATTEMPTS) == pytest.approx(0.25)
+    answer.content_times_s.append(101.5)
+    builder.end_attempt(Outcome.SUCCEEDED, 101.6)
+    ended = builder.build(Outcome.SUCCEEDED, 101.6)
+    assert (len(ended.attempts), ended.content_times_s) == (2, (0.5, 1.5))
+    assert ended.client_blocked_s is None
+
+
+def test_a_request_that_was_not_placed_yet_waits_in_the_gateway():
+    seen = make_builder().so_far(100.5)
+    assert (seen.attempts, seen.outcome) == ((), Outcome.UNFINISHED)
+    assert seen.spans[0].duration_s == pytest.approx(0.5)
+
+
 def test_an_attempt_cannot_end_before_it_begins():
     with pytest.raises(RuntimeError):
         make_builder().end_attempt(Outcome.FAILED, 100.0)

@@ -18,11 +18,14 @@ from phasewise.model.timeline import Timeline
 from phasewise.model.timeline_record import from_record
 
 PATH = "/phasewise/v1/requests"
+OPEN_PATH = f"{PATH}/open"
 PAGE_TIMELINES = 1_000
+OPEN_TIMELINES = 1_000
+OK, NOT_FOUND = 200, 404
 
 
 class TimelineFeed:
-    """Follows one gateway: `skip` what it holds now, then `read` what has come since."""
+    """Follows one gateway: `skip` what it holds now, then `read` what has come since; or see what is open."""
 
     def __init__(
         self, client: HttpClient, headers: Headers = (), clock: Callable[[], float] = time.time
@@ -44,26 +47,54 @@ class TimelineFeed:
         while more:
             reply = await self._fetch(f"limit={PAGE_TIMELINES}&after={self._after}")
             more = _header(reply, b"x-phasewise-more") is not None
-            found += [from_record(orjson.loads(line)) for line in reply.body.splitlines() if line]
-        return tuple(
-            replace(timeline, started_unix_s=timeline.started_unix_s - self._shift.seconds)
-            for timeline in found
-        )
+            found += _timelines(reply)
+        return self._on_our_clock(found)
+
+    async def read_open(self) -> tuple[Timeline, ...]:
+        """The requests under way as they stand, longest open first; none of a gateway that cannot tell.
+
+        A request is among them for as long as it is open; once it has ended, `read` gives it.
+        """
+        reply = await self._ask(OPEN_PATH, f"limit={OPEN_TIMELINES}")
+        if reply.status == NOT_FOUND:
+            # A gateway before this address takes it for a request's id, and keeps none of that name.
+            return ()
+        if reply.status != OK:
+            raise self._refused(reply)
+        return self._on_our_clock(_timelines(reply))
 
     async def _fetch(self, query: str) -> Reply:
-        asked_s = self._clock()
-        reply = await self._client.fetch("GET", f"{PATH}?{query}", headers=self._headers)
-        answered_s = self._clock()
-        theirs, cursor = _header(reply, b"x-phasewise-now"), _header(reply, b"x-phasewise-next")
-        if reply.status != 200 or theirs is None or cursor is None:
-            raise UpstreamError(
-                FailureKind.PROTOCOL,
-                f"{self._client.base_url}{PATH} answered {reply.status}",
-                hint="is that a phasewise gateway of this version, and its admin key?",
-            )
+        reply = await self._ask(PATH, query)
+        cursor = _header(reply, b"x-phasewise-next")
+        if reply.status != OK or cursor is None:
+            raise self._refused(reply)
         self._after = int(cursor)
-        self._shift.learn(float(theirs), asked_s, answered_s)
         return reply
+
+    async def _ask(self, path: str, query: str) -> Reply:
+        asked_s = self._clock()
+        reply = await self._client.fetch("GET", f"{path}?{query}", headers=self._headers)
+        answered_s = self._clock()
+        if (theirs := _header(reply, b"x-phasewise-now")) is not None:
+            self._shift.learn(float(theirs), asked_s, answered_s)
+        return reply
+
+    def _refused(self, reply: Reply) -> UpstreamError:
+        return UpstreamError(
+            FailureKind.PROTOCOL,
+            f"{self._client.base_url}{PATH} answered {reply.status}",
+            hint="is that a phasewise gateway of this version, and its admin key?",
+        )
+
+    def _on_our_clock(self, timelines: list[Timeline]) -> tuple[Timeline, ...]:
+        return tuple(
+            replace(timeline, started_unix_s=timeline.started_unix_s - self._shift.seconds)
+            for timeline in timelines
+        )
+
+
+def _timelines(reply: Reply) -> list[Timeline]:
+    return [from_record(orjson.loads(line)) for line in reply.body.splitlines() if line]
 
 
 def _header(reply: Reply, name: bytes) -> bytes | None:

@@ -15,6 +15,7 @@ from phasewise.gateway.asgi import Receive, Scope, Send, client_of
 from phasewise.gateway.auth import Doorkeeper
 from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.health import POLL_INTERVAL_S, HealthWatcher
+from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.patience import ClientWatch, Patience
 from phasewise.gateway.pipeline import Pipeline
 from phasewise.gateway.routes import Gateway, Router
@@ -83,9 +84,14 @@ def build_app(
     # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
     metrics = PrometheusMetrics(cluster, ledger)
-    pipeline = Pipeline(world, FlowDriver(clients), doorkeeper, (timelines, metrics), metrics.count_refusal)
+    open_requests = OpenRequests()
+    pipeline = Pipeline(
+        world, FlowDriver(clients), doorkeeper, (timelines, metrics), metrics.count_refusal, open_requests
+    )
     clients_served = ClientWatch(patience or Patience())
-    gateway = Gateway(pipeline, doorkeeper, cluster, ledger, timelines, metrics, clients_served)
+    gateway = Gateway(
+        pipeline, doorkeeper, cluster, ledger, timelines, open_requests, metrics, clients_served
+    )
     return GatewayApp(gateway, HealthWatcher(cluster, workers, poll_interval_s), clients)
 
 

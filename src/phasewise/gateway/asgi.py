@@ -21,6 +21,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 BODY_LIMIT_BYTES = 32 * 1024 * 1024
 DROP = "phasewise.drop"
 """The extension of ASGI by which our server lets us cut a connection, with what was not yet sent."""
+WAITED_S = 1e-3
+"""A send that takes no longer has waited for nobody: it wrote, which takes some microseconds."""
 
 
 class ClientLeft(Exception):
@@ -32,7 +34,8 @@ class Client:
 
     While it is watched, its leaving cancels the task that serves it; `gone` then tells that cancellation from
     any other. `reading_since_s` and `sending_since_s` are set while we wait for the client, where patience.py
-    sees them; `stalled` holds once a wait for it to read was given up.
+    sees them; `stalled` holds once a wait for it to read was given up. `blocked_s` adds up such waits, which
+    only a stream has: an answer that is sent at once waits for nobody.
     """
 
     __slots__ = (
@@ -42,12 +45,14 @@ class Client:
         "_receive",
         "_too_late",
         "_watcher",
+        "blocked_s",
         "gone",
         "reading_since_s",
         "send",
         "sending_since_s",
         "stalled",
         "started",
+        "streaming",
     )
 
     def __init__(self, receive: Receive, send: Send, drop: Callable[[], None] | None = None) -> None:
@@ -57,6 +62,8 @@ class Client:
         self.started = False
         self.gone = False
         self.stalled = False
+        self.streaming = False
+        self.blocked_s = 0.0
         self.reading_since_s: float | None = None
         self.sending_since_s: float | None = None
         self._answered = False
@@ -139,28 +146,36 @@ class Client:
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head of the answer."""
         self.started = True
-        self.sending_since_s = time.monotonic()
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
-        self.sending_since_s = None
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def send_part(self, data: bytes) -> None:
         """Send some bytes of an answer that was started."""
-        self.sending_since_s = time.monotonic()
-        await self.send({"type": "http.response.body", "body": data, "more_body": True})
-        self.sending_since_s = None
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self, last: bytes = b"") -> None:
         """Send the last bytes of an answer that was started."""
         self._answered = True
-        self.sending_since_s = time.monotonic()
-        await self.send({"type": "http.response.body", "body": last})
-        self.sending_since_s = None
+        await self._send({"type": "http.response.body", "body": last})
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole answer."""
         self._answered = True
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.finish(body)
+
+    def blocked_until(self, now_s: float) -> float | None:
+        """How long its stream has waited for the client by now, None for an answer that is no stream."""
+        if not self.streaming:
+            return None
+        under_way_s = 0.0 if self.sending_since_s is None else now_s - self.sending_since_s
+        return self.blocked_s + (under_way_s if under_way_s > WAITED_S else 0.0)
+
+    async def _send(self, message: Message) -> None:
+        since_s = self.sending_since_s = time.monotonic()
+        await self.send(message)
+        if (waited_s := time.monotonic() - since_s) > WAITED_S:
+            self.blocked_s += waited_s
+        self.sending_since_s = None
 
 
 def client_of(scope: Scope, receive: Receive, send: Send) -> Client:

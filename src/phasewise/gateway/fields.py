@@ -14,7 +14,8 @@ from typing import Any
 import orjson
 
 from phasewise.errors import RefusalKind, RequestRefused
-from phasewise.model.prefix_marks import MARK_SIZES_BYTES
+from phasewise.gateway.prompt_text import prompt_text
+from phasewise.model.prefix_marks import MARK_SIZES_BYTES, TEXT_FROM_BYTES
 from phasewise.model.request import Endpoint
 
 MODEL_NAME_LIMIT = 256
@@ -82,7 +83,8 @@ _USAGE_WANTED = b',"stream_options":{"include_usage":true}}'
 class Parsed:
     """A request's body: what the gateway needs of it, and the bytes for the engine.
 
-    `hide_usage` holds where the usage chunk was asked for by the gateway and not by the client.
+    `hide_usage` holds where the usage chunk was asked for by the gateway and not by the client. `text` is as
+    much of the prompt's text as is ever marked, left empty in a short body.
     """
 
     model: str
@@ -91,6 +93,7 @@ class Parsed:
     hide_usage: bool
     upstream_body: bytes
     choices: int = 1
+    text: bytes = b""
 
 
 def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
@@ -113,7 +116,15 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream must be true or false", "stream")
     hide_usage, upstream_body = _ask_for_usage(fields, body) if stream else (False, body)
-    return Parsed(model, bool(stream), _output_limit(fields), hide_usage, upstream_body, _choices(fields))
+    return Parsed(
+        model=model,
+        stream=bool(stream),
+        max_output_tokens=_output_limit(fields),
+        hide_usage=hide_usage,
+        upstream_body=upstream_body,
+        choices=_choices(fields),
+        text=b"" if len(body) < TEXT_FROM_BYTES else prompt_text(endpoint, fields),
+    )
 
 
 def prompt_bytes(endpoint: Endpoint, body: bytes) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from phasewise.adapters.http_client import FETCH_LIMIT_BYTES, HttpClient, StreamedReply
 from phasewise.errors import FailureKind, UpstreamError
 from phasewise.gateway.answer import Answer, read_plain_answer
-from phasewise.gateway.asgi import Client, Headers
+from phasewise.gateway.asgi import WAITED_S, Client, Headers
 from phasewise.gateway.http_errors import send_error, stream_error_event
 from phasewise.gateway.streaming import StreamRelay
 from phasewise.gateway.timeline_builder import TimelineBuilder, attempt_outcome
@@ -122,6 +122,7 @@ class FlowDriver:
 
 async def _relay_stream(reply: StreamedReply, head: Headers, call: Call) -> Ending:
     client, send = call.client, call.client.send
+    client.streaming = True
     relay = StreamRelay(Answer(), hide_usage=call.hide_usage)
     call.timeline.note_answer(relay.answer)
     while data := await reply.read():
@@ -129,9 +130,12 @@ async def _relay_stream(reply: StreamedReply, head: Headers, call: Call) -> Endi
         if out := relay.feed(data, at_s):
             if not client.started:
                 await client.start(200, head)
+                at_s = time.monotonic()
             # As client.send_part, without one more coroutine for every chunk to pass through.
             client.sending_since_s = at_s
             await send({"type": "http.response.body", "body": out, "more_body": True})
+            if (waited_s := time.monotonic() - at_s) > WAITED_S:
+                client.blocked_s += waited_s
             client.sending_since_s = None
     last = relay.close()
     if not client.started:

@@ -15,8 +15,9 @@ from phasewise.gateway.auth import Caller, Doorkeeper
 from phasewise.gateway.fields import Parsed, parse_body, prompt_bytes, request_id_from
 from phasewise.gateway.flow_driver import Call, Ending, FlowDriver
 from phasewise.gateway.http_errors import send_refusal
+from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.timeline_builder import TimelineBuilder
-from phasewise.model.prefix_marks import prefix_marks
+from phasewise.model.prefix_marks import prefix_marks, text_marks
 from phasewise.model.request import Endpoint, GenerationRequest
 from phasewise.model.timeline import Outcome
 from phasewise.ports import TimelineSink
@@ -36,16 +37,25 @@ class Pipeline:
         doorkeeper: Doorkeeper,
         timelines: Sequence[TimelineSink],
         count_refusal: Callable[[RefusalKind], None],
+        open_requests: OpenRequests,
     ) -> None:
         self._world = world
         self._driver = driver
         self._doorkeeper = doorkeeper
         self._timelines = timelines
         self._count_refusal = count_refusal
+        self._open_requests = open_requests
         self._marks_key = secrets.token_bytes(32)
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
         """Serve one request."""
+        # What was read of it is let go with the method that read it: a stream may last long.
+        if taken_in := await self._take_in(endpoint, scope, client):
+            await self._serve(*taken_in)
+
+    async def _take_in(
+        self, endpoint: Endpoint, scope: Scope, client: Client
+    ) -> tuple[GenerationRequest, Call] | None:
         started_unix_s, started_s = time.time(), time.monotonic()
         # Never the client's: two clients may choose the same, and an engine joins what has the same id.
         request_id = secrets.token_hex(16)
@@ -58,11 +68,10 @@ class Pipeline:
         except RequestRefused as refusal:
             self._count_refusal(refusal.kind)
             await send_refusal(client, refusal, reply_headers)
-            return
+            return None
         except ClientLeft:
-            return
-        marks = prefix_marks(prompt_bytes(endpoint, body), self._marks_key)
-        request = _request(request_id, endpoint, parsed, caller, started_s, len(body), marks)
+            return None
+        request = self._request(request_id, endpoint, parsed, caller, started_s, body)
         call = Call(
             path=endpoint.value,
             body=parsed.upstream_body,
@@ -72,10 +81,11 @@ class Pipeline:
             timeline=TimelineBuilder(request, started_unix_s, client_request_id),
             reply_headers=reply_headers,
         )
-        await self._serve(request, call)
+        return request, call
 
     async def _serve(self, request: GenerationRequest, call: Call) -> None:
         call.client.watch()
+        self._open_requests.add(call)
         ending = _STOPPED
         try:
             ending = await self._driver.drive(request_flow(request, self._world), call)
@@ -84,9 +94,37 @@ class Pipeline:
             raise
         finally:
             call.client.unwatch()
-            timeline = call.timeline.build(ending.outcome, time.monotonic(), ending.reason)
+            self._open_requests.discard(call)
+            ended_s = time.monotonic()
+            blocked_s = call.client.blocked_until(ended_s)
+            timeline = call.timeline.build(ending.outcome, ended_s, ending.reason, blocked_s)
             for sink in self._timelines:
                 sink.record(timeline)
+
+    def _request(
+        self,
+        request_id: str,
+        endpoint: Endpoint,
+        parsed: Parsed,
+        caller: Caller,
+        arrived_s: float,
+        body: bytes,
+    ) -> GenerationRequest:
+        return GenerationRequest(
+            request_id=request_id,
+            endpoint=endpoint,
+            model=parsed.model,
+            arrived_s=arrived_s,
+            prompt_bytes=len(body),
+            max_output_tokens=parsed.max_output_tokens,
+            stream=parsed.stream,
+            tenant=caller.tenant,
+            priority=caller.priority,
+            slo_class=caller.slo_class,
+            prefix_marks=prefix_marks(prompt_bytes(endpoint, body), self._marks_key),
+            choices=parsed.choices,
+            text_marks=text_marks(parsed.text, self._marks_key),
+        )
 
 
 def _reply_headers(request_id: str, client_request_id: str | None) -> Headers:
@@ -96,28 +134,3 @@ def _reply_headers(request_id: str, client_request_id: str | None) -> Headers:
         (b"x-request-id", request_id.encode()),
         (b"x-client-request-id", client_request_id.encode()),
     ]
-
-
-def _request(
-    request_id: str,
-    endpoint: Endpoint,
-    parsed: Parsed,
-    caller: Caller,
-    arrived_s: float,
-    body_bytes: int,
-    marks: tuple[str, ...],
-) -> GenerationRequest:
-    return GenerationRequest(
-        request_id=request_id,
-        endpoint=endpoint,
-        model=parsed.model,
-        arrived_s=arrived_s,
-        prompt_bytes=body_bytes,
-        max_output_tokens=parsed.max_output_tokens,
-        stream=parsed.stream,
-        tenant=caller.tenant,
-        priority=caller.priority,
-        slo_class=caller.slo_class,
-        prefix_marks=marks,
-        choices=parsed.choices,
-    )

@@ -19,6 +19,7 @@ from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.asgi import Client, Headers, Scope, header
 from phasewise.gateway.auth import Doorkeeper
 from phasewise.gateway.http_errors import JSON, send_refusal
+from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.patience import ClientWatch
 from phasewise.gateway.pipeline import Pipeline
 from phasewise.gateway.timeline_store import Page, TimelineStore
@@ -33,6 +34,9 @@ DEFAULT_LIMIT = 100
 MOST_LINES = 2_000
 """A longer page would hold the event loop, and every stream with it, for milliseconds."""
 PIECE_BYTES = 64 * 1024
+DEFAULT_OPEN_LIMIT = 1_000
+OPEN_AT_ONCE = 16
+"""Timelines of open requests are put together when asked for: so many between two turns of the loop."""
 
 Handler = Callable[[Scope, Client], Awaitable[None]]
 
@@ -46,6 +50,7 @@ class Gateway:
     cluster: ClusterView
     ledger: LoadLedger
     timelines: TimelineStore
+    open_requests: OpenRequests
     metrics: PrometheusMetrics
     clients: ClientWatch
 
@@ -62,6 +67,7 @@ class Router:
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
             ("GET", "/phasewise/v1/requests"): self._requests,
+            ("GET", "/phasewise/v1/requests/open"): self._open,
             ("GET", "/phasewise/v1/requests/{id}"): self._request,
             ("GET", "/phasewise/v1/workers"): self._workers,
         }
@@ -149,6 +155,26 @@ class Router:
         for piece in _pieces(page.lines):
             await client.send_part(piece)
             # A client that reads fast never makes us wait, but the streams beside it have to get their turn.
+            await asyncio.sleep(0)
+        await client.finish()
+
+    async def _open(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        limit = min(int(_number(query, "limit", DEFAULT_OPEN_LIMIT)), MOST_LINES)
+        open_requests = self._gateway.open_requests
+        headers = [
+            *NDJSON,
+            (b"x-phasewise-now", b"%.6f" % time.time()),
+            (b"x-phasewise-open", b"%d" % len(open_requests)),
+        ]
+        ids = open_requests.oldest(limit)
+        await client.start(200, headers)
+        for first in range(0, len(ids), OPEN_AT_ONCE):
+            now_s = time.monotonic()
+            lines = [open_requests.line(it, now_s) for it in ids[first : first + OPEN_AT_ONCE]]
+            for piece in _pieces([line for line in lines if line is not None]):
+                await client.send_part(piece)
             await asyncio.sleep(0)
         await client.finish()
 

@@ -57,23 +57,47 @@ class TimelineBuilder:
         """The worker's part is over."""
         if self._worker is None:
             raise RuntimeError("an attempt ended that had not begun")
-        answer, origin_s = self._answer, self._request.arrived_s
-        self._attempts.append(
-            Attempt(
-                kind=AttemptKind.LOCAL,
-                worker=self._worker,
-                started_s=self._attempt_started_s - origin_s,
-                ended_s=at_s - origin_s,
-                outcome=outcome,
-                engine_request_id=None if answer is None else answer.engine_request_id,
-                spans=() if answer is None else answer.report.spans,
-                note=note,
-            )
-        )
+        self._attempts.append(self._attempt(self._worker, outcome, at_s, note))
         self._worker = None
 
-    def build(self, outcome: Outcome, at_s: float, reason: str | None = None) -> Timeline:
+    def build(
+        self,
+        outcome: Outcome,
+        at_s: float,
+        reason: str | None = None,
+        client_blocked_s: float | None = None,
+    ) -> Timeline:
         """The request has ended."""
+        return self._timeline(tuple(self._attempts), outcome, at_s, reason, client_blocked_s)
+
+    def so_far(self, at_s: float, client_blocked_s: float | None = None) -> Timeline:
+        """The request as it stands while it is under way, with the attempt that is under way."""
+        attempts = tuple(self._attempts)
+        if self._worker is not None:
+            attempts += (self._attempt(self._worker, Outcome.UNFINISHED, at_s),)
+        return self._timeline(attempts, Outcome.UNFINISHED, at_s, None, client_blocked_s)
+
+    def _attempt(self, worker: WorkerRef, outcome: Outcome, at_s: float, note: str | None = None) -> Attempt:
+        answer, origin_s = self._answer, self._request.arrived_s
+        return Attempt(
+            kind=AttemptKind.LOCAL,
+            worker=worker,
+            started_s=self._attempt_started_s - origin_s,
+            ended_s=at_s - origin_s,
+            outcome=outcome,
+            engine_request_id=None if answer is None else answer.engine_request_id,
+            spans=() if answer is None else answer.report.spans,
+            note=note,
+        )
+
+    def _timeline(
+        self,
+        attempts: tuple[Attempt, ...],
+        outcome: Outcome,
+        at_s: float,
+        reason: str | None,
+        client_blocked_s: float | None,
+    ) -> Timeline:
         request, answer = self._request, self._answer or Answer()
         origin_s = request.arrived_s
         report = answer.report
@@ -83,8 +107,8 @@ class TimelineBuilder:
             model=request.model,
             outcome=outcome,
             ended_s=at_s - origin_s,
-            attempts=tuple(self._attempts),
-            spans=self._spans(at_s),
+            attempts=attempts,
+            spans=self._spans(attempts, at_s),
             content_times_s=tuple([time_s - origin_s for time_s in answer.content_times_s]),
             prompt_tokens=report.prompt_tokens,
             cached_tokens=report.cached_tokens,
@@ -98,18 +122,20 @@ class TimelineBuilder:
             prompt_bytes=request.prompt_bytes,
             finished_s=None if answer.finished_s is None else answer.finished_s - origin_s,
             choices=request.choices,
+            text_marks=request.text_marks,
+            client_blocked_s=client_blocked_s,
         )
 
-    def _spans(self, ended_s: float) -> tuple[Span, ...]:
+    def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
         origin_s = self._request.arrived_s
-        if not self._attempts:
+        if not attempts:
             return (Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, ended_s - origin_s, 0.0),)
-        serving_s = self._attempts[-1].started_s
+        serving_s = attempts[-1].started_s
         sent_s = serving_s if self._sent_s is None else self._sent_s - origin_s
         wait = Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, sent_s, 0.0)
-        if len(self._attempts) == 1:
+        if len(attempts) == 1:
             return (wait,)
-        first_s = self._attempts[0].started_s
+        first_s = attempts[0].started_s
         earlier = Span(
             Part.EARLIER_ATTEMPTS,
             Source.GATEWAY_CLOCK,

@@ -1,0 +1,106 @@
+"""A client that is slow to read shows in its timeline, and one that reads does not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import orjson
+import pytest
+
+from phasewise.gateway.asgi import WAITED_S, Client
+from phasewise.model.timeline_record import UNIT_S
+from tests.gateway.harness import ADMIN, chat_body, listening, request_id_of, running_gateway
+from tests.gateway.test_patience import STREAM_HEAD, chunked, event, head_of
+
+CHUNKS = 400
+CHUNK_TEXT = "y" * 1000
+
+
+async def long_stream(head, body, writer):
+    """400 KB in small chunks, one by one, as fast as they are taken."""
+    writer.write(STREAM_HEAD)
+    for _ in range(CHUNKS):
+        writer.write(chunked(event(CHUNK_TEXT)))
+        await writer.drain()
+        await asyncio.sleep(0.0005)
+    writer.write(chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+
+@contextlib.asynccontextmanager
+async def small_window(gateway):
+    """A raw connection whose kernel takes little that is not read."""
+    host, port = gateway.url.removeprefix("http://").split(":")
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, (host, int(port)))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+async def ask(client, name):
+    body = orjson.dumps(chat_body(stream=True))
+    extra = [b"x-request-id: " + name.encode(), b"connection: close"]
+    await asyncio.get_running_loop().sock_sendall(client, head_of(body, *extra) + body)
+
+
+async def read_all(client):
+    loop, size = asyncio.get_running_loop(), 0
+    while data := await loop.sock_recv(client, 65536):
+        size += len(data)
+    return size
+
+
+async def test_the_time_a_stream_waited_for_its_client_is_the_clients():
+    async with listening(long_stream) as worker, running_gateway([worker]) as gateway:
+        async with small_window(gateway) as client:
+            await ask(client, "sleepy")
+            await asyncio.sleep(0.4)
+            reply = await gateway.fetch("GET", "/phasewise/v1/requests/open", headers=ADMIN)
+            (seen,) = map(orjson.loads, reply.body.splitlines())
+            assert seen["blocked"] * UNIT_S > 0.2, "a wait that is under way counts"
+            assert await read_all(client) > CHUNKS * len(CHUNK_TEXT)
+        timeline = await gateway.timeline_of_client("sleepy")
+    assert timeline["outcome"] == "succeeded"
+    assert 0.2 < timeline["blocked"] * UNIT_S < timeline["end"] * UNIT_S
+
+
+async def test_a_client_that_does_not_read_is_noticed_before_it_was_sent_100_kb():
+    async with (
+        listening(long_stream) as worker,
+        running_gateway([worker]) as gateway,
+        small_window(gateway) as client,
+    ):
+        await ask(client, "stuck")
+        await asyncio.sleep(0.2)
+        reply = await gateway.fetch("GET", "/phasewise/v1/requests/open", headers=ADMIN)
+        (seen,) = map(orjson.loads, reply.body.splitlines())
+    assert len(seen["content"]) * len(CHUNK_TEXT) < 100_000
+
+
+async def test_a_client_that_reads_is_not_waited_for():
+    async with listening(long_stream) as worker, running_gateway([worker]) as gateway:
+        reply = await gateway.chat(stream=True)
+        timeline = await gateway.timeline(request_id_of(reply))
+    # Client and gateway share this loop: now and then one of them waits for the other's turn.
+    assert timeline["blocked"] * UNIT_S < 0.5 * timeline["end"] * UNIT_S
+
+
+async def test_nobody_sees_how_a_plain_answer_is_read():
+    async def plain(head, body, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+
+    async with listening(plain) as worker, running_gateway([worker]) as gateway:
+        timeline = await gateway.timeline(request_id_of(await gateway.chat()))
+    assert "blocked" not in timeline
+
+
+@pytest.mark.parametrize(("waited_s", "blocked_s"), [(WAITED_S / 2, 0.0), (0.25, 0.25)])
+def test_a_wait_that_was_cut_off_counts_if_it_was_one(waited_s, blocked_s):
+    client = Client(None, None)
+    client.streaming, client.sending_since_s = True, 100.0
+    assert client.blocked_until(100.0 + waited_s) == blocked_s
