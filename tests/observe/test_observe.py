@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from phasewise.adapters.vllm_metrics import Histogram
-from phasewise.diagnosis.findings import Cause
+from phasewise.diagnosis.cause import Cause
 from phasewise.diagnosis.verdict import Ruling, judge
 from phasewise.errors import ConfigError, EngineUnreachable
 from phasewise.fake_engine.costs import PRESETS
@@ -78,7 +78,7 @@ async def test_stalls_of_a_slow_engine_are_laid_to_the_probes_own_long_prompt():
     slo = Slo(ttft_s=20.0, tpot_s=0.1)
     verdict = judge(picture_of(evidence, slo), slo)
     assert verdict.ruling is Ruling.SLOW_TO_STREAM
-    assert verdict.top.cause is Cause.CHUNKS_STALL_DECODES
+    assert verdict.top.cause is Cause.CHUNKS_STALL
 
 
 async def test_an_idle_engine_is_not_called_healthy():

@@ -5,35 +5,45 @@ Gathering it is watch.py's and probe.py's; the rules stand in diagnosis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from phasewise.adapters.vllm_metrics import Histogram, MetricsDelta
+from phasewise.costs.step_fit import StepFit
+from phasewise.diagnosis.attribution import Logs, explained
 from phasewise.diagnosis.counter_picture import (
     EngineCounters,
     Spread,
     counter_picture,
     with_counters,
 )
-from phasewise.diagnosis.picture import (
-    NOTICED_STALL_TOKENS,
-    Logs,
-    Picture,
-    explained,
-    outcome_counts,
-    start_picture,
-    stream_picture,
-    workload_shape,
-)
+from phasewise.diagnosis.picture import Picture, WorkloadShape, outcome_counts, workload_shape
+from phasewise.diagnosis.prefix_use import prefix_use
+from phasewise.diagnosis.start_picture import start_picture
+from phasewise.diagnosis.stream_picture import NOTICED_STALL_TOKENS, stream_picture
+from phasewise.diagnosis.surroundings import EngineSurroundings
+from phasewise.diagnosis.trust import trust_of
+from phasewise.diagnosis.workload_profile import workload_profile
 from phasewise.model.latency import ttft_breakdown
 from phasewise.model.slo import Slo
 from phasewise.model.steps import EngineStep
 from phasewise.model.timeline import Part, Timeline
+from phasewise.observe.surroundings import prefix_cache_on
+from phasewise.observe.window_fit import fit_window
+
+FIT_SEED = 0
+"""The same evidence gives the same picture, whenever it is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was gathered in a window. `seen_by` says whose timelines these are."""
+    """What was gathered in a window. `seen_by` says whose timelines these are.
+
+    `surroundings` are of every engine, in the order of the target. `setups` tell by name which were set up
+    alike: what one costs the others do.
+    """
 
     began_unix_s: float
     window_s: float
@@ -42,24 +52,56 @@ class Evidence:
     logs: Logs
     metrics: tuple[MetricsDelta, ...]
     not_known: tuple[str, ...]
+    surroundings: tuple[EngineSurroundings, ...] = ()
+    setups: Mapping[str, Hashable] = field(default_factory=dict)
 
 
-def picture_of(evidence: Evidence, slo: Slo) -> Picture:
-    """The picture from single requests where there are any, from counters where there are none."""
+def picture_of(evidence: Evidence, slo: Slo, fit: StepFit | None = None) -> Picture:
+    """The picture from single requests where there are any, from counters where there are none.
+
+    `fit` are costs that were learned before; without them the window's own steps tell what they can.
+    """
+    fit = fit or fit_window(evidence.logs, np.random.default_rng(FIT_SEED), evidence.setups)
+    picture = _of_requests(evidence, slo, fit) if evidence.timelines else _of_counters(evidence, slo)
+    return replace(picture, engines=evidence.surroundings, fit=fit)
+
+
+def _of_counters(evidence: Evidence, slo: Slo) -> Picture:
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
-    if not evidence.timelines:
-        return counter_picture(counters, slo, evidence.not_known)
-    timelines = explained(evidence.timelines, evidence.logs)
+    picture = counter_picture(counters, slo, evidence.not_known)
+    return replace(picture, workload=_with_crowds(picture.workload, evidence.surroundings))
+
+
+def _with_crowds(workload: WorkloadShape, engines: Sequence[EngineSurroundings]) -> WorkloadShape:
+    """Over all of the window, where engines were asked all along and not only at its end."""
+    crowds = [engine.crowd for engine in engines if engine.crowd is not None]
+    if not crowds:
+        return workload
+    return replace(
+        workload,
+        running_mean=sum(crowd.running_mean for crowd in crowds),
+        waiting_max=max(crowd.waiting_max for crowd in crowds),
+        kv_usage_max=max(crowd.kv_usage_max for crowd in crowds),
+    )
+
+
+def _of_requests(evidence: Evidence, slo: Slo, fit: StepFit | None) -> Picture:
+    timelines = explained(evidence.timelines, evidence.logs, fit)
+    kv_tokens = {it.name: it.kv_tokens for it in evidence.surroundings if it.kv_tokens is not None}
+    prefix = prefix_use(timelines, kv_tokens)
     picture = Picture(
         window_s=evidence.window_s,
         seen_by=evidence.seen_by,
-        start=start_picture(timelines, slo),
-        stream=stream_picture(timelines, slo, evidence.logs),
+        start=start_picture(timelines, slo, evidence.logs, fit),
+        stream=stream_picture(timelines, slo, evidence.logs, fit),
         workload=workload_shape(timelines, _steps_of_window(evidence), evidence.window_s),
         outcomes=outcome_counts(timelines),
         not_known=evidence.not_known + _untimed(timelines),
+        prefix=prefix,
+        trust=trust_of(timelines),
+        profile=workload_profile(timelines, evidence.window_s, prefix),
     )
-    return with_counters(picture, counters)
+    return with_counters(picture, engine_counters(evidence.metrics, evidence.window_s, slo))
 
 
 def _steps_of_window(evidence: Evidence) -> list[EngineStep]:
@@ -103,6 +145,8 @@ def engine_counters(deltas: Sequence[MetricsDelta], window_s: float, slo: Slo) -
         ),
         preemptions=_sum([delta.counter("num_preemptions_total") for delta in deltas]),
         prefix_cache_on=_prefix_cache_on(deltas),
+        uncached_tokens=_spread(deltas, "request_prefill_kv_computed_tokens"),
+        aborted=_sum([delta.counter("request_success_total", finished_reason="abort") for delta in deltas]),
     )
 
 
@@ -140,6 +184,5 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 
 def _prefix_cache_on(deltas: Sequence[MetricsDelta]) -> bool | None:
-    said = [delta.after.infos.get("cache_config_info", {}).get("enable_prefix_caching") for delta in deltas]
-    known = [value == "True" for value in said if value is not None]
+    known = [said for delta in deltas if (said := prefix_cache_on(delta)) is not None]
     return all(known) if known else None

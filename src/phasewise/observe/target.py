@@ -23,11 +23,12 @@ class TargetKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchedEngine:
-    """An engine to be watched; `steps_url` is where its recorder may be."""
+    """An engine to be watched; `steps_url` is where its recorder may be, `model` what a gateway calls it."""
 
     name: str
     url: str
     steps_url: str | None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,6 @@ async def _get(client: HttpClient, path: str, headers: Headers = ()) -> Reply:
 
 def _engines(reply: Reply) -> tuple[WatchedEngine, ...]:
     return tuple(
-        WatchedEngine(worker["name"], worker["url"], worker.get("steps_url"))
+        WatchedEngine(worker["name"], worker["url"], worker.get("steps_url"), worker.get("model"))
         for worker in orjson.loads(reply.body)["workers"]
     )
