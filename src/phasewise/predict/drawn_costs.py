@@ -7,10 +7,12 @@ each of them has of the whole is not known, so each is given a third of the vari
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import exp, sqrt
 
 import numpy as np
 
+from phasewise.costs.regimes import Regime, regime_of
 from phasewise.costs.step_fit import StepFit
 from phasewise.costs.step_work import StepKind, StepSeconds, StepWork
 
@@ -19,40 +21,71 @@ _STEP_ERRORS = 509
 same ones."""
 _THIRD = 1 / sqrt(3)
 
-_Region = tuple[StepKind, int]
+
+class KnownCosts:
+    """What several fits know together: of a step speaks the first that has seen any like it."""
+
+    def __init__(self, fits: Sequence[StepFit]) -> None:
+        if not fits:
+            raise ValueError("costs are known from one fit at least")
+        self._fits = tuple(fits)
+        self._speakers: dict[Regime, StepFit | None] = {}
+
+    def fit_for(self, work: StepWork) -> StepFit:
+        """The fit to be asked about a step; where none has been near, the first one."""
+        return self._speaker(work) or self._fits[0]
+
+    def knows(self, work: StepWork) -> bool:
+        """Whether some fit has seen steps like this one."""
+        return self._speaker(work) is not None
+
+    def _speaker(self, work: StepWork) -> StepFit | None:
+        regime = regime_of(work)
+        if regime not in self._speakers:
+            near = (fit for fit in self._fits if fit.predict(work) is not None)
+            self._speakers[regime] = next(near, None)
+        return self._speakers[regime]
 
 
 class DrawnForm:
-    """What the fitted form might miss, region by region; costs of several runs share it."""
+    """What the fitted forms might miss, region by region; costs of several runs share it."""
 
-    def __init__(self, fit: StepFit, rng: np.random.Generator) -> None:
-        self._fit = fit
+    def __init__(self, costs: KnownCosts, rng: np.random.Generator) -> None:
+        self._costs = costs
         self._rng = rng
-        self._misses: dict[_Region, float] = {}
+        self._misses: dict[tuple[StepKind, int], float] = {}
 
     def run_cost(self) -> StepSeconds:
         """The cost of steps in one run, with the run's own mood."""
-        moods = {kind: self._error(kind) for kind in StepKind}
-        wobbles = {kind: [exp(self._error(kind)) for _ in range(_STEP_ERRORS)] for kind in StepKind}
-        cost, factors, count = self._fit.cost, dict[_Region, float](), 0
+        moods: dict[StepKind, float] = {}
+        wobbles: dict[StepKind, list[float]] = {}
+        factors: dict[Regime, tuple[Callable[[StepWork], float], float, list[float]]] = {}
+        count = 0
+
+        def known(work: StepWork) -> tuple[Callable[[StepWork], float], float, list[float]]:
+            fit, kind = self._costs.fit_for(work), work.kind
+            errors = fit.errors.get(kind, ())
+            if kind not in moods:
+                moods[kind] = float(self._errors(errors, 1)[0])
+                wobbles[kind] = np.exp(self._errors(errors, _STEP_ERRORS)).tolist()
+            region = (kind, work.tokens.bit_length())
+            if region not in self._misses:
+                self._misses[region] = float(self._errors(errors, 1)[0])
+            return fit.cost, exp(self._misses[region] + moods[kind]), wobbles[kind]
 
         def seconds(work: StepWork) -> float:
             nonlocal count
             count += 1
-            kind = work.kind
-            region = (kind, work.tokens.bit_length())
-            factor = factors.get(region)
-            if factor is None:
-                factor = factors[region] = exp(self._miss(region) + moods[kind])
-            return cost(work) * factor * wobbles[kind][count % _STEP_ERRORS]
+            regime = regime_of(work)
+            if regime not in factors:
+                factors[regime] = known(work)
+            cost, factor, own_wobbles = factors[regime]
+            return cost(work) * factor * own_wobbles[count % _STEP_ERRORS]
 
         return seconds
 
-    def _miss(self, region: _Region) -> float:
-        if region not in self._misses:
-            self._misses[region] = self._error(region[0])
-        return self._misses[region]
-
-    def _error(self, kind: StepKind) -> float:
-        errors = self._fit.errors.get(kind, ())
-        return _THIRD * errors[int(self._rng.integers(len(errors)))] if errors else 0.0
+    def _errors(self, errors: Sequence[float], count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """A third of the variance of single steps' errors."""
+        if not errors:
+            return np.zeros(count)
+        return _THIRD * np.asarray(errors)[self._rng.integers(len(errors), size=count)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, log
+from math import exp, log, log1p
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from phasewise.costs.step_work import StepKind, StepWork
 from phasewise.diagnosis.fix import Advice, Effect, Figure, Fix, LeverChange, PredictedChange
 from phasewise.model.interval import Interval
 from phasewise.predict.drafting import Drafting, DraftReading, drafting_of
-from phasewise.predict.drawn_costs import DrawnForm
+from phasewise.predict.drawn_costs import DrawnForm, KnownCosts
 from phasewise.predict.figures import Figures
 from phasewise.predict.replay import replay
 from phasewise.predict.setup import Setup, Unpredictable, changed
@@ -25,6 +25,9 @@ from phasewise.predict.stretches import drawn_stretch
 from phasewise.predict.traffic import Traffic
 
 DRAWS = 30
+LEAST_WIDENING = 0.05
+"""Costs that are known exactly would give an interval without width. A comparison calls servers that differ by
+less than this equivalent, so nothing is told more finely."""
 FEWEST_REQUESTS = 8
 """A median of fewer requests is one request's."""
 MOST_UNUSABLE = 0.4
@@ -37,7 +40,7 @@ MOST_OFF = 2.0
 
 def predict_effect(
     traffic: Traffic,
-    fit: StepFit,
+    fits: Sequence[StepFit],
     setup: Setup,
     change: LeverChange,
     rng: np.random.Generator,
@@ -45,43 +48,47 @@ def predict_effect(
 ) -> Effect | Unpredictable:
     """The effect of one change on this traffic.
 
-    `drafts` are readings of what guessing would bring, for a change that turns it on. Nothing but `rng` is
-    random, and nothing is read from anywhere.
+    `fits` know the costs of steps, the most trusted first: a calibration's, and the window's own for what
+    that has not seen. `drafts` are readings of what guessing would bring, for a change that turns it on.
+    Nothing but `rng` is random, and nothing is read from anywhere.
     """
     after = changed(setup, change, drafts)
     if isinstance(after, Unpredictable):
         return after
-    refusal = _too_little(traffic) or _strange_steps(traffic, fit, setup, after)
+    if not fits:
+        return Unpredictable("what steps cost is not known: it takes a step record, or a calibration")
+    costs = KnownCosts(fits)
+    refusal = _too_little(traffic) or _strange_steps(traffic, costs, setup, after)
     if refusal is not None:
         return refusal
-    return _effect(traffic, [_draw(traffic, fit, setup, after, rng) for _ in range(DRAWS)])
+    return _effect(traffic, [_draw(traffic, costs, setup, after, rng) for _ in range(DRAWS)])
 
 
 def predict_advice(
     advice: Advice,
     traffic: Traffic,
-    fit: StepFit,
+    fits: Sequence[StepFit],
     setup: Setup,
     rng: np.random.Generator,
     drafts: Sequence[DraftReading] = (),
 ) -> Advice:
     """The same advice, each fix with its effect, or with why there is none; each was tried alone."""
     return replace(
-        advice, fixes=tuple(_predicted(fix, traffic, fit, setup, rng, drafts) for fix in advice.fixes)
+        advice, fixes=tuple(_predicted(fix, traffic, fits, setup, rng, drafts) for fix in advice.fixes)
     )
 
 
 def _predicted(
     fix: Fix,
     traffic: Traffic,
-    fit: StepFit,
+    fits: Sequence[StepFit],
     setup: Setup,
     rng: np.random.Generator,
     drafts: Sequence[DraftReading],
 ) -> Fix:
     if fix.lever is None:
         return replace(fix, unpredictable="it changes something outside the engine")
-    found = predict_effect(traffic, fit, setup, fix.lever, rng, drafts)
+    found = predict_effect(traffic, fits, setup, fix.lever, rng, drafts)
     if isinstance(found, Unpredictable):
         return replace(fix, unpredictable=found.reason)
     if found.of(fix.aims_at) is None:
@@ -107,21 +114,21 @@ def _too_little(traffic: Traffic) -> Unpredictable | None:
 class _Visited:
     """Steps of the fitted cost, and how much of their time lies where nobody has been."""
 
-    fit: StepFit
+    costs: KnownCosts
     total_s: float = 0.0
     unknown_s: dict[StepKind, float] = field(default_factory=dict)
 
     def __call__(self, work: StepWork) -> float:
-        seconds = self.fit.cost(work)
+        seconds = self.costs.fit_for(work).cost(work)
         self.total_s += seconds
-        if self.fit.predict(work) is None:
+        if not self.costs.knows(work):
             self.unknown_s[work.kind] = self.unknown_s.get(work.kind, 0.0) + seconds
         return seconds
 
 
-def _strange_steps(traffic: Traffic, fit: StepFit, before: Setup, after: Setup) -> Unpredictable | None:
+def _strange_steps(traffic: Traffic, costs: KnownCosts, before: Setup, after: Setup) -> Unpredictable | None:
     for setup, when in ((before, "as it is"), (after, "after the change")):
-        visited = _Visited(fit)
+        visited = _Visited(costs)
         some = drawn_stretch(traffic, np.random.default_rng(0))
         replay(some, setup, visited, drafting=_mean_drafting(setup), beyond_marks=0.5)
         share = sum(visited.unknown_s.values()) / visited.total_s
@@ -143,10 +150,12 @@ class _Draw:
     after: Figures
 
 
-def _draw(traffic: Traffic, fit: StepFit, before: Setup, after: Setup, rng: np.random.Generator) -> _Draw:
+def _draw(
+    traffic: Traffic, costs: KnownCosts, before: Setup, after: Setup, rng: np.random.Generator
+) -> _Draw:
     """One pair of replays, alike but for the change."""
     some = drawn_stretch(traffic, rng)
-    form, beyond_marks = DrawnForm(fit, rng), float(rng.random())
+    form, beyond_marks = DrawnForm(costs, rng), float(rng.random())
     figures = [
         replay(some, setup, form.run_cost(), drafting=_drawn_drafting(setup, rng), beyond_marks=beyond_marks)
         for setup in (before, after)
@@ -200,5 +209,6 @@ def _off_by(measured: Figures, draws: Sequence[_Draw]) -> Mapping[Figure, float]
 def _change(figure: Figure, measured: float, draws: Sequence[_Draw], off_by: float) -> PredictedChange:
     logs = [log(each.after[figure] / each.before[figure]) for each in draws]
     low, middle, high = np.quantile(logs, [(1 - CONFIDENCE) / 2, 0.5, (1 + CONFIDENCE) / 2])
-    interval = Interval(exp(low - off_by), exp(high + off_by), CONFIDENCE)
+    widening = max(off_by, log1p(LEAST_WIDENING))
+    interval = Interval(exp(low - widening), exp(high + widening), CONFIDENCE)
     return PredictedChange(figure, measured, exp(middle), interval)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from phasewise.config import Levers, byte_size
 from phasewise.diagnosis.fix import LeverChange
@@ -86,17 +86,20 @@ def changed(setup: Setup, change: LeverChange, drafts: Sequence[DraftReading] = 
 def _with_chunk(setup: Setup, change: LeverChange) -> Setup:
     tokens = _count(change)
     # An engine that is not told otherwise runs no more requests than a step has tokens.
-    return _shaped(setup, max_num_batched_tokens=tokens, max_num_seqs=min(setup.shape.max_num_seqs, tokens))
+    running = min(setup.shape.max_num_seqs, tokens)
+    shape = replace(setup.shape, max_num_batched_tokens=tokens, max_num_seqs=running)
+    return replace(setup, shape=shape)
 
 
 def _with_running(setup: Setup, change: LeverChange) -> Setup:
     running = _count(change)
     budget_tokens = max(setup.shape.max_num_batched_tokens, running)
-    return _shaped(setup, max_num_seqs=running, max_num_batched_tokens=budget_tokens)
+    shape = replace(setup.shape, max_num_seqs=running, max_num_batched_tokens=budget_tokens)
+    return replace(setup, shape=shape)
 
 
 def _with_prefix_cache(setup: Setup, change: LeverChange) -> Setup:
-    return _shaped(setup, prefix_cache=change.value is not False)
+    return replace(setup, shape=replace(setup.shape, prefix_cache=change.value is not False))
 
 
 def _with_kv_memory(setup: Setup, change: LeverChange) -> Setup | Unpredictable:
@@ -105,7 +108,8 @@ def _with_kv_memory(setup: Setup, change: LeverChange) -> Setup | Unpredictable:
         times = byte_size(change.value) / setup.kv_bytes
     if times is None:
         return Unpredictable("how much memory the KV cache has now is not known")
-    return _shaped(setup, total_blocks=max(1, int(setup.shape.total_blocks * times)))
+    total_blocks = max(1, int(setup.shape.total_blocks * times))
+    return replace(setup, shape=replace(setup.shape, total_blocks=total_blocks))
 
 
 def _with_replicas(setup: Setup, change: LeverChange) -> Setup:
@@ -133,10 +137,6 @@ def _count(change: LeverChange) -> int:
     if not isinstance(change.value, int) or change.value < 1:
         raise ValueError(f"{change.name} must be a number from 1 on, not {change.value!r}")
     return change.value
-
-
-def _shaped(setup: Setup, **sizes: Any) -> Setup:
-    return replace(setup, shape=replace(setup.shape, **sizes))
 
 
 def _blocks(traffic: Traffic, kv_tokens: int | None, block_tokens: int) -> int:
