@@ -26,8 +26,8 @@ from phasewise.predict.traffic import Traffic
 
 DRAWS = 30
 LEAST_WIDENING = 0.05
-"""Costs that are known exactly would give an interval without width. A comparison calls servers that differ by
-less than this equivalent, so nothing is told more finely."""
+"""Costs that are known exactly would give an interval without width. A comparison calls servers that differ
+by less than this equivalent, so nothing is told more finely."""
 FEWEST_REQUESTS = 8
 """A median of fewer requests is one request's."""
 MOST_UNUSABLE = 0.4

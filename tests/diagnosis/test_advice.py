@@ -1,0 +1,164 @@
+"""Advice follows from the picture: values are chosen by what was seen, and nothing is suggested twice."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from phasewise.config import FleetConfig, Levers
+from phasewise.diagnosis.advice import REMEDIES, USELESS, advise
+from phasewise.diagnosis.cause import Cause, Confidence, Phase
+from phasewise.diagnosis.finding import Finding
+from phasewise.diagnosis.fix import Figure
+from phasewise.diagnosis.picture import Picture, WorkloadShape
+from phasewise.diagnosis.surroundings import Crowd, Drafts, EngineSurroundings, StepShape
+
+CROWD = Crowd(
+    running_mean=3.0, running_max=4, waiting_mean=2.0, waiting_max=7, kv_usage_mean=0.2, kv_usage_max=0.3,
+    waited_share=0.5, kv_full_share=0.0, capped_share=1.0, growth=0.0,
+)  # fmt: skip
+STEPS = StepShape(
+    steps=100, busy_share=0.9, chunk_p50_tokens=900.0, budget_tokens=2048, decode_step_p50_s=0.05,
+    lone_step_s=0.05, tokens_per_stream_step=1.0,
+)  # fmt: skip
+
+
+def make_engine(**fields):
+    return EngineSurroundings(
+        **{"name": "e0", "requests": 40, "kv_tokens": 40_000, "crowd": CROWD, "steps": STEPS, **fields}
+    )
+
+
+def make_picture(*engines, prompt_tokens=900.0, output_tokens=100.0):
+    workload = WorkloadShape(
+        requests=40, rate_per_s=1.0, prompt_p50_tokens=prompt_tokens, prompt_p90_tokens=prompt_tokens,
+        output_p50_tokens=output_tokens, output_p90_tokens=output_tokens, cached_share=0.0, shared_share=0.0,
+    )  # fmt: skip
+    return Picture(40.0, "gateway", None, None, workload, (), engines=engines or (make_engine(),))
+
+
+def advice_on(cause, picture=None, phase=Phase.START):
+    finding = Finding(phase, cause, 0.8, 10.0, (), Confidence.HIGH, "")
+    return advise(finding, picture or make_picture())
+
+
+def levers_of(advice):
+    return [(fix.lever.name, fix.lever.value) for fix in advice.fixes if fix.lever is not None]
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_every_cause_has_something_to_do_and_something_that_would_not_help(cause):
+    advice = advice_on(cause)
+    assert advice.fixes
+    assert advice.would_not_help
+    assert set(REMEDIES) == set(USELESS) == set(Cause)
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_every_lever_is_one_that_a_fleet_file_takes_with_the_very_value(cause):
+    for fix in advice_on(cause).fixes:
+        if fix.lever is None:
+            continue
+        assert fix.verify.startswith("phasewise ")
+        if fix.lever.name == "replicas":
+            FleetConfig.model_validate({"pools": [{"replicas": fix.lever.value}]})
+        elif fix.lever.times is None:
+            Levers.model_validate({fix.lever.name: fix.lever.fleet_value})
+            line = yaml.safe_load(fix.fleet_line)["pools"][0]["levers"]
+            assert line == {fix.lever.name: fix.lever.fleet_value}
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+@pytest.mark.parametrize("fleet", [(), (make_engine(crowd=None, steps=None, kv_tokens=None),)])
+def test_advice_is_given_from_counters_alone(cause, fleet):
+    picture = dataclasses.replace(make_picture(), engines=fleet)
+    assert all("None" not in fix.what for fix in advice_on(cause, picture).fixes)
+
+
+def test_a_chunk_that_stalls_streams_is_cut_to_a_quarter():
+    advice = advice_on(Cause.CHUNKS_STALL, phase=Phase.STREAM)
+    assert levers_of(advice) == [("prefill_chunk_tokens", 512)]
+    assert advice.fixes[0].engine_flag == "--max-num-batched-tokens 512"
+    assert advice.fixes[0].aims_at is Figure.ITL_P99
+
+
+@pytest.mark.parametrize(("budget", "running", "chosen"), [(512, 4, 128), (256, 4, 128), (2048, 200, 512)])
+def test_a_chunk_leaves_room_for_streams_and_stays_worth_a_step(budget, running, chosen):
+    engine = make_engine(
+        steps=dataclasses.replace(STEPS, budget_tokens=budget),
+        crowd=dataclasses.replace(CROWD, running_max=running),
+    )
+    advice = advice_on(Cause.CHUNKS_STALL, make_picture(engine), Phase.STREAM)
+    assert levers_of(advice) == [("prefill_chunk_tokens", chosen)]
+
+
+def test_no_smaller_chunk_is_suggested_where_none_is_sane():
+    engine = make_engine(steps=dataclasses.replace(STEPS, budget_tokens=128))
+    assert levers_of(advice_on(Cause.CHUNKS_STALL, make_picture(engine), Phase.STREAM)) == []
+
+
+@pytest.mark.parametrize(("budget", "chosen"), [(64, 1024), (512, 1024), (1024, 2048), (4096, 8192)])
+def test_a_small_chunk_is_doubled_until_it_holds_an_ordinary_prompt(budget, chosen):
+    engine = make_engine(steps=dataclasses.replace(STEPS, budget_tokens=budget))
+    advice = advice_on(Cause.CHUNKS_SMALL, make_picture(engine))
+    assert levers_of(advice) == [("prefill_chunk_tokens", chosen)]
+
+
+def test_a_higher_cap_takes_in_all_who_waited():
+    assert levers_of(advice_on(Cause.BATCH_CAP_LOW))[0] == ("max_running", 11)
+
+
+def test_a_higher_cap_is_no_more_than_the_kv_cache_holds():
+    assert levers_of(advice_on(Cause.BATCH_CAP_LOW, make_picture(make_engine(kv_tokens=6_500))))[0] == (
+        "max_running",
+        6,
+    )
+    full = make_picture(make_engine(kv_tokens=3_000))
+    assert ("max_running", 3) not in levers_of(advice_on(Cause.BATCH_CAP_LOW, full))
+
+
+def test_a_lower_cap_is_half_of_what_ran():
+    assert levers_of(advice_on(Cause.BATCH_CAP_HIGH, phase=Phase.STREAM))[0] == ("max_running", 2)
+
+
+def test_one_engine_more_than_there_are():
+    two = make_picture(make_engine(), make_engine(name="e1"))
+    assert ("replicas", 3) in levers_of(advice_on(Cause.OVERLOAD, two))
+
+
+def test_what_is_on_is_not_turned_on():
+    cached = make_picture(make_engine(prefix_cache_on=True))
+    assert levers_of(advice_on(Cause.PREFIX_CACHE_OFF, cached)) == []
+    guessing = make_picture(make_engine(drafts=Drafts(100, 500, 300)))
+    names = [name for name, _ in levers_of(advice_on(Cause.DECODE_FLOOR, guessing, Phase.STREAM))]
+    assert "speculation" not in names
+
+
+def test_memory_is_doubled_and_told_in_tokens():
+    fix = advice_on(Cause.KV_EXHAUSTED).fixes[0]
+    assert (fix.lever.name, fix.lever.times) == ("kv_memory", 2.0)
+    assert "80,000 tokens instead of 40,000" in fix.what
+
+
+def test_a_cause_of_either_phase_is_judged_by_the_phase_that_lost_time():
+    assert advice_on(Cause.KV_EXHAUSTED).fixes[0].aims_at is Figure.TTFT_P50
+    assert advice_on(Cause.KV_EXHAUSTED, phase=Phase.STREAM).fixes[0].aims_at is Figure.TPOT_P50
+
+
+def test_only_the_first_change_is_verified_by_one_command():
+    first, *others = [fix for fix in advice_on(Cause.KV_EXHAUSTED).fixes if fix.lever is not None]
+    assert "--verify" in first.verify
+    assert all(fix.verify.startswith("phasewise compare") for fix in others)
+
+
+def test_levers_of_the_other_phase_are_named_as_useless():
+    start, stream = advice_on(Cause.LONG_PROMPTS), advice_on(Cause.DECODE_WEIGHTS, phase=Phase.STREAM)
+    assert any(words.startswith("speculative decoding") for words in start.would_not_help)
+    assert any(words.startswith("the prefix cache") for words in stream.would_not_help)
+
+
+def test_what_phasewise_does_not_have_yet_is_said_to_be_missing():
+    told = [fix.what for cause in Cause for fix in advice_on(cause).fixes]
+    for what in ("semantic cache", "prefill on engines of its own", "by a hash"):
+        assert all("yet" in words for words in told if what in words)
+        assert any(what in words for words in told)
