@@ -1,40 +1,40 @@
-"""A verdict on one screen, readable without colour."""
+"""A verdict on one screen, readable without colour.
+
+The finding behind the ruling is told in full, the others in a line each; the page of `--report` and `--json`
+hold everything. The words that the page uses too stand in observe/page.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from textwrap import fill, wrap
 
 from rich.console import Console
 from rich.text import Text
 
-from phasewise.diagnosis.fixes import Fix
-from phasewise.diagnosis.picture import Picture, StartPicture, StreamPicture, WorkloadShape
+from phasewise.bench.page.numbers import bound, duration
+from phasewise.cli.diagnose_advice import advice_lines
+from phasewise.cli.diagnose_text import SCREEN_CELLS, at_most, beside, bullets, fact, paragraph, title
+from phasewise.diagnosis.finding import Finding
+from phasewise.diagnosis.picture import Picture, StartPicture, StreamPicture
 from phasewise.diagnosis.verdict import Ruling, Verdict
-from phasewise.model.latency import PartTime
 from phasewise.model.slo import Slo
-from phasewise.model.timeline import Part, Source
+from phasewise.observe.page import words
+from phasewise.observe.page.engine_lines import engines_in_words
+from phasewise.observe.page.ledger_rows import LedgerRow, start_rows, stream_rows, worth_a_row
+from phasewise.observe.page.phase_words import tpot_in_words, ttft_in_words
+from phasewise.observe.page.workload_words import workload_in_words
 
-SCREEN_CELLS = 100
 BAR_CELLS = 20
 LABEL_CELLS = 25
-HEADLINES = {
-    Ruling.SLOW_TO_START: ("SLOW TO START", "bold red"),
-    Ruling.SLOW_TO_STREAM: ("SLOW TO STREAM", "bold red"),
-    Ruling.FAILING: ("REQUESTS FAIL", "bold red"),
-    Ruling.HEALTHY: ("HEALTHY", "bold green"),
-    Ruling.TOO_LITTLE_SEEN: ("TOO LITTLE SEEN TO SAY", "bold yellow"),
-}
-PART_LABELS = {
-    Part.CLIENT_LAG: "generator lag",
-    Part.GATEWAY_WAIT: "gateway",
-    Part.EARLIER_ATTEMPTS: "earlier attempts",
-    Part.STEP_IN_FLIGHT: "waiting for running step",
-    Part.ENGINE_QUEUE: "engine queue",
-    Part.PREFILL: "prefill, own tokens",
-    Part.PREFILL_OTHERS: "prefill, others' tokens",
-    Part.HAND_OVER: "KV hand-over",
-}
+FIGURE_CELLS = 17
+"""A bar's time and share, with the space around them."""
+FEWEST_BAR_CELLS = 4
+SEEN_SHARE = 0.005
+"""Less than this is shown as 0%, so it is left out."""
+FACTS = 5
+"""The facts of the top finding that fit the screen; they come strongest first."""
+UNKNOWNS = 4
+STYLES = {Ruling.HEALTHY: "bold green", Ruling.TOO_LITTLE_SEEN: "bold yellow"}
 
 
 def show(console: Console, verdict: Verdict, subject: str) -> None:
@@ -46,151 +46,95 @@ def show(console: Console, verdict: Verdict, subject: str) -> None:
 
 def _lines(verdict: Verdict, subject: str, width: int) -> Iterator[Text]:
     picture = verdict.picture
-    yield _headline(verdict)
-    yield Text(
-        f"{subject}, {_outcomes(picture)} in {picture.window_s:.0f} s, seen by {picture.seen_by}", "dim"
-    )
+    yield from _head(verdict, subject, width)
     yield Text()
-    yield from _fact("workload", _workload(picture.workload), width)
-    yield from _fact("objective", f"{_objective(verdict.slo)}; --slo sets another", width)
+    yield from fact("workload", workload_in_words(picture), width)
+    if picture.profile is not None and picture.profile.implications:
+        yield from fact("", "; ".join(picture.profile.implications), width)
+    for place, line in enumerate(engines_in_words(picture.engines)):
+        yield from fact("" if place else "engines", line, width)
     if picture.start is not None:
-        yield from _start_lines(picture.start)
+        yield from _start_lines(picture.start, verdict.slo, width)
     if picture.stream is not None:
-        yield from _stream_lines(picture.stream)
-    for title, items in _conclusions(verdict):
-        yield from _bullets(title, items, width)
+        yield from _stream_lines(picture.stream, verdict.slo, width)
+    yield from _why(verdict, width)
+    yield from advice_lines(verdict, width)
+    yield from _not_known(picture, width)
 
 
-def _headline(verdict: Verdict) -> Text:
-    title, style = HEADLINES[verdict.ruling]
-    line = Text(title, style)
+def _head(verdict: Verdict, subject: str, width: int) -> Iterator[Text]:
+    picture = verdict.picture
+    told = words.headline(verdict)
     if verdict.top is not None:
-        line.append(f": {verdict.top.cause.value.replace('_', ' ')}", "bold")
-        line.append(f" (confidence {verdict.top.confidence})", "dim")
+        told += f" (confidence {verdict.top.confidence})"
     if verdict.also_slow is not None:
-        line.append(f"; also {verdict.also_slow.value.replace('_', ' ')}")
-    return line
+        told += f"; {words.also_slow(verdict)}"
+    yield from paragraph(told, width, style=STYLES.get(verdict.ruling, "bold red"))
+    outcomes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in picture.outcomes)
+    seen = f"{subject}: {outcomes or 'no requests'} in {picture.window_s:.0f} s, seen by {picture.seen_by}"
+    yield from paragraph(seen, width, style="dim")
+    for caveat in words.caveats(verdict):
+        yield from paragraph(caveat, width, style="yellow")
 
 
-def _outcomes(picture: Picture) -> str:
-    return ", ".join(f"{count} {name}" for name, count in picture.outcomes) or "no requests"
-
-
-def _objective(slo: Slo) -> str:
-    return f"TTFT {_ms(slo.ttft_s)}, TPOT {_ms(slo.tpot_s)}"
-
-
-def _workload(shape: WorkloadShape) -> str:
-    facts = []
-    if shape.prompt_p50_tokens is not None:
-        facts.append(f"prompts p50 {shape.prompt_p50_tokens:.0f} p90 {shape.prompt_p90_tokens:.0f} tokens")
-    if shape.output_p50_tokens is not None:
-        facts.append(f"outputs p50 {shape.output_p50_tokens:.0f} p90 {shape.output_p90_tokens:.0f}")
-    if shape.shared_share is not None:
-        facts.append(f"{shape.shared_share:.0%} of prompt tokens seen before")
-    if shape.cached_share is not None:
-        facts.append(f"{shape.cached_share:.0%} cached")
-    if shape.running_mean is not None:
-        facts.append(f"{shape.running_mean:.1f} running")
-    return ", ".join(facts) or "unknown"
-
-
-def _start_lines(start: StartPicture) -> Iterator[Text]:
-    silent = f", {start.unanswered} unanswered" if start.unanswered else ""
-    late = f"{start.late} of {start.requests} late{silent}"
+def _start_lines(start: StartPicture, slo: Slo, width: int) -> Iterator[Text]:
     yield Text()
-    yield _title("Time to first token", f"p50 {_ms(start.ttft_p50_s)}, p90 {_ms(start.ttft_p90_s)}; {late}")
-    for entry in start.parts:
-        yield _bar(_label(entry), entry.seconds, start.parts_mean_s, entry.source.replace("_", " "))
-    yield _bar("residual", start.residual_s, start.parts_mean_s, "unexplained")
+    told = f"{ttft_in_words(start)}; objective {bound(slo.ttft_s)}"
+    yield from title("Time to first token", told, width)
+    yield from _bars(start_rows(start), start.parts_mean_s, width)
 
 
-def _label(entry: PartTime) -> str:
-    # Only the step record tells a prefill's own tokens from those of others in the same steps.
-    if entry.part is Part.PREFILL and entry.source is not Source.STEP_RECORD:
-        return "prefill, whosever tokens"
-    return PART_LABELS[entry.part]
-
-
-def _stream_lines(stream: StreamPicture) -> Iterator[Text]:
-    slow = f"{stream.slow} of {stream.streams} slow"
-    worst = f"; worst gap {_ms(stream.gap_max_s)}" if stream.gap_max_s is not None else ""
+def _stream_lines(stream: StreamPicture, slo: Slo, width: int) -> Iterator[Text]:
     yield Text()
-    yield _title(
-        "Time per output token", f"p50 {_ms(stream.tpot_p50_s)}, p90 {_ms(stream.tpot_p90_s)}; {slow}{worst}"
-    )
-    parts = (
-        (
-            "decode steps",
-            stream.step_s,
-            "step record" if stream.chunk_excess_s is not None else "engine report",
-        ),
-        ("others' prompts in steps", stream.chunk_excess_s, "step record"),
-        ("residual", stream.residual_s, "unexplained"),
-    )
-    for label, seconds, source in parts:
-        if seconds is not None:
-            yield _bar(label, seconds, stream.tpot_mean_s, source)
+    told = f"{tpot_in_words(stream)}; objective {bound(slo.tpot_s)}"
+    yield from title("Time per output token", told, width)
+    yield from _bars(stream_rows(stream), stream.tpot_mean_s, width)
 
 
-def _conclusions(verdict: Verdict) -> Iterator[tuple[str, tuple[str, ...]]]:
-    if verdict.ruling is Ruling.TOO_LITTLE_SEEN:
-        yield "Next", ("send streamed requests while this runs, or add --probe to let us send a few",)
-    if verdict.ruling is Ruling.FAILING:
-        yield "Next", ("those that were answered were fast: find out why the others were not",)
-    if verdict.ruling is Ruling.HEALTHY:
-        yield "Next", (_all_is_well(verdict.picture),)
-    if verdict.ruling in {Ruling.SLOW_TO_START, Ruling.SLOW_TO_STREAM} and verdict.top is None:
-        yield "Why", ("no rule explains it from what was seen; what is missing stands below",)
-    if verdict.top is not None and verdict.advice is not None:
-        yield "Why", (*verdict.top.evidence, f"refuted if {verdict.top.refuted_by}")
-        yield "Next", tuple(_fix(fix) for fix in verdict.advice.fixes)
-        yield "Would not help", verdict.advice.would_not_help
-    yield "Not known from here", verdict.picture.not_known
+def _bars(rows: tuple[LedgerRow, ...], whole_s: float, width: int) -> Iterator[Text]:
+    seen, small = worth_a_row(rows, whole_s)
+    for row in seen:
+        yield _bar(row, whole_s, width)
+    if small is not None and abs(small.seconds) >= SEEN_SHARE * whole_s:
+        yield _bar(small, whole_s, width)
 
 
-def _all_is_well(picture: Picture) -> str:
-    if picture.start is None or picture.stream is None:
-        unseen = "the start" if picture.start is None else "streaming"
-        return f"nothing for what was seen; {unseen} was not"
-    return "nothing: both phases meet their objective"
-
-
-def _fix(fix: Fix) -> str:
-    how = "; ".join(filter(None, (fix.engine_flag, fix.fleet_line and f"fleet file: {fix.fleet_line}")))
-    return f"{fix.what}{f' [{how}]' if how else ''}. Price: {fix.price}"
-
-
-def _bullets(title: str, items: tuple[str, ...], width: int) -> Iterator[Text]:
-    if not items:
-        return
-    yield Text()
-    yield Text(title, "bold")
-    for item in items:
-        yield Text(fill(item, width, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False))
-
-
-def _bar(label: str, seconds: float, whole_s: float, source: str) -> Text:
-    share = seconds / whole_s if whole_s > 0 else 0.0
-    cells = round(min(max(share, 0.0), 1.0) * BAR_CELLS)
-    line = Text(f"  {label:<{LABEL_CELLS}}")
+def _bar(row: LedgerRow, whole_s: float, width: int) -> Text:
+    """A row as a bar; on a narrow screen the bar shrinks and who says so is left out."""
+    share = row.seconds / whole_s if whole_s > 0 else 0.0
+    room = max(min(BAR_CELLS, width - LABEL_CELLS - FIGURE_CELLS - 2), FEWEST_BAR_CELLS)
+    cells = round(min(max(share, 0.0), 1.0) * room)
+    line = Text(f"  {row.name:<{LABEL_CELLS}}")
     line.append("█" * cells, "red" if share >= 0.5 else "cyan")
-    line.append(" " * (BAR_CELLS - cells) + f" {_ms(seconds):>9} {share:>5.0%}  ")
-    line.append(source, "dim")
+    line.append(" " * (room - cells) + f" {duration(row.seconds):>9} {share:>5.0%}")
+    left = width - len(line.plain) - 2
+    if left >= len(row.source):
+        line.append(f"  {row.source}", "dim")
     return line
 
 
-def _title(name: str, rest: str) -> Text:
-    return Text.assemble((name, "bold"), f"  {rest}")
+def _why(verdict: Verdict, width: int) -> Iterator[Text]:
+    if verdict.top is None:
+        return
+    others = (found for found in verdict.findings if found is not verdict.top and not words.is_caveat(found))
+    yield Text()
+    yield from title("Why", f"this makes up {words.weight(verdict.top)}", width)
+    yield from bullets(_evidence(verdict.top), width)
+    yield from bullets(map(_in_a_line, others), width)
+    if missing := words.unexplained(verdict):
+        yield from bullets((missing,), width)
 
 
-def _fact(name: str, value: str, width: int) -> Iterator[Text]:
-    lines = wrap(value, width - 11)
-    yield Text.assemble((f"{name:<11}", "dim"), lines[0])
-    yield from (Text(" " * 11 + line) for line in lines[1:])
+def _evidence(found: Finding) -> Iterator[str]:
+    yield from (f"{stated.words} [{stated.source}]" for stated in found.facts[:FACTS])
+    if len(found.facts) > FACTS:
+        yield f"and {len(found.facts) - FACTS} more facts, in --json and --report"
+    yield f"refuted if {found.refuted_by}"
 
 
-def _ms(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    return f"{seconds * 1000:.0f} ms" if abs(seconds) < 10 else f"{seconds:.1f} s"
+def _in_a_line(found: Finding) -> str:
+    return f"also: {words.CAUSES[found.cause]}, {words.weight(found)} (confidence {found.confidence})"
+
+
+def _not_known(picture: Picture, width: int) -> Iterator[Text]:
+    return beside("Not known", at_most(picture.not_known, UNKNOWNS), width)
