@@ -326,10 +326,10 @@ async def try_fix(
     window = await measured(urls[0], RunSpec(case.plan, SEED), "window")
     traffic = recorded_traffic(window.timelines, concurrency=case.concurrency, warm_up=case.warm_up)
     setup = setup_of(traffic, [await surroundings(urls[0])], case.before)
+    others = own_fit(window)
+    rng = np.random.default_rng(SEED)
     began_s = time.process_time()
-    predicted = predict_effect(
-        traffic, (fit, *own_fit(window)), setup, case.change, np.random.default_rng(SEED), drafts
-    )
+    predicted = predict_effect(traffic, fit, setup, case.change, rng, others=others, drafts=drafts)
     took_s = time.process_time() - began_s
     if isinstance(predicted, Unpredictable):
         say(f"  not predictable: {predicted.reason}")

@@ -40,24 +40,24 @@ MOST_OFF = 2.0
 
 def predict_effect(
     traffic: Traffic,
-    fits: Sequence[StepFit],
+    fit: StepFit,
     setup: Setup,
     change: LeverChange,
     rng: np.random.Generator,
+    *,
+    others: Sequence[StepFit] = (),
     drafts: Sequence[DraftReading] = (),
 ) -> Effect | Unpredictable:
     """The effect of one change on this traffic.
 
-    `fits` know the costs of steps, the most trusted first: a calibration's, and the window's own for what
-    that has not seen. `drafts` are readings of what guessing would bring, for a change that turns it on.
+    `fit` knows what steps cost, `others` speak of steps that it has not seen: the window's own fit beside a
+    calibration's, say. `drafts` are readings of what guessing would bring, for a change that turns it on.
     Nothing but `rng` is random, and nothing is read from anywhere.
     """
     after = changed(setup, change, drafts)
     if isinstance(after, Unpredictable):
         return after
-    if not fits:
-        return Unpredictable("what steps cost is not known: it takes a step record, or a calibration")
-    costs = KnownCosts(fits)
+    costs = KnownCosts((fit, *others))
     refusal = _too_little(traffic) or _strange_steps(traffic, costs, setup, after)
     if refusal is not None:
         return refusal
@@ -67,33 +67,26 @@ def predict_effect(
 def predict_advice(
     advice: Advice,
     traffic: Traffic,
-    fits: Sequence[StepFit],
+    fit: StepFit,
     setup: Setup,
     rng: np.random.Generator,
+    *,
+    others: Sequence[StepFit] = (),
     drafts: Sequence[DraftReading] = (),
 ) -> Advice:
     """The same advice, each fix with its effect, or with why there is none; each was tried alone."""
-    return replace(
-        advice, fixes=tuple(_predicted(fix, traffic, fits, setup, rng, drafts) for fix in advice.fixes)
-    )
 
+    def predicted(fix: Fix) -> Fix:
+        if fix.lever is None:
+            return replace(fix, unpredictable="it changes something that a replay does not hold")
+        found = predict_effect(traffic, fit, setup, fix.lever, rng, others=others, drafts=drafts)
+        if isinstance(found, Unpredictable):
+            return replace(fix, unpredictable=found.reason)
+        if found.of(fix.aims_at) is None:
+            return replace(fix, unpredictable=f"the replay does not look like the measured {fix.aims_at}")
+        return replace(fix, effect=found)
 
-def _predicted(
-    fix: Fix,
-    traffic: Traffic,
-    fits: Sequence[StepFit],
-    setup: Setup,
-    rng: np.random.Generator,
-    drafts: Sequence[DraftReading],
-) -> Fix:
-    if fix.lever is None:
-        return replace(fix, unpredictable="it changes something outside the engine")
-    found = predict_effect(traffic, fits, setup, fix.lever, rng, drafts)
-    if isinstance(found, Unpredictable):
-        return replace(fix, unpredictable=found.reason)
-    if found.of(fix.aims_at) is None:
-        return replace(fix, unpredictable=f"the replay does not look like what was measured ({fix.aims_at})")
-    return replace(fix, effect=found)
+    return replace(advice, fixes=tuple(map(predicted, advice.fixes)))
 
 
 # --- whether anything can be told --------------------------------------------------------------------------
