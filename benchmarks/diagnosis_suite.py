@@ -1,0 +1,197 @@
+"""Plants causes on real and on fake engines, asks for a verdict on each, and counts how often it is right.
+
+    python benchmarks/diagnosis_suite.py [--set tune|judge] [--cases NAME ...] [--seeds N] [--quick]
+                                         [--fake-only | --real-only] [--json] [--home DIR] [--evidence DIR]
+
+A real run is what a user would do: `phasewise up` with a fleet file, traffic, and `phasewise diagnose` on the
+gateway while it flows (or `phasewise bench --diagnose`, where the load generator itself is at fault). Fake
+runs play the same causes on virtual engines, over a wider grid of sizes.
+
+There are two sets of runs. Rules are made and mended on `tune`; `judge` has other seeds and other sizes, and
+its runs are not looked at while rules change: who mends a rule after a look at a judged run has turned that
+into a tuning run. What each case expects stands in planted/cases.py. Every run of either set is kept in
+records/diagnosis_runs.jsonl with the commit it was made at, the wrong ones too. The cases and the rules come
+from the same hands: this shows how well planted causes are told apart on this machine, not how often a
+verdict is right in the wild.
+
+The last line is one JSON object: real_runs, real_right, fake_runs, fake_right, false_alarms (verdicts other
+than healthy where nothing was planted), residual_ttft and residual_itl (what no clock explains, in healthy
+real runs, as a share and in ms), the confusion matrix and a row per run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import chain, groupby
+from pathlib import Path
+
+from planted.cases import CASES, HEALTHY, Case, RunSet, draw
+from planted.fake_grid import SEEDS as FAKE_SEEDS
+from planted.fake_grid import grid, verdicts
+from planted.fleet import CommandFailed, Fleet, running_fleet
+from planted.live import judge_live
+from planted.tally import (
+    FAKE,
+    REAL,
+    Run,
+    Verdict,
+    itl_residual,
+    runners_up,
+    said_by,
+    summary,
+    table,
+    ttft_residual,
+)
+
+HERE = Path(__file__).resolve().parent
+RECORDS = HERE / "records" / "diagnosis_runs.jsonl"
+SEEDS, HEALTHY_SEEDS = 3, 4
+QUICK_CASES = ("healthy_closed", "long_prompts")
+QUICK_WINDOW_S = 10.0
+
+
+def main() -> None:
+    """Run everything and print the record."""
+    options = parse_options()
+    os.environ.setdefault("PHASEWISE_HOME", str(options.home))
+    runs: list[Run] = []
+    for run in chain(
+        () if options.real_only else fake_runs(options), () if options.fake_only else real_runs(options)
+    ):
+        runs.append(run)
+        if not options.quick:
+            keep(run, options.records)
+    record = {"set": options.set, "quick": options.quick, **summary(runs)}
+    if not options.json:
+        print(table(runs))
+        shown = ("confusion", "rows")
+        print(json.dumps({key: value for key, value in record.items() if key not in shown}, indent=2))
+    print(json.dumps(record))
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--set", type=RunSet, choices=list(RunSet), default=RunSet.JUDGE)
+    parser.add_argument("--cases", nargs="+", choices=[case.name for case in CASES], help="only these")
+    parser.add_argument(
+        "--seeds", type=int, help=f"runs of each case (default {SEEDS}, healthy {HEALTHY_SEEDS})"
+    )
+    parser.add_argument("--first-seed", type=int, default=1, help="where seeds begin")
+    parser.add_argument("--quick", action="store_true", help="a few short runs, to show that it runs")
+    parser.add_argument("--fake-only", action="store_true", help="no real engine")
+    parser.add_argument("--real-only", action="store_true", help="no virtual engines")
+    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
+    parser.add_argument("--evidence", type=Path, help="keep the raw evidence of every real run there")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="where every run is added")
+    default_home = HERE.parent / ".phasewise"
+    parser.add_argument(
+        "--home", type=Path, default=default_home, help="where engine and model are installed"
+    )
+    return parser.parse_args()
+
+
+def real_runs(options: argparse.Namespace) -> Iterator[Run]:
+    """Every real run; cases that need the same engine share one start of it."""
+    chosen = options.cases or (QUICK_CASES if options.quick else [case.name for case in CASES])
+    cases = [case for case in CASES if case.name in chosen]
+    for (levers, replicas, fresh), group in groupby(cases, lambda it: (it.levers, it.replicas, it.fresh)):
+        alike = list(group)
+        numbered = [(case, number) for case in alike for number in seeds_of(case, options)]
+        starts = [[each] for each in numbered] if fresh else [numbered]
+        for start in starts:
+            say(f"starting {replicas} engine(s) with levers {{{levers}}}")
+            with running_fleet(levers, replicas, fresh=fresh) as fleet:
+                for case, number in start:
+                    yield real_run(case, number, fleet, options)
+
+
+def seeds_of(case: Case, options: argparse.Namespace) -> range:
+    """The seeds of a case: more where nothing is planted, as false alarms are what users forgive least."""
+    default = 1 if options.quick else HEALTHY_SEEDS // 2 if HEALTHY in case.expected else SEEDS
+    return range(options.first_seed, options.first_seed + (options.seeds or default))
+
+
+def real_run(case: Case, number: int, fleet: Fleet, options: argparse.Namespace) -> Run:
+    """One run and its row."""
+    drawn = draw(case, options.set, number)
+    evidence = options.evidence / f"{case.name}-{options.set}-{number}.json" if options.evidence else None
+    window_s = QUICK_WINDOW_S if options.quick else case.window_s
+    verdict = None
+    try:
+        verdict = judge_live(drawn, fleet, window_s, evidence)
+    except CommandFailed as failure:
+        # No verdict is a wrong one, and no reason to throw away the runs before and after it.
+        say(str(failure))
+    return row(REAL, options.set, case.name, drawn.seed, case.expected, verdict)
+
+
+def fake_runs(options: argparse.Namespace) -> Iterator[Run]:
+    """Every virtual run."""
+    for cell, verdict in verdicts(grid(options.set, options.seeds or FAKE_SEEDS, quick=options.quick)):
+        expected = frozenset({cell.cause})
+        yield row(FAKE, options.set, cell.cause, cell.seed, expected, verdict, cell.machine)
+
+
+def row(
+    kind: str,
+    run_set: str,
+    case: str,
+    seed: int,
+    expected: frozenset[str],
+    verdict: Verdict | None,
+    machine: str = "",
+) -> Run:
+    """What was said of a run, told as it happens."""
+    said = said_by(verdict)
+    right = said in expected
+    wanted = "" if right else f"   <-- expected {'/'.join(sorted(expected))}"
+    say(f"{kind} {case}{f' ({machine})' if machine else ''} #{seed}: {said}{wanted}")
+    return Run(
+        kind=kind,
+        run_set=run_set,
+        case=case,
+        machine=machine,
+        seed=seed,
+        expected=tuple(sorted(expected)),
+        said=said,
+        right=right,
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=commit(),
+        ttft=ttft_residual(verdict),
+        itl=itl_residual(verdict),
+        runners_up=runners_up(verdict),
+    )
+
+
+def commit() -> str:
+    """What the tree was when the run was made, with a mark when the sources had changed since."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    return described.stdout.strip() or "unknown"
+
+
+def keep(run: Run, path: Path) -> None:
+    """Add a run to the record of all runs."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(run)) + "\n")
+
+
+def say(line: str) -> None:
+    """Progress, as it happens."""
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

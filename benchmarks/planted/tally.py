@@ -1,0 +1,124 @@
+"""What the runs come to: who was right, what was mistaken for what, and how much nobody explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from .cases import HEALTHY
+
+REAL, FAKE = "real", "fake"
+
+Verdict = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """What no clock explains of a latency, at the median request."""
+
+    share: float
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run and what was said of it."""
+
+    kind: str
+    run_set: str
+    case: str
+    seed: int
+    expected: tuple[str, ...]
+    said: str
+    right: bool
+    when: str
+    commit: str
+    ttft: Residual | None = None
+    itl: Residual | None = None
+    runners_up: tuple[str, ...] = ()
+    machine: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing was planted."""
+        return self.expected == (HEALTHY,)
+
+
+def said_by(verdict: Verdict | None) -> str:
+    """The cause that a verdict names, or its ruling where it names none."""
+    return "no verdict" if verdict is None else str(verdict["cause"] or verdict["verdict"])
+
+
+def runners_up(verdict: Verdict | None) -> tuple[str, ...]:
+    """The causes that stand below the first one, with their shares."""
+    findings = verdict["findings"][1:] if verdict is not None else ()
+    return tuple(f"{found['cause']} {found['share']:.2f}" for found in findings)
+
+
+def ttft_residual(verdict: Verdict | None) -> Residual | None:
+    """What is unexplained of TTFT."""
+    start = None if verdict is None else verdict["start"]
+    if start is None or start["residual_share_p50"] is None:
+        return None
+    return Residual(start["residual_share_p50"], start["residual_abs_p50_ms"])
+
+
+def itl_residual(verdict: Verdict | None) -> Residual | None:
+    """What is unexplained of the mean time between tokens."""
+    stream = None if verdict is None else verdict["stream"]
+    ms = None if stream is None else stream["residual_ms"]
+    return None if ms is None else Residual(abs(ms) / stream["tpot_p50_ms"], abs(ms))
+
+
+def summary(runs: Sequence[Run]) -> dict[str, Any]:
+    """The record: counts, residuals of runs in which nothing was planted, rows, and the confusion matrix."""
+    real, fake = ([it for it in runs if it.kind == kind] for kind in (REAL, FAKE))
+    sound = [it for it in real if it.healthy]
+    return {
+        "real_runs": len(real),
+        "real_right": sum(it.right for it in real),
+        "fake_runs": len(fake),
+        "fake_right": sum(it.right for it in fake),
+        "false_alarms": sum(it.healthy and not it.right for it in runs),
+        "residual_ttft": _typical(it.ttft for it in sound),
+        "residual_itl": _typical(it.itl for it in sound),
+        "confusion": {kind: confusion(part) for kind, part in ((REAL, real), (FAKE, fake)) if part},
+        "rows": [asdict(it) for it in runs],
+    }
+
+
+def _typical(residuals: Iterable[Residual | None]) -> dict[str, float] | None:
+    seen = [it for it in residuals if it is not None]
+    if not seen:
+        return None
+    return {
+        "share_p50": round(median(it.share for it in seen), 4),
+        "ms_p50": round(median(it.ms for it in seen), 2),
+    }
+
+
+def confusion(runs: Sequence[Run]) -> dict[str, dict[str, int]]:
+    """How often each planted case was called what."""
+    counts: dict[str, dict[str, int]] = {}
+    for it in runs:
+        row = counts.setdefault(it.case, {})
+        row[it.said] = row.get(it.said, 0) + 1
+    return counts
+
+
+def table(runs: Sequence[Run]) -> str:
+    """The confusion matrix as text: a line per case, the right answers first."""
+    lines = []
+    for kind in (REAL, FAKE):
+        part = [it for it in runs if it.kind == kind]
+        for case, said in confusion(part).items():
+            mine = [it for it in part if it.case == case]
+            right = sum(it.right for it in mine)
+            wrong = {word: count for word, count in said.items() if word not in mine[0].expected}
+            tail = "".join(f"   {count}x {word}" for word, count in sorted(wrong.items()))
+            lines.append(
+                f"{kind}  {case:<22} {right:>3} of {len(mine):<3} {'/'.join(mine[0].expected)}{tail}"
+            )
+    return "\n".join(lines)
