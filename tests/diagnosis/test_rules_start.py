@@ -54,6 +54,13 @@ def test_a_cap_at_which_more_would_cost_twice_as_much_is_overload():
     assert causes(picture) == [Cause.OVERLOAD]
 
 
+def test_a_cap_that_keeps_prompts_waiting_behind_prompts_is_overload():
+    """Twice as many at once would not compute a single prompt sooner."""
+    start = make_start(engine_queue_s=4.0, prefill_s=0.9)
+    picture = crowded(start, capped_share=0.95, running_max=2, fit=make_fit(), steps=make_steps())
+    assert causes(picture) == [Cause.OVERLOAD]
+
+
 def test_without_a_fit_a_full_step_that_is_hardly_longer_than_a_lone_one_shows_a_low_cap():
     cheap = make_steps(lone_step_s=0.05, decode_step_p50_s=0.055)
     dear = make_steps(lone_step_s=0.05, decode_step_p50_s=0.1)

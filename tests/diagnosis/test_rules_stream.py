@@ -129,6 +129,18 @@ def test_a_step_that_is_mostly_its_batch_has_too_many_in_it():
     assert causes(streaming(ledger, engines=[running(64)])) == [Cause.BATCH_CAP_HIGH]
 
 
+def test_short_contexts_of_very_many_are_the_batchs_and_long_ones_are_reads():
+    ledger = split(floor_s=0.04, batch_s=0.03, kv_read_s=0.1)
+    assert causes(streaming(ledger, engines=[running(90)])) == [Cause.BATCH_CAP_HIGH]
+    assert causes(streaming(ledger, engines=[running(6)])) == [Cause.DECODE_KV_READS]
+
+
+def test_a_mean_token_that_is_nearly_all_floor_is_slow_by_its_floor():
+    """A few streams miss the objective that the mean meets: 4 ms of prompts are not why."""
+    stream = make_stream(split(floor_s=0.09, prompts_s=0.004), slow=5, lost_s=1.0)
+    assert causes(make_picture(stream=stream)) == [Cause.DECODE_FLOOR]
+
+
 def test_a_batch_that_costs_less_than_the_floor_is_not_too_large():
     ledger = split(floor_s=0.2, batch_s=0.05)
     assert causes(streaming(ledger, engines=[running(64)])) == [Cause.DECODE_FLOOR]

@@ -23,6 +23,8 @@ WAITING = (Part.ENGINE_QUEUE, Part.STEP_IN_FLIGHT)
 """Parts of a start in which nothing is computed for the request."""
 BEHIND_OTHERS = (*WAITING, Part.PREFILL_OTHERS)
 ENGINE_MADE = (*BEHIND_OTHERS, Part.PREFILL)
+WORTH_SPEAKING_OF = 0.25
+"""What comes on top of the floor does not explain a slow token if it is less of it than this."""
 
 
 class TokenPart(StrEnum):
@@ -144,12 +146,16 @@ def _lost_shares(seconds: dict[str, float], objective_s: float) -> dict[str, flo
     """How the time beyond the objective is shared out.
 
     The objective pays for what every step needs first, and for the rest in proportion: a floor within it is
-    not what is lost, however large a part of the token it is.
+    not what is lost, however large a part of the token it is. That holds while the rest is worth speaking of;
+    next to nothing is not to blame for everything.
     """
-    beyond = dict(seconds)
-    for needed in (str(TokenPart.FLOOR), str(TokenPart.STEP)):
-        if needed in beyond:
-            beyond[needed] = max(0.0, beyond[needed] - objective_s)
-    beyond = beyond if sum(beyond.values()) > 0 else seconds
-    whole_s = sum(beyond.values())
-    return {part: value / whole_s for part, value in beyond.items()}
+    whole_s = sum(seconds.values())
+    needed = {str(TokenPart.FLOOR), str(TokenPart.STEP)} & set(seconds)
+    rest_s = whole_s - sum(seconds[part] for part in needed)
+    if rest_s < WORTH_SPEAKING_OF * whole_s or whole_s <= objective_s:
+        return {part: value / whole_s for part, value in seconds.items()}
+    beyond = {
+        part: max(0.0, value - objective_s) if part in needed else value for part, value in seconds.items()
+    }
+    beyond_s = sum(beyond.values())
+    return {part: value / beyond_s for part, value in beyond.items()}

@@ -19,6 +19,8 @@ CAUTIOUS = 0.5
 weights that must be read anyway, a token more costs less than its share."""
 MANY_RUNNING = 8
 """With fewer streams a step costs about what it costs with one."""
+NOTICED_CONTEXT = 0.05
+"""A stream alone would not notice a context that takes less of its floor than this to read."""
 MOSTLY = 0.5
 """Whatever takes at least this much of a step is what binds it."""
 
@@ -73,26 +75,35 @@ def _plain_step_s(picture: Picture) -> float | None:
 
 
 def batch_cap_high(case: StreamCase) -> Claim | None:
-    """So many streams share a step that each waits for the others' tokens."""
+    """So many streams share a step that each waits for the others' tokens, and for the others' contexts."""
     running = running_mean(case.picture)
+    if running is None or running < 2:
+        return None
     batch_s, floor_s = _batch_and_floor_s(case)
-    if running is None or running < 2 or batch_s <= floor_s:
+    others_kv_s = _kv_of_others_s(case, running, floor_s)
+    if batch_s + others_kv_s <= floor_s:
         return None
     taken = case.account.take(1.0, TokenPart.BATCH)
     taken += case.account.take_seconds(batch_s - taken.seconds, TokenPart.STEP)
+    taken += case.account.take_seconds(others_kv_s, TokenPart.KV_READ)
+    source = FactSource.FIT if _is_split(case) else FactSource.STEP_RECORD
     return Claim(
         Cause.BATCH_CAP_HIGH,
         taken,
         (
             Fact(f"{running:.1f} streams share a step on average", FactSource.STEP_RECORD),
-            Fact(
-                f"their tokens take {ms(batch_s)} of it, what a step needs for one alone {ms(floor_s)}",
-                FactSource.FIT if _is_split(case) else FactSource.STEP_RECORD,
-            ),
+            Fact(f"the others take {ms(taken.seconds)} of it; what it needs for one: {ms(floor_s)}", source),
         ),
         "a token takes as long with half as many running",
         Confidence.HIGH if _is_split(case) else Confidence.MEDIUM,
     )
+
+
+def _kv_of_others_s(case: StreamCase, running: float, floor_s: float) -> float:
+    """Reading the others' contexts, where each is short: then it is their number that makes it long."""
+    kv_read_s = case.account.seconds(TokenPart.KV_READ)
+    is_short = kv_read_s / running < NOTICED_CONTEXT * floor_s
+    return kv_read_s * (1.0 - 1.0 / running) if is_short else 0.0
 
 
 def _is_split(case: StreamCase) -> bool:

@@ -14,6 +14,7 @@ from phasewise.diagnosis.rules.engines import (
     fullest,
     mean_of,
     over_waiting,
+    prompt_work_share,
 )
 from phasewise.diagnosis.rules.machine import SATURATED_SHARE
 from phasewise.diagnosis.rules.words import ms, percent
@@ -30,6 +31,8 @@ CHEAP_RATIO = 1.5
 """Twice as many streams for at most this much longer steps is a gain worth having."""
 CHEAP_RATIO_UNFITTED = 1.3
 """The same, judged from a full step beside a lone one, which says nothing of steps that are fuller still."""
+MOSTLY_PROMPTS = 0.6
+"""An engine that spends more of its time on prompts has little to gain from fuller decode steps."""
 FEW_RUNNING = 8
 """Any engine takes as many streams at nearly the cost of one: weights are read once for all."""
 GROWTH = 2.0
@@ -166,6 +169,8 @@ def batch_cap_low(case: StartCase) -> Claim | None:
 def _cheap_to_run_more(picture: Picture, crowd: Crowd) -> tuple[Fact, Confidence] | None:
     """Why twice as many streams would cost little, and how surely; None where they would not."""
     now = crowd.running_max
+    if not _decoding_matters(picture):
+        return None
     if picture.fit is not None and now:
         context = context_tokens(picture)
         more = decoding([context] * 2 * now)
@@ -180,6 +185,11 @@ def _cheap_to_run_more(picture: Picture, crowd: Crowd) -> tuple[Fact, Confidence
         return (Fact(words, FactSource.STEP_RECORD), Confidence.MEDIUM) if cheap else None
     words = f"{now} streams are few: engines usually take more at nearly the same cost"
     return (Fact(words, FactSource.DERIVED), Confidence.LOW) if now <= FEW_RUNNING else None
+
+
+def _decoding_matters(picture: Picture) -> bool:
+    """Streams share a step, prompts do not: where prompts fill the engine, more at once are no faster."""
+    return (prompt_work_share(picture) or 0.0) <= MOSTLY_PROMPTS
 
 
 def _lone_and_usual_step_s(picture: Picture) -> tuple[float | None, float | None]:
@@ -234,7 +244,10 @@ def _why_overloaded(picture: Picture) -> tuple[Fact, Confidence]:
         words = f"requests came faster than they left: {growth:.0f} more in the engine at the end"
         return Fact(words, FactSource.STEP_RECORD), Confidence.HIGH
     if busy is not None and busy >= SATURATED_SHARE:
-        return Fact(f"a step ran {percent(busy)} of the time", FactSource.STEP_RECORD), Confidence.HIGH
+        waited = max((crowd.waited_share for crowd in crowds(picture)), default=0.0)
+        words = f"a step ran {percent(busy)} of the time, and requests waited {percent(waited)} of it"
+        sure = Confidence.HIGH if waited > NOT_WAITING_SHARE else Confidence.LOW
+        return Fact(words, FactSource.STEP_RECORD), sure
     if busy is not None:
         words = f"a step ran only {percent(busy)} of the time: requests came in bursts"
         return Fact(words, FactSource.STEP_RECORD), Confidence.LOW
