@@ -9,7 +9,7 @@ import pytest
 
 from phasewise.bench.report import BenchReport
 from phasewise.compare.verdict import ComparisonResult
-from phasewise.diagnosis.findings import Cause
+from phasewise.diagnosis.cause import Cause
 from phasewise.model.timeline import TTFT_PARTS
 
 ROOT = Path(__file__).parent.parent
@@ -35,9 +35,10 @@ def test_every_option_has_a_help_text():
     assert silent == []
 
 
-def test_every_finding_is_documented():
-    page = (ROOT / "docs" / "reference" / "findings.md").read_text()
-    assert [cause for cause in Cause if f"`{cause}`" not in page] == []
+@pytest.mark.parametrize("page", ["reference/findings.md", "explanation/causes.md"])
+def test_every_cause_is_documented(page):
+    text = (ROOT / "docs" / page).read_text()
+    assert [cause for cause in Cause if f"`{cause}`" not in text] == []
 
 
 def test_every_part_of_ttft_is_documented():
