@@ -19,6 +19,9 @@ CHANCE_Z = 3.29
 """Ranks of the thirds this many standard errors apart happen by chance once in a thousand windows. Requests
 that queue behind each other are alike, so a laxer bar would call bursts a drift."""
 
+LEAST_CHANGE = 0.1
+"""A change by less than this changes no verdict, however sure it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trust:
@@ -26,7 +29,7 @@ class Trust:
 
     `lag_mean_s` and `lag_p90_s` are how late the load generator sent. `warm_share` is the share of prompt
     tokens that came from the cache though nobody had sent them in this window. `ttft_drift` and `tpot_drift`
-    are the median of the last third over that of the first, None where that is chance.
+    are the median of the last third over that of the first, None where that is chance or next to nothing.
     """
 
     lag_mean_s: float | None = None
@@ -56,9 +59,9 @@ def drift(values: Sequence[float]) -> float | None:
         return None
     first, last = values[:third], values[-third:]
     before, after = median(first), median(last)
-    if before <= 0 or abs(_rank_z(first, last)) < CHANCE_Z:
+    if before <= 0 or after <= 0 or abs(_rank_z(first, last)) < CHANCE_Z:
         return None
-    return after / before
+    return after / before if max(after / before, before / after) >= 1.0 + LEAST_CHANGE else None
 
 
 def _compared_to_their_like(timelines: Sequence[Timeline]) -> list[float]:

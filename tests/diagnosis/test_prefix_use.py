@@ -1,0 +1,106 @@
+"""What prompts share is told from their marks: anywhere, on one engine, and while its cache can hold it."""
+
+import pytest
+
+from phasewise.diagnosis.prefix_use import prefix_use, warm_share
+from phasewise.model.prefix_marks import prefix_marks
+from tests.builders import EPOCH_S, make_attempt, make_timeline
+
+KEY = b"k" * 16
+
+
+def prompt(index, text, *, worker="w0", cached=0, text_marks=(), output_tokens=10):
+    """One token per four bytes."""
+    return make_timeline(
+        (0.5, 0.6),
+        request_id=f"r{index}",
+        started_unix_s=EPOCH_S + index,
+        attempts=(make_attempt(worker=worker),),
+        prompt_tokens=len(text) // 4,
+        cached_tokens=cached,
+        output_tokens=output_tokens,
+        prompt_bytes=len(text),
+        prefix_marks=prefix_marks(text, KEY),
+        text_marks=text_marks,
+    )
+
+
+HEAD = b"h" * 2048
+BODIES = [bytes([letter]) * 2048 for letter in b"abcd"]
+
+
+def test_a_common_head_is_shared_from_the_second_prompt_on():
+    use = prefix_use([prompt(index, HEAD + body) for index, body in enumerate(BODIES)])
+    assert use.shared == pytest.approx(3 / 4 / 2)
+    assert use.shared_here == use.kept == use.shared
+    assert use.cached == 0.0
+
+
+def test_prompts_that_share_nothing_share_nothing():
+    use = prefix_use([prompt(index, body * 2) for index, body in enumerate(BODIES)])
+    assert use.shared == use.shared_here == use.kept == 0.0
+
+
+def test_an_engine_shares_only_what_it_served_itself():
+    """Two engines in turn: the third prompt is the first that an engine sees again."""
+    asked = [prompt(index, HEAD + body, worker=f"w{index % 2}") for index, body in enumerate(BODIES)]
+    use = prefix_use(asked)
+    assert use.shared == pytest.approx(3 / 4 / 2)
+    assert use.shared_here == pytest.approx(2 / 4 / 2)
+
+
+def test_what_the_cache_had_to_give_up_was_not_kept():
+    """A head of 512 tokens, then strangers of 1,034 each: a cache of 2,000 does not hold it any more."""
+    strangers = [prompt(index, bytes([index]) * 4096) for index in range(1, 3)]
+    asked = [prompt(0, HEAD * 2), *strangers, prompt(9, HEAD * 2)]
+    roomy, tight = prefix_use(asked, {"w0": 100_000}), prefix_use(asked, {"w0": 2_000})
+    assert roomy.kept == roomy.shared_here == tight.shared_here == pytest.approx(1 / 4)
+    assert tight.kept == 0.0
+
+
+def test_unmarked_requests_fill_the_cache_too():
+    short = [
+        make_timeline((0.5,), request_id=f"s{index}", started_unix_s=EPOCH_S + 1, prompt_tokens=900)
+        for index in range(5)
+    ]
+    asked = [prompt(0, HEAD * 2), *short, prompt(9, HEAD * 2)]
+    assert prefix_use(asked, {"w0": 4_000}).kept == 0.0
+    assert prefix_use([asked[0], asked[-1]], {"w0": 4_000}).kept > 0
+
+
+def test_using_a_head_again_keeps_it_fresh():
+    asked = [prompt(index, HEAD + bytes([index]) * 2048) for index in range(10)]
+    use = prefix_use(asked, {"w0": 2_000})
+    assert use.kept == use.shared
+
+
+def test_text_behind_a_varying_head_is_repeated_though_not_shared():
+    asked = [
+        prompt(index, bytes([index]) * 600 + HEAD, text_marks=("a", "b", "c", f"own{index}"))
+        for index in range(4)
+    ]
+    use = prefix_use(asked)
+    assert use.shared == 0.0
+    assert use.repeated == pytest.approx(3 / 4 * 3 / 4)
+
+
+def test_without_sketches_repetition_is_unknown_and_without_marks_everything():
+    assert prefix_use([prompt(0, HEAD)]).repeated is None
+    assert prefix_use([make_timeline()]) is None
+    assert prefix_use([]) is None
+
+
+def test_tokens_that_came_from_the_cache_before_anybody_sent_them_were_warm():
+    asked = [prompt(index, body * 2, cached=1000) for index, body in enumerate(BODIES)]
+    assert warm_share(asked) == pytest.approx((1000 - 128) / 1024)
+
+
+def test_what_lies_between_two_marks_is_not_called_warm():
+    """3,000 bytes in common: marks tell 2,048 of them, the cache had 700 tokens, and that is no wonder."""
+    common = b"c" * 3000
+    asked = [prompt(index, common + bytes([index]) * 3000, cached=700 if index else 0) for index in range(4)]
+    assert warm_share(asked) == 0.0
+
+
+def test_warmth_is_unknown_without_marks():
+    assert warm_share([make_timeline()]) is None
