@@ -280,13 +280,12 @@ def test_a_fix_that_cannot_be_predicted_says_why():
     assert prediction_in_words(fix) == "not predictable from here: no such step was seen"
 
 
-def test_the_first_fix_is_told_with_flag_prediction_price_and_check(monkeypatch):
+def test_the_first_fix_is_told_with_flag_prediction_price_and_check():
     fix = make_fix(fleet_line="pools: [{levers: {max_running: 16}}]", verify="phasewise diagnose f --verify")
     advice = Advice(
         (fix, make_fix(what="add an engine", engine_flag=None)), ("speculation: it shortens decode",)
     )
-    monkeypatch.setattr(Verdict, "advice", advice)
-    told = screen(make_verdict(make_finding()))
+    told = screen(make_verdict(make_finding(), foreseen=advice))
     for line in (
         "  1. let more run at once",
         "     engine flag: --max-num-seqs 16",

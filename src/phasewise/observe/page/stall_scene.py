@@ -121,7 +121,8 @@ def _close_up(whole: Scene, rank: _Rank) -> Scene | None:
     event = whole.events[0]
     usual_s = max(found.stall.median_gap_s for found in event.stalls)
     around_s = max(CLOSE_UP * (event.end_unix_s - event.begin_unix_s), CLOSE_UP_GAPS * usual_s)
-    begin_s, end_s = event.begin_unix_s - around_s, event.end_unix_s + around_s
+    begin_s = max(event.begin_unix_s - around_s, whole.begin_unix_s)
+    end_s = min(event.end_unix_s + around_s, whole.end_unix_s)
     if end_s - begin_s > (whole.end_unix_s - whole.begin_unix_s) / 2:
         return None
     # Numbered as in the whole scene: the worst is the first of both.
