@@ -4,30 +4,15 @@ import json
 
 import pytest
 
-from phasewise.costs.fit import FittedCost
 from phasewise.costs.fit_record import fit_from_record, fit_record
-from phasewise.costs.regimes import regime_of
-from phasewise.costs.step_cost import CostPart
-from phasewise.costs.step_fit import StepFit
-from phasewise.costs.step_work import StepKind
 from phasewise.errors import ConfigError
-from phasewise.model.interval import Interval
-from tests.costs.step_builders import COST, WORKS
-
-ERRORS = tuple(step / 100 for step in range(-12, 13))
+from tests.costs.fits import make_fit
+from tests.costs.step_builders import WORKS
 
 
 @pytest.fixture
 def fit():
-    return StepFit(
-        fitted=FittedCost(COST, 0.004),
-        intervals={part: Interval(0.0, 1 / 3, 0.9) for part in CostPart},
-        knee_tokens=Interval(64.0, 128.0, 0.9),
-        front_end_s=Interval(0.001, 0.007, 0.9),
-        errors={StepKind.DECODE: ERRORS, StepKind.PREFILL: ERRORS[:3]},
-        seen=frozenset(map(regime_of, WORKS[::2])),
-        observations=400,
-    )
+    return make_fit()
 
 
 def written(fit):

@@ -1,0 +1,158 @@
+"""A watch sees every engine at once and trips over none that is slow, silent, restarted or out of reach."""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from phasewise.fake_engine.costs import PRESETS
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.model.slo import DEFAULT_SLO
+from phasewise.model.timeline import Outcome
+from phasewise.observe import engine_watch
+from phasewise.observe.evidence import picture_of
+from phasewise.observe.target import TargetKind, WatchedEngine, WatchTarget, identify
+from phasewise.observe.watch import Watch
+from tests.costs.fits import make_fit
+from tests.gateway.harness import ADMIN_KEY, running_gateway
+from tests.real_engine import free_port
+
+NO_RECORDER = f"http://127.0.0.1:{free_port()}"
+
+
+@pytest.fixture
+def ticks(monkeypatch):
+    """Time goes by fifty times as fast for those who are asked every second."""
+    monkeypatch.setattr(engine_watch, "TICK_S", 0.02)
+
+
+@asynccontextmanager
+async def watched(target, admin_key=None):
+    watch = Watch(target, admin_key)
+    try:
+        await watch.begin()
+        yield watch
+    finally:
+        watch.close()
+
+
+@asynccontextmanager
+async def mute_engine():
+    """It takes every connection and never says a word."""
+    quiet = asyncio.Event()
+
+    async def listen(reader, writer):
+        await quiet.wait()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        quiet.set()
+        server.close()
+        await server.wait_closed()
+
+
+def target_of(*urls, steps=None):
+    engines = tuple(WatchedEngine(f"e{index}", url, steps or url) for index, url in enumerate(urls))
+    return WatchTarget(urls[0], TargetKind.ENGINE, engines)
+
+
+async def test_fifty_engines_are_watched_at_once(ticks):
+    async with running_engines(50) as engines:
+        began_s = time.monotonic()
+        async with watched(target_of(*(engine.base_url for engine in engines))) as watch:
+            await asyncio.sleep(0.1)
+            evidence = await watch.end()
+        took_s = time.monotonic() - began_s
+    assert [it.name for it in evidence.surroundings] == [f"e{index}" for index in range(50)]
+    assert all(it.kv_tokens and it.round_trip_s and it.prefix_cache_on for it in evidence.surroundings)
+    assert all(it.host_busy_share is not None for it in evidence.surroundings)
+    assert len(evidence.metrics) == 50
+    assert took_s < 15.0
+
+
+async def test_an_engine_that_never_answers_takes_nothing_from_the_others(ticks, monkeypatch):
+    monkeypatch.setattr(engine_watch, "ANSWERS_WITHIN_S", 0.5)
+    async with (
+        mute_engine() as mute,
+        running_engines(1) as (engine,),
+        watched(target_of(mute, engine.base_url)) as watch,
+    ):
+        await asyncio.sleep(0.1)
+        evidence = await watch.end()
+    silent, heard = evidence.surroundings
+    assert (silent.kv_tokens, silent.round_trip_s) == (None, None)
+    assert heard.kv_tokens
+    assert heard.round_trip_s
+    assert "the counters of 1 of 2 engines: no answer from here" in evidence.not_known
+
+
+async def test_gauges_are_asked_all_along_where_there_is_no_recorder(ticks):
+    slow = FakeEngineConfig(cost=PRESETS["cpu-demo"])
+    async with (
+        running_engines(1, slow) as (engine,),
+        running_gateway([engine]) as gateway,
+        watched(target_of(engine.base_url, steps=NO_RECORDER)) as watch,
+    ):
+        await asyncio.gather(*(gateway.chat(max_tokens=4) for _ in range(3)))
+        evidence = await watch.end()
+    (found,) = evidence.surroundings
+    assert found.steps is None
+    assert found.crowd.running_max == 3
+    assert found.requests == 3
+    picture = picture_of(evidence, DEFAULT_SLO)
+    assert picture.engines == evidence.surroundings
+    # At the end nobody ran any more: only those who asked meanwhile can tell.
+    assert picture.workload.running_mean > 0
+
+
+async def test_a_request_under_way_is_seen_with_those_that_ended():
+    slow = FakeEngineConfig(cost=PRESETS["cpu-demo"])
+    async with running_engines(1, slow) as (engine,), running_gateway([engine]) as gateway:
+        async with watched(await identify(gateway.url, ADMIN_KEY), ADMIN_KEY) as watch:
+            assert (await gateway.chat(max_tokens=1)).status == 200
+            under_way = asyncio.create_task(gateway.chat(max_tokens=200, stream=True))
+            await asyncio.sleep(0.3)
+            evidence = await watch.end()
+        under_way.cancel()
+    assert [it.outcome for it in evidence.timelines] == [Outcome.SUCCEEDED, Outcome.UNFINISHED]
+    assert not any("under way" in note for note in evidence.not_known)
+    assert picture_of(evidence, DEFAULT_SLO).outcomes == (("succeeded", 1), ("unfinished", 1))
+
+
+async def test_a_gateway_tells_of_engines_that_are_out_of_our_reach():
+    async with running_engines(2) as engines, running_gateway(engines) as gateway:
+        target = await identify(gateway.url, ADMIN_KEY)
+        hidden = tuple(replace(it, url=NO_RECORDER, steps_url=None) for it in target.engines)
+        async with watched(replace(target, engines=hidden), ADMIN_KEY) as watch:
+            for _ in range(3):
+                await gateway.chat(stream=True)
+            evidence = await watch.end()
+    assert len(evidence.timelines) == 3
+    assert sum(it.requests for it in evidence.surroundings) == 3
+    assert evidence.metrics == ()
+    assert "the counters of 2 of 2 engines: no answer from here" in evidence.not_known
+    assert any("starved 2 of 2 engines of CPU" in note for note in evidence.not_known)
+    assert picture_of(evidence, DEFAULT_SLO).start.requests == 3
+
+
+async def test_an_engine_that_was_restarted_within_the_window_is_told_of(ticks):
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        await gateway.chat()
+        async with watched(target_of(engine.base_url)) as watch:
+            await engine.restart()
+            evidence = await watch.end()
+    assert "what 1 of 1 engines counted: restarted within the window" in evidence.not_known
+    assert evidence.surroundings[0].prefix_queries_tokens is None
+
+
+async def test_saved_costs_come_before_the_windows_own():
+    async with running_engines(1) as (engine,), watched(target_of(engine.base_url)) as watch:
+        evidence = await watch.end()
+    assert picture_of(evidence, DEFAULT_SLO).fit is None
+    assert picture_of(evidence, DEFAULT_SLO, make_fit()).fit == make_fit()

@@ -1,0 +1,70 @@
+"""A window's own steps tell what steps cost, if they are of enough kinds and of engines that are alike."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from phasewise.costs.step_cost import StepCost
+from phasewise.costs.step_work import decoding, prefilling
+from phasewise.model.step_log import logs_by_rank
+from phasewise.observe.window_fit import FIT_STEPS, fit_window
+from tests.builders import make_step
+from tests.costs.step_builders import COST
+from tests.observe.virtual_records import recorded_steps
+
+SLOW = StepCost(0.5, 4096, 0.0, 0.0, 0.0, 0.0)
+
+
+def fitted(logs, setups=None):
+    return fit_window(logs, np.random.default_rng(0), setups)
+
+
+@pytest.fixture(scope="module")
+def logs():
+    return {"e0": logs_by_rank(recorded_steps(COST, 1_500))}
+
+
+@pytest.fixture(scope="module")
+def fit(logs):
+    return fitted(logs)
+
+
+def test_a_window_of_mixed_traffic_tells_what_steps_cost(fit):
+    for work in (decoding([200] * 2), prefilling(500)):
+        assert fit.cost(work) == pytest.approx(COST(work), rel=0.1)
+    assert fit.predict(decoding([200] * 2)) is not None
+
+
+def test_engines_of_another_setup_do_not_spoil_the_costs_of_the_busiest(logs, fit):
+    other = logs_by_rank(recorded_steps(SLOW, 300, seed=1, rate_per_s=0.2))
+    assert fitted({"e1": other, **logs}, {"e0": "small", "e1": "large"}) == fit
+
+
+def test_too_few_steps_or_kinds_of_them_give_no_costs():
+    assert fitted({}) is None
+    assert fitted({"e0": logs_by_rank([make_step(seq, 0.1 * seq) for seq in range(200)])}) is None
+
+
+def test_a_full_ring_is_fitted_in_a_moment():
+    logs = {f"e{index}": logs_by_rank(_renumbered(recorded_steps(COST, 700), 15)) for index in range(2)}
+    assert sum(len(log) for ranks in logs.values() for log in ranks) > FIT_STEPS
+    began_s = time.process_time()
+    assert fitted(logs) is not None
+    assert time.process_time() - began_s < 3.0
+
+
+def _renumbered(steps, times):
+    """The same traffic again and again, as one long record."""
+    span_s = steps[-1].ended_unix_s - steps[0].ended_unix_s + 10.0
+    return [
+        _later(step, turn * len(steps) + index, turn * span_s)
+        for turn in range(times)
+        for index, step in enumerate(steps)
+    ]
+
+
+def _later(step, seq, by_s):
+    ended = tuple(replace(it, request_id=f"{it.request_id}-{seq}") for it in step.finished)
+    return replace(step, seq=seq, ended_unix_s=step.ended_unix_s + by_s, finished=ended)
