@@ -11,11 +11,12 @@ import pytest
 
 from phasewise.gateway.asgi import WAITED_S, Client
 from phasewise.model.timeline_record import UNIT_S
-from tests.gateway.harness import ADMIN, chat_body, listening, request_id_of, running_gateway
+from tests.gateway.harness import ADMIN, chat_body, eventually, listening, request_id_of, running_gateway
 from tests.gateway.test_patience import STREAM_HEAD, chunked, event, head_of
 
 CHUNKS = 400
 CHUNK_TEXT = "y" * 1000
+HELD_UP_S = 0.1
 
 
 async def long_stream(head, body, writer):
@@ -55,31 +56,27 @@ async def read_all(client):
     return size
 
 
+async def held_up(gateway):
+    """The open request, once it has waited a while for its client."""
+
+    async def waiting():
+        reply = await gateway.fetch("GET", "/phasewise/v1/requests/open", headers=ADMIN)
+        records = map(orjson.loads, reply.body.splitlines())
+        return next((it for it in records if it.get("blocked", 0) * UNIT_S > HELD_UP_S), None)
+
+    return await eventually(waiting)
+
+
 async def test_the_time_a_stream_waited_for_its_client_is_the_clients():
     async with listening(long_stream) as worker, running_gateway([worker]) as gateway:
         async with small_window(gateway) as client:
             await ask(client, "sleepy")
-            await asyncio.sleep(0.4)
-            reply = await gateway.fetch("GET", "/phasewise/v1/requests/open", headers=ADMIN)
-            (seen,) = map(orjson.loads, reply.body.splitlines())
-            assert seen["blocked"] * UNIT_S > 0.2, "a wait that is under way counts"
+            seen = await held_up(gateway)
+            assert len(seen["content"]) * len(CHUNK_TEXT) < 100_000, "most was sent before anybody noticed"
             assert await read_all(client) > CHUNKS * len(CHUNK_TEXT)
         timeline = await gateway.timeline_of_client("sleepy")
     assert timeline["outcome"] == "succeeded"
-    assert 0.2 < timeline["blocked"] * UNIT_S < timeline["end"] * UNIT_S
-
-
-async def test_a_client_that_does_not_read_is_noticed_before_it_was_sent_100_kb():
-    async with (
-        listening(long_stream) as worker,
-        running_gateway([worker]) as gateway,
-        small_window(gateway) as client,
-    ):
-        await ask(client, "stuck")
-        await asyncio.sleep(0.2)
-        reply = await gateway.fetch("GET", "/phasewise/v1/requests/open", headers=ADMIN)
-        (seen,) = map(orjson.loads, reply.body.splitlines())
-    assert len(seen["content"]) * len(CHUNK_TEXT) < 100_000
+    assert HELD_UP_S < timeline["blocked"] * UNIT_S < timeline["end"] * UNIT_S
 
 
 async def test_a_client_that_reads_is_not_waited_for():
@@ -87,7 +84,7 @@ async def test_a_client_that_reads_is_not_waited_for():
         reply = await gateway.chat(stream=True)
         timeline = await gateway.timeline(request_id_of(reply))
     # Client and gateway share this loop: now and then one of them waits for the other's turn.
-    assert timeline["blocked"] * UNIT_S < 0.5 * timeline["end"] * UNIT_S
+    assert timeline["blocked"] * UNIT_S < 0.2 * timeline["end"] * UNIT_S
 
 
 async def test_nobody_sees_how_a_plain_answer_is_read():
