@@ -16,12 +16,14 @@ verdict is right in the wild.
 
 The last line is one JSON object: real_runs, real_right, fake_runs, fake_right, false_alarms (verdicts other
 than healthy where nothing was planted), residual_ttft and residual_itl (what no clock explains, in healthy
-real runs, as a share and in ms), the confusion matrix and a row per run.
+real runs, as a share and in ms), delays (what the residual and all other parts of TTFT grew by when a proxy
+of ours held answers back by a known time), the confusion matrix and a row per run.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import subprocess
@@ -31,8 +33,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import chain, groupby
 from pathlib import Path
+from random import Random
 
 from planted.cases import CASES, HEALTHY, Case, RunSet, draw
+from planted.delays import plant_delays
 from planted.fake_grid import SEEDS as FAKE_SEEDS
 from planted.fake_grid import grid, verdicts
 from planted.fleet import CommandFailed, Fleet, running_fleet
@@ -52,9 +56,12 @@ from planted.tally import (
 
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "records" / "diagnosis_runs.jsonl"
-SEEDS, HEALTHY_SEEDS = 3, 4
+SEEDS, HEALTHY_SEEDS = 3, 2
+PLAIN = ("", 1, False)
+"""One engine with its own defaults, warm."""
 QUICK_CASES = ("healthy_closed", "long_prompts")
-QUICK_WINDOW_S = 10.0
+QUICK_SETTLE_S, QUICK_WINDOW_S = 3.0, 8.0
+DELAY_ROUNDS, QUICK_DELAY_ROUNDS = 25, 1
 
 
 def main() -> None:
@@ -62,13 +69,18 @@ def main() -> None:
     options = parse_options()
     os.environ.setdefault("PHASEWISE_HOME", str(options.home))
     runs: list[Run] = []
-    for run in chain(
-        () if options.real_only else fake_runs(options), () if options.fake_only else real_runs(options)
-    ):
-        runs.append(run)
-        if not options.quick:
-            keep(run, options.records)
-    record = {"set": options.set, "quick": options.quick, **summary(runs)}
+    delays: list[dict[str, float]] = []
+    try:
+        for run in chain(
+            () if options.real_only else fake_runs(options),
+            () if options.fake_only else real_runs(options, delays),
+        ):
+            runs.append(run)
+            if not options.quick:
+                keep(run, options.records)
+    except CommandFailed as failure:
+        raise SystemExit(str(failure)) from None
+    record = {"set": options.set, "quick": options.quick, **summary(runs), "delays": delays}
     if not options.json:
         print(table(runs))
         shown = ("confusion", "rows")
@@ -100,11 +112,12 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def real_runs(options: argparse.Namespace) -> Iterator[Run]:
-    """Every real run; cases that need the same engine share one start of it."""
+def real_runs(options: argparse.Namespace, delays: list[dict[str, float]]) -> Iterator[Run]:
+    """Every real run; cases that need the same engine share one start of it. `delays` is added to."""
     chosen = options.cases or (QUICK_CASES if options.quick else [case.name for case in CASES])
     cases = [case for case in CASES if case.name in chosen]
-    for (levers, replicas, fresh), group in groupby(cases, lambda it: (it.levers, it.replicas, it.fresh)):
+    for fleet_key, group in groupby(cases, lambda it: (it.levers, it.replicas, it.fresh)):
+        levers, replicas, fresh = fleet_key
         alike = list(group)
         numbered = [(case, number) for case in alike for number in seeds_of(case, options)]
         starts = [[each] for each in numbered] if fresh else [numbered]
@@ -113,11 +126,14 @@ def real_runs(options: argparse.Namespace) -> Iterator[Run]:
             with running_fleet(levers, replicas, fresh=fresh) as fleet:
                 for case, number in start:
                     yield real_run(case, number, fleet, options)
+                if fleet_key == PLAIN and not options.cases:
+                    rounds = QUICK_DELAY_ROUNDS if options.quick else DELAY_ROUNDS
+                    delays += asyncio.run(plant_delays(fleet.engines[0], rounds, Random(options.first_seed)))
 
 
 def seeds_of(case: Case, options: argparse.Namespace) -> range:
-    """The seeds of a case: more where nothing is planted, as false alarms are what users forgive least."""
-    default = 1 if options.quick else HEALTHY_SEEDS // 2 if HEALTHY in case.expected else SEEDS
+    """The seeds of a case; nothing is planted in two of them, which have fewer each."""
+    default = 1 if options.quick else HEALTHY_SEEDS if HEALTHY in case.expected else SEEDS
     return range(options.first_seed, options.first_seed + (options.seeds or default))
 
 
@@ -125,10 +141,11 @@ def real_run(case: Case, number: int, fleet: Fleet, options: argparse.Namespace)
     """One run and its row."""
     drawn = draw(case, options.set, number)
     evidence = options.evidence / f"{case.name}-{options.set}-{number}.json" if options.evidence else None
+    settle_s = QUICK_SETTLE_S if options.quick else case.settle_s
     window_s = QUICK_WINDOW_S if options.quick else case.window_s
     verdict = None
     try:
-        verdict = judge_live(drawn, fleet, window_s, evidence)
+        verdict = judge_live(drawn, fleet, settle_s, window_s, evidence)
     except CommandFailed as failure:
         # No verdict is a wrong one, and no reason to throw away the runs before and after it.
         say(str(failure))

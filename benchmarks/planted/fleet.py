@@ -20,7 +20,7 @@ from phasewise.workload.prompts import write_text
 PHASEWISE = (sys.executable, "-m", "phasewise.cli")
 GATEWAY_PORT, ENGINE_PORT = 19080, 19100
 NAME = "planted"
-IDLE_WITHIN_S = 60.0
+IDLE_WITHIN_S, ANSWERS_WITHIN_S = 60.0, 30.0
 MOST_LOGPROBS = 100
 """Lets a client ask for chunks of many kilobytes; without such a client it changes nothing."""
 
@@ -118,3 +118,14 @@ def under_way(engine_url: str) -> float:
     """How many requests run or wait there."""
     found = re.findall(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\S+)", counters(engine_url), re.M)
     return sum(map(float, found))
+
+
+def wait_for(url: str) -> None:
+    """Return when something answers there."""
+    give_up_s = time.monotonic() + ANSWERS_WITHIN_S
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10):
+            return
+        if time.monotonic() > give_up_s:
+            raise CommandFailed(f"nothing answers at {url}")
+        time.sleep(0.2)

@@ -17,26 +17,28 @@ from phasewise.cli.admin_key import find_admin_key
 from phasewise.config import phasewise_home
 
 from .cases import Draw, Trouble
-from .fleet import GATEWAY_PORT, PHASEWISE, CommandFailed, Fleet, counters, run
+from .fleet import GATEWAY_PORT, PHASEWISE, CommandFailed, Fleet, counters, run, wait_for
 from .processes import cpu_hogs, running, stopping
 
 HERE = Path(__file__).resolve().parent
 PROXY_PORT, PROXIED_GATEWAY_PORT = 19200, GATEWAY_PORT + 1
 STEPS_OFFSET = 10_000
-LONGER_THAN_ANY_WINDOW_S = 120
-PROXY_READY_WITHIN_S = 30.0
+LONGER_THAN_ANY_WINDOW_S = 120.0
+GENERATOR_STARTS_S = 2.0
 LOOK_BACK_S = 60.0
 
 Verdict = dict[str, Any]
 
 
-def judge_live(drawn: Draw, fleet: Fleet, window_s: float, evidence: Path | None = None) -> Verdict:
+def judge_live(
+    drawn: Draw, fleet: Fleet, settle_s: float, window_s: float, evidence: Path | None = None
+) -> Verdict:
     """Plant the cause, let the traffic flow, ask for the verdict."""
     fleet.wait_until_idle()
     if drawn.case.by_generator:
         return _ask_generator(drawn, fleet, window_s)
     with _troubled(drawn, fleet) as url, _traffic(drawn, fleet, url):
-        time.sleep(drawn.case.settle_s)
+        time.sleep(settle_s)
         before = {engine.name: counters(engine.url) for engine in fleet.engines} if evidence else {}
         began_s = time.time()
         said = run("diagnose", url, "--window", str(window_s), "--slo", drawn.case.slo, "--json")
@@ -47,28 +49,23 @@ def judge_live(drawn: Draw, fleet: Fleet, window_s: float, evidence: Path | None
 
 
 def _ask_generator(drawn: Draw, fleet: Fleet, window_s: float) -> Verdict:
-    """The generator tells of itself: it is stopped for a while every few seconds as it sends."""
+    """The load generator tells of itself, and is stopped for a while every few seconds as it sends."""
     (line,) = drawn.traffic
-    command = [*_command(line, drawn, fleet, fleet.url)[3:], "--slo", drawn.case.slo, "--diagnose", "--json"]
-    command[command.index("--duration") + 1] = str(window_s)
-    # In a session of its own it can be stopped without us.
-    return json.loads(run_stopped(command, drawn.values["stop"] / 1000, drawn.values["run"] / 1000))
-
-
-def run_stopped(arguments: list[str], stop_s: float, run_s: float) -> str:
-    """A phasewise command whose process is stopped again and again; its stdout."""
+    command = _command(line, drawn, fleet, fleet.url, lasting_s=window_s)
     process = subprocess.Popen(
-        [*PHASEWISE, *arguments],
+        [*command, "--slo", drawn.case.slo, "--diagnose", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
+        start_new_session=True,  # so that it can be stopped without us
     )
-    with stopping(lambda: process.pid, stop_s, run_s):
+    time.sleep(GENERATOR_STARTS_S)
+    with stopping(lambda: process.pid, drawn.values["stop"] / 1000, drawn.values["run"] / 1000):
         out, err = process.communicate()
-    if process.returncode != 0:
-        raise CommandFailed(f"phasewise {' '.join(arguments)} failed:\n{out}{err}")
-    return out
+    try:
+        return json.loads(out)["diagnosis"]
+    except (json.JSONDecodeError, KeyError):
+        raise CommandFailed(f"phasewise bench --diagnose failed:\n{out}{err}") from None
 
 
 @contextlib.contextmanager
@@ -98,20 +95,10 @@ def _proxied_gateway(fleet: Fleet, delay_ms: int) -> Iterator[str]:
     proxied = f"http://127.0.0.1:{PROXY_PORT}"
     gateway = (*PHASEWISE, "gateway", proxied, "--port", str(PROXIED_GATEWAY_PORT))
     with running((sys.executable, str(HERE / "proxy.py"), *routes)):
-        _wait_for(f"{proxied}/health")
+        wait_for(f"{proxied}/health")
         with running(gateway):
-            _wait_for(f"{url}/health")
+            wait_for(f"{url}/health")
             yield url
-
-
-def _wait_for(url: str) -> None:
-    give_up_s = time.monotonic() + PROXY_READY_WITHIN_S
-    while True:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10):
-            return
-        if time.monotonic() > give_up_s:
-            raise CommandFailed(f"nothing answers at {url}")
-        time.sleep(0.2)
 
 
 @contextlib.contextmanager
@@ -125,12 +112,14 @@ def _traffic(drawn: Draw, fleet: Fleet, url: str) -> Iterator[None]:
         yield
 
 
-def _command(line: str, drawn: Draw, fleet: Fleet, url: str) -> list[str]:
+def _command(
+    line: str, drawn: Draw, fleet: Fleet, url: str, lasting_s: float = LONGER_THAN_ANY_WINDOW_S
+) -> list[str]:
     kind, *options = line.split()
     # Two generators of one case must not send the same words.
     seed = str(drawn.seed * 10 + drawn.traffic.index(line))
     if kind == "bench":
-        lasting = ["--duration", str(LONGER_THAN_ANY_WINDOW_S), "--seed", seed]
+        lasting = ["--duration", str(lasting_s), "--seed", seed]
         return [*PHASEWISE, "bench", url, *options, *lasting]
     client = [sys.executable, str(HERE / "client.py"), kind, "--url", url, "--model", fleet.model]
     return [*client, *options, "--seed", seed]
