@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from phasewise.diagnosis.finding import FactSource
 from phasewise.diagnosis.picture import Picture
 from phasewise.diagnosis.surroundings import Crowd, EngineSurroundings
 from phasewise.model.timeline import Part
@@ -31,6 +32,12 @@ def worst_of(engines: Sequence[EngineSurroundings], reading: Reading) -> EngineS
 def crowds(picture: Picture) -> tuple[Crowd, ...]:
     """The crowds of the engines that told them."""
     return tuple(engine.crowd for engine in picture.engines if engine.crowd is not None)
+
+
+def crowd_source(picture: Picture) -> FactSource:
+    """Who tells how full the engines were: their steps, or readings of their gauges."""
+    by_steps = any(engine.steps is not None for engine in picture.engines)
+    return FactSource.STEP_RECORD if by_steps else FactSource.COUNTERS
 
 
 def over_waiting(picture: Picture, reading: Callable[[Crowd], float]) -> float | None:

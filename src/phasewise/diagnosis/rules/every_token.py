@@ -8,7 +8,7 @@ from phasewise.diagnosis.finding import Fact, FactSource
 from phasewise.diagnosis.picture import Picture
 from phasewise.diagnosis.rules.account import Taken
 from phasewise.diagnosis.rules.case import STEP_PARTS, Claim, StreamCase, TokenPart
-from phasewise.diagnosis.rules.engines import context_tokens, mean_of, running_mean
+from phasewise.diagnosis.rules.engines import context_tokens, crowd_source, mean_of, running_mean
 from phasewise.diagnosis.rules.words import ms, percent
 from phasewise.diagnosis.surroundings import Drafts
 
@@ -91,7 +91,7 @@ def batch_cap_high(case: StreamCase) -> Claim | None:
         Cause.BATCH_CAP_HIGH,
         taken,
         (
-            Fact(f"{running:.1f} streams share a step on average", FactSource.STEP_RECORD),
+            Fact(f"{running:.1f} streams share a step on average", crowd_source(case.picture)),
             Fact(f"the others take {ms(taken.seconds)} of it; what it needs for one: {ms(floor_s)}", source),
         ),
         "a token takes as long with half as many running",

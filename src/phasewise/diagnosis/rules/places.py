@@ -10,6 +10,7 @@ from phasewise.diagnosis.rules.case import BEHIND_OTHERS, Claim, StartCase
 from phasewise.diagnosis.rules.engines import (
     busy_share,
     context_tokens,
+    crowd_source,
     crowds,
     fullest,
     mean_of,
@@ -51,7 +52,7 @@ def kv_exhausted(case: StartCase) -> Claim | None:
     facts = [
         Fact(
             f"for {percent(share)} of the time that requests waited, the KV cache had no room for another",
-            FactSource.STEP_RECORD if sure is Confidence.HIGH else FactSource.DERIVED,
+            crowd_source(case.picture) if sure is Confidence.HIGH else FactSource.DERIVED,
         ),
         *kv_facts(case.picture),
         Fact(f"{ms(taken.seconds)} of TTFT went by like that", FactSource.DERIVED),
@@ -98,7 +99,7 @@ def uneven_load(case: StartCase) -> Claim | None:
             Fact(
                 f"{full.name} had {_load(most):.1f} requests on average, {most.waiting_mean:.1f} of "
                 f"them waiting; {idle.name} had {_load(least):.1f}, {least.waiting_mean:.1f} waiting",
-                FactSource.STEP_RECORD,
+                crowd_source(case.picture),
             ),
             *_starts_there(case, full, idle),
             Fact(f"spread evenly, {percent(share)} of the waiting would not be", FactSource.DERIVED),
@@ -156,7 +157,7 @@ def batch_cap_low(case: StartCase) -> Claim | None:
             Fact(
                 f"never more than {crowd.running_max} ran at once while up to {crowd.waiting_max} waited, "
                 f"for {percent(share)} of the waiting with room in the KV cache",
-                FactSource.STEP_RECORD,
+                crowd_source(case.picture),
             ),
             fact,
             Fact(f"{ms(taken.seconds)} of TTFT went by like that", FactSource.DERIVED),
@@ -229,7 +230,7 @@ def _crowd_facts(picture: Picture) -> list[Fact]:
     crowd, workload = fullest(picture), picture.workload
     if crowd is not None:
         words = f"up to {crowd.waiting_max} waiting, {crowd.running_mean:.1f} running on average"
-        return [Fact(words, FactSource.STEP_RECORD)]
+        return [Fact(words, crowd_source(picture))]
     if workload.waiting_max is None or workload.running_mean is None:
         return []
     words = f"up to {workload.waiting_max} waiting, {workload.running_mean:.1f} running on average"
@@ -242,7 +243,7 @@ def _why_overloaded(picture: Picture) -> tuple[Fact, Confidence]:
     busy = mean_of(picture.engines, busy_share)
     if growth is not None and growth >= GROWTH:
         words = f"requests came faster than they left: {growth:.0f} more in the engine at the end"
-        return Fact(words, FactSource.STEP_RECORD), Confidence.HIGH
+        return Fact(words, crowd_source(picture)), Confidence.HIGH
     if busy is not None and busy >= SATURATED_SHARE:
         waited = max((crowd.waited_share for crowd in crowds(picture)), default=0.0)
         words = f"a step ran {percent(busy)} of the time, and requests waited {percent(waited)} of it"

@@ -17,7 +17,9 @@ from phasewise.diagnosis.rules.words import ms, percent
 from phasewise.model.timeline import Part, Source
 
 LARGER_CHUNK = 4
-"""Waste is judged against chunks this many times larger."""
+"""Waste is judged against chunks this many times larger,"""
+USUAL_CHUNK_TOKENS = 512
+"""or of this many tokens, which any engine computes well beyond the flat part of a step."""
 FLAT_TOKENS = 128
 """Up to about here a step costs the same however many tokens it has, on whatever machine."""
 CUT_AT_BUDGET = 0.8
@@ -42,6 +44,10 @@ class _Chunking:
     def chunks(self) -> int:
         return ceil(self.prompt_tokens / self.chunk_tokens)
 
+    @property
+    def larger_tokens(self) -> int:
+        return max(LARGER_CHUNK * self.chunk_tokens, USUAL_CHUNK_TOKENS)
+
 
 def chunks_small(case: StartCase) -> Claim | None:
     """Each chunk pays for a whole step, and there are too many of them."""
@@ -62,10 +68,10 @@ def chunks_small(case: StartCase) -> Claim | None:
                 f"tokens takes about {cut.chunks} of them",
                 FactSource.STEP_RECORD,
             ),
-            Fact(f"chunks {LARGER_CHUNK}x the size would save {percent(waste)} of its prefill", source),
+            Fact(f"chunks of {cut.larger_tokens} would save {percent(waste)} of its prefill", source),
             Fact(f"that is {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
         ),
-        f"prefill takes as long with chunks {LARGER_CHUNK}x the size",
+        f"prefill takes as long with chunks of {cut.larger_tokens} tokens",
         Confidence.HIGH if source is FactSource.FIT else Confidence.MEDIUM,
     )
 
@@ -92,7 +98,7 @@ def _wasted_share(case: StartCase, cut: _Chunking) -> tuple[float, FactSource]:
     fit = case.picture.fit
     if fit is not None:
         now_s = _prefill_s(fit.cost, cut.prompt_tokens, cut.chunk_tokens)
-        then_s = _prefill_s(fit.cost, cut.prompt_tokens, LARGER_CHUNK * cut.chunk_tokens)
+        then_s = _prefill_s(fit.cost, cut.prompt_tokens, cut.larger_tokens)
         return max(0.0, 1.0 - then_s / now_s), FactSource.FIT
     lone_s = mean_of(case.picture.engines, lambda engine: engine.steps.lone_step_s if engine.steps else None)
     prefill_s = case.start.seconds(Part.PREFILL, Part.PREFILL_OTHERS)
