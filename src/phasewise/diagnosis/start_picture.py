@@ -171,7 +171,8 @@ def _waited_cold_s(timeline: Timeline, reading: StepReading) -> float:
     end_s = begin_s + (ttft_s(timeline) or 0.0)
     return sum(
         min(reading.cold_s(timed), timed.step.ended_unix_s - max(begin_s, timed.started_unix_s or begin_s))
-        for timed in reading.log.ending_between(begin_s, end_s)
+        for timed in reading.cold_steps
+        if begin_s < timed.step.ended_unix_s <= end_s
     )
 
 

@@ -108,16 +108,14 @@ class StepReading:
         """What the step took more than later ones, if it was among the first of its kind."""
         return self._cold.get(timed.step.seq, 0.0)
 
+    @cached_property
+    def cold_steps(self) -> tuple[TimedStep, ...]:
+        """The steps that were among the first of their kind and slower than later ones, in order."""
+        return tuple(timed for timed in self.log.steps if self.cold_s(timed) > 0)
+
     def prefilled_in(self, step: EngineStep) -> tuple[Prefilled, ...]:
         """The requests whose prompts the step computed, as far as they ended within the record."""
-        if not step.prompt_tokens:
-            return ()
-        at_s = step.ended_unix_s
-        return tuple(
-            found
-            for found in self._prefilled
-            if found.seen.scheduled_unix_s < at_s - _slack_s(found.seen) <= found.seen.first_token_unix_s
-        )
+        return self._prefilled.get(step.seq, ()) if step.prompt_tokens else ()
 
     def _end_before(self, timed: TimedStep) -> float:
         before = self._ends_before.get(timed.step.seq)
@@ -193,10 +191,21 @@ class StepReading:
         return fmean(lengths) if lengths else None
 
     @cached_property
-    def _prefilled(self) -> tuple[Prefilled, ...]:
+    def _prefilled(self) -> dict[int, tuple[Prefilled, ...]]:
+        """By the step: who was on the way from its schedule to its first token when that ended."""
+        by_step: dict[int, list[Prefilled]] = {}
         ids = [ended.request_id for timed in self.log.steps for ended in timed.step.finished]
-        found = (self.log.finished(request_id) for request_id in ids)
-        return tuple(Prefilled(ended, seen) for seen, ended in (each for each in found if each is not None))
+        for found in (self.log.finished(request_id) for request_id in ids):
+            if found is None:
+                continue
+            seen, ended = found
+            slack_s = _slack_s(seen)
+            steps = self.log.ending_between(
+                seen.scheduled_unix_s + slack_s, seen.first_token_unix_s + slack_s
+            )
+            for timed in steps:
+                by_step.setdefault(timed.step.seq, []).append(Prefilled(ended, seen))
+        return {seq: tuple(who) for seq, who in by_step.items()}
 
     @cached_property
     def _ends_before(self) -> dict[int, float]:
