@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from phasewise.diagnosis.cause import Cause, Confidence, Phase
+from phasewise.diagnosis.finding import Finding
+from phasewise.diagnosis.fix import Advice, Effect, Figure, Fix, PredictedChange
+from phasewise.diagnosis.picture import Picture, WorkloadShape
+from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.model.interval import Interval
+from phasewise.model.slo import DEFAULT_SLO
+from phasewise.observe.evidence import Evidence
 from phasewise.verify.ledger import Held, Outcome, Prediction
 from tests.builders import EPOCH_S
 
@@ -42,3 +49,37 @@ def make_outcome(prediction_id="p-ttft_p50", held=Held.HELD, **fields):
             **fields,
         }
     )
+
+
+def make_verdict(*fixes, cause=Cause.BATCH_CAP_LOW):
+    """A verdict of a slow start with these fixes for its cause; a healthy one without a cause."""
+    shape = WorkloadShape(8, 1.0, 64.0, 64.0, 8.0, 8.0, None, None)
+    picture = Picture(1.0, "a test", None, None, shape, (("succeeded", 8),))
+    if cause is None:
+        return Verdict(Ruling.HEALTHY, DEFAULT_SLO, picture, ())
+    found = Finding(Phase.START, cause, 0.8, 4.0, (), Confidence.HIGH, "nothing changes")
+    return Verdict(Ruling.SLOW_TO_START, DEFAULT_SLO, picture, (found,), foreseen=Advice(fixes))
+
+
+def make_effect(low, high, *, figure=Figure.TTFT_P50, **others):
+    """What a fix is predicted to do: the range of a figure's ratio, and of others by their names."""
+    ranges = {figure: (low, high)} | {Figure(name): bounds for name, bounds in others.items()}
+    return Effect(
+        tuple(
+            PredictedChange(each, 1.0, sum(bounds) / 2, Interval(*bounds, 0.9))
+            for each, bounds in ranges.items()
+        ),
+        requests=8,
+        draws=24,
+        replay_off_by=0.1,
+    )
+
+
+def make_fix(lever=None, effect=None, **fields):
+    return Fix(
+        "let more run at once", "slower streams", Figure.TTFT_P50, lever=lever, effect=effect, **fields
+    )
+
+
+def make_evidence(timelines=()):
+    return Evidence(EPOCH_S, 1.0, "a test", tuple(timelines), {}, (), ())

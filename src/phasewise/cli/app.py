@@ -16,6 +16,7 @@ from phasewise.cli import (
     engine,
     fake_engine,
     gateway,
+    ledger,
     levers,
     model,
     status,
@@ -42,6 +43,7 @@ app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("levers")(levers.levers)
 app.command("diagnose")(diagnose.diagnose)
+app.command("ledger")(ledger.ledger)
 app.command("fake-engine")(fake_engine.fake_engine)
 
 

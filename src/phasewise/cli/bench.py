@@ -5,7 +5,9 @@ It only reads options, wires the parts together and prints; the measuring is ben
 
 from __future__ import annotations
 
+import os
 import secrets
+from collections.abc import Awaitable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,13 +21,21 @@ from phasewise.bench.report_page import check_available, render_page
 from phasewise.bench.report_table import render, render_max_rate, render_sweep
 from phasewise.bench.session import CacheState, RunSpec
 from phasewise.cli import workload_options as options
+from phasewise.cli.admin_key import find_admin_key
+from phasewise.cli.bench_diagnosis import Diagnosis, run_diagnosed
 from phasewise.cli.bench_modes import Job, Results, parse_sweep, run_loads, run_search
 from phasewise.cli.console import err, out
+from phasewise.cli.diagnose_options import AdminKey, Costs
+from phasewise.cli.diagnose_view import show
 from phasewise.cli.measuring import allow_many_streams
+from phasewise.cli.output_files import refuse_unwritable
 from phasewise.cli.page_facts import command_line, page_facts
+from phasewise.config import phasewise_home
+from phasewise.diagnosis.verdict_record import verdict_record
 from phasewise.errors import ConfigError
 from phasewise.model import timeline_record
 from phasewise.model.slo import DEFAULT_SLO, parse_slo
+from phasewise.observe.costs_file import load_fit
 from phasewise.workload.arrivals import OpenLoop, Spacing
 from phasewise.workload.plan import PlanSpec
 from phasewise.workload.presets import PresetName
@@ -119,6 +129,16 @@ def bench(
             rich_help_panel=options.RESULT,
         ),
     ] = None,
+    diagnose: Annotated[
+        bool,
+        typer.Option(
+            "--diagnose",
+            help="Also watch the engines during the run, and say why it was as it was.",
+            rich_help_panel=options.RESULT,
+        ),
+    ] = False,
+    costs: Costs = None,
+    admin_key: AdminKey = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure an engine or a gateway as its users would: TTFT, TPOT, stalls, goodput, and where TTFT goes."""
@@ -141,13 +161,19 @@ def bench(
     )
     job = Job(origin(url), spec, parse_slo(slo, DEFAULT_SLO), warm_up)
     _check_outputs(timelines, html)
+    if diagnose and (sweep or find_max_rate):
+        raise ConfigError(
+            "--diagnose was given together with --sweep or --find-max-rate",
+            hint="diagnose one load",
+        )
+    fit = None if costs is None else load_fit(costs)
     planned = None if find_max_rate else spec.plan.requests
     if warm_up is not None and planned is not None and warm_up >= planned:
         raise ConfigError(f"--warm-up {warm_up} of {planned} requests", hint="leave some to be counted")
     if find_max_rate:
         _check_search(sweep, requests, duration, concurrency, attainment)
         start = OpenLoop(rate or FIRST_RATE_PER_S, spacing, burstiness)
-        work = run_search(job, start, attainment)
+        work = _undiagnosed(run_search(job, start, attainment))
     elif sweep:
         if rate is not None or concurrency is not None:
             raise ConfigError(
@@ -156,11 +182,13 @@ def bench(
         loads = parse_sweep(sweep, spacing, burstiness)
         for load in loads:
             replace(spec.plan, load=load)  # refused now rather than after the loads before it were measured
-        work = run_loads(job, loads)
+        work = _undiagnosed(run_loads(job, loads))
+    elif diagnose:
+        work = run_diagnosed(job, admin_key or find_admin_key(job.url, phasewise_home(os.environ)), fit)
     else:
-        work = run_loads(job, (spec.plan.load,))
+        work = _undiagnosed(run_loads(job, (spec.plan.load,)))
     allow_many_streams()
-    results = uvloop.run(work)
+    results, diagnosis = uvloop.run(work)
     if not results.measured:
         err.print("stopped before anything was measured")
         raise typer.Exit(130)
@@ -170,8 +198,12 @@ def bench(
         page = render_page(results.measured, title="phasewise bench", command=command_line(), facts=facts)
         html.write_text(page, encoding="utf-8")
         err.print(f"wrote {html}", soft_wrap=True)
-    _print(results, spec, is_sweep=bool(sweep), as_json=as_json)
+    _print(results, spec, diagnosis, is_sweep=bool(sweep), as_json=as_json)
     _leave(results)
+
+
+async def _undiagnosed(work: Awaitable[Results]) -> tuple[Results, Diagnosis | None]:
+    return await work, None
 
 
 def _check_search(
@@ -190,17 +222,8 @@ def _check_outputs(timelines: Path | None, html: Path | None) -> None:
     # Found out before the run, not after it.
     if html is not None:
         check_available()
-    for option, path in (("--timelines", timelines), ("--html", html)):
-        if path is not None:
-            is_new = not path.exists()
-            try:
-                path.open("ab").close()
-            except OSError as error:
-                raise ConfigError(
-                    f"{option} {path} cannot be written ({error.strerror})", hint="give another file"
-                ) from error
-            if is_new:
-                path.unlink()
+    refuse_unwritable("--timelines", timelines)
+    refuse_unwritable("--html", html)
 
 
 def _write_timelines(path: Path | None, results: Results) -> None:
@@ -209,10 +232,14 @@ def _write_timelines(path: Path | None, results: Results) -> None:
         path.write_bytes(b"".join(timeline_record.encode(timeline) + b"\n" for timeline in timelines))
 
 
-def _print(results: Results, spec: RunSpec, *, is_sweep: bool, as_json: bool) -> None:
+def _print(
+    results: Results, spec: RunSpec, diagnosis: Diagnosis | None, *, is_sweep: bool, as_json: bool
+) -> None:
     points = [(entry.label, entry.report) for entry in results.measured]
     if as_json:
         facts = {"seed": spec.seed} | _facts(results, is_sweep=is_sweep)
+        if diagnosis is not None:
+            facts["diagnosis"] = verdict_record(diagnosis.verdict)
         typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
         return
     if results.found is not None:
@@ -222,6 +249,9 @@ def _print(results: Results, spec: RunSpec, *, is_sweep: bool, as_json: bool) ->
     else:
         out.print(render(points[0][1]))
     out.print(f"--seed {spec.seed} repeats the times, lengths and words of this run", soft_wrap=True)
+    if diagnosis is not None:
+        out.print()
+        show(out, diagnosis.verdict, diagnosis.subject)
 
 
 def _facts(results: Results, *, is_sweep: bool) -> dict[str, Any]:

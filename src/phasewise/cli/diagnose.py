@@ -1,68 +1,296 @@
-"""`phasewise diagnose URL`: slow to start or slow to stream, why, and what to do about it."""
+"""`phasewise diagnose TARGET`: slow to start or slow to stream, why, and what to do about it.
+
+It reads options and hands over results; gathering is observe's, judging is diagnosis's, trying a fix is
+diagnose_verify.py's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import Annotated
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
 
 import orjson
 import typer
+import uvloop
 
-from phasewise.adapters.address import origin
+from phasewise.bench.comparison import FEWEST_PAIRS
+from phasewise.bench.report_page import check_available
+from phasewise.bench.session import CacheState, RunSpec
 from phasewise.cli import console
+from phasewise.cli import workload_options as options
 from phasewise.cli.admin_key import find_admin_key
+from phasewise.cli.compare import DEFAULT_REQUESTS, WARM_UP_SHARE
+from phasewise.cli.diagnose_options import VERIFYING, AdminKey, Costs
+from phasewise.cli.diagnose_target import address_of, is_fleet_file, subject_of
+from phasewise.cli.diagnose_verify import VerifyOrder, verify_fleet
 from phasewise.cli.diagnose_view import show
+from phasewise.cli.ledger import Ledger, chosen_ledger
+from phasewise.cli.live_view import live_line
+from phasewise.cli.output_files import refuse_unwritable
+from phasewise.cli.reaching_verdicts import Known, reach_verdict
+from phasewise.cli.verify_view import render as render_verification
+from phasewise.cli.verify_view import verification_facts
+from phasewise.compare.procedure import ComparePlan
+from phasewise.compare.verdict import Rules
 from phasewise.config import phasewise_home
-from phasewise.diagnosis.verdict import Verdict, judge
+from phasewise.diagnosis.verdict import Verdict
 from phasewise.diagnosis.verdict_record import verdict_record
+from phasewise.errors import ConfigError
 from phasewise.model.slo import parse_slo
-from phasewise.observe.evidence import Evidence, picture_of
+from phasewise.observe.costs_file import load_fit
+from phasewise.observe.evidence import Evidence
+from phasewise.observe.page.report import report_page
 from phasewise.observe.probe import PROBE_REQUESTS, probe
-from phasewise.observe.target import TargetKind, WatchTarget, identify
+from phasewise.observe.target import WatchTarget, identify
 from phasewise.observe.watch import Watch
+from phasewise.verify.window_trace import trace_of
+from phasewise.workload.arrivals import Spacing
+from phasewise.workload.plan import PlanSpec
+from phasewise.workload.presets import PresetName
+from phasewise.workload.traces import mooncake_lines
+
+VERIFY_PAIRS = FEWEST_PAIRS
+"""Every pair starts two fleets; a fix worth its price shows in the fewest pairs that can tell."""
 
 
 def diagnose(
-    url: Annotated[str, typer.Argument(help="A phasewise gateway or a vLLM engine, http://host:port.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="A phasewise gateway or a vLLM engine, http://host:port, or the file of a running fleet.",
+        ),
+    ],
+    *,
     send_probe: Annotated[
         bool,
         typer.Option("--probe", help="Send a short, polite load of our own: 10 requests, at most 5 at once."),
     ] = False,
     window: Annotated[
         float,
-        typer.Option(min=1.0, max=3600.0, help="Without --probe: how many seconds to watch live traffic."),
+        typer.Option(
+            min=1.0,
+            max=3600.0,
+            help="Without --probe and --verify: how many seconds to watch live traffic.",
+        ),
     ] = 20.0,
     slo: Annotated[
         str,
-        typer.Option(help="What counts as slow, such as ttft=500ms,tpot=50ms. Default: ttft=1s,tpot=100ms."),
+        typer.Option(help="What counts as slow, such as ttft=500ms,tpot=50ms. (default: ttft=1s,tpot=100ms)"),
     ] = "",
     model: Annotated[
-        str | None, typer.Option(help="The model to probe; default: the first one served.")
+        str | None,
+        typer.Option(help="The model to ask with --probe or --verify. (default: the first one served)"),
     ] = None,
     steps_url: Annotated[
-        str | None, typer.Option(help="Where the engine's step recorder listens; default: its port + 10000.")
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="PHASEWISE_API_KEY", help="Key for the probe's requests.")
-    ] = None,
-    admin_key: Annotated[
         str | None,
-        typer.Option(envvar="PHASEWISE_ADMIN_KEY", help="A gateway's admin key; one started here is found."),
+        typer.Option(help="Where the engine's step recorder listens. (default: the engine's port + 10000)"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the probe's prompts.")] = 0,
+    costs: Costs = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="PHASEWISE_API_KEY", help="Key for requests that we send ourselves.")
+    ] = None,
+    admin_key: AdminKey = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Repeat the prompts of another --probe, or the requests of a --verify."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="Write a page with pictures here; it opens without a network."
+        ),
+    ] = None,
+    save_traffic: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Write when requests came, how long they were and which beginnings they shared, without any "
+            "text: a trace that `bench`, `compare` and --verify replay with --trace.",
+        ),
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Of a fleet file: start the fleet, put the load below on it, judge, predict what the first "
+            "fix brings, and measure it against a changed copy.",
+            rich_help_panel=VERIFYING,
+        ),
+    ] = False,
+    ledger_file: Ledger = None,
+    pairs: Annotated[
+        int,
+        typer.Option(
+            min=FEWEST_PAIRS,
+            help="Pairs of blocks to measure the fix with; each starts two fleets.",
+            rich_help_panel=VERIFYING,
+        ),
+    ] = VERIFY_PAIRS,
+    control_pairs: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help=f"Pairs of the fleet against itself before, to learn the noise; 0 or at least "
+            f"{FEWEST_PAIRS}.",
+            rich_help_panel=VERIFYING,
+        ),
+    ] = 0,
+    requests: Annotated[
+        int, typer.Option(min=4, help="Requests in a block.", rich_help_panel=options.WHEN)
+    ] = DEFAULT_REQUESTS,
+    preset: options.Preset = PresetName.CHAT,
+    trace: options.TraceFile = None,
+    speed: options.Speed = 1.0,
+    rate: options.Rate = None,
+    spacing: options.SpacingChoice = Spacing.POISSON,
+    burstiness: options.Burstiness = 1.0,
+    concurrency: options.Concurrency = None,
+    prompt_tokens: options.PromptTokens = None,
+    output_tokens: options.OutputTokens = None,
+    shared_prefix_tokens: options.SharedPrefixTokens = None,
+    shared_prefixes: options.SharedPrefixes = None,
+    turns: options.Turns = 1,
+    think: options.Think = 1.0,
+    cache: options.Cache = CacheState.COLD,
+    timeout: options.Timeout = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as one JSON object.")] = False,
 ) -> None:
-    """Say whether a model is slow to start or slow to stream, and why.
+    """Say whether a model is slow to start or slow to stream, why, and what to do about it.
 
     Watches live traffic for a while, or sends a little of its own with --probe. Works on a stock vLLM from
-    its /metrics, better with phasewise's step recorder in the engine, best through a phasewise gateway.
+    its /metrics, better with phasewise's step recorder in the engine, best through a phasewise gateway. With
+    --verify and a fleet file it tries the fix that it suggests, and writes prediction and outcome to a ledger
+    (`phasewise ledger` shows it). Ctrl-C ends the window early, with a verdict on what was seen.
     """
-    objective, url = parse_slo(slo), origin(url)
-    admin_key = admin_key or find_admin_key(url, phasewise_home(os.environ))
-    target = asyncio.run(identify(url, admin_key, steps_url))
-    evidence = asyncio.run(_gather(target, admin_key, send_probe, window, model, api_key, seed))
-    _present(judge(picture_of(evidence, objective), objective), target, as_json)
+    objective, home = parse_slo(slo), phasewise_home(os.environ)
+    fit = None if costs is None else load_fit(costs)
+    handing_over = _HandOver(report, save_traffic, as_json)
+    handing_over.check()
+    if verify:
+        _refuse_verify(target, send_probe, control_pairs)
+        spec = RunSpec(
+            plan=PlanSpec(
+                source=options.choose_source(
+                    preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
+                ),
+                load=options.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
+                requests=requests,
+                conversations=options.choose_conversations(turns, think),
+            ),
+            seed=time.time_ns() % 2**31 if seed is None else seed,
+            cache=cache,
+            model=model,
+            api_key=api_key,
+            timeout_s=timeout,
+        )
+        left_out = round(WARM_UP_SHARE * requests)
+        plan = ComparePlan(spec, Rules(objective, left_out), control_pairs=control_pairs, pairs=pairs)
+        order = VerifyOrder(Path(target), plan, chosen_ledger(ledger_file), admin_key, fit)
+        _verify(order, handing_over)
+        return
+    _refuse_load(trace, rate, concurrency, prompt_tokens, output_tokens, ledger_file)
+    url = address_of(target, home)
+    admin_key = admin_key or find_admin_key(url, home)
+    found = asyncio.run(identify(url, admin_key, steps_url))
+    evidence = asyncio.run(_gather(found, admin_key, send_probe, window, model, api_key, seed or 0))
+    handing_over.hand_over(reach_verdict(evidence, objective, Known(fit)), evidence, subject_of(found))
+
+
+class _HandOver:
+    """Where results go: the screen or a program, a page, a trace."""
+
+    def __init__(self, report: Path | None, save_traffic: Path | None, as_json: bool) -> None:
+        self._report = report
+        self._save_traffic = save_traffic
+        self.as_json = as_json
+
+    def check(self) -> None:
+        """Find out before the window, not after it, whether files can be written."""
+        if self._report is not None:
+            check_available()
+        refuse_unwritable("--report", self._report)
+        refuse_unwritable("--save-traffic", self._save_traffic)
+
+    def hand_over(self, verdict: Verdict, evidence: Evidence, subject: str) -> None:
+        """Print the verdict and write what was asked for."""
+        if self.as_json:
+            self.print_json(verdict, {})
+        else:
+            show(console.out, verdict, subject)
+        self.write_files(verdict, evidence, subject)
+
+    def print_json(self, verdict: Verdict, more: dict[str, Any]) -> None:
+        """One JSON object with everything."""
+        typer.echo(orjson.dumps(verdict_record(verdict) | more).decode())
+
+    def write_files(self, verdict: Verdict, evidence: Evidence, subject: str) -> None:
+        """The page and the trace."""
+        if self._report is not None:
+            self._report.write_text(report_page(verdict, evidence, subject), encoding="utf-8")
+            _say(f"wrote {self._report}")
+        if self._save_traffic is not None:
+            _save_traffic(self._save_traffic, evidence)
+
+
+def _save_traffic(path: Path, evidence: Evidence) -> None:
+    found = trace_of(evidence.timelines)
+    if not found.trace.requests:
+        _say(f"no traffic was saved to {path}: single requests and their lengths were not seen")
+        return
+    path.write_bytes(b"".join(mooncake_lines(found.trace)))
+    notes = [f"{len(found.trace.requests)} requests"]
+    if found.estimated:
+        notes.append(f"{found.estimated} of them with a length that is a guess, as they were cut off")
+    if found.left_out:
+        notes.append(f"{found.left_out} left out, as their size is not known")
+    _say(f"wrote {path}: {'; '.join(notes)}")
+
+
+def _refuse_verify(target: str, send_probe: bool, control_pairs: int) -> None:
+    if not is_fleet_file(target):
+        raise ConfigError(
+            f"--verify starts and stops fleets, and {target} is a server that runs: it is never touched",
+            hint="keep its traffic with --save-traffic window.jsonl, then run `phasewise diagnose fleet.yaml "
+            "--verify --trace window.jsonl` with the fleet file of such an engine",
+        )
+    if send_probe:
+        raise ConfigError("--verify was given together with --probe", hint="--verify puts its own load on")
+    if 0 < control_pairs < FEWEST_PAIRS:
+        raise ConfigError(
+            f"--control-pairs {control_pairs}",
+            hint=f"fewer than {FEWEST_PAIRS} tell nothing; 0 leaves it out",
+        )
+
+
+def _refuse_load(*given: object) -> None:
+    if any(value is not None for value in given):
+        raise ConfigError(
+            "a load or a ledger was given, and nothing is sent without --verify",
+            hint="add --verify with a fleet file, or run `phasewise bench URL --diagnose` with that load",
+        )
+
+
+def _verify(order: VerifyOrder, handing_over: _HandOver) -> None:
+    done = uvloop.run(verify_fleet(order, as_json=handing_over.as_json))
+    diagnosed = done.diagnosed
+    if handing_over.as_json:
+        handing_over.print_json(diagnosed.verdict, {"verification": verification_facts(done)})
+    else:
+        console.out.print(render_verification(done))
+        console.out.print(
+            f"--seed {order.plan.spec.seed} repeats these requests; `phasewise ledger` keeps the score",
+            soft_wrap=True,
+        )
+    handing_over.write_files(diagnosed.verdict, diagnosed.evidence, str(order.file))
+    if done.cut_short:
+        raise typer.Exit(130)
+    if done.comparison is not None and not done.comparison.trusted:
+        raise typer.Exit(1)
 
 
 async def _gather(
@@ -78,36 +306,42 @@ async def _gather(
     try:
         await watch.begin()
         if send_probe:
-            console.err.print(f"probing {target.url} with {PROBE_REQUESTS} requests", style="dim")
-            probed = await probe(target.url, model, api_key, seed, _say_scene)
-            return await watch.end(probed)
-        with console.err.status(f"watching {target.url} for {window_s:g} s (Ctrl-C ends it early)"):
-            await _wait_or_interrupt(window_s)
+            _say(f"probing {target.url} with {PROBE_REQUESTS} requests")
+            try:
+                return await watch.end(await probe(target.url, model, api_key, seed, _say_scene))
+            except asyncio.CancelledError:
+                _forgive_interrupt()
+                return await watch.end()
+        await _watch_for(window_s, target.url)
         return await watch.end()
     finally:
         watch.close()
 
 
-async def _wait_or_interrupt(window_s: float) -> None:
-    try:
-        await asyncio.sleep(window_s)
-    except asyncio.CancelledError:
-        # asyncio turns the first Ctrl-C into a cancellation; what was seen until then is worth a verdict.
-        task = asyncio.current_task()
-        if task is not None:
-            task.uncancel()
+async def _watch_for(window_s: float, url: str) -> None:
+    began_s = time.monotonic()
+    _say(f"watching {url} for {window_s:g} s; Ctrl-C ends it early, with a verdict")
+
+    def words() -> str:
+        return f"{time.monotonic() - began_s:.0f} of {window_s:g} s"
+
+    async with live_line("watching", words, sys.stderr):
+        try:
+            await asyncio.sleep(window_s)
+        except asyncio.CancelledError:
+            _forgive_interrupt()
+
+
+def _forgive_interrupt() -> None:
+    """asyncio turns the first Ctrl-C into a cancellation; what was seen until then is worth a verdict."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
 
 
 def _say_scene(title: str) -> None:
-    console.err.print(f"  {title}", style="dim")
+    _say(f"  {title}")
 
 
-def _present(verdict: Verdict, target: WatchTarget, as_json: bool) -> None:
-    if as_json:
-        typer.echo(orjson.dumps(verdict_record(verdict)).decode())
-        return
-    engines = f"{len(target.engines)} engine{'s' if len(target.engines) != 1 else ''}"
-    subject = (
-        f"{target.url} ({f'gateway, {engines}' if target.kind is TargetKind.GATEWAY else 'vLLM engine'})"
-    )
-    show(console.out, verdict, subject)
+def _say(words: str) -> None:
+    console.err.print(words, style="dim", soft_wrap=True, markup=False)

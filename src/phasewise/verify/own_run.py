@@ -47,16 +47,21 @@ def own_evidence(run: BenchRun, evidence: Evidence, kind: TargetKind) -> Evidenc
     but the verdict is on our own."""
     if kind is not TargetKind.GATEWAY:
         return replace(evidence, timelines=run.timelines, seen_by=SEEN_BY)
-    ours = {timeline.request_id for timeline in run.timelines}
-    others = sum(timeline.client_request_id not in ours for timeline in evidence.timelines)
-    # Requests that warmed the cache before the run are ours as well.
-    notes = () if run.primed or not others else (f"how {others} requests of others fared meanwhile",)
+    others = _of_others(run, evidence.timelines)
+    notes = (f"how {others} requests of others fared meanwhile",) if others else ()
     return replace(
         evidence,
         timelines=joined(run.timelines, evidence.timelines),
         seen_by=f"{SEEN_BY} and the gateway",
         not_known=evidence.not_known + notes,
     )
+
+
+def _of_others(run: BenchRun, gateway: Sequence[Timeline]) -> int:
+    """Requests that came while ours were under way. What we sent before, to ask or to warm, is over."""
+    ours = {timeline.request_id for timeline in run.timelines}
+    began_s = min((timeline.started_unix_s for timeline in run.timelines), default=0.0)
+    return sum(it.client_request_id not in ours and it.started_unix_s >= began_s for it in gateway)
 
 
 def joined(own: Sequence[Timeline], gateway: Sequence[Timeline]) -> tuple[Timeline, ...]:

@@ -32,11 +32,10 @@ FLEET_NAMES = ("verify-a", "verify-b")
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """A verdict on a load, with the advice's fixes and what they are predicted to bring."""
+    """A verdict on a load, whose advice says what its fixes are predicted to bring."""
 
     verdict: Verdict
     evidence: Evidence
-    fixes: tuple[Fix, ...]
     cut_short: bool = False
 
 
@@ -132,7 +131,8 @@ def _choose(diagnosed: Diagnosed) -> tuple[Fix | None, str]:
             None,
             f"the verdict is {_words(verdict.ruling)}: no cause was found that a fix could be tried on",
         )
-    fix = next((fix for fix in diagnosed.fixes if fix.lever is not None), None)
+    fixes = verdict.advice.fixes if verdict.advice is not None else ()
+    fix = next((fix for fix in fixes if fix.lever is not None), None)
     if fix is None:
         return None, f"nothing in a fleet file helps against {_words(verdict.top.cause)}"
     return fix, ""

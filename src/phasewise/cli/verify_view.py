@@ -1,0 +1,91 @@
+"""A verification for people and for programs: the change, what was predicted of it, and whether that held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from phasewise.cli.ledger_view import (
+    figure_words,
+    measured_words,
+    outcome_text,
+    predicted_words,
+)
+from phasewise.diagnosis.fix import Fix
+from phasewise.verify.fleet_change import FleetChange
+from phasewise.verify.ledger import Prediction
+from phasewise.verify.procedure import Verification
+
+
+def render(verification: Verification) -> RenderableType:
+    """The outcome beside the prediction."""
+    if verification.fix is None:
+        return Text(f"Nothing was verified: {verification.nothing}.")
+    parts: list[RenderableType] = [Text(), Text("Verified", "bold")]
+    parts.append(Text(f"  {verification.fix.what}"))
+    parts += [Text(f"  {line}") for line in verification.change]
+    table = Table("figure", title="After the change against before", title_justify="left")
+    for column in ("predicted", "measured"):
+        table.add_column(column, justify="right")
+    table.add_column("outcome", min_width=12)
+    for entry in verification.entries:
+        prediction = entry.prediction
+        table.add_row(
+            figure_words(prediction),
+            predicted_words(prediction),
+            measured_words(entry.outcome),
+            outcome_text(entry),
+        )
+    parts += [table, *(Text(line) for line in _remarks(verification))]
+    return Group(*parts)
+
+
+def _remarks(verification: Verification) -> list[str]:
+    lines = [
+        f"{entry.prediction.metric}: {why}"
+        for entry in verification.entries
+        if (why := entry.prediction.unpredictable or (entry.outcome.reason if entry.outcome else ""))
+    ]
+    result = verification.comparison
+    if result is not None:
+        lines.append(f"{result.pairs} pairs of blocks on fleets started for each.")
+        lines += [f"remark: {remark}" for remark in result.remarks]
+        if result.gave_up:
+            lines.append(f"GAVE UP: {result.gave_up}")
+        if result.cut_short:
+            lines.append("Cut short: what could not be measured stays open in the ledger.")
+    return lines
+
+
+def announcement(
+    fix: Fix, change: FleetChange, predictions: Sequence[Prediction], pairs: int | None, took_s: float
+) -> list[str]:
+    """What is going to be tried, and what is said of it before."""
+    lines = [f"trying: {fix.what}", *(f"  {line}" for line in change.lines)]
+    lines += [
+        f"  predicted: {figure_words(each)} {predicted_words(each)}"
+        if each.ratio is not None
+        else f"  not predictable: {figure_words(each)}, {each.unpredictable}"
+        for each in predictions
+    ]
+    lines.append("  written to the ledger; the fleet file is not touched")
+    if pairs is not None:
+        lines.append(f"measuring {pairs} pairs of blocks, about {max(2 * pairs * took_s / 60, 1):.0f} min")
+    return lines
+
+
+def verification_facts(verification: Verification) -> dict[str, Any]:
+    """The verification as plain JSON types."""
+    comparison = verification.comparison
+    return {
+        "fix": None if verification.fix is None else verification.fix.what,
+        "change": list(verification.change),
+        "entries": [asdict(entry) for entry in verification.entries],
+        "comparison": None if comparison is None else comparison.to_dict(),
+        "nothing": verification.nothing,
+    }

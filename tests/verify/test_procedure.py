@@ -1,0 +1,172 @@
+"""The top fix is predicted, written down, tried on a copy and judged, on fake engines behind fleet files."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from phasewise.bench import validity
+from phasewise.bench.session import RunSpec, measure
+from phasewise.compare.procedure import ComparePlan
+from phasewise.compare.verdict import Rules
+from phasewise.config import load_fleet
+from phasewise.diagnosis.cause import Cause
+from phasewise.diagnosis.fix import LeverChange
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.fake_engine.virtual_engine import EngineShape
+from phasewise.model.slo import DEFAULT_SLO
+from phasewise.verify.ledger import Held
+from phasewise.verify.ledger_file import LedgerFile
+from phasewise.verify.procedure import Diagnosed, Setting, Tools, VerifyPlan, verify_top_fix
+from phasewise.workload.arrivals import ClosedLoop
+from phasewise.workload.lengths import Lengths
+from phasewise.workload.plan import PlanSpec
+from phasewise.workload.presets import Shape
+from tests.verify.builders import make_effect, make_evidence, make_fix, make_verdict
+
+FLEET = "name: small\npools:\n  - levers: {max_running: 1}  # as somebody wrote it\n"
+MORE = LeverChange("max_running", 8)
+
+
+@dataclass(frozen=True)
+class FakeArm:
+    """A fake engine with the levers of a fleet file."""
+
+    path: Path
+    name: str
+
+    @asynccontextmanager
+    async def serving(self):
+        running = load_fleet(self.path).pools[0].levers.max_running
+        config = FakeEngineConfig(shape=EngineShape(max_num_seqs=running or 256))
+        async with running_engines(1, config) as (engine,):
+            yield engine.base_url
+
+
+@dataclass
+class Bench:
+    """The tools of a verification, and what was seen of it."""
+
+    tmp_path: Path
+    verdict: object
+    cut_at: int | None = None
+    open_at_first_block: int | None = None
+    blocks: int = 0
+    announced: list = field(default_factory=list)
+    arms: list = field(default_factory=list)
+
+    @property
+    def ledger(self):
+        return LedgerFile(self.tmp_path / "ledger.jsonl")
+
+    @property
+    def file(self):
+        return self.tmp_path / "fleet.yaml"
+
+    async def measure(self, url, spec, label):
+        if self.open_at_first_block is None:
+            self.open_at_first_block = sum(not entry.outcome for entry in self.ledger.read().entries)
+        if self.blocks == self.cut_at:
+            raise asyncio.CancelledError
+        self.blocks += 1
+        return await measure(url, spec)
+
+    async def diagnose(self, url):
+        assert self.ledger.read().entries == ()
+        return Diagnosed(self.verdict, make_evidence())
+
+    def arm(self, path, name):
+        self.arms.append((path, load_fleet(path)))
+        return FakeArm(path, name)
+
+    def tools(self):
+        return Tools(
+            arm=self.arm,
+            diagnose=self.diagnose,
+            measure=self.measure,
+            ledger=self.ledger,
+            clock=lambda: 1.0,
+            show=lambda diagnosed: None,
+            announce=lambda fix, change, predictions: self.announced.append(change.lines),
+            say=lambda words: None,
+            forgives=lambda: True,
+        )
+
+    async def verify(self):
+        self.file.write_text(FLEET)
+        shape = Shape("small", Lengths.fixed(40), Lengths.fixed(12))
+        spec = RunSpec(PlanSpec(shape, ClosedLoop(4), requests=6), seed=5)
+        setting = Setting("a machine", "m", "vllm 0.0", "0.0")
+        compare = ComparePlan(spec, Rules(DEFAULT_SLO, 0), control_pairs=0, pairs=4)
+        return await verify_top_fix(
+            VerifyPlan(self.file, load_fleet(self.file), setting, compare), self.tools()
+        )
+
+
+@pytest.fixture(autouse=True)
+def never_void(monkeypatch):
+    """A busy machine may make the generator late; what is tried here are the steps of a verification."""
+    monkeypatch.setattr(validity, "_shown", lambda *lags: "")
+
+
+@pytest.mark.parametrize(
+    ("effect", "held"),
+    [
+        (make_effect(0.01, 0.95), Held.HELD),
+        (make_effect(2.0, 3.0), Held.WRONG_SIGN),
+        (None, Held.UNPREDICTED),
+    ],
+)
+async def test_a_fix_is_tried_on_a_copy_and_its_prediction_is_in_the_ledger_before(tmp_path, effect, held):
+    bench = Bench(tmp_path, make_verdict(make_fix(), make_fix(MORE, effect, unpredictable="no fit")))
+    done = await bench.verify()
+    assert bench.open_at_first_block == 1
+    assert bench.file.read_text() == FLEET
+    assert done.change == ("pools.main.levers.max_running: 1 -> 8",)
+    assert bench.announced == [done.change]
+    changed, fleet = bench.arms[-1]
+    assert fleet.pools[0].levers.max_running == 8
+    assert not changed.exists()
+    (entry,) = bench.ledger.read().entries
+    assert entry.outcome.held is held
+    assert entry.outcome.ratio < 0.95, "with eight places nobody waits for one"
+    assert (entry.prediction.lever, entry.prediction.value) == ("max_running", "8")
+    assert done.entries == (entry,)
+
+
+async def test_side_effects_are_predicted_and_judged_too_but_only_one_figure_is_aimed_at(tmp_path):
+    fix = make_fix(MORE, make_effect(0.01, 0.95, tpot_p50=(0.2, 5.0)))
+    await Bench(tmp_path, make_verdict(fix)).verify()
+    entries = LedgerFile(tmp_path / "ledger.jsonl").read().entries
+    assert [(entry.prediction.metric, entry.prediction.aim) for entry in entries] == [
+        ("ttft_p50", True),
+        ("tpot_p50", False),
+    ]
+    assert all(entry.outcome is not None for entry in entries)
+    assert len({entry.prediction.run for entry in entries}) == 1
+
+
+async def test_one_broken_off_leaves_its_prediction_open(tmp_path):
+    bench = Bench(tmp_path, make_verdict(make_fix(MORE, make_effect(0.01, 0.95))), cut_at=3)
+    done = await bench.verify()
+    assert done.cut_short
+    (entry,) = bench.ledger.read().entries
+    assert entry.outcome is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "nothing"),
+    [
+        (make_verdict(cause=None), "the verdict is healthy"),
+        (make_verdict(make_fix(), cause=Cause.LONG_PROMPTS), "helps against long prompts"),
+    ],
+)
+async def test_where_there_is_nothing_to_try_nothing_is_measured_or_written(tmp_path, verdict, nothing):
+    bench = Bench(tmp_path, verdict)
+    done = await bench.verify()
+    assert nothing in done.nothing
+    assert bench.blocks == 0
+    assert not bench.ledger.path.exists()
