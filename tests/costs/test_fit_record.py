@@ -19,7 +19,9 @@ def written(fit):
     return json.loads(json.dumps(fit_record(fit)))
 
 
-def test_a_fit_comes_back_as_it_was(fit):
+@pytest.mark.parametrize("weights_read_s", [None, 0.03])
+def test_a_fit_comes_back_as_it_was(weights_read_s):
+    fit = make_fit(weights_read_s=weights_read_s)
     back = fit_from_record(written(fit))
     assert back == fit
     assert [back.predict(work) for work in WORKS] == [fit.predict(work) for work in WORKS]

@@ -155,4 +155,7 @@ async def test_saved_costs_come_before_the_windows_own():
     async with running_engines(1) as (engine,), watched(target_of(engine.base_url)) as watch:
         evidence = await watch.end()
     assert picture_of(evidence, DEFAULT_SLO).fit is None
-    assert picture_of(evidence, DEFAULT_SLO, make_fit()).fit == make_fit()
+    saved = make_fit(weights_read_s=0.03)
+    picture = picture_of(evidence, DEFAULT_SLO, saved)
+    assert picture.fit == saved
+    assert [engine.weights_read_s for engine in picture.engines] == [0.03]

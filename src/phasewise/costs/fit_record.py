@@ -34,6 +34,7 @@ def fit_record(fit: StepFit) -> dict[str, Any]:
         "front_end_s_interval": asdict(fit.front_end_s),
         "held_out_errors": {kind.value: list(errors) for kind, errors in fit.errors.items()},
         "regimes": [list(regime) for regime in sorted(fit.seen)],
+        "weights_read_s": fit.weights_read_s,
     }
 
 
@@ -57,6 +58,7 @@ def fit_from_record(record: object) -> StepFit:
             },
             seen=frozenset(map(_regime, record["regimes"])),
             observations=int(record["observations"]),
+            weights_read_s=None if record["weights_read_s"] is None else _seconds(record["weights_read_s"]),
         )
     except KeyError as error:
         raise ConfigError(f"the step costs lack {error}", hint=_HINT) from error

@@ -48,7 +48,8 @@ class StepFit:
     """A fitted cost with its uncertainty.
 
     `intervals` are of the cost's coefficients. `errors` are the held-out errors by kind of step, in order, as
-    logarithms of seen over predicted. `seen` are the regimes it was fitted to.
+    logarithms of seen over predicted. `seen` are the regimes it was fitted to. `weights_read_s` is how long
+    the machine needs to read the weights once, where somebody knew: no step tells.
     """
 
     fitted: FittedCost
@@ -58,6 +59,7 @@ class StepFit:
     errors: Mapping[StepKind, tuple[float, ...]]
     seen: frozenset[Regime]
     observations: int
+    weights_read_s: float | None = None
 
     @property
     def cost(self) -> StepCost:

@@ -11,12 +11,6 @@ from phasewise.costs.step_fit import StepFit
 from phasewise.errors import ConfigError
 
 
-def check_writable(path: Path) -> None:
-    """Refuse a place where nothing can be written before minutes are spent on what is to stand there."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path} cannot be written", hint="give a file in a folder that exists")
-
-
 def save_fit(path: Path, fit: StepFit) -> None:
     """Write the costs; a file that was there before is replaced whole or not at all."""
     fresh = path.with_name(f".{path.name}.new")

@@ -71,6 +71,7 @@ class EngineWatch:
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 self._before = await self._snapshot()
                 await self._poll()
+                await self._round_trip.take()
         except TimeoutError:
             return
 
@@ -78,7 +79,7 @@ class EngineWatch:
         """Read on, tick by tick, until cancelled: steps now and then, gauges where there are no steps."""
         if self._before is None and not self._recorded:
             return
-        next_trip = 0
+        next_trip = 1
         for tick in count():
             if not self._recorded:
                 await self._read_load()

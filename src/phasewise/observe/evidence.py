@@ -63,7 +63,16 @@ def picture_of(evidence: Evidence, slo: Slo, fit: StepFit | None = None) -> Pict
     """
     fit = fit or fit_window(evidence.logs, np.random.default_rng(FIT_SEED), evidence.setups)
     picture = _of_requests(evidence, slo, fit) if evidence.timelines else _of_counters(evidence, slo)
-    return replace(picture, engines=evidence.surroundings, fit=fit)
+    return replace(picture, engines=_with_weights(evidence.surroundings, fit), fit=fit)
+
+
+def _with_weights(
+    engines: tuple[EngineSurroundings, ...], fit: StepFit | None
+) -> tuple[EngineSurroundings, ...]:
+    """What a calibration knew of the machine, for all engines: saved costs are taken to be theirs."""
+    if fit is None or fit.weights_read_s is None:
+        return engines
+    return tuple(replace(engine, weights_read_s=fit.weights_read_s) for engine in engines)
 
 
 def _of_counters(evidence: Evidence, slo: Slo) -> Picture:
