@@ -163,6 +163,14 @@ def test_what_was_shared_and_cached_is_not_missing():
     assert causes(make_picture(PREFILL, prefix=make_prefix(cached=0.7))) == [Cause.LONG_PROMPTS]
 
 
+def test_text_that_repeats_at_the_beginning_of_prompts_is_not_behind_another_head():
+    """Marks round 90% down to 75%: what is missing was evicted, and what is cached is not missing."""
+    evicted = make_prefix(shared=0.75, shared_here=0.75, kept=0.2, cached=0.2, repeated=0.93)
+    assert causes(make_picture(PREFILL, prefix=evicted))[0] is Cause.PREFIX_EVICTED
+    cached = make_prefix(shared=0.6, shared_here=0.6, kept=0.6, cached=0.8, repeated=0.9)
+    assert causes(make_picture(PREFILL, prefix=cached)) == [Cause.LONG_PROMPTS]
+
+
 def test_only_what_was_computed_again_can_be_saved():
     """Half of the prompts came from the cache: the missing 30% are most of what was computed."""
     finding = the_finding(make_picture(PREFILL, prefix=make_prefix(cached=0.5)), Cause.PREFIX_SALTED)

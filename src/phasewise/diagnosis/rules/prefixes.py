@@ -13,7 +13,9 @@ from phasewise.diagnosis.rules.words import ms, percent
 from phasewise.model.timeline import Part
 
 REUSE_GAP = 0.2
-"""Marks stand a kilobyte apart and caches keep whole blocks: smaller differences may be only that."""
+"""Marks stand apart and caches keep whole blocks: smaller differences may be only that."""
+MARKS_APART = 1.25
+"""A beginning may reach nearly to the next mark, which is this many times further on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def _loss_of(use: PrefixUse, cached: float, cache_is_off: bool) -> _Loss | None:
     if cache_is_off:
         off = _off(use, cached)
         return off if off.share >= REUSE_GAP else None
-    losses = (_scattered(use), _evicted(use), _salted(use, cached), _other_head(use))
+    losses = (_scattered(use), _evicted(use), _salted(use, cached), _other_head(use, cached))
     largest = max(losses, key=lambda loss: loss.share)
     return largest if largest.share >= REUSE_GAP else None
 
@@ -119,11 +121,11 @@ def _salted(use: PrefixUse, cached: float) -> _Loss:
     )
 
 
-def _other_head(use: PrefixUse) -> _Loss:
+def _other_head(use: PrefixUse, cached: float) -> _Loss:
     repeated = use.shared if use.repeated is None else use.repeated
     return _Loss(
         Cause.PREFIX_SALTED,
-        repeated - use.shared,
+        repeated - max(MARKS_APART * use.shared, cached),
         f"{percent(repeated)} of the prompts' text had been sent before, {percent(use.shared)} at the "
         "beginning of a prompt: something that varies stands before what is shared",
         "no more comes from the cache when what varies is moved behind what is shared",
