@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import pytest
 
 from phasewise.costs.step_cost import StepCost
 from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.observe.costs_file import load_fit
 from tests.fake_engine_thread import running_fake_engine
 from tests.real_engine import free_port
 
@@ -59,10 +61,14 @@ class StuckAfterOneStep:
         return 0.001 if self.steps == 1 else 600.0
 
 
-def test_programs_get_one_json_object(engine):
-    done = run(engine.base_url, *SHORT, "--steps-url", engine.steps_url, "--json", "--api-key", "sk-hidden")
+def test_programs_get_one_json_object_and_another_command_the_costs(engine, tmp_path):
+    costs = tmp_path / "costs.json"
+    where = (engine.base_url, *SHORT, "--steps-url", engine.steps_url)
+    done = run(*where, "--save", str(costs), "--json", "--api-key", "sk-hidden")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
+    assert asdict(load_fit(costs).cost) == found["cost"]
+    assert "sk-hidden" not in costs.read_text()
     assert found["v"] == 1
     assert (found["url"], found["model"], found["seed"]) == (engine.base_url, engine.model, 3)
     assert found["seen"] == "step record"

@@ -10,6 +10,7 @@ import os
 import secrets
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import orjson
@@ -27,9 +28,11 @@ from phasewise.cli.console import out
 from phasewise.cli.interrupts import Interrupts
 from phasewise.cli.live_view import live_line
 from phasewise.cli.measuring import allow_many_streams
+from phasewise.cli.output_files import refuse_unwritable
 from phasewise.config import phasewise_home
 from phasewise.costs.accelerators import ACCELERATORS
 from phasewise.errors import ConfigError
+from phasewise.observe.costs_file import save_fit
 
 
 def calibrate(
@@ -63,6 +66,10 @@ def calibrate(
     model: options.Model = None,
     api_key: options.ApiKey = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Repeat the probes of another calibration.")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Keep the costs in this file, for `phasewise diagnose --costs`."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Probe an engine in every regime, fit how long its steps take, and say what binds each phase here."""
@@ -70,6 +77,7 @@ def calibrate(
         raise ConfigError(f"--minutes {minutes:g}", hint="use a time above 0; 2 is usual")
     home = phasewise_home(os.environ)
     check_given(gpu, config, home)
+    refuse_unwritable("--save", save)
     allow_many_streams()
     spec = CalibrateSpec(
         budget_s=60 * minutes,
@@ -85,6 +93,9 @@ def calibrate(
         raise typer.Exit(130) from None
     machine = find_machine(found.url, config or found.model_root, Devices(gpu, gpus, bandwidth_gbs), home)
     found = replace(found, machine=machine)
+    if save is not None:
+        weights_read_s = None if machine is None else machine.weights_read_s
+        save_fit(save, replace(found.fit, weights_read_s=weights_read_s))
     if as_json:
         typer.echo(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2).decode())
     else:
