@@ -20,7 +20,7 @@ from phasewise.model.timeline import Part, Source
 from phasewise.observe.page import words
 from phasewise.observe.page.engine_lines import NAMED, engines_in_words
 from phasewise.observe.page.fix_words import interval_in_words, prediction_in_words
-from phasewise.observe.page.ledger_rows import start_rows, stream_rows, worth_a_row
+from phasewise.observe.page.ledger_rows import share_in_words, start_rows, stream_rows, worth_a_row
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
 SCREEN_LINES = 48
@@ -227,6 +227,16 @@ def test_without_a_fit_steps_are_one_row_and_nothing_is_made_up():
     names = [row.name for row in stream_rows(make_stream(ledger=TokenLedger(0.06, prompts_s=0.03)))]
     assert names[:2] == ["decode steps", "others' prompts"]
     assert "reading the KV cache" not in names
+
+
+def test_a_share_that_rounds_to_nothing_has_no_sign():
+    assert share_in_words(-0.001, 1.0) == "0%"
+    assert share_in_words(-0.2, 1.0) == "-20%"
+
+
+def test_why_tells_the_share_of_the_latency_and_of_what_was_lost():
+    told = screen(make_verdict(make_finding(share=0.17, lost_s=30.0)))
+    assert "Why  17% of the mean TTFT, 75% of the time lost beyond the objective" in told
 
 
 def test_a_quantile_that_is_only_a_bound_says_so():

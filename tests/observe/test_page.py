@@ -153,7 +153,20 @@ def test_many_steps_and_streams_are_thinned_out_but_never_the_guilty_step(monkey
     assert len(whole.streams) == STREAM_LIMIT
     assert whole.events[0].step in whole.steps
     page = own(page_of(evidence, verdict))
-    assert f"6 of {STREAM_LIMIT + 6} streams, those that stalled least" in page
+    assert f"6 of {STREAM_LIMIT + 6} streams, none that stalled more" in page
+
+
+@pytest.mark.parametrize("stalled", [0, 1, STREAM_LIMIT - 1, STREAM_LIMIT, STREAM_LIMIT + 3])
+def test_streams_that_stalled_are_drawn_before_those_that_did_not(stalled):
+    calm = [
+        make_timeline([1.0 + 0.05 * token for token in range(30)], request_id=f"calm-{index}")
+        for index in range(STREAM_LIMIT + 3)
+    ]
+    evidence = make_evidence([*(make_stalled(index) for index in range(stalled)), *calm])
+    (whole, *_) = worst_scenes(judged(evidence), evidence)
+    hit = [stream for stream in whole.streams if stream.request_id.startswith("victim")]
+    assert len(whole.streams) == STREAM_LIMIT
+    assert len(hit) == min(stalled, STREAM_LIMIT)
 
 
 def test_without_a_step_record_the_page_is_small_and_draws_no_steps():

@@ -20,7 +20,7 @@ from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.model.slo import Slo
 from phasewise.observe.page import words
 from phasewise.observe.page.engine_lines import engines_in_words
-from phasewise.observe.page.ledger_rows import LedgerRow, start_rows, stream_rows, worth_a_row
+from phasewise.observe.page.ledger_rows import LedgerRow, share_in_words, start_rows, stream_rows, worth_a_row
 from phasewise.observe.page.phase_words import tpot_in_words, ttft_in_words
 from phasewise.observe.page.workload_words import workload_in_words
 
@@ -49,8 +49,8 @@ def _lines(verdict: Verdict, subject: str, width: int) -> Iterator[Text]:
     yield from _head(verdict, subject, width)
     yield Text()
     yield from fact("workload", workload_in_words(picture), width)
-    if picture.profile is not None and picture.profile.implications:
-        yield from fact("", "; ".join(picture.profile.implications), width)
+    for implied in picture.profile.implications if picture.profile is not None else ():
+        yield from fact("", implied, width)
     for place, line in enumerate(engines_in_words(picture.engines)):
         yield from fact("" if place else "engines", line, width)
     if picture.start is not None:
@@ -106,7 +106,9 @@ def _bar(row: LedgerRow, whole_s: float, width: int) -> Text:
     cells = round(min(max(share, 0.0), 1.0) * room)
     line = Text(f"  {row.name:<{LABEL_CELLS}}")
     line.append("█" * cells, "red" if share >= 0.5 else "cyan")
-    line.append(" " * (room - cells) + f" {duration(row.seconds):>9} {share:>5.0%}")
+    line.append(
+        " " * (room - cells) + f" {duration(row.seconds):>9} {share_in_words(row.seconds, whole_s):>5}"
+    )
     left = width - len(line.plain) - 2
     if left >= len(row.source):
         line.append(f"  {row.source}", "dim")
@@ -118,7 +120,7 @@ def _why(verdict: Verdict, width: int) -> Iterator[Text]:
         return
     others = (found for found in verdict.findings if found is not verdict.top and not words.is_caveat(found))
     yield Text()
-    yield from title("Why", f"this makes up {words.weight(verdict.top)}", width)
+    yield from title("Why", words.cost(verdict.top, verdict), width)
     yield from bullets(_evidence(verdict.top), width)
     yield from bullets(map(_in_a_line, others), width)
     if missing := words.unexplained(verdict):

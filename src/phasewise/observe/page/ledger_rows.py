@@ -111,3 +111,10 @@ def worth_a_row(
     names = "; ".join(row.name for row in small if row.seconds) or "nothing"
     total_s = sum(row.seconds for row in small)
     return seen, LedgerRow("smaller parts", total_s, names, UNEXPLAINED.colour)
+
+
+def share_in_words(seconds: float, whole_s: float) -> str:
+    """A row's part of the whole in per cent; what rounds to nothing has no sign."""
+    if whole_s <= 0:
+        return ""
+    return f"{round(seconds / whole_s, 2) + 0.0:.0%}"

@@ -59,7 +59,7 @@ def _title(verdict: Verdict, subject: str) -> str:
 def _header(verdict: Verdict, evidence: Evidence, subject: str) -> Html:
     picture, top = verdict.picture, verdict.top
     button = element("button", "light / dark", id="scheme", type="button", hidden=True)
-    besides = [] if top is None else [f"{words.weight(top)}", f"confidence {top.confidence}"]
+    besides = [] if top is None else [words.cost(top, verdict), f"confidence {top.confidence}"]
     besides += [words.also_slow(verdict)] if verdict.also_slow is not None else []
     title = element(
         "h1",
@@ -145,7 +145,9 @@ def _steps(scenes: tuple[Scene, ...], verdict: Verdict, evidence: Evidence) -> I
         "The engine's steps",
         *([element("p", cut)] if cut else []),
         element("div", *map(chart, drawn), class_="grid"),
-        sections.stall_list(whole, origin_s) if whole.events else element("p", "No stream stalled."),
+        sections.stall_list(whole, origin_s)
+        if whole.events
+        else element("p", "No gap was many times its stream's usual one."),
     )
 
 

@@ -13,7 +13,7 @@ from phasewise.diagnosis.surroundings import Crowd, Drafts, EngineSurroundings, 
 from phasewise.diagnosis.verdict import Verdict
 from phasewise.observe.page import words
 from phasewise.observe.page.fix_words import FIGURES, interval_in_words
-from phasewise.observe.page.ledger_rows import LedgerRow
+from phasewise.observe.page.ledger_rows import LedgerRow, share_in_words
 from phasewise.observe.page.stall_scene import Scene, StallEvent
 
 SIDE_BY_SIDE = 4
@@ -96,7 +96,7 @@ def ledger(rows: Sequence[LedgerRow], whole_s: float, question: str, caption: st
                 )
             ),
             duration(row.seconds),
-            share(row.seconds / whole_s) if whole_s > 0 else NONE,
+            share_in_words(row.seconds, whole_s),
         )
         for row in rows
         if row.seconds
@@ -115,13 +115,11 @@ def findings(verdict: Verdict) -> Html:
     """Every finding with its evidence, what would refute it, and how much none of them explains."""
     missing = words.unexplained(verdict)
     rest = [element("p", f"{missing[0].upper()}{missing[1:]}.")] if missing else []
-    return together((*map(_finding, verdict.findings), *rest))
+    return together((*(_finding(found, verdict) for found in verdict.findings), *rest))
 
 
-def _finding(found: Finding) -> Html:
-    told = [words.weight(found), f"confidence {found.confidence}"]
-    if found.lost_s > 0:
-        told.insert(1, f"{duration(found.lost_s)} lost")
+def _finding(found: Finding, verdict: Verdict) -> Html:
+    told = [words.cost(found, verdict), f"confidence {found.confidence}"]
     # The source stands first: it is short, and what it says may be long.
     evidence = [(stated.source.value, stated.words) for stated in found.facts]
     return element(

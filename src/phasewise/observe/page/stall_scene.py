@@ -194,7 +194,7 @@ def _scene(rank: _Rank, begin_s: float, end_s: float) -> Scene:
         )
     if len(streams) < len(running):
         left_out.append(
-            f"{len(running) - len(streams):,} of {len(running):,} streams, those that stalled least"
+            f"{len(running) - len(streams):,} of {len(running):,} streams, none that stalled more"
         )
     if len(events) > EVENT_LIMIT:
         left_out.append(f"{len(events) - EVENT_LIMIT:,} of {len(events):,} stalls, the smaller ones")
@@ -230,7 +230,12 @@ def _streams(
     def lost_s(timeline: Timeline) -> float:
         return sum(found.stall.excess_s for found in stalled.get(timeline.request_id, ()))
 
-    chosen = sorted(running, key=lambda it: -lost_s(it))[:STREAM_LIMIT]
+    hit = sorted((it for it in running if it.request_id in stalled), key=lambda it: -lost_s(it))[
+        :STREAM_LIMIT
+    ]
+    spared = [it for it in running if it.request_id not in stalled]
+    room = STREAM_LIMIT - len(hit)
+    chosen = [*hit, *(even_sample(spared, room) if room > 1 else spared[:room])]
     return tuple(
         _stream(timeline, stalled.get(timeline.request_id, ()), begin_s, end_s)
         for timeline in sorted(chosen, key=lambda it: it.started_unix_s)

@@ -77,6 +77,17 @@ def weight(finding: Finding) -> str:
     return f"{finding.share:.0%} {whole}" if whole is not None else "about the measurement"
 
 
+def cost(finding: Finding, verdict: Verdict) -> str:
+    """How much of its phase a finding makes up, and of what users lost there, which may be far more."""
+    lost = {
+        Phase.START: verdict.picture.start.lost_s if verdict.picture.start is not None else 0.0,
+        Phase.STREAM: verdict.picture.stream.lost_s if verdict.picture.stream is not None else 0.0,
+    }.get(finding.phase, 0.0)
+    if lost <= 0:
+        return weight(finding)
+    return f"{weight(finding)}, {min(finding.lost_s / lost, 1.0):.0%} of the time lost beyond the objective"
+
+
 def unexplained(verdict: Verdict) -> str:
     """How much of what users lost no cause accounts for, where that is more than little."""
     missing = verdict.unexplained_share
