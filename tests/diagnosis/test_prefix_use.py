@@ -3,7 +3,7 @@
 import pytest
 
 from phasewise.diagnosis.prefix_use import prefix_use, warm_share
-from phasewise.model.prefix_marks import prefix_marks
+from phasewise.model.prefix_marks import MARK_SIZES_BYTES, TEXT_MARKS, prefix_marks
 from tests.builders import EPOCH_S, make_attempt, make_timeline
 
 KEY = b"k" * 16
@@ -25,13 +25,15 @@ def prompt(index, text, *, worker="w0", cached=0, text_marks=(), output_tokens=1
     )
 
 
-HEAD = b"h" * 2048
-BODIES = [bytes([letter]) * 2048 for letter in b"abcd"]
+HEAD_BYTES = MARK_SIZES_BYTES[3]
+HEAD_TOKENS = HEAD_BYTES // 4
+HEAD = b"h" * HEAD_BYTES
+BODIES = [bytes([letter]) * HEAD_BYTES for letter in b"abcd"]
 
 
 def test_a_common_head_is_shared_from_the_second_prompt_on():
     use = prefix_use([prompt(index, HEAD + body) for index, body in enumerate(BODIES)])
-    assert use.shared == pytest.approx(3 / 4 / 2)
+    assert use.shared == pytest.approx(3 / 4 / 2, rel=0.01)
     assert use.shared_here == use.kept == use.shared
     assert use.cached == 0.0
 
@@ -45,15 +47,14 @@ def test_an_engine_shares_only_what_it_served_itself():
     """Two engines in turn: the third prompt is the first that an engine sees again."""
     asked = [prompt(index, HEAD + body, worker=f"w{index % 2}") for index, body in enumerate(BODIES)]
     use = prefix_use(asked)
-    assert use.shared == pytest.approx(3 / 4 / 2)
-    assert use.shared_here == pytest.approx(2 / 4 / 2)
+    assert use.shared == pytest.approx(3 / 4 / 2, rel=0.01)
+    assert use.shared_here == pytest.approx(2 / 4 / 2, rel=0.01)
 
 
 def test_what_the_cache_had_to_give_up_was_not_kept():
-    """A head of 512 tokens, then strangers of 1,034 each: a cache of 2,000 does not hold it any more."""
-    strangers = [prompt(index, bytes([index]) * 4096) for index in range(1, 3)]
-    asked = [prompt(0, HEAD * 2), *strangers, prompt(9, HEAD * 2)]
-    roomy, tight = prefix_use(asked, {"w0": 100_000}), prefix_use(asked, {"w0": 2_000})
+    """A head, then two strangers as long: a cache for two does not hold it any more."""
+    asked = [prompt(index, text) for index, text in enumerate([HEAD, BODIES[0], BODIES[1], HEAD])]
+    roomy, tight = prefix_use(asked, {"w0": 100_000}), prefix_use(asked, {"w0": 2 * HEAD_TOKENS + 30})
     assert roomy.kept == roomy.shared_here == tight.shared_here == pytest.approx(1 / 4)
     assert tight.kept == 0.0
 
@@ -63,14 +64,14 @@ def test_unmarked_requests_fill_the_cache_too():
         make_timeline((0.5,), request_id=f"s{index}", started_unix_s=EPOCH_S + 1, prompt_tokens=900)
         for index in range(5)
     ]
-    asked = [prompt(0, HEAD * 2), *short, prompt(9, HEAD * 2)]
+    asked = [prompt(0, HEAD), *short, prompt(9, HEAD)]
     assert prefix_use(asked, {"w0": 4_000}).kept == 0.0
     assert prefix_use([asked[0], asked[-1]], {"w0": 4_000}).kept > 0
 
 
 def test_using_a_head_again_keeps_it_fresh():
-    asked = [prompt(index, HEAD + bytes([index]) * 2048) for index in range(10)]
-    use = prefix_use(asked, {"w0": 2_000})
+    asked = [prompt(index, HEAD + bytes([index]) * HEAD_BYTES) for index in range(10)]
+    use = prefix_use(asked, {"w0": 4 * HEAD_TOKENS})
     assert use.kept == use.shared
 
 
@@ -84,6 +85,14 @@ def test_text_behind_a_varying_head_is_repeated_though_not_shared():
     assert use.repeated == pytest.approx(3 / 4 * 3 / 4)
 
 
+def test_a_short_prompt_within_a_long_one_is_repeated_though_the_long_one_kept_few_of_its_marks():
+    """A full sketch holds its smallest marks: of the short text's, only those can be looked for."""
+    long_text = tuple(f"{number:04}" for number in range(TEXT_MARKS))
+    short_text = (*long_text[::2], *(f"{number:04}" for number in range(100, 108)))
+    use = prefix_use([prompt(0, HEAD, text_marks=long_text), prompt(1, BODIES[0], text_marks=short_text)])
+    assert use.repeated == pytest.approx(1 / 2)
+
+
 def test_without_sketches_repetition_is_unknown_and_without_marks_everything():
     assert prefix_use([prompt(0, HEAD)]).repeated is None
     assert prefix_use([make_timeline()]) is None
@@ -91,14 +100,15 @@ def test_without_sketches_repetition_is_unknown_and_without_marks_everything():
 
 
 def test_tokens_that_came_from_the_cache_before_anybody_sent_them_were_warm():
-    asked = [prompt(index, body * 2, cached=1000) for index, body in enumerate(BODIES)]
-    assert warm_share(asked) == pytest.approx((1000 - 128) / 1024)
+    asked = [prompt(index, body, cached=HEAD_TOKENS) for index, body in enumerate(BODIES)]
+    assert warm_share(asked) == pytest.approx(1 - MARK_SIZES_BYTES[0] / HEAD_BYTES)
 
 
 def test_what_lies_between_two_marks_is_not_called_warm():
-    """3,000 bytes in common: marks tell 2,048 of them, the cache had 700 tokens, and that is no wonder."""
-    common = b"c" * 3000
-    asked = [prompt(index, common + bytes([index]) * 3000, cached=700 if index else 0) for index in range(4)]
+    """A little more than a mark in common: the cache had all of it, and that is no wonder."""
+    common = HEAD + b"h" * 20
+    cached = len(common) // 4
+    asked = [prompt(index, common + body, cached=cached if index else 0) for index, body in enumerate(BODIES)]
     assert warm_share(asked) == 0.0
 
 

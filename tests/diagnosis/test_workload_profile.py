@@ -5,6 +5,7 @@ import pytest
 from phasewise.diagnosis.counter_picture import EngineCounters, Spread, counter_picture
 from phasewise.diagnosis.engine_view import timelines_from_steps
 from phasewise.diagnosis.picture import workload_shape
+from phasewise.diagnosis.prefix_use import prefix_use
 from phasewise.diagnosis.start_picture import start_picture
 from phasewise.diagnosis.workload_profile import distribution, workload_profile
 from phasewise.model.slo import Slo
@@ -86,8 +87,10 @@ def test_outputs_of_one_token_have_no_stream():
 
 
 def test_shared_beginnings_are_told():
-    asked = [prompt(index, HEAD + body[:512]) for index, body in enumerate(BODIES)]
-    assert workload_shape(asked, (), 10.0).shared_share == pytest.approx(3 / 4 * 0.8)
+    asked = [prompt(index, HEAD + body) for index, body in enumerate(BODIES)]
+    assert workload_shape(asked, (), 10.0).shared_share == pytest.approx(3 / 4 / 2, rel=0.01)
+    found = workload_profile(asked, 10.0, prefix_use(asked))
+    assert "shared beginnings: 38%" in " ".join(found.implications)
 
 
 def test_nothing_is_made_up_of_nothing():

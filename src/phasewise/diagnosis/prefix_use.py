@@ -5,11 +5,17 @@ Prompts are known by their marks alone (model/prefix_marks.py). Why a cache save
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phasewise.model.prefix_marks import MARK_SIZES_BYTES
+from phasewise.model.prefix_marks import MARK_SIZES_BYTES, TEXT_MARKS
 from phasewise.model.timeline import Timeline
+
+REMEMBERED_PER_MARK = 32
+"""Prompts that are compared for each mark in common: enough to find one alike, few enough for any window."""
+FEWEST_COMPARED = 4
+"""One or two marks in common of one or two that can be compared are no likeness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +24,7 @@ class PrefixUse:
 
     `shared` stood at the beginning of an earlier prompt, `shared_here` of one that the same engine served,
     `kept` of one so recent that the engine's KV cache should still hold it; `cached` is what came from the
-    cache. `repeated` is text that an earlier prompt held anywhere, not only at its beginning.
+    cache. `repeated` is text that one earlier prompt held anywhere, not only at its beginning.
     """
 
     shared: float
@@ -150,16 +156,45 @@ def _cached(marked: Sequence[Timeline]) -> float | None:
 
 
 def _repeated(timelines: Sequence[Timeline]) -> float | None:
-    """How much of each prompt's sketch earlier sketches hold, weighed by tokens; None if nobody sketched."""
+    """How much of each prompt the most similar earlier one holds, by tokens; None without sketches."""
     sketched = sorted(
         (it for it in timelines if it.text_marks and it.prompt_tokens), key=lambda it: it.started_unix_s
     )
     if not sketched:
         return None
-    seen: set[str] = set()
+    earlier = _Sketches()
     repeated_tokens = 0.0
     for timeline in sketched:
-        marks = set(timeline.text_marks)
-        repeated_tokens += (timeline.prompt_tokens or 0) * len(marks & seen) / len(marks)
-        seen |= marks
+        repeated_tokens += (timeline.prompt_tokens or 0) * earlier.share_known(timeline.text_marks)
+        earlier.add(timeline.text_marks)
     return repeated_tokens / sum(it.prompt_tokens or 0 for it in sketched)
+
+
+class _Sketches:
+    """The sketches of earlier prompts, found by their marks; of those that share a mark, the latest few."""
+
+    def __init__(self) -> None:
+        self._sketches: list[tuple[str, ...]] = []
+        self._holders: dict[str, deque[int]] = {}
+
+    def add(self, sketch: tuple[str, ...]) -> None:
+        """Remember a prompt's sketch."""
+        for mark in sketch:
+            self._holders.setdefault(mark, deque(maxlen=REMEMBERED_PER_MARK)).append(len(self._sketches))
+        self._sketches.append(sketch)
+
+    def share_known(self, sketch: tuple[str, ...]) -> float:
+        """The share of a sketch that the most similar earlier one holds."""
+        common = Counter(holder for mark in set(sketch) for holder in self._holders.get(mark, ()))
+        return max(
+            (count / _comparable(sketch, self._sketches[holder]) for holder, count in common.items()),
+            default=0.0,
+        )
+
+
+def _comparable(sketch: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """How many marks the other sketch would hold if its text did: a full one kept only the smallest."""
+    if len(other) < TEXT_MARKS:
+        return len(sketch)
+    largest = max(other)
+    return max(sum(mark <= largest for mark in sketch), min(FEWEST_COMPARED, len(sketch)))
