@@ -29,11 +29,14 @@ class Drafting:
     drafted_per_step: float
 
 
+NO_GUESSES = Drafting(1.0, 0.0)
+
+
 def drafting_of(readings: Sequence[DraftReading]) -> Drafting:
-    """All readings together."""
+    """All readings together; without any, nothing is guessed."""
     steps = sum(reading.steps for reading in readings)
     if steps <= 0:
-        return Drafting(1.0, 0.0)
+        return NO_GUESSES
     yielded = sum(reading.tokens for reading in readings) / steps
     return Drafting(max(yielded, 1.0), sum(reading.drafted for reading in readings) / steps)
 

@@ -7,24 +7,21 @@ was lies from what was measured widens the interval; beyond a bound nothing is t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import exp, log, log1p
 
 import numpy as np
 
 from phasewise.costs.step_fit import CONFIDENCE, StepFit
-from phasewise.costs.step_work import StepKind, StepWork
 from phasewise.diagnosis.fix import Advice, Effect, Figure, Fix, LeverChange, PredictedChange
 from phasewise.model.interval import Interval
-from phasewise.predict.drafting import Drafting, DraftReading, drafting_of
-from phasewise.predict.drawn_costs import DrawnForm, KnownCosts
+from phasewise.predict.drafting import DraftReading
+from phasewise.predict.drawn_costs import KnownCosts
 from phasewise.predict.figures import Figures
-from phasewise.predict.replay import replay
 from phasewise.predict.setup import Setup, Unpredictable, changed
-from phasewise.predict.stretches import drawn_stretch
 from phasewise.predict.traffic import Traffic
+from phasewise.predict.trials import DRAWS, Draw, Trials
 
-DRAWS = 30
 LEAST_WIDENING = 0.05
 """Costs that are known exactly would give an interval without width. A comparison calls servers that differ
 by less than this equivalent, so nothing is told more finely."""
@@ -47,6 +44,7 @@ def predict_effect(
     *,
     others: Sequence[StepFit] = (),
     drafts: Sequence[DraftReading] = (),
+    draws: int = DRAWS,
 ) -> Effect | Unpredictable:
     """The effect of one change on this traffic.
 
@@ -54,14 +52,8 @@ def predict_effect(
     calibration's, say. `drafts` are readings of what guessing would bring, for a change that turns it on.
     Nothing but `rng` is random, and nothing is read from anywhere.
     """
-    after = changed(setup, change, drafts)
-    if isinstance(after, Unpredictable):
-        return after
-    costs = KnownCosts((fit, *others))
-    refusal = _too_little(traffic) or _strange_steps(traffic, costs, setup, after)
-    if refusal is not None:
-        return refusal
-    return _effect(traffic, [_draw(traffic, costs, setup, after, rng) for _ in range(DRAWS)])
+    trials = Trials(traffic, KnownCosts((fit, *others)), setup, rng, draws)
+    return _predict(traffic, setup, trials, change, drafts)
 
 
 def predict_advice(
@@ -74,12 +66,13 @@ def predict_advice(
     others: Sequence[StepFit] = (),
     drafts: Sequence[DraftReading] = (),
 ) -> Advice:
-    """The same advice, each fix with its effect, or with why there is none; each was tried alone."""
+    """The same advice, each fix with its effect, or with why there is none; each is tried alone."""
+    trials = Trials(traffic, KnownCosts((fit, *others)), setup, rng)
 
     def predicted(fix: Fix) -> Fix:
         if fix.lever is None:
             return replace(fix, unpredictable="it changes something that a replay does not hold")
-        found = predict_effect(traffic, fit, setup, fix.lever, rng, others=others, drafts=drafts)
+        found = _predict(traffic, setup, trials, fix.lever, drafts)
         if isinstance(found, Unpredictable):
             return replace(fix, unpredictable=found.reason)
         if found.of(fix.aims_at) is None:
@@ -89,7 +82,14 @@ def predict_advice(
     return replace(advice, fixes=tuple(map(predicted, advice.fixes)))
 
 
-# --- whether anything can be told --------------------------------------------------------------------------
+def _predict(
+    traffic: Traffic, setup: Setup, trials: Trials, change: LeverChange, drafts: Sequence[DraftReading]
+) -> Effect | Unpredictable:
+    after = changed(setup, change, drafts)
+    if isinstance(after, Unpredictable):
+        return after
+    refusal = _too_little(traffic) or _strange_steps(trials, setup, after)
+    return refusal or _effect(traffic, trials.draws(after))
 
 
 def _too_little(traffic: Traffic) -> Unpredictable | None:
@@ -103,74 +103,18 @@ def _too_little(traffic: Traffic) -> Unpredictable | None:
     return None
 
 
-@dataclass(slots=True)
-class _Visited:
-    """Steps of the fitted cost, and how much of their time lies where nobody has been."""
-
-    costs: KnownCosts
-    total_s: float = 0.0
-    unknown_s: dict[StepKind, float] = field(default_factory=dict)
-
-    def __call__(self, work: StepWork) -> float:
-        seconds = self.costs.fit_for(work).cost(work)
-        self.total_s += seconds
-        if not self.costs.knows(work):
-            self.unknown_s[work.kind] = self.unknown_s.get(work.kind, 0.0) + seconds
-        return seconds
-
-
-def _strange_steps(traffic: Traffic, costs: KnownCosts, before: Setup, after: Setup) -> Unpredictable | None:
+def _strange_steps(trials: Trials, before: Setup, after: Setup) -> Unpredictable | None:
     for setup, when in ((before, "as it is"), (after, "after the change")):
-        visited = _Visited(costs)
-        some = drawn_stretch(traffic, np.random.default_rng(0))
-        replay(some, setup, visited, drafting=_mean_drafting(setup), beyond_marks=0.5)
-        share = sum(visited.unknown_s.values()) / visited.total_s
-        if share > MOST_UNKNOWN:
-            kind = max(visited.unknown_s, key=lambda each: visited.unknown_s[each])
+        found = trials.strangeness(setup)
+        if found.share > MOST_UNKNOWN:
             return Unpredictable(
-                f"{share:.0%} of the time would be spent, {when}, in steps unlike any whose time is known, "
-                f"{kind} steps most of all"
+                f"{found.share:.0%} of the time would be spent, {when}, in steps unlike any whose time is "
+                f"known, {found.kind} steps most of all"
             )
     return None
 
 
-# --- what the draws say ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    before: Figures
-    after: Figures
-
-
-def _draw(
-    traffic: Traffic, costs: KnownCosts, before: Setup, after: Setup, rng: np.random.Generator
-) -> _Draw:
-    """One pair of replays, alike but for the change."""
-    some = drawn_stretch(traffic, rng)
-    form, beyond_marks = DrawnForm(costs, rng), float(rng.random())
-    figures = [
-        replay(some, setup, form.run_cost(), drafting=_drawn_drafting(setup, rng), beyond_marks=beyond_marks)
-        for setup in (before, after)
-    ]
-    return _Draw(*figures)
-
-
-def _mean_drafting(setup: Setup) -> Drafting | None:
-    return drafting_of(setup.drafts) if setup.drafts else None
-
-
-def _drawn_drafting(setup: Setup, rng: np.random.Generator) -> Drafting | None:
-    """Readings drawn anew: a few answers do not tell exactly what others yield."""
-    readings = setup.drafts
-    return (
-        drafting_of([readings[at] for at in rng.integers(len(readings), size=len(readings))])
-        if readings
-        else None
-    )
-
-
-def _effect(traffic: Traffic, draws: Sequence[_Draw]) -> Effect | Unpredictable:
+def _effect(traffic: Traffic, draws: Sequence[Draw]) -> Effect | Unpredictable:
     off_by = _off_by(traffic.measured, draws)
     credible = [figure for figure, off in off_by.items() if off <= log(MOST_OFF)]
     if not credible:
@@ -188,7 +132,7 @@ def _effect(traffic: Traffic, draws: Sequence[_Draw]) -> Effect | Unpredictable:
     )
 
 
-def _off_by(measured: Figures, draws: Sequence[_Draw]) -> Mapping[Figure, float]:
+def _off_by(measured: Figures, draws: Sequence[Draw]) -> Mapping[Figure, float]:
     """How far the replay of what was is from what was measured, as a logarithm, figure by figure."""
     known = [
         figure for figure in measured if all(figure in each.before and figure in each.after for each in draws)
@@ -199,7 +143,7 @@ def _off_by(measured: Figures, draws: Sequence[_Draw]) -> Mapping[Figure, float]
     }
 
 
-def _change(figure: Figure, measured: float, draws: Sequence[_Draw], off_by: float) -> PredictedChange:
+def _change(figure: Figure, measured: float, draws: Sequence[Draw], off_by: float) -> PredictedChange:
     logs = [log(each.after[figure] / each.before[figure]) for each in draws]
     low, middle, high = np.quantile(logs, [(1 - CONFIDENCE) / 2, 0.5, (1 + CONFIDENCE) / 2])
     widening = max(off_by, log1p(LEAST_WIDENING))

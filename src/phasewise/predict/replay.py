@@ -13,7 +13,7 @@ from math import ceil
 from phasewise.costs.step_work import StepSeconds, StepWork
 from phasewise.fake_engine.virtual_engine import VirtualEngine, VirtualRequest
 from phasewise.fake_engine.virtual_run import VirtualOutcome, run_closed, run_virtually
-from phasewise.predict.drafting import Drafting
+from phasewise.predict.drafting import NO_GUESSES, Drafting
 from phasewise.predict.figures import Figures, figures_of
 from phasewise.predict.prompt_ids import InventedPrompt, cached_beforehand, invent_prompts
 from phasewise.predict.setup import Setup
@@ -38,10 +38,14 @@ class Replayed:
 
 
 def replay(
-    traffic: Traffic, setup: Setup, cost: StepSeconds, *, drafting: Drafting | None, beyond_marks: float
+    traffic: Traffic,
+    setup: Setup,
+    cost: StepSeconds,
+    *,
+    drafting: Drafting = NO_GUESSES,
+    beyond_marks: float = 0.5,
 ) -> Figures:
     """Run the traffic; the figures are those of requests that count."""
-    drafting = drafting or Drafting(1.0, 0.0)
     charged = _charging_guesses(cost, drafting)
     shares = _by_engine(traffic, setup.engines)
     per_engine = None if traffic.concurrency is None else ceil(traffic.concurrency / setup.engines)

@@ -1,0 +1,78 @@
+"""A setup is told by the fleet file first, by the window next, and changed one lever at a time."""
+
+import pytest
+
+from phasewise.config import Levers
+from phasewise.diagnosis.fix import LeverChange
+from phasewise.diagnosis.surroundings import Crowd, EngineSurroundings, StepShape
+from phasewise.predict.setup import Unpredictable, changed, setup_of
+from phasewise.predict.traffic import Traffic
+from tests.predict.traffic_builders import SETUP, every
+
+TRAFFIC = Traffic(every(1.0, 10), {})
+
+
+def crowd(capped_share):
+    return Crowd(2.0, 3, 4.0, 6, 0.2, 0.3, 0.8, 0.0, capped_share, 0.0)
+
+
+def steps(budget):
+    return StepShape(10, 0.9, 100.0, budget, 0.05, 0.05, 1.0)
+
+
+def test_a_window_that_shows_no_cap_leaves_the_defaults():
+    shape = setup_of(TRAFFIC, [EngineSurroundings("e0", 10, crowd=crowd(0.0))]).shape
+    assert (shape.max_num_seqs, shape.max_num_batched_tokens, shape.prefix_cache) == (256, 2048, True)
+
+
+def test_a_cap_and_a_budget_show_in_the_window():
+    seen = EngineSurroundings("e0", 10, crowd=crowd(1.0), steps=steps(512), prefix_cache_on=False)
+    shape = setup_of(TRAFFIC, [seen]).shape
+    assert (shape.max_num_seqs, shape.max_num_batched_tokens, shape.prefix_cache) == (3, 512, False)
+
+
+def test_a_fleet_file_knows_better_than_the_window():
+    seen = EngineSurroundings("e0", 10, crowd=crowd(1.0), steps=steps(512), prefix_cache_on=False)
+    levers = Levers(max_running=8, prefill_chunk_tokens=1024, prefix_cache=True, kv_memory="1GiB")
+    setup = setup_of(TRAFFIC, [seen], levers)
+    assert (setup.shape.max_num_seqs, setup.shape.max_num_batched_tokens) == (8, 1024)
+    assert setup.shape.prefix_cache
+    assert setup.kv_bytes == 2**30
+
+
+def test_a_cache_of_known_size_keeps_one_block_for_the_engine():
+    seen = EngineSurroundings("e0", 10, kv_tokens=1280, block_tokens=128)
+    assert setup_of(TRAFFIC, [seen]).shape.total_blocks == 9
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "value"),
+    [
+        (LeverChange("prefill_chunk_tokens", 128), "max_num_batched_tokens", 128),
+        (LeverChange("prefill_chunk_tokens", 128), "max_num_seqs", 128),
+        (LeverChange("max_running", 4), "max_num_seqs", 4),
+        (LeverChange("max_running", 4000), "max_num_batched_tokens", 4000),
+        (LeverChange("prefix_cache", True), "prefix_cache", True),
+        (LeverChange("kv_memory", None, times=2.0), "total_blocks", 4096),
+    ],
+)
+def test_a_lever_changes_its_part_of_the_shape(change, field, value):
+    assert getattr(changed(SETUP, change).shape, field) == value
+
+
+def test_replicas_add_engines():
+    assert changed(SETUP, LeverChange("replicas", 3)).engines == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [LeverChange("kv_dtype", "fp8"), LeverChange("speculation", 5), LeverChange("kv_memory", "2GiB")],
+)
+def test_what_costs_or_the_window_do_not_tell_is_not_guessed(change):
+    assert isinstance(changed(SETUP, change), Unpredictable)
+
+
+def test_a_size_in_bytes_is_taken_by_its_ratio_to_the_one_before():
+    setup = setup_of(TRAFFIC, [], Levers(kv_memory="512MiB"))
+    after = changed(setup, LeverChange("kv_memory", "1GiB"))
+    assert after.shape.total_blocks == 2 * setup.shape.total_blocks
