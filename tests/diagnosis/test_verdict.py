@@ -17,6 +17,7 @@ from phasewise.diagnosis.picture import (
 )
 from phasewise.diagnosis.verdict import Ruling, judge
 from phasewise.diagnosis.verdict_record import VERDICT_VERSION, verdict_record
+from phasewise.model.prefix_marks import prefix_marks
 from phasewise.model.slo import Slo
 from phasewise.model.step_log import StepLog
 from phasewise.model.timeline import Outcome, Part
@@ -75,7 +76,7 @@ def test_a_long_prefill_of_own_tokens_is_long_prompts():
 
 
 def test_a_long_prefill_of_shared_tokens_is_missing_reuse():
-    marks = ("aa", "bb", "cc", "dd", "ee")
+    marks = prefix_marks(b"s" * 8400, b"key")
     verdict = judge(
         picture_of(requests(prefill_s=3.0, prompt_tokens=2100, prompt_bytes=8400, prefix_marks=marks)), SLO
     )
@@ -83,7 +84,7 @@ def test_a_long_prefill_of_shared_tokens_is_missing_reuse():
 
 
 def test_shared_tokens_that_were_cached_are_not_missing_reuse():
-    marks = ("aa", "bb", "cc", "dd", "ee")
+    marks = prefix_marks(b"s" * 8400, b"key")
     cached = requests(
         prefill_s=3.0, prompt_tokens=2100, cached_tokens=2000, prompt_bytes=8400, prefix_marks=marks
     )

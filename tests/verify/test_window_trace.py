@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phasewise.errors import ConfigError
-from phasewise.model.prefix_marks import prefix_marks
+from phasewise.model.prefix_marks import MARK_SIZES_BYTES, prefix_marks
 from phasewise.model.timeline import Outcome
 from phasewise.verify.window_trace import trace_of
 from phasewise.workload.traces import Trace, mooncake_lines, read_trace
@@ -51,8 +51,8 @@ def test_what_prompts_share_they_share_in_the_trace_and_no_more():
         ]
     ).trace.requests
     same = [a == b for a, b in zip(one.block_ids, two.block_ids, strict=True)]
-    # Marks stand at 512, 1,024 and 2,048 bytes: of the 3,000 that are shared they tell 2,048, or 512 tokens.
-    assert sum(same) == same.index(False) == 512 // 32
+    told_bytes = max(size for size in MARK_SIZES_BYTES if size <= len(shared))
+    assert sum(same) == same.index(False) == told_bytes // 4 // 32
     assert not set(other.block_ids) & {*one.block_ids, *two.block_ids}
 
 
