@@ -29,8 +29,6 @@ LABEL_CELLS = 25
 FIGURE_CELLS = 17
 """A bar's time and share, with the space around them."""
 FEWEST_BAR_CELLS = 4
-SEEN_SHARE = 0.005
-"""Less than this is shown as 0%, so it is left out."""
 FACTS = 5
 """The facts of the top finding that fit the screen; they come strongest first."""
 UNKNOWNS = 4
@@ -92,11 +90,8 @@ def _stream_lines(stream: StreamPicture, slo: Slo, width: int) -> Iterator[Text]
 
 
 def _bars(rows: tuple[LedgerRow, ...], whole_s: float, width: int) -> Iterator[Text]:
-    seen, small = worth_a_row(rows, whole_s)
-    for row in seen:
-        yield _bar(row, whole_s, width)
-    if small is not None and abs(small.seconds) >= SEEN_SHARE * whole_s:
-        yield _bar(small, whole_s, width)
+    if rows:
+        yield from (_bar(row, whole_s, width) for row in worth_a_row(rows, whole_s))
 
 
 def _bar(row: LedgerRow, whole_s: float, width: int) -> Text:

@@ -36,7 +36,15 @@ def prediction_in_words(fix: Fix) -> str:
         if change.figure is not fix.aims_at and not _stays(change.interval)
     ]
     told = ", ".join(map(change_in_words, (*aimed, *others)))
-    return f"predicted: {told or 'nothing that moves'}"
+    doubt = ", though it may not help" if any(map(_may_not_help, aimed)) else ""
+    return f"predicted{doubt}: {told or 'nothing that moves'}"
+
+
+def _may_not_help(change: PredictedChange) -> bool:
+    """Whether the interval holds no change at all, or a change for the worse."""
+    if change.figure is Figure.THROUGHPUT:
+        return change.interval.low <= 1.0
+    return change.interval.high >= 1.0
 
 
 def change_in_words(change: PredictedChange) -> str:

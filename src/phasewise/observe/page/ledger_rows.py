@@ -15,6 +15,8 @@ from phasewise.model.timeline import Part, Source
 
 SMALL_SHARE = 0.01
 """Rows that make up less of the whole than this are put together: they would only be zeros."""
+SEEN_SHARE = 0.005
+"""Less than this is shown as 0%, so it is left out."""
 PARTS = {
     Part.CLIENT_LAG: "generator lag",
     Part.GATEWAY_WAIT: "gateway",
@@ -100,17 +102,16 @@ def _residual(seconds: float) -> LedgerRow:
     return LedgerRow(RESIDUAL, seconds, NO_CLOCK, UNEXPLAINED.colour)
 
 
-def worth_a_row(
-    rows: tuple[LedgerRow, ...], whole_s: float
-) -> tuple[tuple[LedgerRow, ...], LedgerRow | None]:
-    """The rows that a reader can see, and the others in one; the residual is always shown by itself."""
-    small = tuple(row for row in rows if abs(row.seconds) < SMALL_SHARE * whole_s and row.name != RESIDUAL)
-    seen = tuple(row for row in rows if row not in small)
-    if not small:
-        return seen, None
-    names = "; ".join(row.name for row in small if row.seconds) or "nothing"
-    total_s = sum(row.seconds for row in small)
-    return seen, LedgerRow("smaller parts", total_s, names, UNEXPLAINED.colour)
+def worth_a_row(rows: tuple[LedgerRow, ...], whole_s: float) -> tuple[LedgerRow, ...]:
+    """The rows that a reader can see, the others in one if that is seen; the residual always, and last."""
+    *told, residual = rows
+    small = [row for row in told if abs(row.seconds) < SMALL_SHARE * whole_s]
+    seen = [row for row in told if row not in small]
+    small_s = sum(row.seconds for row in small)
+    if abs(small_s) >= SEEN_SHARE * whole_s:
+        names = "; ".join(row.name for row in small if row.seconds)
+        seen.append(LedgerRow("smaller parts", small_s, names, UNEXPLAINED.colour))
+    return (*seen, residual)
 
 
 def share_in_words(seconds: float, whole_s: float) -> str:
