@@ -16,8 +16,8 @@ from phasewise.costs.step_fit import CONFIDENCE, StepFit
 from phasewise.diagnosis.fix import Advice, Effect, Figure, Fix, LeverChange, PredictedChange
 from phasewise.model.interval import Interval
 from phasewise.predict.drafting import DraftReading
-from phasewise.predict.drawn_costs import KnownCosts
 from phasewise.predict.figures import Figures
+from phasewise.predict.known_costs import KnownCosts
 from phasewise.predict.setup import Setup, Unpredictable, changed
 from phasewise.predict.traffic import Traffic
 from phasewise.predict.trials import DRAWS, Draw, Trials

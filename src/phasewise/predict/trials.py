@@ -11,8 +11,9 @@ import numpy as np
 
 from phasewise.costs.step_work import StepKind, StepWork
 from phasewise.predict.drafting import Drafting, drafting_of
-from phasewise.predict.drawn_costs import DrawnForm, KnownCosts
+from phasewise.predict.drawn_costs import DrawnForm
 from phasewise.predict.figures import Figures
+from phasewise.predict.known_costs import KnownCosts
 from phasewise.predict.replay import replay
 from phasewise.predict.setup import Setup
 from phasewise.predict.stretches import drawn_stretch
@@ -104,9 +105,10 @@ class _Visited:
     unknown_s: dict[StepKind, float] = field(default_factory=dict)
 
     def __call__(self, work: StepWork) -> float:
-        seconds = self.costs.fit_for(work).cost(work)
+        known = self.costs.of(work)
+        seconds = known.cost(work)
         self.total_s += seconds
-        if not self.costs.knows(work):
+        if not known.seen:
             self.unknown_s[work.kind] = self.unknown_s.get(work.kind, 0.0) + seconds
         return seconds
 
