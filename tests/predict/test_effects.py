@@ -9,6 +9,7 @@ from phasewise.costs.regimes import regime_of
 from phasewise.costs.step_cost import StepCost
 from phasewise.costs.step_work import decoding, prefilling
 from phasewise.diagnosis.fix import Advice, Effect, Figure, Fix, LeverChange
+from phasewise.model.prefix_marks import MARK_SIZES_BYTES
 from phasewise.predict.drafting import DraftReading
 from phasewise.predict.effects import predict_advice, predict_effect
 from phasewise.predict.replay import replay
@@ -36,7 +37,7 @@ AMID_STREAMS = served(
 )
 CAPPED = Setup(replace(SHAPE, max_num_seqs=1))
 SHORT_OF_MEMORY = Setup(replace(SHAPE, max_model_len=400, total_blocks=32))
-MARKS = ("m1", "m2", "m3")
+MARKS = tuple(f"mark {size}" for size in MARK_SIZES_BYTES if size <= 2000)
 SHARED = served(every(1.0, 12, prompt_tokens=600, prompt_bytes=2400, marks=MARKS))
 
 CASES = {
