@@ -13,7 +13,7 @@ from phasewise.costs.step_fit import StepFit
 from phasewise.costs.step_work import StepWork, prefilling
 from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause, explain_stalls
 from phasewise.diagnosis.step_reading import StepReading
-from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
+from phasewise.model.step_log import EngineMoments, StepLog
 from phasewise.model.steps import FinishedRequest, TimedStep
 from phasewise.model.timeline import Attempt, Part, Source, Span, Timeline
 
@@ -134,9 +134,7 @@ def _prefill_spans(
 
     Unchanged where the record does not hold all of the prompt's steps.
     """
-    # A prefill may be shorter than the clocks are apart: the slack is never a large part of it.
-    slack_s = min(CLOCK_SLACK_S, seen.prefill_s / 4)
-    steps = reading.log.ending_between(seen.scheduled_unix_s + slack_s, seen.first_token_unix_s + slack_s)
+    steps = reading.prefill_steps(seen)
     own_tokens = ended.prompt_tokens - ended.cached_tokens
     prompt_tokens = sum(timed.step.prompt_tokens or 0 for timed in steps)
     if own_tokens <= 0 or prompt_tokens < own_tokens:

@@ -199,8 +199,10 @@ def _with_next(steps: Sequence[TimedStep]) -> list[tuple[EngineStep, EngineStep 
 
 
 def _prompts_left(step: EngineStep, after: EngineStep | None) -> bool:
-    """Whether more of the prompts was to be computed when the step was full."""
-    return step.waiting > 0 or (after is not None and bool(after.prompt_tokens))
+    """Whether a prompt was cut: not all of the step's were done, and the next one goes on with them."""
+    if after is None or not after.prompt_tokens:
+        return False
+    return step.prompt_requests is None or step.prompt_requests > step.first_tokens
 
 
 def _tokens_per_stream(steps: Sequence[TimedStep]) -> float | None:

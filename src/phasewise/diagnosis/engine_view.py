@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from math import isnan
 
-from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
+from phasewise.diagnosis.step_reading import StepReading
+from phasewise.model.step_log import EngineMoments, StepLog
 from phasewise.model.steps import FinishedRequest
 from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
 from phasewise.model.worker import WorkerRef
@@ -17,11 +18,12 @@ from phasewise.model.worker import WorkerRef
 def timelines_from_steps(log: StepLog, worker: str, model: str) -> tuple[Timeline, ...]:
     """One timeline per request that ended within the log, those that never got a token among them."""
     timelines = []
+    reading = StepReading(log)
     for timed in log.steps:
         for ended in timed.step.finished:
             found = log.finished(ended.request_id)
             if found is not None:
-                timelines.append(_timeline(ended.request_id, *found, log, worker, model))
+                timelines.append(_timeline(ended.request_id, *found, reading, worker, model))
             elif not isnan(ended.e2e_s):
                 timelines.append(_left_early(timed.step.ended_unix_s, ended, worker, model))
     return tuple(timelines)
@@ -50,7 +52,12 @@ def _left_early(ended_unix_s: float, ended: FinishedRequest, worker: str, model:
 
 
 def _timeline(
-    request_id: str, seen: EngineMoments, ended: FinishedRequest, log: StepLog, worker: str, model: str
+    request_id: str,
+    seen: EngineMoments,
+    ended: FinishedRequest,
+    reading: StepReading,
+    worker: str,
+    model: str,
 ) -> Timeline:
     origin_s = seen.arrived_unix_s
     end_s = seen.last_token_unix_s - origin_s
@@ -76,7 +83,7 @@ def _timeline(
         outcome=outcome,
         ended_s=end_s,
         attempts=(attempt,),
-        content_times_s=_token_times_s(seen, ended, log),
+        content_times_s=_token_times_s(seen, ended, reading),
         prompt_tokens=ended.prompt_tokens,
         cached_tokens=ended.cached_tokens,
         output_tokens=ended.output_tokens,
@@ -84,10 +91,10 @@ def _timeline(
     )
 
 
-def _token_times_s(seen: EngineMoments, ended: FinishedRequest, log: StepLog) -> tuple[float, ...]:
+def _token_times_s(seen: EngineMoments, ended: FinishedRequest, reading: StepReading) -> tuple[float, ...]:
     """A running request gets tokens at the end of each step."""
     if ended.output_tokens < 1:
         return ()
     origin_s = seen.arrived_unix_s
-    steps = log.ending_between(seen.first_token_unix_s + CLOCK_SLACK_S, seen.last_token_unix_s)
-    return (seen.first_token_unix_s - origin_s, *(timed.step.ended_unix_s - origin_s for timed in steps))
+    later = (timed.step.ended_unix_s - origin_s for timed in reading.decode_steps(seen))
+    return (seen.first_token_unix_s - origin_s, *later)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from statistics import fmean, median
 
 from phasewise.costs.step_cost import CostPart, StepCost
-from phasewise.costs.step_history import observed_steps
+from phasewise.costs.step_history import FIRST_TOKEN_SLACK_S, observed_steps
 from phasewise.costs.step_work import StepWork
 from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
 from phasewise.model.steps import EngineStep, FinishedRequest, TimedStep
@@ -117,6 +117,33 @@ class StepReading:
         """The requests whose prompts the step computed, as far as they ended within the record."""
         return self._prefilled.get(step.seq, ()) if step.prompt_tokens else ()
 
+    def prefill_steps(self, seen: EngineMoments) -> tuple[TimedStep, ...]:
+        """The steps that computed a request's prompt: from its schedule to the one of its first token.
+
+        A request's moments are counted back from its end and may be off by what the engine's front end was
+        behind its core, so the last one is the step with prompt tokens that ended nearest to the first token.
+        """
+        first_s = seen.first_token_unix_s
+        near = self.log.ending_between(
+            max(first_s - FIRST_TOKEN_SLACK_S, seen.scheduled_unix_s), first_s + FIRST_TOKEN_SLACK_S
+        )
+        last = min(
+            (timed for timed in near if timed.step.prompt_tokens),
+            key=lambda timed: abs(timed.step.ended_unix_s - first_s),
+            default=None,
+        )
+        slack_s = min(CLOCK_SLACK_S, seen.prefill_s / 4)
+        until_s = first_s + slack_s if last is None else last.step.ended_unix_s
+        steps = self.log.ending_between(seen.scheduled_unix_s + slack_s, until_s)
+        return tuple(dropwhile(lambda timed: not _began_with(timed, seen.scheduled_unix_s), steps))
+
+    def decode_steps(self, seen: EngineMoments) -> tuple[TimedStep, ...]:
+        """The steps that gave the tokens after a request's first."""
+        prefill = self.prefill_steps(seen)
+        slack_s = min(CLOCK_SLACK_S, seen.prefill_s / 4)
+        since_s = prefill[-1].step.ended_unix_s if prefill else seen.first_token_unix_s + slack_s
+        return self.log.ending_between(since_s, seen.last_token_unix_s)
+
     def _end_before(self, timed: TimedStep) -> float:
         before = self._ends_before.get(timed.step.seq)
         return timed.step.ended_unix_s if before is None else before
@@ -199,11 +226,7 @@ class StepReading:
             if found is None:
                 continue
             seen, ended = found
-            slack_s = _slack_s(seen)
-            steps = self.log.ending_between(
-                seen.scheduled_unix_s + slack_s, seen.first_token_unix_s + slack_s
-            )
-            for timed in steps:
+            for timed in self.prefill_steps(seen):
                 by_step.setdefault(timed.step.seq, []).append(Prefilled(ended, seen))
         return {seq: tuple(who) for seq, who in by_step.items()}
 
@@ -255,6 +278,10 @@ def _cold_excess_s(steps: Sequence[TimedStep]) -> dict[int, float]:
     return excess
 
 
-def _slack_s(seen: EngineMoments) -> float:
-    """A prefill may be shorter than the clocks are apart: the slack is never a large part of it."""
-    return min(CLOCK_SLACK_S, seen.prefill_s / 4)
+def _began_with(timed: TimedStep, scheduled_unix_s: float) -> bool:
+    """Whether a step may be the first of a request scheduled then: it has prompts, and began about then."""
+    if timed.step.prompt_tokens == 0:
+        return False
+    if timed.duration_s is None:
+        return True
+    return timed.step.ended_unix_s - scheduled_unix_s >= timed.duration_s / 2

@@ -12,7 +12,7 @@ from statistics import fmean
 from phasewise.diagnosis.attribution import Readings, reading_of
 from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause
 from phasewise.diagnosis.step_reading import StepReading
-from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments
+from phasewise.model.step_log import EngineMoments
 from phasewise.model.steps import TimedStep
 from phasewise.model.timeline import Part, Timeline
 
@@ -205,8 +205,7 @@ def _steps(
     """
     if seen is None:
         return reading.log.ending_between(stretch.began_unix_s, stretch.began_unix_s + engine_s)
-    slack_s = min(CLOCK_SLACK_S, seen.decode_s / max(stretch.tokens, 1.0) / 2)
-    return reading.log.ending_between(seen.first_token_unix_s + slack_s, seen.last_token_unix_s)
+    return reading.decode_steps(seen)
 
 
 def _client_s(stretch: Stretch, decode_s: float | None) -> float:
