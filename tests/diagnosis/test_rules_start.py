@@ -69,8 +69,9 @@ def test_without_a_fit_a_full_step_that_is_hardly_longer_than_a_lone_one_shows_a
 
 
 def test_with_nothing_to_compare_a_cap_of_a_few_is_low_and_one_of_many_is_not_said_to_be():
-    low = crowded(capped_share=0.95, running_max=1)
-    assert the_finding(low, Cause.BATCH_CAP_LOW).confidence is Confidence.LOW
+    one, few = (crowded(capped_share=0.95, running_max=most) for most in (1, 4))
+    assert the_finding(one, Cause.BATCH_CAP_LOW).confidence is Confidence.MEDIUM
+    assert the_finding(few, Cause.BATCH_CAP_LOW).confidence is Confidence.LOW
     assert Cause.BATCH_CAP_LOW not in causes(crowded(capped_share=0.95, running_max=64))
 
 
@@ -268,5 +269,7 @@ def test_engine_reports_alone_are_less_sure_than_steps():
 
 
 def test_a_cause_that_explains_less_than_what_nobody_explains_is_not_sure():
-    half = make_start(prefill_s=0.8, hand_over_s=1.2)
-    assert the_finding(make_picture(half), Cause.LONG_PROMPTS).confidence is Confidence.LOW
+    less = make_start(gateway_wait_s=0.8, hand_over_s=1.2)
+    more = make_start(gateway_wait_s=1.2, hand_over_s=0.8)
+    assert the_finding(make_picture(less), Cause.GATEWAY).confidence is Confidence.LOW
+    assert the_finding(make_picture(more), Cause.GATEWAY).confidence is Confidence.HIGH

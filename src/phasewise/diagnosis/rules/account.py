@@ -1,4 +1,4 @@
-"""What there is to claim in a phase: its parts, with their time and their share of what users lost.
+"""What there is to claim in a phase: the parts of its mean latency, and the stalls of its streams.
 
 A part is claimed at most once: what a rule took is not there for the rules after it.
 """
@@ -11,13 +11,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was claimed: seconds of the mean latency, and the share of the phase's loss that they make up."""
+    """What was claimed: seconds of the mean latency, and a share of all time that streams stalled."""
 
     seconds: float = 0.0
-    lost_share: float = 0.0
+    stall_share: float = 0.0
+
+    @property
+    def is_something(self) -> bool:
+        """Whether anything was there to take."""
+        return self.seconds > 0 or self.stall_share > 0
 
     def __add__(self, other: Taken) -> Taken:
-        return Taken(self.seconds + other.seconds, self.lost_share + other.lost_share)
+        return Taken(self.seconds + other.seconds, self.stall_share + other.stall_share)
 
 
 class Account:
@@ -33,9 +38,9 @@ class Account:
         return sum(part.seconds for part in self._whole.values())
 
     @property
-    def unclaimed_share(self) -> float:
-        """The share of the loss that nobody has claimed."""
-        return sum(part.lost_share for part in self._left.values())
+    def unclaimed(self) -> Taken:
+        """What nobody has claimed."""
+        return sum(self._left.values(), Taken())
 
     def seconds(self, *parts: str) -> float:
         """What is left of these parts."""
@@ -49,8 +54,8 @@ class Account:
             if part not in self._left:
                 continue
             left = self._left[part]
-            claimed = Taken(left.seconds * fraction, left.lost_share * fraction)
-            self._left[part] = Taken(left.seconds - claimed.seconds, left.lost_share - claimed.lost_share)
+            claimed = Taken(left.seconds * fraction, left.stall_share * fraction)
+            self._left[part] = Taken(left.seconds - claimed.seconds, left.stall_share - claimed.stall_share)
             taken += claimed
         return taken
 
@@ -65,7 +70,9 @@ class Account:
             left = self._left[part]
             if not -1e-9 <= left.seconds <= whole.seconds + 1e-9:
                 raise AssertionError(f"{left.seconds} s left of {part}, which had {whole.seconds} s")
-            if not -1e-9 <= left.lost_share <= whole.lost_share + 1e-9:
-                raise AssertionError(f"{left.lost_share} of the loss left in {part} of {whole.lost_share}")
-        if sum(part.lost_share for part in self._whole.values()) > 1 + 1e-9:
-            raise AssertionError("parts make up more than what was lost")
+            if not -1e-9 <= left.stall_share <= whole.stall_share + 1e-9:
+                raise AssertionError(
+                    f"{left.stall_share} of all stalls left in {part} of {whole.stall_share}"
+                )
+        if sum(part.stall_share for part in self._whole.values()) > 1 + 1e-9:
+            raise AssertionError("there are more stalls than all")

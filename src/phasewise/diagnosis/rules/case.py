@@ -23,8 +23,6 @@ WAITING = (Part.ENGINE_QUEUE, Part.STEP_IN_FLIGHT)
 """Parts of a start in which nothing is computed for the request."""
 BEHIND_OTHERS = (*WAITING, Part.PREFILL_OTHERS)
 ENGINE_MADE = (*BEHIND_OTHERS, Part.PREFILL)
-WORTH_SPEAKING_OF = 0.25
-"""What comes on top of the floor does not explain a slow token if it is less of it than this."""
 
 
 class TokenPart(StrEnum):
@@ -87,31 +85,22 @@ def stall_part(cause: StallCause) -> str:
 
 
 def open_start(picture: Picture, start: StartPicture, slo: Slo) -> StartCase:
-    """The parts of the mean TTFT; each lost in proportion to its time."""
+    """The parts of the mean TTFT."""
     seconds = {str(part): max(0.0, start.seconds(part)) for part in TTFT_PARTS}
     seconds[RESIDUAL] = max(0.0, start.residual_s)
-    whole_s = sum(seconds.values())
-    parts = {part: Taken(value, value / whole_s) for part, value in seconds.items() if value > 0}
-    return StartCase(picture, start, slo, Account(parts))
+    return StartCase(
+        picture, start, slo, Account({part: Taken(value) for part, value in seconds.items() if value > 0})
+    )
 
 
 def open_stream(picture: Picture, stream: StreamPicture, slo: Slo) -> StreamCase:
-    """The parts of the mean token, and the stalls beside them.
-
-    Users lose time in two ways: by stalls that they notice, and by streams that are slow on average. The
-    first loss goes to the stalls' causes, the second to the mean token's parts. So a stall that a long
-    stream's average hides still counts in full.
-    """
+    """The parts of the mean token, and the stalls beside them, by their causes."""
     ledger = stream.ledger or _ledger_of(stream)
-    seconds = _token_parts(ledger)
+    parts = {part: Taken(value) for part, value in _token_parts(ledger).items()}
     stalled_s = sum(found.stall.excess_s for found in stream.stalls)
-    by_stalls = min(1.0, stream.stall_lost_s / stream.lost_s) if stream.lost_s > 0 and stalled_s > 0 else 0.0
-    lost = _lost_shares(seconds, slo.tpot_s)
-    parts = {part: Taken(value, lost[part] * (1.0 - by_stalls)) for part, value in seconds.items()}
-    for found in stream.stalls:
+    for found in stream.stalls if stalled_s > 0 else ():
         part = stall_part(found.cause)
-        share = by_stalls * found.stall.excess_s / stalled_s
-        parts[part] = parts.get(part, Taken()) + Taken(0.0, share)
+        parts[part] = parts.get(part, Taken()) + Taken(0.0, found.stall.excess_s / stalled_s)
     return StreamCase(picture, stream, slo, Account(parts), stream.ledger is None and stream.step_s is None)
 
 
@@ -140,22 +129,3 @@ def _token_parts(ledger: TokenLedger) -> dict[str, float]:
         RESIDUAL: ledger.residual_s,
     }
     return {part: seconds for part, seconds in parts.items() if seconds > 0}
-
-
-def _lost_shares(seconds: dict[str, float], objective_s: float) -> dict[str, float]:
-    """How the time beyond the objective is shared out.
-
-    The objective pays for what every step needs first, and for the rest in proportion: a floor within it is
-    not what is lost, however large a part of the token it is. That holds while the rest is worth speaking of;
-    next to nothing is not to blame for everything.
-    """
-    whole_s = sum(seconds.values())
-    needed = {str(TokenPart.FLOOR), str(TokenPart.STEP)} & set(seconds)
-    rest_s = whole_s - sum(seconds[part] for part in needed)
-    if rest_s < WORTH_SPEAKING_OF * whole_s or whole_s <= objective_s:
-        return {part: value / whole_s for part, value in seconds.items()}
-    beyond = {
-        part: max(0.0, value - objective_s) if part in needed else value for part, value in seconds.items()
-    }
-    beyond_s = sum(beyond.values())
-    return {part: value / beyond_s for part, value in beyond.items()}

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from phasewise.diagnosis.cause import Confidence, Phase
 from phasewise.diagnosis.finding import Finding
-from phasewise.diagnosis.picture import Picture
-from phasewise.diagnosis.rules.account import Account
+from phasewise.diagnosis.picture import Picture, StreamPicture
 from phasewise.diagnosis.rules.case import Claim, StartCase, StreamCase, open_start, open_stream
 from phasewise.diagnosis.rules.confidence import least, seen
 from phasewise.diagnosis.rules.every_token import batch_cap_high, decode_floor, kv_reads, speculation_unpaid
@@ -38,6 +37,7 @@ from phasewise.diagnosis.rules.way import (
     network_start,
     network_stream,
 )
+from phasewise.diagnosis.rules.weighing import Loss, share_out
 from phasewise.model.slo import Slo
 
 MIN_SHARE = 0.25
@@ -95,39 +95,54 @@ def explain(picture: Picture, slo: Slo) -> Explanation:
     """What the rules say of each phase that misses its objective, and of the measurement always."""
     found: list[Finding] = []
     unexplained: dict[Phase, float] = {}
-    start, stream = picture.start, picture.stream
-    if start is not None and starts_late(picture):
-        case = open_start(picture, start, slo)
-        claims = _claims(rule(case) for rule in START_RULES)
+    if picture.start is not None and starts_late(picture):
+        start = picture.start
+        opened = open_start(picture, start, slo)
+        claims = _claims(rule(opened) for rule in START_RULES)
+        loss = share_out(claims, opened.account.unclaimed, slo.ttft_s)
         sure = seen(start.requests, start.timed, start.step_timed)
-        found += _weighed(Phase.START, claims, case.account, start.lost_s, sure)
-        unexplained[Phase.START] = case.account.unclaimed_share
-    if stream is not None and streams_slowly(picture):
+        found += _findings(Phase.START, claims, loss, opened.account.whole_s, start.lost_s, sure)
+        unexplained[Phase.START] = loss.unexplained
+    if picture.stream is not None and streams_slowly(picture):
+        stream = picture.stream
         streaming = open_stream(picture, stream, slo)
         claims = _claims(rule(streaming) for rule in STREAM_RULES)
+        loss = share_out(claims, streaming.account.unclaimed, slo.tpot_s, _lost_by_stalls(stream))
         timed = 0 if streaming.guessed_step else stream.streams
         sure = seen(stream.streams, timed, stream.step_timed)
-        found += _weighed(Phase.STREAM, claims, streaming.account, stream.lost_s, sure)
-        unexplained[Phase.STREAM] = streaming.account.unclaimed_share
+        found += _findings(Phase.STREAM, claims, loss, streaming.account.whole_s, stream.lost_s, sure)
+        unexplained[Phase.STREAM] = loss.unexplained
     found.sort(key=lambda finding: -finding.lost_s)
     return Explanation((*found, *caveats(picture.trust, slo)), unexplained)
 
 
 def _claims(said: Iterator[Claim | None]) -> list[Claim]:
-    return [claim for claim in said if claim is not None and claim.taken.lost_share >= MIN_SHARE]
+    return [claim for claim in said if claim is not None and claim.taken.is_something]
 
 
-def _weighed(
-    phase: Phase, claims: Sequence[Claim], account: Account, lost_s: float, sure: Confidence
+def _lost_by_stalls(stream: StreamPicture) -> float:
+    """The part of the loss that lies in stalls; the rest lies in streams that are slow on average.
+
+    A stall counts in full though a long stream's average hides it.
+    """
+    if not stream.stalls or stream.lost_s <= 0:
+        return 0.0
+    return min(1.0, stream.stall_lost_s / stream.lost_s)
+
+
+def _findings(
+    phase: Phase, claims: Sequence[Claim], loss: Loss, whole_s: float, lost_s: float, sure: Confidence
 ) -> Iterator[Finding]:
-    """Findings of the claims. None is sure while more is unexplained than it explains."""
-    for claim in claims:
-        doubt = Confidence.LOW if account.unclaimed_share > claim.taken.lost_share else Confidence.HIGH
+    """What is worth reporting. No cause is sure while more is unexplained than it explains."""
+    for claim, share in zip(claims, loss.shares, strict=True):
+        if share < MIN_SHARE:
+            continue
+        doubt = Confidence.LOW if loss.unexplained > share else Confidence.HIGH
         yield Finding(
             phase=phase,
             cause=claim.cause,
-            share=claim.taken.seconds / account.whole_s if account.whole_s > 0 else 0.0,
-            lost_s=lost_s * claim.taken.lost_share,
+            share=claim.taken.seconds / whole_s if whole_s > 0 else 0.0,
+            lost_s=lost_s * share,
             facts=claim.facts,
             confidence=least(sure, claim.at_most, doubt),
             refuted_by=claim.refuted_by,

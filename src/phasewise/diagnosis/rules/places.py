@@ -184,8 +184,11 @@ def _cheap_to_run_more(picture: Picture, crowd: Crowd) -> tuple[Fact, Confidence
         words = f"a usual decode step takes {full_s / lone_s:.1f}x a nearly empty one"
         cheap = full_s <= CHEAP_RATIO_UNFITTED * lone_s
         return (Fact(words, FactSource.STEP_RECORD), Confidence.MEDIUM) if cheap else None
-    words = f"{now} streams are few: engines usually take more at nearly the same cost"
-    return (Fact(words, FactSource.DERIVED), Confidence.LOW) if now <= FEW_RUNNING else None
+    if now > FEW_RUNNING:
+        return None
+    words = "one stream leaves most of an engine unused" if now == 1 else f"{now} streams at once are few"
+    sure = Confidence.MEDIUM if now == 1 else Confidence.LOW
+    return Fact(f"{words}: more usually take nearly the same step", FactSource.DERIVED), sure
 
 
 def _decoding_matters(picture: Picture) -> bool:
