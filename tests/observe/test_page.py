@@ -7,6 +7,7 @@ from html import escape
 import pytest
 
 from phasewise.diagnosis.stall_causes import StallCause
+from phasewise.diagnosis.surroundings import EngineSurroundings
 from phasewise.diagnosis.verdict import Ruling, judge
 from phasewise.model.slo import Slo
 from phasewise.model.step_log import StepLog
@@ -16,6 +17,7 @@ from phasewise.observe.page import stall_scene, words
 from phasewise.observe.page.definitions import MEANINGS
 from phasewise.observe.page.ledger_rows import PARTS
 from phasewise.observe.page.report import report_page
+from phasewise.observe.page.sections import engines_table
 from phasewise.observe.page.stall_scene import SPAN_S, STREAM_LIMIT, worst_scenes
 from phasewise.observe.page.step_charts import step_chart
 from phasewise.observe.page.waterfalls import examples
@@ -188,6 +190,24 @@ def test_names_that_come_from_outside_cannot_break_the_page():
     page = own(report_page(judged(evidence), evidence, HOSTILE))
     assert "<img" not in page
     assert "&lt;img" in page
+
+
+def make_engine(index, *, kv_tokens=4096, **fields):
+    return EngineSurroundings(f"main-{index}", requests=10 + index, kv_tokens=kv_tokens, **fields)
+
+
+def test_a_few_engines_stand_side_by_side_without_rows_that_nobody_could_fill():
+    told = engines_table([make_engine(0), make_engine(1, kv_tokens=None)])
+    assert '<th class="figure">main-1</th>' in told
+    assert "KV tokens" in told
+    assert "round trip" not in told
+
+
+def test_what_many_engines_have_in_common_is_said_once():
+    told = engines_table([make_engine(index, prefix_cache_on=True) for index in range(50)])
+    assert "All alike: KV tokens 4,096, prefix cache on." in told
+    assert told.count("4,096") == 1
+    assert told.count("<tr>") == 51
 
 
 def test_examples_are_the_median_a_slow_and_the_slowest_request():

@@ -38,7 +38,7 @@ GAUGES = (
     _Gauge("running", lambda it: it.crowd.running_mean if it.crowd else None, 4.0),
     _Gauge("of KV cache used", lambda it: it.crowd.kv_usage_max if it.crowd else None, 0.3, as_share=True),
     _Gauge("preemptions", lambda it: it.preemptions, 3.0),
-    _Gauge("of its time without a CPU", lambda it: it.cpu_wait_share, 0.1, as_share=True),
+    _Gauge("of the time short of CPU", lambda it: it.cpu_wait_share, 0.1, as_share=True),
 )
 
 

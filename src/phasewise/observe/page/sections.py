@@ -13,10 +13,12 @@ from phasewise.diagnosis.surroundings import Crowd, Drafts, EngineSurroundings, 
 from phasewise.diagnosis.verdict import Verdict
 from phasewise.observe.page import words
 from phasewise.observe.page.fix_words import FIGURES, interval_in_words
-from phasewise.observe.page.ledger_rows import LedgerRow, share_in_words
+from phasewise.observe.page.ledger_rows import RESIDUAL, LedgerRow, share_in_words
 from phasewise.observe.page.stall_scene import Scene, StallEvent
 
 SIDE_BY_SIDE = 4
+DUST_SHARE = 1e-4
+"""A part that is less of the whole than this is not worth a row of the page either."""
 NAMED_STREAMS = 4
 """So many of the streams that stalled in one step are named; the others are counted."""
 
@@ -99,7 +101,7 @@ def ledger(rows: Sequence[LedgerRow], whole_s: float, question: str, caption: st
             share_in_words(row.seconds, whole_s),
         )
         for row in rows
-        if row.seconds
+        if abs(row.seconds) >= DUST_SHARE * whole_s or row.name == RESIDUAL
     ]
     total = (element("strong", "mean"), element("strong", duration(whole_s)), "")
     return element(
@@ -125,33 +127,35 @@ def _finding(found: Finding, verdict: Verdict) -> Html:
     return element(
         "article",
         element("h3", f"{words.CAUSES[found.cause]} ", element("span", ", ".join(told))),
-        *([_share_bar(found)] if found.share > 0 else []),
+        *([_share_bar(found)] if found.phase in words.WHOLES else []),
         _pairs((*evidence, ("refuted if", found.refuted_by), ("known as", _code(found.cause.value)))),
         class_="finding",
     )
 
 
 def _share_bar(found: Finding) -> Html:
-    filled = element("i", style=f"width:{100 * min(found.share, 1.0):.1f}%")
+    filled = element("i", style=f"width:{100 * min(max(found.share, 0.0), 1.0):.1f}%")
     return element("div", filled, class_="share", role="img", aria_label=words.weight(found))
 
 
 def engines_table(engines: Sequence[EngineSurroundings]) -> Html:
     """What was around the requests; what nobody could tell of any engine is left out.
 
-    A few engines stand side by side, many below each other.
+    A few engines stand side by side, many below each other with what they have in common said once.
     """
     told = [_engine(engine) for engine in engines]
     names = [name for name in told[0] if any(each[name] != NONE for each in told)]
     if len(engines) <= SIDE_BY_SIDE:
         head = ("", *(engine.name for engine in engines))
-        return element(
-            "div", table(head, [(name, *(each[name] for each in told)) for name in names]), class_="narrow"
-        )
-    rows = [
-        (engine.name, *(each[name] for name in names)) for engine, each in zip(engines, told, strict=True)
-    ]
-    return table(("engine", *names), rows)
+        side_by_side = table(head, [(name, *(each[name] for each in told)) for name in names])
+        return element("div", side_by_side, class_="narrow")
+    common = [name for name in names if len({each[name] for each in told}) == 1]
+    alike = ", ".join(f"{name} {told[0][name]}" for name in common)
+    own = [name for name in names if name not in common]
+    rows = [(engine.name, *(each[name] for name in own)) for engine, each in zip(engines, told, strict=True)]
+    return together(
+        (*([element("p", f"All alike: {alike}.")] if alike else []), table(("engine", *own), rows))
+    )
 
 
 def _engine(engine: EngineSurroundings) -> dict[str, str]:
