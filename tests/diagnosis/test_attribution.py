@@ -55,6 +55,23 @@ def test_a_prefill_of_a_millisecond_is_found_in_its_step():
     assert prefill.seconds == pytest.approx(0.001, abs=1e-6)
 
 
+def test_a_prefill_is_found_in_its_step_though_the_front_end_is_behind():
+    """Counted back from its end, the first token came 20 ms before the step that made it was over."""
+    ended = make_finished(prompt_tokens=100, prefill_s=0.38, decode_s=0.22, e2e_s=0.62)
+    log = StepLog(
+        [
+            make_step(1, -0.1, prompt=50, decode=0, running=2),
+            make_step(2, 0.02, prompt=70, decode=0, running=2),
+            make_step(3, 0.40, prompt=100, decode=0),
+            make_step(4, 0.5),
+            make_step(5, 0.6, finished=[ended]),
+        ]
+    )
+    found = ttft_breakdown(attribute(make_timeline((0.41, 0.51, 0.61)), log))
+    assert found.seconds(Part.PREFILL) == pytest.approx(0.38)
+    assert found.seconds(Part.PREFILL_OTHERS) is None
+
+
 def test_a_prefill_whose_steps_are_not_all_recorded_keeps_the_engines_word():
     ended = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.2, e2e_s=0.6)
     log = StepLog([make_step(1, 0.4, prompt=None, decode=None), make_step(2, 0.6, finished=[ended])])

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from phasewise.diagnosis.crowd import step_shape_of
 from phasewise.diagnosis.stall_causes import StallCause, explain_stalls, stall_events
 from phasewise.model.step_log import StepLog
 from phasewise.model.timeline import Outcome
-from tests.builders import make_finished, make_step, make_timeline
+from tests.builders import EPOCH_S, make_finished, make_step, make_timeline
 from tests.diagnosis.virtual_traffic import ask, play
 
 
@@ -73,6 +74,18 @@ def test_anothers_preemption_is_not_the_streams_own(own_preemptions, cause):
     stream = make_timeline((0.1, 0.2, 0.3, 0.4, 0.5, 3.2, 3.3, 3.4))
     (found,) = explain_stalls(stream, log_with_a_preemption(own_preemptions))
     assert found.cause is cause
+
+
+def test_a_step_that_computes_a_preempted_stream_again_is_no_pause_to_the_others():
+    """vLLM counts what is computed again among the tokens of streams."""
+    ended = make_finished(output_tokens=8, decode_s=3.3, e2e_s=3.4)
+    quiet = [make_step(index, 0.1 * index, decode_requests=1) for index in range(1, 6)]
+    again = make_step(6, 3.2, decode=2001, decode_requests=2)
+    log = StepLog([*quiet, again, make_step(7, 3.4, running=0, finished=[ended])])
+    stream = make_timeline((0.1, 0.2, 0.3, 0.4, 0.5, 3.2, 3.3, 3.4))
+    (found,) = explain_stalls(stream, log)
+    assert found.cause is StallCause.PREEMPTION
+    assert step_shape_of(log, (EPOCH_S, EPOCH_S + 9)).tokens_per_stream_step == pytest.approx(1.0)
 
 
 def read_slowly(blocked_s):

@@ -12,7 +12,7 @@ from statistics import fmean
 from phasewise.costs.step_fit import StepFit
 from phasewise.costs.step_work import StepWork, prefilling
 from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause, explain_stalls
-from phasewise.diagnosis.step_reading import StepReading
+from phasewise.diagnosis.step_reading import StepReading, recomputed_tokens
 from phasewise.model.step_log import EngineMoments, StepLog
 from phasewise.model.steps import FinishedRequest, TimedStep
 from phasewise.model.timeline import Attempt, Part, Source, Span, Timeline
@@ -176,7 +176,8 @@ def _own_share_of_step(
     work = reading.work(timed)
     if reading.cost is None or work is None or (whole_s := reading.cost(work)) <= 0:
         streams_s = (reading.log.usual_decode_step_s or 0.0) if timed.step.decode_tokens else 0.0
-        return max(0.0, duration_s - streams_s) / duration_s * tokens / prompts
+        computed = prompts + recomputed_tokens(timed.step)
+        return max(0.0, duration_s - streams_s) / duration_s * tokens / computed
     own = prefilling(min(tokens, work.prompt_tokens), context_tokens)
     rest = _without(work, own)
     if not rest.tokens:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from phasewise.diagnosis.step_reading import recomputed_tokens
 from phasewise.diagnosis.surroundings import Crowd, LoadReading, StepShape
 from phasewise.model.step_log import StepLog
 from phasewise.model.steps import EngineStep, TimedStep
@@ -206,6 +207,10 @@ def _prompts_left(step: EngineStep, after: EngineStep | None) -> bool:
 
 
 def _tokens_per_stream(steps: Sequence[TimedStep]) -> float | None:
-    counted = [timed.step for timed in steps if timed.step.decode_tokens and timed.step.decode_requests]
+    counted = [
+        timed.step
+        for timed in steps
+        if timed.step.decode_tokens and timed.step.decode_requests and not recomputed_tokens(timed.step)
+    ]
     streams = sum(step.decode_requests or 0 for step in counted)
     return sum(step.decode_tokens or 0 for step in counted) / streams if streams else None

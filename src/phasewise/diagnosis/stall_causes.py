@@ -27,6 +27,7 @@ class StallCause(StrEnum):
     """What the engine, or the reader, did while a stream stood still."""
 
     PREFILL_CHUNK = "prefill_chunk"
+    # The stream gave up its place, or others computed again what they had lost by giving up theirs.
     PREEMPTION = "preemption"
     SLOW_STEP = "slow_step"
     # A step took many times what its work takes: the engine had work and did none.
@@ -158,7 +159,10 @@ def _cause_in_steps(heavy: tuple[TimedStep, ...], reading: StepReading) -> Stall
     if all(timed.step.prompt_tokens is None for timed in heavy):
         return StallCause.UNKNOWN
     splits = [reading.split(timed, timed.step.ended_unix_s) for timed in heavy]
-    if sum(it.paused_s for it in splits) > sum(it.prompts_s for it in splits):
+    prompts_s, paused_s = sum(it.prompts_s for it in splits), sum(it.paused_s for it in splits)
+    if sum(it.recomputed_s for it in splits) > max(prompts_s, paused_s):
+        return StallCause.PREEMPTION
+    if paused_s > prompts_s:
         return StallCause.PAUSE
     if any(timed.step.prompt_tokens for timed in heavy):
         return StallCause.PREFILL_CHUNK

@@ -24,6 +24,9 @@ COLD_STEPS = 3
 """So many steps of a kind may be its first: an engine warms up a shape in one or two of them."""
 FEWEST_LIKE = 3
 """With fewer steps of a kind than this, their median says nothing of another one."""
+MOST_DRAFTED = 16
+"""No draft is longer: streams with more tokens in a step compute again what they lost by a preemption, which
+vLLM counts among the tokens of streams."""
 PAUSE_FACTOR = 4.0
 """A step that took so many times what its work takes stood still for the rest of it,"""
 PAUSE_FLOOR_S = 0.05
@@ -37,12 +40,13 @@ Kind = tuple[int, int]
 class StepSplit:
     """Where a step's seconds went; they add up to its duration.
 
-    `decode_s` is what its streams need. `floor_s`, `batch_s` and `kv_read_s` make that up where costs are
-    known, else they are None.
+    `decode_s` is what its streams need, `recomputed_s` what it took to compute again what preempted ones had
+    lost. `floor_s`, `batch_s` and `kv_read_s` make up `decode_s` where costs are known, else they are None.
     """
 
     decode_s: float
     prompts_s: float = 0.0
+    recomputed_s: float = 0.0
     paused_s: float = 0.0
     cold_s: float = 0.0
     floor_s: float | None = None
@@ -159,11 +163,13 @@ class StepReading:
 
     def _made(self, timed: TimedStep, work_s: float, paused_s: float, cold_s: float) -> StepSplit:
         """Split the seconds in which the step did its work between its prompts and its streams."""
-        decode_s = work_s
-        if timed.step.prompt_tokens:
+        prompts, again = timed.step.prompt_tokens or 0, recomputed_tokens(timed.step)
+        decode_s, again_s = work_s, 0.0
+        if prompts + again:
             decode_s = min(work_s, self._without_prompts_s(timed, work_s))
+            again_s = (work_s - decode_s) * again / (prompts + again)
         parts = self._decode_parts(timed.step, decode_s)
-        return StepSplit(decode_s, work_s - decode_s, paused_s, cold_s, *parts)
+        return StepSplit(decode_s, work_s - decode_s - again_s, again_s, paused_s, cold_s, *parts)
 
     def _without_prompts_s(self, timed: TimedStep, work_s: float) -> float:
         """What the step would have taken without its prompts."""
@@ -195,7 +201,7 @@ class StepReading:
             return work.without_prompts()
         streams = step.decode_requests or step.decode_tokens or 0
         return StepWork(
-            decode_tokens=step.decode_tokens or streams,
+            decode_tokens=max(streams, (step.decode_tokens or 0) - recomputed_tokens(step)),
             requests=streams,
             kv_read_tokens=round(streams * (self._mean_context_tokens or 0.0)),
         )
@@ -259,9 +265,15 @@ class StepReading:
         return excess
 
 
+def recomputed_tokens(step: EngineStep) -> int:
+    """Tokens of streams that were computed before, and lost by a preemption."""
+    tokens, streams = step.decode_tokens or 0, step.decode_requests
+    return tokens - streams if streams and tokens > MOST_DRAFTED * streams else 0
+
+
 def _kind(step: EngineStep) -> Kind:
     streams = step.decode_requests or step.decode_tokens or 0
-    return (step.prompt_tokens or 0).bit_length(), streams.bit_length()
+    return ((step.prompt_tokens or 0) + recomputed_tokens(step)).bit_length(), streams.bit_length()
 
 
 def _cold_excess_s(steps: Sequence[TimedStep]) -> dict[int, float]:

@@ -26,9 +26,9 @@ class TokenLedger:
 
     `floor_s`, `batch_s` and `kv_read_s` are what decode steps need, told apart by the fitted costs, and make
     up `step_s`; None without a fit. `prompts_s` is what prompts computed in the same steps added,
-    `preempted_s` what was lost by streams that had to give up their place, `paused_s` time in which the
-    engine stood still, `client_s` what the gateway waited for its client to read, `cold_s` what first steps
-    of their kind took more than later ones.
+    `preempted_s` what streams lost that had to give up their place, and what it took to compute them again,
+    `paused_s` time in which the engine stood still, `client_s` what the gateway waited for its client to
+    read, `cold_s` what first steps of their kind took more than later ones.
     """
 
     step_s: float
@@ -168,8 +168,8 @@ def _of_steps(stretch: Stretch, reading: StepReading) -> _Tally:
 def _book(tally: _Tally, timed: TimedStep, reading: StepReading, since_s: float, kept: float) -> None:
     """Add a step; of one that ran while the stream was preempted, only the share `kept` is the stream's."""
     split = reading.split(timed, since_s)
-    whole_s = split.decode_s + split.prompts_s + split.paused_s + split.cold_s
-    tally.preempted_s += whole_s * (1.0 - kept)
+    whole_s = split.decode_s + split.prompts_s + split.recomputed_s + split.paused_s + split.cold_s
+    tally.preempted_s += whole_s * (1.0 - kept) + split.recomputed_s * kept
     tally.step_s += split.decode_s * kept
     tally.prompts_s += split.prompts_s * kept
     tally.paused_s += split.paused_s * kept
