@@ -1,9 +1,16 @@
 """What stands at an address is found out, watched and probed; what cannot be known is said."""
 
 import asyncio
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
 
+import orjson
 import pytest
 
+from phasewise.adapters.http_client import HttpClient
+from phasewise.adapters.process_cpu import CpuSource
 from phasewise.adapters.vllm_metrics import Histogram
 from phasewise.diagnosis.cause import Cause
 from phasewise.diagnosis.verdict import Ruling, judge
@@ -19,6 +26,17 @@ from phasewise.observe.watch import Watch
 from tests.gateway.harness import ADMIN_KEY, running_gateway
 
 NO_RECORDER = "http://127.0.0.1:9"
+JSON = [(b"content-type", b"application/json")]
+
+
+@contextmanager
+def hog_on(core):
+    with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as hog:
+        try:
+            os.sched_setaffinity(hog.pid, {core})
+            yield
+        finally:
+            hog.kill()
 
 
 async def evidence_of_probe(target, admin_key=None):
@@ -164,6 +182,17 @@ async def test_parts_of_a_real_engines_ttft_come_from_the_clocks_that_saw_them(r
     # The long prompt was sent twice: its beginning was seen before, and most of it came from the cache.
     assert picture.workload.shared_share > 0.2
     assert picture.workload.cached_share > 0.2
+    (engine,) = picture.engines
+    assert (engine.requests, engine.prefix_cache_on, engine.block_tokens) == (PROBE_REQUESTS, True, 128)
+    assert engine.kv_tokens % engine.block_tokens == 0
+    assert engine.crowd.running_max == 5
+    assert engine.steps.decode_step_p50_s > 0.01
+    assert engine.drafts is None
+    # It computes in a process of its own, so that the front end has little to do.
+    assert 0 < engine.front_end_cores < 0.8
+    assert engine.cpu_source == CpuSource.RUN_QUEUE
+    assert 0 < engine.age_s < 3600
+    assert 0 < engine.round_trip_s < 0.5
 
 
 @pytest.mark.real
@@ -177,3 +206,23 @@ async def test_a_real_engine_without_recorder_is_judged_from_counters(real_engin
     assert picture.seen_by == "engine counters"
     assert picture.workload.requests == PROBE_REQUESTS
     assert {entry.part.value for entry in picture.start.parts} == {"engine_queue", "prefill"}
+    (engine,) = picture.engines
+    assert engine.steps is None
+    assert engine.crowd.running_max >= 4
+    assert engine.prefix_queries_tokens > engine.prefix_hits_tokens > 0
+
+
+@pytest.mark.real
+async def test_a_hog_on_a_real_engines_core_is_seen(real_engine):
+    (core,) = os.sched_getaffinity(real_engine.pid)
+    body = {"model": real_engine.model, "prompt": "Once", "max_tokens": 24, "ignore_eos": True}
+    client = HttpClient(real_engine.base_url)
+    watch = Watch(await identify(real_engine.base_url, None, real_engine.steps_url))
+    with hog_on(core):
+        await watch.begin()
+        await client.fetch("POST", "/v1/completions", headers=JSON, body=orjson.dumps(body))
+        (engine,) = (await watch.end()).surroundings
+    watch.close()
+    client.close()
+    assert engine.cpu_wait_share > 0.25
+    assert engine.host_busy_share > 0.4
