@@ -55,6 +55,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--clients", type=int, default=1, help="conversations at once")
     parser.add_argument("--shared", type=int, default=0, help="tokens that prompts have in common")
+    parser.add_argument("--texts", type=int, default=2, help="texts that are asked about at once")
     parser.add_argument("--own", type=int, default=24, help="tokens of each prompt alone")
     parser.add_argument("--output", type=int, default=16)
     parser.add_argument("--bytes-per-s", type=int, default=8000, help="of a slow reader")
@@ -92,9 +93,13 @@ async def free_text(ask: Ask, options: argparse.Namespace, rng: Random, common: 
 
 
 async def pairs(ask: Ask, options: argparse.Namespace, rng: Random, common: str) -> None:
-    """Two questions about one long text at once, then two about another."""
-    text = write_text(options.shared, rng)
-    await asyncio.gather(*(ask(f"{text} {write_text(options.own, rng)}") for _ in range(2)))
+    """Two questions about each of several long texts, all at once; then about others.
+
+    Whoever balances load alone puts the two questions about a text on two engines.
+    """
+    texts = [write_text(options.shared, rng) for _ in range(options.texts)]
+    questions = [f"{text} {write_text(options.own, rng)}" for text in texts for _ in range(2)]
+    await asyncio.gather(*map(ask, questions))
 
 
 def chat_body(options: argparse.Namespace, prompt: str, **fields: object) -> bytes:

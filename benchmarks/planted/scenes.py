@@ -117,7 +117,7 @@ def play(cause: str, machine: str, seed: int) -> tuple[Evidence, Slo]:
 
 def _evidence(scene: Scene) -> Evidence:
     rng = scene.sizes.rng
-    hosts = [VirtualHost(scene.shape, _machine(scene)) for _ in range(scene.engines)]
+    hosts = [VirtualHost(scene.shape, _machine(scene), scene.guesses) for _ in range(scene.engines)]
     stage = Stage(hosts)
     ends_s = scene.settle_s + scene.window_s
     for _ in range(scene.clients):
@@ -216,16 +216,17 @@ def cache_off(scene: Scene) -> None:
 
 
 def scattered(scene: Scene) -> None:
-    """Two questions about each long text, at once, to two engines."""
+    """Two questions about each of several long texts, all at once, to two engines."""
     scene.engines = 2
-    tokens = scene.sizes.prompt(1.6, 3.0)
-    scene.clients = scene.sizes.rng.randint(2, 3)
+    tokens = scene.sizes.prompt(1.4, 2.4)
+    texts = scene.sizes.rng.randint(2, 3)
+    scene.clients = 1
 
-    def pair() -> Turn:
-        text = scene.sizes.text(tokens)
-        return tuple(Ask(f"{text} {scene.sizes.text(24)}", 4) for _ in range(2))
+    def burst() -> Turn:
+        written = [scene.sizes.text(tokens) for _ in range(texts)]
+        return tuple(Ask(f"{text} {scene.sizes.text(24)}", 4) for text in written for _ in range(2))
 
-    scene.turn = pair
+    scene.turn = burst
 
 
 def evicted(scene: Scene) -> None:

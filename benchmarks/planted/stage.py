@@ -7,7 +7,7 @@ to say (scenes.py); what it looks like to a verdict is made of it in virtual_evi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 
@@ -86,16 +86,23 @@ class SlowMachine:
 
 
 class VirtualHost:
-    """One engine and its recorder."""
+    """One engine and its recorder, which counts guesses among the tokens of a step as vLLM does."""
 
-    def __init__(self, shape: EngineShape, machine: SlowMachine) -> None:
+    def __init__(self, shape: EngineShape, machine: SlowMachine, guesses: int = 0) -> None:
         self.engine = VirtualEngine(shape, machine)
         self.shape = shape
         self.metrics = EngineMetrics(MODEL, shape)
         self.machine = machine
+        self.guesses = guesses
         self.steps: list[EngineStep] = []
         self.busy = False
         self.open_tokens = 0
+
+    def record(self, report: StepReport) -> None:
+        """Take note of a step that has ended."""
+        guessed = self.guesses * (report.step.decode_requests or 0)
+        self.steps.append(replace(report.step, decode_tokens=(report.step.decode_tokens or 0) + guessed))
+        self.metrics.record(report)
 
 
 class Stage:
@@ -166,8 +173,7 @@ class Stage:
 
     def _stepped(self, host: VirtualHost, report: StepReport, ended_s: float) -> None:
         host.busy = False
-        host.steps.append(report.step)
-        host.metrics.record(report)
+        host.record(report)
         ended: list[Callable[[float], None]] = []
         for token in report.emitted:
             exchange, answered = self._open[token.request_id]

@@ -69,7 +69,7 @@ def itl_residual(verdict: Verdict | None) -> Residual | None:
     """What is unexplained of the mean time between tokens."""
     stream = None if verdict is None else verdict["stream"]
     ms = None if stream is None else stream["residual_ms"]
-    return None if ms is None else Residual(abs(ms) / stream["tpot_p50_ms"], abs(ms))
+    return None if ms is None else Residual(abs(ms) / stream["tpot_mean_ms"], abs(ms))
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:

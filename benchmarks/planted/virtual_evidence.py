@@ -110,7 +110,7 @@ def _metrics_text(host: VirtualHost, way: Way) -> str:
     lines = [host.metrics.text().decode(), "# TYPE process_start_time_seconds gauge"]
     lines.append(f"process_start_time_seconds {EPOCH_S - way.age_s}")
     if way.drafts is not None:
-        tokens = sum(step.decode_tokens or 0 for step in host.steps)
+        tokens = sum(step.decode_requests or 0 for step in host.steps)
         for name, each in zip(("drafts", "draft_tokens", "accepted_tokens"), way.drafts, strict=True):
             series = f"vllm:spec_decode_num_{name}_total"
             lines += [f"# TYPE {series} counter", f'{series}{{engine="0"}} {each * tokens}']
