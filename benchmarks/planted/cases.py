@@ -281,12 +281,13 @@ CASES: tuple[Case, ...] = (
         window_s=30.0,
     ),
     Case(
+        # An engine compiles what it needs for logprobs when it is first asked for any, and all others wait.
         "cold_engine",
         _one("cold_start"),
-        ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
-        tune={"clients": (2, 2), "prompt": (60, 100), "output": (8, 12)},
-        judge={"clients": (1, 3), "prompt": (40, 160), "output": (6, 16)},
-        window_s=15.0,
+        ("logprobs --clients {clients} --own {own} --output {output}",),
+        tune={"clients": (3, 4), "own": (20, 40), "output": (24, 32)},
+        judge={"clients": (3, 6), "own": (16, 60), "output": (20, 36)},
+        window_s=20.0,
         settle_s=0.0,
         fresh=True,
     ),

@@ -40,7 +40,7 @@ def main() -> None:
     if options.kind == "slow_reader":
         read_slowly(options, rng)
         return
-    kinds = {"salted": salted, "free_text": free_text, "pairs": pairs}
+    kinds = {"salted": salted, "free_text": free_text, "pairs": pairs, "logprobs": free_text}
     asyncio.run(closed_loops(options, rng, kinds[options.kind]))
 
 
@@ -49,7 +49,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("kind", choices=("salted", "free_text", "pairs", "slow_reader"))
+    parser.add_argument("kind", choices=("salted", "free_text", "pairs", "logprobs", "slow_reader"))
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--seed", type=int, required=True)
@@ -71,9 +71,11 @@ async def closed_loops(
     http = HttpClient(options.url)
     common = write_text(options.shared, rng)
 
+    extra = {"logprobs": True, "top_logprobs": 5} if options.kind == "logprobs" else {}
+
     async def ask(prompt: str) -> None:
         with contextlib.suppress(UpstreamError):
-            await http.fetch("POST", Endpoint.CHAT, body=chat_body(options, prompt, temperature=1.0))
+            await http.fetch("POST", Endpoint.CHAT, body=chat_body(options, prompt, temperature=1.0, **extra))
 
     async def client(own_rng: Random) -> None:
         while True:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -68,7 +69,9 @@ def running_fleet(levers: str, replicas: int, *, fresh: bool) -> Iterator[Fleet]
             f"     engine_flags: [--max-logprobs, '{MOST_LOGPROBS}']}}\n"
             f"gateway: {{port: {GATEWAY_PORT}}}\n"
         )
-        run("up", str(path), "--detach")
+        # What another engine has compiled before would warm a fresh one.
+        compiled = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"} if fresh else {}
+        run("up", str(path), "--detach", env=compiled)
         try:
             fleet = _fleet(json.loads(run("status", "--name", NAME, "--json"))["fleets"][0])
             if not fresh:
@@ -100,9 +103,15 @@ def _fleet(state: dict) -> Fleet:
     return Fleet(state["gateway"]["url"], state["model"], engines)
 
 
-def run(*arguments: str) -> str:
-    """A phasewise command; its stdout."""
-    done = subprocess.run([*PHASEWISE, *arguments], capture_output=True, text=True, check=False)
+def run(*arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """A phasewise command, with more in its environment if wanted; its stdout."""
+    done = subprocess.run(
+        [*PHASEWISE, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
     if done.returncode != 0:
         raise CommandFailed(f"phasewise {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
