@@ -36,11 +36,14 @@ from phasewise.verify.fleet_change import FleetChange
 from phasewise.verify.ledger import Prediction
 from phasewise.verify.ledger_file import LedgerFile
 from phasewise.verify.occupied import refuse_occupied, running_fleets
+from phasewise.verify.one_at_a_time import FleetsInTurn, fleets_in_turn
 from phasewise.verify.own_run import observed
 from phasewise.verify.procedure import Diagnosed, Setting, Tools, Verification, VerifyPlan, verify_top_fix
 
 WARM_UP_REQUESTS = 4
-"""Sent before the load that is judged: a fleet that was just started is cold, and that is not its fault."""
+"""Sent to a fleet that was just started: it is cold, and that is not what is to be judged,"""
+WARM_UP_SEEDS = 20_000
+"""and so far from the seeds of a comparison that none of its requests is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ async def verify_fleet(order: VerifyOrder, *, as_json: bool) -> Verification:
     # A service manager's stop or a closed terminal is a Ctrl-C: fleets left behind would serve nobody.
     with interrupts.handled(SIGTERM, SIGHUP):
         person = _Person(order, fleet.pools[0].levers, home, interrupts, as_json)
-        return await verify_top_fix(plan, person.tools())
+        async with fleets_in_turn(_fleet_arm, person.warm_up) as fleets:
+            return await verify_top_fix(plan, person.tools(fleets))
 
 
 def _machine(engine: EngineEnvironment) -> str:
@@ -88,10 +92,10 @@ class _Person:
         self._as_json = as_json
         self._began_s = time.monotonic()
 
-    def tools(self) -> Tools:
+    def tools(self, fleets: FleetsInTurn) -> Tools:
         """What the procedure is handed."""
         return Tools(
-            arm=self._arm,
+            arm=fleets.arm,
             diagnose=self._diagnose,
             measure=self._measure,
             ledger=self._order.ledger,
@@ -102,16 +106,17 @@ class _Person:
             forgives=self._interrupts.forgives,
         )
 
-    def _arm(self, file: Path, fleet_name: str) -> Arm:
-        return FleetArm(file, fleet_name, _say)
+    async def warm_up(self, url: str) -> None:
+        """Have a fleet that was just started do its first steps."""
+        spec = self._order.plan.spec
+        few = replace(spec.plan, requests=WARM_UP_REQUESTS)
+        await self._measure(url, replace(spec, plan=few, seed=spec.seed + WARM_UP_SEEDS), "warming up")
 
     async def _measure(self, url: str, spec: RunSpec, label: str) -> BenchRun:
         return await measure_with_view(url, spec, label, self._interrupts)
 
     async def _diagnose(self, url: str) -> Diagnosed:
         spec = self._order.plan.spec
-        few = replace(spec.plan, requests=WARM_UP_REQUESTS)
-        await self._measure(url, replace(spec, plan=few, seed=spec.seed + 1), "warming up")
         admin_key = self._order.admin_key or find_admin_key(url, self._home)
         target = await identify(url, admin_key)
         async with observed(target, admin_key) as watch:
@@ -129,6 +134,10 @@ class _Person:
         took_s = time.monotonic() - self._began_s
         for line in announcement(fix, change, predictions, self._order.plan.pairs, took_s):
             _say(line)
+
+
+def _fleet_arm(file: Path, fleet_name: str) -> Arm:
+    return FleetArm(file, fleet_name, _say)
 
 
 def _say(words: str) -> None:

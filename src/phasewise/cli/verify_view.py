@@ -47,13 +47,13 @@ def render(verification: Verification) -> RenderableType:
 
 def _remarks(verification: Verification) -> list[str]:
     lines = [
-        f"{entry.prediction.metric}: {why}"
+        f"{figure_words(entry.prediction)}: {why}"
         for entry in verification.entries
         if (why := entry.prediction.unpredictable or (entry.outcome.reason if entry.outcome else ""))
     ]
     result = verification.comparison
     if result is not None:
-        lines.append(f"{result.pairs} pairs of blocks on fleets started for each.")
+        lines.append(f"{result.pairs} pairs of blocks, in turn, on fleets started for this.")
         lines += [f"remark: {remark}" for remark in result.remarks]
         if result.gave_up:
             lines.append(f"GAVE UP: {result.gave_up}")
@@ -75,7 +75,8 @@ def announcement(
     ]
     lines.append("  written to the ledger; the fleet file is not touched")
     if pairs is not None:
-        lines.append(f"measuring {pairs} pairs of blocks, about {max(2 * pairs * took_s / 60, 1):.0f} min")
+        # At worst every block takes as long as the first, which had to wait for its fleet.
+        lines.append(f"measuring {pairs} pairs of blocks, {max(2 * pairs * took_s / 60, 1):.0f} min at most")
     return lines
 
 

@@ -1,0 +1,139 @@
+"""A fix tried on real engines: fleets from files, the lever in the engine, the outcome in the ledger."""
+
+import os
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from phasewise.adapters.step_feed import StepFeed
+from phasewise.bench import validity
+from phasewise.bench.session import RunSpec, measure
+from phasewise.cli.admin_key import find_admin_key
+from phasewise.compare.arms import FleetArm
+from phasewise.compare.procedure import ComparePlan
+from phasewise.compare.verdict import Rules
+from phasewise.config import fleet_with, load_fleet, phasewise_home
+from phasewise.diagnosis.fix import LeverChange
+from phasewise.fleet.run_file import fleet_names
+from phasewise.model.slo import DEFAULT_SLO
+from phasewise.observe.target import identify
+from phasewise.verify.ledger import Held
+from phasewise.verify.ledger_file import LedgerFile
+from phasewise.verify.own_run import observed
+from phasewise.verify.procedure import Diagnosed, Setting, Tools, VerifyPlan, verify_top_fix
+from phasewise.workload.arrivals import ClosedLoop
+from phasewise.workload.lengths import Lengths
+from phasewise.workload.plan import PlanSpec
+from phasewise.workload.presets import Shape
+from tests.real_engine import free_port
+from tests.verify.builders import make_effect, make_fix, make_verdict
+
+ROOT = Path(__file__).parents[2]
+SPEC = RunSpec(
+    PlanSpec(Shape("short", Lengths.fixed(40), Lengths.fixed(8)), ClosedLoop(4), requests=6), seed=1
+)
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home of our own with the installed engine and models linked into it."""
+    installed = phasewise_home(os.environ) if "PHASEWISE_HOME" in os.environ else ROOT / ".phasewise"
+    for part in ("engine", "models"):
+        assert (installed / part).exists(), "run: phasewise engine install && phasewise model fetch"
+        (tmp_path / part).symlink_to(installed / part)
+    monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@dataclass
+class SideBySide:
+    """Starts each fleet once, on ports of its own: starting them in turn would take minutes."""
+
+    stack: AsyncExitStack
+    folder: Path
+    urls: dict
+
+    def arm(self, path, name):
+        return _StartedOnce(self, path, name)
+
+    async def url(self, path, name):
+        if name not in self.urls:
+            fleet = fleet_with(
+                load_fleet(path), first_engine_port=free_port() % 20_000 + 20_000, gateway_port=free_port()
+            )
+            file = self.folder / f"{name}.yaml"
+            file.write_text(fleet.model_dump_json(exclude_none=True))
+            self.urls[name] = await self.stack.enter_async_context(FleetArm(file, name).serving())
+        return self.urls[name]
+
+
+@dataclass
+class _StartedOnce:
+    fleets: SideBySide
+    path: Path
+    name: str
+
+    @asynccontextmanager
+    async def serving(self):
+        yield await self.fleets.url(self.path, self.name)
+
+
+async def test_a_raised_batch_cap_is_predicted_tried_and_found_to_hold(home, monkeypatch):
+    monkeypatch.setattr(validity, "_shown", lambda *lags: "")  # other tests may keep the machine busy
+    file = home / "fleet.yaml"
+    file.write_text("pools: [{levers: {max_running: 1, kv_memory: 256MiB, max_context_tokens: 1024}}]\n")
+    written = file.read_bytes()
+    ledger = LedgerFile(home / "ledger.jsonl")
+    fix = make_fix(LeverChange("max_running", 8), make_effect(0.01, 0.9))
+    seen = []
+
+    async def diagnose(url):
+        admin_key = find_admin_key(url, home)
+        target = await identify(url, admin_key)
+        async with observed(target, admin_key) as watch:
+            evidence = await watch.evidence(await measure(url, SPEC))
+        seen.append(evidence)
+        return Diagnosed(make_verdict(fix), evidence)
+
+    async def measured(url, spec, label):
+        assert len(ledger.read().entries) == 1, "predicted before it is measured"
+        return await measure(url, spec)
+
+    async with AsyncExitStack() as stack:
+        fleets = SideBySide(stack, home, {})
+        tools = Tools(
+            arm=fleets.arm,
+            diagnose=diagnose,
+            measure=measured,
+            ledger=ledger,
+            clock=lambda: 1.0,
+            show=lambda diagnosed: None,
+            announce=lambda fix, change, predictions: None,
+            say=lambda words: None,
+            forgives=lambda: False,
+        )
+        compare = ComparePlan(SPEC, Rules(DEFAULT_SLO, 0), control_pairs=0, pairs=4)
+        setting = Setting("this machine", "smollm2-135m", "vllm", "0")
+        done = await verify_top_fix(VerifyPlan(file, load_fleet(file), setting, compare), tools)
+        running = [await most_running(url, home) for url in fleets.urls.values()]
+    (evidence,) = seen
+    assert {it.serving_attempt.worker.name for it in evidence.timelines} == set(evidence.logs) == {"main-0"}
+    assert running[0] == 1 < running[1], "the copy's engine runs with the changed lever"
+    assert done.change == ("pools.main.levers.max_running: 1 -> 8",)
+    (entry,) = ledger.read().entries
+    assert entry.outcome.ratio < 0.9, entry.outcome
+    assert entry.outcome.held is Held.HELD, entry.outcome
+    assert file.read_bytes() == written
+    assert fleet_names(home) == []
+
+
+async def most_running(url, home):
+    (engine,) = (await identify(url, find_admin_key(url, home))).engines
+    feed = StepFeed(engine.steps_url)
+    try:
+        return max(step.running for step in (await feed.poll()).steps)
+    finally:
+        feed.close()
