@@ -6,6 +6,7 @@ import pytest
 
 from phasewise.diagnosis.crowd import step_shape_of
 from phasewise.diagnosis.stall_causes import StallCause, explain_stalls, stall_events
+from phasewise.diagnosis.step_reading import recomputed_tokens
 from phasewise.model.step_log import StepLog
 from phasewise.model.timeline import Outcome
 from tests.builders import EPOCH_S, make_finished, make_step, make_timeline
@@ -59,6 +60,23 @@ def test_a_pause_in_a_step_with_a_small_prompt_is_not_the_prompts_fault():
     assert found.guilty == ()
 
 
+def test_a_stall_in_the_first_step_of_its_kind_is_a_cold_one():
+    """Short prompts come one by one beside a stream; the step of the first of them takes 3 s more."""
+    asked = [ask(0, 0.0, output_tokens=90), ask(1, 0.3, prompt_tokens=20, output_tokens=1)]
+    asked += [ask(index, 3.5 + 0.2 * index, prompt_tokens=20, output_tokens=1) for index in range(2, 10)]
+    first = next(it.step.seq for it in play(asked).reports if it.work.prompt_tokens == 20)
+    traffic = play(asked, slowed={first: 3.0})
+    (stream,) = [it for it in traffic.timelines if it.request_id == "r0"]
+    (found,) = explain_stalls(stream, traffic.log)
+    assert found.cause is StallCause.COLD_STEP
+
+
+def test_drafts_are_not_taken_for_what_a_preempted_stream_computes_again():
+    drafted = make_step(1, 0.1, decode=25 * 8, decode_requests=8)
+    assert recomputed_tokens(drafted) == 0
+    assert recomputed_tokens(replace(drafted, preempted=1)) == 24 * 8
+
+
 def log_with_a_preemption(own_preemptions):
     ended = make_finished(output_tokens=8, decode_s=3.3, e2e_s=3.4, preemptions=own_preemptions)
     quiet = [make_step(index, 0.1 * index) for index in range(1, 6)]
@@ -80,7 +98,7 @@ def test_a_step_that_computes_a_preempted_stream_again_is_no_pause_to_the_others
     """vLLM counts what is computed again among the tokens of streams."""
     ended = make_finished(output_tokens=8, decode_s=3.3, e2e_s=3.4)
     quiet = [make_step(index, 0.1 * index, decode_requests=1) for index in range(1, 6)]
-    again = make_step(6, 3.2, decode=2001, decode_requests=2)
+    again = make_step(6, 3.2, decode=2001, decode_requests=2, preempted=1)
     log = StepLog([*quiet, again, make_step(7, 3.4, running=0, finished=[ended])])
     stream = make_timeline((0.1, 0.2, 0.3, 0.4, 0.5, 3.2, 3.3, 3.4))
     (found,) = explain_stalls(stream, log)

@@ -185,6 +185,17 @@ def test_a_cold_first_step_is_counted_for_all_who_waited_for_it():
     assert start.cold_s * 6 == pytest.approx(3.0 + 2.0, rel=0.05)
 
 
+def test_with_costs_a_cold_step_without_later_like_is_seen_at_a_records_beginning():
+    """Four prompts come at once and are computed in a first step of 5 s; later ones come one by one."""
+    asked = [ask(index, 0.0, output_tokens=2) for index in range(4)]
+    asked += [ask(index, 6.0 + index, output_tokens=20) for index in range(4, 8)]
+    traffic = play(asked, slowed={0: 5.0})
+    assert start_picture(traffic.timelines, SLO, traffic.logs).cold_s == 0.0
+    assert start_picture(traffic.timelines, SLO, traffic.logs, FIT).cold_s * 8 == pytest.approx(
+        20.0, rel=0.05
+    )
+
+
 def test_a_warm_engine_shows_no_cold_steps_and_an_unrecorded_one_nothing():
     traffic = play([ask(index, 1.0 * index, output_tokens=2) for index in range(6)])
     assert start_picture(traffic.timelines, SLO, traffic.logs).cold_s == 0.0

@@ -32,6 +32,8 @@ class StallCause(StrEnum):
     SLOW_STEP = "slow_step"
     # A step took many times what its work takes: the engine had work and did none.
     PAUSE = "pause"
+    # The same, but it was the first of its kind: compiling, loading, allocating.
+    COLD_STEP = "cold_step"
     # Ordinary steps followed each other: the stream was passed over, or its chunks were held up on the way.
     STEPS_WENT_ON = "steps_went_on"
     ENGINE_IDLE = "engine_idle"
@@ -159,11 +161,15 @@ def _cause_in_steps(heavy: tuple[TimedStep, ...], reading: StepReading) -> Stall
     if all(timed.step.prompt_tokens is None for timed in heavy):
         return StallCause.UNKNOWN
     splits = [reading.split(timed, timed.step.ended_unix_s) for timed in heavy]
-    prompts_s, paused_s = sum(it.prompts_s for it in splits), sum(it.paused_s for it in splits)
-    if sum(it.recomputed_s for it in splits) > max(prompts_s, paused_s):
-        return StallCause.PREEMPTION
-    if paused_s > prompts_s:
-        return StallCause.PAUSE
+    seconds = {
+        StallCause.PREFILL_CHUNK: sum(it.prompts_s for it in splits),
+        StallCause.PREEMPTION: sum(it.recomputed_s for it in splits),
+        StallCause.PAUSE: sum(it.paused_s for it in splits),
+        StallCause.COLD_STEP: sum(it.cold_s for it in splits),
+    }
+    most = max(seconds, key=lambda cause: seconds[cause])
+    if seconds[most] > 0:
+        return most
     if any(timed.step.prompt_tokens for timed in heavy):
         return StallCause.PREFILL_CHUNK
     # A step that followed on one that had left no work began when a request came, not with the stall.

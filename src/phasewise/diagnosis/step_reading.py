@@ -24,9 +24,13 @@ COLD_STEPS = 3
 """So many steps of a kind may be its first: an engine warms up a shape in one or two of them."""
 FEWEST_LIKE = 3
 """With fewer steps of a kind than this, their median says nothing of another one."""
-MOST_DRAFTED = 16
+COLD_LOG_STEPS = 16
+"""Within so many steps of a record's beginning, one that had no later like is held against the costs."""
+MOST_DRAFTED = 64
 """No draft is longer: streams with more tokens in a step compute again what they lost by a preemption, which
-vLLM counts among the tokens of streams."""
+vLLM counts among the tokens of streams,"""
+TOKENS_AGAIN = 2
+"""and so do those with this many where the step tells of one: vLLM tells when the stream goes on."""
 PAUSE_FACTOR = 4.0
 """A step that took so many times what its work takes stood still for the rest of it,"""
 PAUSE_FLOOR_S = 0.05
@@ -262,13 +266,21 @@ class StepReading:
         excess: dict[int, float] = {}
         for steps in self._kinds.values():
             excess.update(_cold_excess_s(steps))
+        for timed in self.log.steps[:COLD_LOG_STEPS]:
+            duration_s, work = timed.duration_s, self.work(timed)
+            if self.cost is None or work is None or duration_s is None or _kind(timed.step) in self._usual_s:
+                continue
+            if duration_s >= COLD_FACTOR * self.cost(work):
+                excess[timed.step.seq] = duration_s - self.cost(work)
         return excess
 
 
 def recomputed_tokens(step: EngineStep) -> int:
     """Tokens of streams that were computed before, and lost by a preemption."""
     tokens, streams = step.decode_tokens or 0, step.decode_requests
-    return tokens - streams if streams and tokens > MOST_DRAFTED * streams else 0
+    if not streams:
+        return 0
+    return tokens - streams if tokens >= (TOKENS_AGAIN if step.preempted else MOST_DRAFTED) * streams else 0
 
 
 def _kind(step: EngineStep) -> Kind:

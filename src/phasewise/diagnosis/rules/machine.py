@@ -41,7 +41,7 @@ def cold_start(case: StartCase) -> Claim | None:
 
 def cold_stream(case: StreamCase) -> Claim | None:
     """The same, while streams were running."""
-    taken = case.account.take(1.0, TokenPart.COLD)
+    taken = case.account.take(1.0, TokenPart.COLD, stall_part(StallCause.COLD_STEP))
     return _cold(case.picture, taken, "stream as slowly") if taken.seconds > 0 else None
 
 

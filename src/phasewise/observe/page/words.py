@@ -53,6 +53,7 @@ STALLS = {
     StallCause.PREEMPTION: "a preemption",
     StallCause.SLOW_STEP: "a slow step without any prompt",
     StallCause.PAUSE: "a pause: the engine had work and did none",
+    StallCause.COLD_STEP: "a cold step: the first of its kind",
     StallCause.STEPS_WENT_ON: "none of the steps: they went on as usual",
     StallCause.ENGINE_IDLE: "no step: the engine stood still",
     StallCause.CLIENT: "its reader, who did not take what was there",
