@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from phasewise.cli.app import app
@@ -162,3 +164,10 @@ def test_an_interrupted_probe_ends_in_a_verdict_too(fake_engine):
     words, _ = probing.communicate(timeout=60)
     assert probing.returncode == 0
     assert words.strip()
+
+
+@pytest.mark.parametrize("command", ["diagnose", "ledger"])
+def test_every_option_stands_on_the_commands_own_page(command):
+    page = (Path(__file__).parents[2] / "docs" / "reference" / f"{command}.md").read_text()
+    options = [each.opts[0] for each in get_command(app).commands[command].params if each.name != "help"]
+    assert [option for option in options if option.startswith("--") and option not in page] == []
