@@ -124,6 +124,11 @@ def test_without_a_fit_only_poor_guesses_are_blamed_and_cautiously():
     assert Cause.SPECULATION_UNPAID not in causes(streaming(ledger, engines=[drafting(300)]))
 
 
+def test_steps_full_of_wrong_guesses_are_not_blamed_on_how_many_run():
+    ledger = TokenLedger(step_s=0.18)
+    assert causes(streaming(ledger, engines=[drafting(5, running_mean=40.0)])) == [Cause.SPECULATION_UNPAID]
+
+
 def test_a_step_that_is_mostly_its_batch_has_too_many_in_it():
     ledger = split(floor_s=0.05, batch_s=0.15)
     assert causes(streaming(ledger, engines=[running(64)])) == [Cause.BATCH_CAP_HIGH]

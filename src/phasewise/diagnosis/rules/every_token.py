@@ -118,8 +118,8 @@ def _batch_and_floor_s(case: StreamCase) -> tuple[float, float]:
     lone_s = mean_of(case.picture.engines, lambda engine: engine.steps.lone_step_s if engine.steps else None)
     if lone_s is not None:
         return max(0.0, step_s - lone_s), min(step_s, lone_s)
-    # Nothing tells them apart but how many run.
-    many = (running_mean(case.picture) or 0.0) >= MANY_RUNNING
+    # Nothing tells them apart but how many run, and not even that where guesses fill the steps.
+    many = (running_mean(case.picture) or 0.0) >= MANY_RUNNING and _all_drafts(case.picture) is None
     return (step_s, 0.0) if many else (0.0, step_s)
 
 

@@ -37,7 +37,9 @@ MOSTLY_PROMPTS = 0.6
 FEW_RUNNING = 8
 """Any engine takes as many streams at nearly the cost of one: weights are read once for all."""
 GROWTH = 2.0
-"""So many more requests in the engine at the end than at the beginning are not chance."""
+"""So many more requests in the engine at the end than at the beginning are not chance,"""
+GROWTH_SHARE = 0.3
+"""if they are also this much of those that were in it on average."""
 
 
 def kv_exhausted(case: StartCase) -> Claim | None:
@@ -240,11 +242,16 @@ def _crowd_facts(picture: Picture) -> list[Fact]:
     return [Fact(words, FactSource.COUNTERS)]
 
 
+def grows(crowd: Crowd) -> bool:
+    """Whether requests pile up in the engine."""
+    return crowd.growth >= max(GROWTH, GROWTH_SHARE * _load(crowd))
+
+
 def _why_overloaded(picture: Picture) -> tuple[Fact, Confidence]:
     """What shows that it is too much, and how surely."""
-    growth = max((crowd.growth for crowd in crowds(picture)), default=None)
+    growth = max((crowd.growth for crowd in crowds(picture) if grows(crowd)), default=None)
     busy = mean_of(picture.engines, busy_share)
-    if growth is not None and growth >= GROWTH:
+    if growth is not None:
         words = f"requests came faster than they left: {growth:.0f} more in the engine at the end"
         return Fact(words, crowd_source(picture)), Confidence.HIGH
     if busy is not None and busy >= SATURATED_SHARE:

@@ -12,7 +12,7 @@ from phasewise.diagnosis.finding import Fact, FactSource
 from phasewise.diagnosis.picture import Picture
 from phasewise.diagnosis.rules.case import WAITING, Claim, StartCase
 from phasewise.diagnosis.rules.engines import crowds, mean_of, prompt_work_share, running_mean
-from phasewise.diagnosis.rules.places import GROWTH
+from phasewise.diagnosis.rules.places import grows
 from phasewise.diagnosis.rules.words import ms, percent
 from phasewise.model.timeline import Part, Source
 
@@ -146,4 +146,4 @@ def long_prompts(case: StartCase) -> Claim | None:
 def _few_wait(picture: Picture) -> bool:
     """Whether the engine holds a few requests at a time and no more of them as time goes by."""
     known = crowds(picture)
-    return bool(known) and all(crowd.waiting_mean <= FEW_AHEAD and crowd.growth < GROWTH for crowd in known)
+    return bool(known) and all(crowd.waiting_mean <= FEW_AHEAD and not grows(crowd) for crowd in known)
