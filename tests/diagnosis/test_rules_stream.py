@@ -41,6 +41,7 @@ def running(count, **fields):
         (Cause.SLOW_CLIENT, "client_s", StallCause.CLIENT),
         (Cause.KV_EXHAUSTED, "preempted_s", StallCause.PREEMPTION),
         (Cause.ENGINE_PAUSES, "paused_s", StallCause.PAUSE),
+        (Cause.COLD_START, "cold_s", StallCause.COLD_STEP),
         (Cause.CHUNKS_STALL, "prompts_s", StallCause.PREFILL_CHUNK),
     ],
 )
@@ -82,10 +83,6 @@ def test_stalls_of_unknown_cause_are_a_guess_and_say_so():
     finding = the_finding(streaming(stalls=[make_stall(StallCause.UNKNOWN)] * 8), Cause.CHUNKS_STALL)
     assert finding.confidence is Confidence.LOW
     assert any("a guess" in fact.words for fact in finding.facts)
-
-
-def test_cold_steps_are_a_cold_start():
-    assert causes(streaming(TokenLedger(step_s=0.05, cold_s=0.2))) == [Cause.COLD_START]
 
 
 def test_steps_that_wait_for_a_core_are_starved():
