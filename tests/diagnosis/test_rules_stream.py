@@ -90,6 +90,12 @@ def test_steps_that_wait_for_a_core_are_starved():
     assert causes(streaming(split(floor_s=0.25), engines=[starved]))[0] is Cause.ENGINE_STARVED
 
 
+def test_long_pauses_are_not_made_by_a_core_that_is_shared():
+    shared = make_engine(cpu_wait_share=0.4)
+    pauses = streaming(TokenLedger(step_s=0.06, paused_s=0.03), [make_stall(StallCause.PAUSE)] * 8, [shared])
+    assert causes(pauses)[0] is Cause.ENGINE_PAUSES
+
+
 def test_steps_that_do_not_wait_for_a_core_are_slow_by_themselves():
     fed = make_engine(cpu_wait_share=0.05)
     assert causes(streaming(split(floor_s=0.25), engines=[fed])) == [Cause.DECODE_FLOOR]

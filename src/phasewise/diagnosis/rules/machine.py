@@ -77,17 +77,23 @@ def starved_start(case: StartCase) -> Claim | None:
 
 
 def starved_stream(case: StreamCase) -> Claim | None:
-    """The same, step by step: a step that should be short and was not is the missing core's."""
+    """The same, step by step; of a pause too it claims no more than its share, as threads that share a core
+    get it every few milliseconds."""
     share = _starved_share(case.picture)
     if not share:
         return None
-    engine_stalls = [stall_part(StallCause.PREFILL_CHUNK), stall_part(StallCause.PREEMPTION)]
-    taken = case.account.take(share, *STEP_PARTS, TokenPart.PROMPTS, TokenPart.PREEMPTED, *engine_stalls)
-    taken += case.account.take(1.0, TokenPart.PAUSED, *map(stall_part, _WITHOUT_A_REASON))
+    engine_made = (*STEP_PARTS, TokenPart.PROMPTS, TokenPart.PREEMPTED, TokenPart.PAUSED)
+    taken = case.account.take(share, *engine_made, *map(stall_part, _STALLS_OF_ENGINE))
     return _starved(case.picture, taken)
 
 
-_WITHOUT_A_REASON = (StallCause.SLOW_STEP, StallCause.ENGINE_IDLE, StallCause.PAUSE)
+_STALLS_OF_ENGINE = (
+    StallCause.PREFILL_CHUNK,
+    StallCause.PREEMPTION,
+    StallCause.SLOW_STEP,
+    StallCause.ENGINE_IDLE,
+    StallCause.PAUSE,
+)
 
 
 def _starved_share(picture: Picture) -> float:
