@@ -2,8 +2,8 @@
 
 import pytest
 
-from phasewise.diagnosis.attribution import StallCause, attribute, explain_stalls
-from phasewise.diagnosis.picture import log_of
+from phasewise.diagnosis.attribution import attribute, reading_of, readings_of
+from phasewise.diagnosis.stall_causes import StallCause, explain_stalls
 from phasewise.model.latency import ttft_breakdown
 from phasewise.model.step_log import StepLog, logs_by_rank
 from phasewise.model.timeline import Part, Source
@@ -93,7 +93,7 @@ def test_ranks_of_one_engine_are_told_apart():
         ]
     )
     timeline = make_timeline((0.4, 0.5, 0.6))
-    log = log_of(timeline, {"w0": ranks})
+    log = reading_of(timeline, readings_of({"w0": ranks})).log
     assert log is ranks[1]
     assert ttft_breakdown(attribute(timeline, log)).seconds(Part.PREFILL_OTHERS) is None
 

@@ -11,24 +11,10 @@ from statistics import fmean
 
 from phasewise.costs.step_fit import StepFit
 from phasewise.costs.step_work import StepWork, prefilling
-from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause, explain_stalls
 from phasewise.diagnosis.step_reading import StepReading, recomputed_tokens
 from phasewise.model.step_log import EngineMoments, StepLog
 from phasewise.model.steps import FinishedRequest, TimedStep
 from phasewise.model.timeline import Attempt, Part, Source, Span, Timeline
-
-__all__ = [
-    "ExplainedStall",
-    "Logs",
-    "Readings",
-    "StallCause",
-    "attribute",
-    "explain_stalls",
-    "explained",
-    "log_of",
-    "reading_of",
-    "readings_of",
-]
 
 Logs = Mapping[str, tuple[StepLog, ...]]
 """The step record of each worker that has one, by the worker's name; one log per data-parallel rank."""
@@ -50,12 +36,6 @@ def reading_of(timeline: Timeline, readings: Readings) -> StepReading | None:
         return ranks[0]
     request_id = serving.engine_request_id if serving is not None else None
     return next((it for it in ranks if request_id and it.log.finished(request_id) is not None), None)
-
-
-def log_of(timeline: Timeline, logs: Logs) -> StepLog | None:
-    """The step record of the rank that served the request; None where it cannot be told."""
-    found = reading_of(timeline, readings_of(logs))
-    return None if found is None else found.log
 
 
 def explained(timelines: Iterable[Timeline], logs: Logs, fit: StepFit | None = None) -> tuple[Timeline, ...]:

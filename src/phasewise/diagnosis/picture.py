@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from phasewise.costs.step_fit import StepFit
-from phasewise.diagnosis.attribution import Logs, explained, log_of
+from phasewise.diagnosis.attribution import explained
 from phasewise.diagnosis.prefix_use import PrefixUse, prefix_use
 from phasewise.diagnosis.start_picture import EngineStart, StartPicture, start_picture
 from phasewise.diagnosis.stream_picture import NOTICED_STALL_TOKENS, StreamPicture, stream_picture
@@ -26,7 +26,6 @@ from phasewise.model.timeline import Outcome, Timeline
 __all__ = [
     "NOTICED_STALL_TOKENS",
     "EngineStart",
-    "Logs",
     "Picture",
     "PrefixUse",
     "StartPicture",
@@ -36,7 +35,6 @@ __all__ = [
     "WorkloadProfile",
     "WorkloadShape",
     "explained",
-    "log_of",
     "outcome_counts",
     "start_picture",
     "stream_picture",
