@@ -36,6 +36,17 @@ def test_a_fit_of_few_steps_borrows_the_errors_of_another():
     assert (known.cost, known.errors, known.seen) == (SLOW, ERRORS, True)
 
 
+def test_parts_that_were_seen_apart_are_believed_less():
+    late_chunk = prefilling(64, context_tokens=900)
+    known = KnownCosts([make_fit(seen=of(prefilling(64)) | of(prefilling(500)))]).of(late_chunk)
+    assert known.seen
+    assert known.errors == tuple(2 * error for error in ERRORS)
+    short = KnownCosts([make_fit(seen=of(prefilling(64)))]).of(late_chunk)
+    assert not short.seen
+    streams = KnownCosts([make_fit(seen=of(decoding([1000] * 8)) | of(prefilling(500)))]).of(late_chunk)
+    assert not streams.seen
+
+
 def test_nothing_is_known_of_steps_whose_errors_nobody_can_tell():
     assert not KnownCosts([replace(make_fit(), errors={})]).of(DECODE).seen
 
