@@ -42,7 +42,7 @@ def cold_start(case: StartCase) -> Claim | None:
 def cold_stream(case: StreamCase) -> Claim | None:
     """The same, while streams were running."""
     taken = case.account.take(1.0, TokenPart.COLD, stall_part(StallCause.COLD_STEP))
-    return _cold(case.picture, taken, "stream as slowly") if taken.seconds > 0 else None
+    return _cold(case.picture, taken, "stream as slowly") if taken.is_something else None
 
 
 def _cold(picture: Picture, taken: Taken, as_before: str) -> Claim:
