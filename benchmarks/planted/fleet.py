@@ -83,8 +83,13 @@ def running_fleet(levers: str, replicas: int, *, fresh: bool) -> Iterator[Fleet]
 
 
 def warm_up(engine_url: str, model: str) -> None:
-    """Let an engine do for the first time what takes long the first time: a long prompt, many logprobs."""
-    for fields in ({"logprobs": True, "top_logprobs": MOST_LOGPROBS}, {}):
+    """Let an engine do for the first time what takes long the first time.
+
+    That is a long prompt, and logprobs, whose code is compiled when they are first asked for: once for a
+    request alone and once for several.
+    """
+    logprobs = {"logprobs": True, "top_logprobs": MOST_LOGPROBS}
+    for fields in ({}, logprobs, {"n": 2, **logprobs}):
         prompt = write_text(700, Random(len(fields)))
         body = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": 8, **fields}
         request = urllib.request.Request(
