@@ -129,6 +129,12 @@ def test_first_steps_that_took_many_times_the_later_ones_are_a_cold_start():
     assert any("9 s old" in fact.words for fact in the_finding(picture, Cause.COLD_START).facts)
 
 
+def test_waiting_for_a_cold_step_that_no_clock_of_the_engine_saw_is_the_cold_start_too():
+    start = make_start(prefill_s=0.5, residual_s=0.9, cold_s=1.2)
+    calm = make_engine(front_end_cores=0.1)
+    assert causes(make_picture(start, engines=[calm])) == [Cause.COLD_START]
+
+
 def test_a_young_engine_alone_is_not_a_cold_start():
     assert causes(make_picture(PREFILL, engines=[make_engine(age_s=9.0)])) == [Cause.LONG_PROMPTS]
 

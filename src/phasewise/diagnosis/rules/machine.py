@@ -35,7 +35,9 @@ def cold_start(case: StartCase) -> Claim | None:
     """First steps of their kind took several times what later ones did."""
     cold_s = case.start.cold_s or 0.0
     taken = case.account.take_seconds(cold_s, Part.PREFILL, Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
-    taken += case.account.take_seconds(cold_s - taken.seconds, Part.ENGINE_QUEUE)
+    # Who came during such a step may be taken in only after it: then no clock of the engine saw the wait.
+    for elsewhere in (Part.ENGINE_QUEUE, RESIDUAL):
+        taken += case.account.take_seconds(cold_s - taken.seconds, elsewhere)
     return _cold(case.picture, taken, "start as late") if taken.seconds > 0 else None
 
 
