@@ -22,7 +22,6 @@ RESIDUAL = "residual"
 WAITING = (Part.ENGINE_QUEUE, Part.STEP_IN_FLIGHT)
 """Parts of a start in which nothing is computed for the request."""
 BEHIND_OTHERS = (*WAITING, Part.PREFILL_OTHERS)
-ENGINE_MADE = (*BEHIND_OTHERS, Part.PREFILL)
 
 
 class TokenPart(StrEnum):
