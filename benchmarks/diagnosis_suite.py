@@ -123,7 +123,8 @@ def real_runs(options: argparse.Namespace, delays: list[dict[str, float]]) -> It
         starts = [[each] for each in numbered] if fresh else [numbered]
         for start in starts:
             say(f"starting {replicas} engine(s) with levers {{{levers}}}")
-            with running_fleet(levers, replicas, fresh=fresh) as fleet:
+            logprobs = any(case.asks_for_logprobs for case, _ in start)
+            with running_fleet(levers, replicas, fresh=fresh, logprobs=logprobs) as fleet:
                 for case, number in start:
                     yield real_run(case, number, fleet, options)
                 if fleet_key == PLAIN and not options.cases:

@@ -61,6 +61,11 @@ class Case:
     by_generator: bool = False
     fresh: bool = False
 
+    @property
+    def asks_for_logprobs(self) -> bool:
+        """Whether its clients do what makes a warm engine cold again unless it was done before."""
+        return any(line.startswith("slow_reader") for line in self.traffic)
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:

@@ -59,8 +59,11 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def running_fleet(levers: str, replicas: int, *, fresh: bool) -> Iterator[Fleet]:
-    """Real engines with these levers behind a gateway; unless fresh ones are wanted, they are warm."""
+def running_fleet(levers: str, replicas: int, *, fresh: bool, logprobs: bool) -> Iterator[Fleet]:
+    """Real engines with these levers behind a gateway; unless fresh ones are wanted, they are warm.
+
+    `logprobs` tells that some will be asked for.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fleet.yaml"
         path.write_text(
@@ -76,20 +79,20 @@ def running_fleet(levers: str, replicas: int, *, fresh: bool) -> Iterator[Fleet]
             fleet = _fleet(json.loads(run("status", "--name", NAME, "--json"))["fleets"][0])
             if not fresh:
                 for engine in fleet.engines:
-                    warm_up(engine.url, fleet.model)
+                    warm_up(engine.url, fleet.model, logprobs=logprobs)
             yield fleet
         finally:
             run("down", "--name", NAME)
 
 
-def warm_up(engine_url: str, model: str) -> None:
+def warm_up(engine_url: str, model: str, *, logprobs: bool) -> None:
     """Let an engine do for the first time what takes long the first time.
 
     That is a long prompt, and logprobs, whose code is compiled when they are first asked for: once for a
     request alone and once for several.
     """
-    logprobs = {"logprobs": True, "top_logprobs": MOST_LOGPROBS}
-    for fields in ({}, logprobs, {"n": 2, **logprobs}):
+    asked = {"logprobs": True, "top_logprobs": MOST_LOGPROBS}
+    for fields in ({}, asked, {"n": 2, **asked}) if logprobs else ({},):
         prompt = write_text(700, Random(len(fields)))
         body = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": 8, **fields}
         request = urllib.request.Request(
