@@ -8,50 +8,43 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 import typer
 import uvloop
 
 from phasewise.bench.comparison import FEWEST_PAIRS
-from phasewise.bench.report_page import check_available
 from phasewise.bench.session import CacheState, RunSpec
 from phasewise.cli import console
 from phasewise.cli import workload_options as options
 from phasewise.cli.admin_key import find_admin_key
 from phasewise.cli.compare import DEFAULT_REQUESTS, WARM_UP_SHARE
 from phasewise.cli.diagnose_options import VERIFYING, AdminKey, Costs
+from phasewise.cli.diagnose_outputs import HandOver
 from phasewise.cli.diagnose_target import address_of, is_fleet_file, subject_of
 from phasewise.cli.diagnose_verify import VerifyOrder, verify_fleet
-from phasewise.cli.diagnose_view import show
 from phasewise.cli.ledger import Ledger, chosen_ledger
 from phasewise.cli.live_view import live_line
-from phasewise.cli.output_files import refuse_unwritable
 from phasewise.cli.reaching_verdicts import Known, reach_verdict
 from phasewise.cli.verify_view import render as render_verification
 from phasewise.cli.verify_view import verification_facts
 from phasewise.compare.procedure import ComparePlan
 from phasewise.compare.verdict import Rules
 from phasewise.config import phasewise_home
-from phasewise.diagnosis.verdict import Verdict
-from phasewise.diagnosis.verdict_record import verdict_record
 from phasewise.errors import ConfigError
 from phasewise.model.slo import parse_slo
 from phasewise.observe.costs_file import load_fit
 from phasewise.observe.evidence import Evidence
-from phasewise.observe.page.report import report_page
 from phasewise.observe.probe import PROBE_REQUESTS, probe
 from phasewise.observe.target import WatchTarget, identify
 from phasewise.observe.watch import Watch
-from phasewise.verify.window_trace import trace_of
 from phasewise.workload.arrivals import Spacing
 from phasewise.workload.plan import PlanSpec
 from phasewise.workload.presets import PresetName
-from phasewise.workload.traces import mooncake_lines
 
 VERIFY_PAIRS = FEWEST_PAIRS
 """Every pair starts two fleets; a fix worth its price shows in the fewest pairs that can tell."""
@@ -169,7 +162,7 @@ def diagnose(
     """
     objective, home = parse_slo(slo), phasewise_home(os.environ)
     fit = None if costs is None else load_fit(costs)
-    handing_over = _HandOver(report, save_traffic, as_json)
+    handing_over = HandOver(report, save_traffic, as_json)
     handing_over.check()
     if verify:
         _refuse_verify(target, send_probe, control_pairs)
@@ -182,7 +175,7 @@ def diagnose(
                 requests=requests,
                 conversations=options.choose_conversations(turns, think),
             ),
-            seed=time.time_ns() % 2**31 if seed is None else seed,
+            seed=secrets.randbelow(2**31) if seed is None else seed,
             cache=cache,
             model=model,
             api_key=api_key,
@@ -199,56 +192,6 @@ def diagnose(
     found = asyncio.run(identify(url, admin_key, steps_url))
     evidence = asyncio.run(_gather(found, admin_key, send_probe, window, model, api_key, seed or 0))
     handing_over.hand_over(reach_verdict(evidence, objective, Known(fit)), evidence, subject_of(found))
-
-
-class _HandOver:
-    """Where results go: the screen or a program, a page, a trace."""
-
-    def __init__(self, report: Path | None, save_traffic: Path | None, as_json: bool) -> None:
-        self._report = report
-        self._save_traffic = save_traffic
-        self.as_json = as_json
-
-    def check(self) -> None:
-        """Find out before the window, not after it, whether files can be written."""
-        if self._report is not None:
-            check_available()
-        refuse_unwritable("--report", self._report)
-        refuse_unwritable("--save-traffic", self._save_traffic)
-
-    def hand_over(self, verdict: Verdict, evidence: Evidence, subject: str) -> None:
-        """Print the verdict and write what was asked for."""
-        if self.as_json:
-            self.print_json(verdict, {})
-        else:
-            show(console.out, verdict, subject)
-        self.write_files(verdict, evidence, subject)
-
-    def print_json(self, verdict: Verdict, more: dict[str, Any]) -> None:
-        """One JSON object with everything."""
-        typer.echo(orjson.dumps(verdict_record(verdict) | more).decode())
-
-    def write_files(self, verdict: Verdict, evidence: Evidence, subject: str) -> None:
-        """The page and the trace."""
-        if self._report is not None:
-            self._report.write_text(report_page(verdict, evidence, subject), encoding="utf-8")
-            _say(f"wrote {self._report}")
-        if self._save_traffic is not None:
-            _save_traffic(self._save_traffic, evidence)
-
-
-def _save_traffic(path: Path, evidence: Evidence) -> None:
-    found = trace_of(evidence.timelines)
-    if not found.trace.requests:
-        _say(f"no traffic was saved to {path}: single requests and their lengths were not seen")
-        return
-    path.write_bytes(b"".join(mooncake_lines(found.trace)))
-    notes = [f"{len(found.trace.requests)} requests"]
-    if found.estimated:
-        notes.append(f"{found.estimated} of them with a length that is a guess, as they were cut off")
-    if found.left_out:
-        notes.append(f"{found.left_out} left out, as their size is not known")
-    _say(f"wrote {path}: {'; '.join(notes)}")
 
 
 def _refuse_verify(target: str, send_probe: bool, control_pairs: int) -> None:
@@ -275,8 +218,12 @@ def _refuse_load(*given: object) -> None:
         )
 
 
-def _verify(order: VerifyOrder, handing_over: _HandOver) -> None:
-    done = uvloop.run(verify_fleet(order, as_json=handing_over.as_json))
+def _verify(order: VerifyOrder, handing_over: HandOver) -> None:
+    try:
+        done = uvloop.run(verify_fleet(order, as_json=handing_over.as_json))
+    except asyncio.CancelledError:
+        _say("stopped before there was anything to judge")
+        raise typer.Exit(130) from None
     diagnosed = done.diagnosed
     if handing_over.as_json:
         handing_over.print_json(diagnosed.verdict, {"verification": verification_facts(done)})

@@ -5,6 +5,7 @@ What is done in which order is verify/procedure.py's.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import time
@@ -111,6 +112,9 @@ class _Person:
         spec = self._order.plan.spec
         few = replace(spec.plan, requests=WARM_UP_REQUESTS)
         await self._measure(url, replace(spec, plan=few, seed=spec.seed + WARM_UP_SEEDS), "warming up")
+        if self._interrupts.requested:
+            # A run that is stopped hands over what it has; of this one nobody wants anything.
+            raise asyncio.CancelledError
 
     async def _measure(self, url: str, spec: RunSpec, label: str) -> BenchRun:
         return await measure_with_view(url, spec, label, self._interrupts)
