@@ -48,7 +48,7 @@ from phasewise.costs.step_fit import StepFit, fit_steps
 from phasewise.costs.step_history import observed_steps
 from phasewise.diagnosis.fix import Effect, Figure, LeverChange
 from phasewise.diagnosis.surroundings import EngineSurroundings
-from phasewise.errors import MeasurementError
+from phasewise.errors import MeasurementError, PhasewiseError
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.virtual_engine import EngineShape
@@ -107,7 +107,8 @@ def plan(prompt: int, output: Lengths | int, at_once: int, requests: int, shared
 
 BASE = Levers(prefix_cache=False)
 """Its prefix cache is off, so that nothing but the lever under trial makes prompts shorter."""
-SMALL_CONTEXT = 1024
+SMALL_CONTEXT = 768
+"""Eight blocks of KV hold one request of this length, and no more than two of the traffic's."""
 
 
 def base(**levers: object) -> Levers:
@@ -275,11 +276,24 @@ async def on_real_engines(options: argparse.Namespace, say: Say) -> list[dict[st
         fit = await learn(await engines.url(BASE), options.fit, say)
         for case in chosen:
             say(f"{case.name}:")
-            before = await engines.url(case.before, keep=(case.before, case.after))
-            after = await engines.url(case.after, keep=(case.before, case.after))
-            drafts = await probe_guesses(before) if case.guesses else ()
-            rows.append(await try_fix(case, (before, after), fit, drafts, options.pairs, say))
+            try:
+                rows.append(await on_its_engines(case, engines, fit, options.pairs, say))
+            except PhasewiseError as error:
+                # One engine that does not start, or a machine that is too busy, must not end the others.
+                say(f"  failed: {error}")
+                rows.append({"fix": case.name, "aims_at": case.aims_at, "failed": str(error)})
     return rows
+
+
+async def on_its_engines(
+    case: Case, engines: Fleets, fit: StepFit, pairs: int, say: Say
+) -> dict[str, object]:
+    """One case on the two engines that it needs."""
+    before, after = [
+        await engines.url(levers, keep=(case.before, case.after)) for levers in (case.before, case.after)
+    ]
+    drafts = await probe_guesses(before) if case.guesses else ()
+    return await try_fix(case, (before, after), fit, drafts, pairs, say)
 
 
 async def learn(url: str, kept: Path | None, say: Say) -> StepFit:
@@ -359,7 +373,7 @@ async def compared(
     compare_plan = ComparePlan(spec, rules, control_pairs=0, pairs=pairs)
     result = await compare_arms(UrlArm(urls[0]), UrlArm(urls[1]), compare_plan, measured)
     if result.gave_up:
-        raise SystemExit(f"{case.name}: {result.gave_up}")
+        raise MeasurementError(result.gave_up, hint="measure on a quieter machine")
     return {each.metric.name: each for each in result.comparisons}
 
 
