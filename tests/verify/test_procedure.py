@@ -1,4 +1,4 @@
-"""The top fix is predicted, written down, tried on a copy and judged, on fake engines behind fleet files."""
+"""The top fix is predicted, written down, tried on a copy and judged; runs are made up."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from phasewise.bench import validity
-from phasewise.bench.session import RunSpec, measure
+from phasewise.bench.run import BenchRun
+from phasewise.bench.session import RunSpec
 from phasewise.compare.procedure import ComparePlan
 from phasewise.compare.verdict import Rules
 from phasewise.config import load_fleet
 from phasewise.diagnosis.cause import Cause
 from phasewise.diagnosis.fix import LeverChange
-from phasewise.fake_engine.engine import FakeEngineConfig
-from phasewise.fake_engine.fleet import running_engines
-from phasewise.fake_engine.virtual_engine import EngineShape
 from phasewise.model.slo import DEFAULT_SLO
 from phasewise.verify.ledger import Held
 from phasewise.verify.ledger_file import LedgerFile
@@ -25,6 +22,7 @@ from phasewise.workload.arrivals import ClosedLoop
 from phasewise.workload.lengths import Lengths
 from phasewise.workload.plan import PlanSpec
 from phasewise.workload.presets import Shape
+from tests.builders import make_timeline
 from tests.verify.builders import make_effect, make_evidence, make_fix, make_verdict
 
 FLEET = "name: small\npools:\n  - levers: {max_running: 1}  # as somebody wrote it\n"
@@ -32,18 +30,27 @@ MORE = LeverChange("max_running", 8)
 
 
 @dataclass(frozen=True)
-class FakeArm:
-    """A fake engine with the levers of a fleet file."""
+class MadeUpArm:
+    """Stands for a fleet; its address tells how many requests it runs at once."""
 
     path: Path
     name: str
 
     @asynccontextmanager
     async def serving(self):
-        running = load_fleet(self.path).pools[0].levers.max_running
-        config = FakeEngineConfig(shape=EngineShape(max_num_seqs=running or 256))
-        async with running_engines(1, config) as (engine,):
-            yield engine.base_url
+        yield f"http://fleet/{load_fleet(self.path).pools[0].levers.max_running}"
+
+
+def made_up_run(url, spec):
+    """With half as many places a first token takes twice as long; seeds differ by a little."""
+    places = int(url.rpartition("/")[2])
+    noise = 1 + (spec.seed % 7 + places) / 100
+    timelines = tuple(
+        make_timeline((first_s, first_s + 0.05, first_s + 0.1), request_id=f"r{number}")
+        for number in range(spec.plan.requests)
+        if (first_s := noise * (1 + number / 10) / places)
+    )
+    return BenchRun(target=None, plan=None, timelines=timelines, wall_s=1.0)
 
 
 @dataclass
@@ -72,7 +79,7 @@ class Bench:
         if self.blocks == self.cut_at:
             raise asyncio.CancelledError
         self.blocks += 1
-        return await measure(url, spec)
+        return made_up_run(url, spec)
 
     async def diagnose(self, url):
         assert self.ledger.read().entries == ()
@@ -80,7 +87,7 @@ class Bench:
 
     def arm(self, path, name):
         self.arms.append((path, load_fleet(path)))
-        return FakeArm(path, name)
+        return MadeUpArm(path, name)
 
     def tools(self):
         return Tools(
@@ -104,12 +111,6 @@ class Bench:
         return await verify_top_fix(
             VerifyPlan(self.file, load_fleet(self.file), setting, compare), self.tools()
         )
-
-
-@pytest.fixture(autouse=True)
-def never_void(monkeypatch):
-    """A busy machine may make the generator late; what is tried here are the steps of a verification."""
-    monkeypatch.setattr(validity, "_shown", lambda *lags: "")
 
 
 @pytest.mark.parametrize(
