@@ -54,8 +54,8 @@ class Case:
     judge: Knobs
     levers: str = ""
     replicas: int = 1
-    window_s: float = 24.0
-    settle_s: float = 6.0
+    window_s: float = 22.0
+    settle_s: float = 5.0
     slo: str = SLO
     trouble: Trouble | None = None
     by_generator: bool = False
@@ -140,8 +140,8 @@ CASES: tuple[Case, ...] = (
         ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
         tune={"clients": (88, 96), "prompt": (20, 28), "output": (150, 190)},
         judge={"clients": (100, 128), "prompt": (16, 32), "output": (120, 200)},
-        window_s=30.0,
-        settle_s=12.0,
+        window_s=26.0,
+        settle_s=10.0,
     ),
     Case(
         "cpu_hogs",
@@ -149,7 +149,7 @@ CASES: tuple[Case, ...] = (
         ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
         tune={"clients": (1, 2), "prompt": (60, 100), "output": (20, 32), "hogs": (7, 8)},
         judge={"clients": (1, 3), "prompt": (40, 160), "output": (16, 40), "hogs": (6, 9)},
-        window_s=30.0,
+        window_s=26.0,
         trouble=Trouble.CPU_HOGS,
     ),
     Case(
@@ -170,7 +170,7 @@ CASES: tuple[Case, ...] = (
             "stop": (1400, 2600),
             "run": (4000, 7000),
         },
-        window_s=30.0,
+        window_s=26.0,
         trouble=Trouble.PAUSED_ENGINE,
     ),
     Case(
@@ -179,8 +179,8 @@ CASES: tuple[Case, ...] = (
         ("slow_reader --clients {clients} --own {own} --output {output} --bytes-per-s {speed}",),
         tune={"clients": (2, 2), "own": (30, 50), "output": (56, 70), "speed": (50_000, 60_000)},
         judge={"clients": (1, 3), "own": (20, 80), "output": (50, 80), "speed": (40_000, 70_000)},
-        window_s=36.0,
-        settle_s=10.0,
+        window_s=30.0,
+        settle_s=8.0,
     ),
     Case(
         "slow_proxy",
@@ -202,7 +202,7 @@ CASES: tuple[Case, ...] = (
             "stop": (4200, 6000),
             "run": (700, 1200),
         },
-        window_s=30.0,
+        window_s=26.0,
         trouble=Trouble.STOPPED_GENERATOR,
         by_generator=True,
     ),
@@ -228,7 +228,7 @@ CASES: tuple[Case, ...] = (
             "long": (3100, 4200),
         },
         levers="prefill_chunk_tokens: 8192",
-        window_s=36.0,
+        window_s=30.0,
     ),
     Case(
         "small_chunks",
@@ -264,7 +264,7 @@ CASES: tuple[Case, ...] = (
         tune={"clients": (12, 14), "prompt": (300, 350), "output": (70, 90)},
         judge={"clients": (10, 18), "prompt": (220, 420), "output": (60, 110)},
         levers="kv_memory: 64MiB, max_context_tokens: 1024",
-        window_s=30.0,
+        window_s=26.0,
     ),
     Case(
         "unpaid_speculation",
@@ -273,7 +273,7 @@ CASES: tuple[Case, ...] = (
         tune={"clients": (18, 20), "output": (48, 60)},
         judge={"clients": (19, 26), "output": (40, 80)},
         levers="speculation: {tokens: 24, lookup_max: 1}",
-        window_s=30.0,
+        window_s=26.0,
         settle_s=10.0,
     ),
     Case(
@@ -283,7 +283,7 @@ CASES: tuple[Case, ...] = (
         tune={"texts": (2, 2), "shared": (1300, 1500), "own": (20, 30), "output": (4, 6)},
         judge={"texts": (2, 3), "shared": (1600, 2200), "own": (20, 60), "output": (2, 8)},
         replicas=2,
-        window_s=30.0,
+        window_s=26.0,
     ),
     Case(
         # An engine compiles what it needs for logprobs when it is first asked for any, and all others wait.
