@@ -23,7 +23,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -276,13 +276,17 @@ async def on_real_engines(options: argparse.Namespace, say: Say) -> list[dict[st
         fit = await learn(await engines.url(BASE), options.fit, say)
         for case in chosen:
             say(f"{case.name}:")
-            try:
-                rows.append(await on_its_engines(case, engines, fit, options.pairs, say))
-            except PhasewiseError as error:
-                # One engine that does not start, or a machine that is too busy, must not end the others.
-                say(f"  failed: {error}")
-                rows.append({"fix": case.name, "aims_at": case.aims_at, "failed": str(error)})
+            rows.append(await attempt(case, on_its_engines(case, engines, fit, options.pairs, say), say))
     return rows
+
+
+async def attempt(case: Case, trial: Awaitable[dict[str, object]], say: Say) -> dict[str, object]:
+    """A trial's row; an engine that does not start, or a machine too busy, must not end the others."""
+    try:
+        return await trial
+    except PhasewiseError as error:
+        say(f"  failed: {error}")
+        return {"fix": case.name, "aims_at": case.aims_at, "failed": str(error)}
 
 
 async def on_its_engines(
@@ -467,7 +471,7 @@ QUICK_CASE = Case(
     BASE,
     LeverChange("prefill_chunk_tokens", 2048),
     Figure.TTFT_P50,
-    plan(768, 8, 2, 24),
+    plan(768, 8, 2, 16),
     warm_up=2,
 )
 
@@ -487,11 +491,12 @@ async def on_a_fake_engine(say: Say) -> list[dict[str, object]]:
             )[0]
             for shape in shapes
         ]
-        spec = CalibrateSpec(budget_s=12.0, steps_url=after.steps_url, seed=SEED)
+        spec = CalibrateSpec(budget_s=8.0, steps_url=after.steps_url, seed=SEED)
         fit = (await calibrate(after.base_url, spec)).fit
         urls = (before.base_url, after.base_url)
         steps_urls = {each.base_url: each.steps_url for each in (before, after)}
-        return [await try_fix(QUICK_CASE, urls, fit, (), 4, say, steps_urls)]
+        trial = try_fix(QUICK_CASE, urls, fit, (), 4, say, steps_urls)
+        return [await attempt(QUICK_CASE, trial, say)]
 
 
 # --- the record ---------------------------------------------------------------------------------------------
