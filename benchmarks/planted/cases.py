@@ -135,11 +135,27 @@ CASES: tuple[Case, ...] = (
         judge={"rate": (6, 9), "prompt": (350, 450), "output": (2, 5)},
     ),
     Case(
+        # Answers of three lengths: streams of one length would all end and begin in the same step.
         "many_streams",
         _one("batch_cap_too_high"),
-        ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
-        tune={"clients": (88, 96), "prompt": (20, 28), "output": (150, 190)},
-        judge={"clients": (100, 128), "prompt": (16, 32), "output": (120, 200)},
+        tuple(
+            f"bench --concurrency {{clients}} --prompt-tokens {{prompt}} --output-tokens {{{length}}}"
+            for length in ("short", "middle", "long")
+        ),
+        tune={
+            "clients": (32, 34),
+            "prompt": (20, 28),
+            "short": (90, 100),
+            "middle": (125, 135),
+            "long": (160, 175),
+        },
+        judge={
+            "clients": (35, 42),
+            "prompt": (16, 32),
+            "short": (80, 96),
+            "middle": (110, 130),
+            "long": (150, 190),
+        },
         window_s=26.0,
         settle_s=10.0,
     ),
@@ -147,8 +163,8 @@ CASES: tuple[Case, ...] = (
         "cpu_hogs",
         _one("engine_starved_of_cpu"),
         ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
-        tune={"clients": (1, 2), "prompt": (60, 100), "output": (20, 32), "hogs": (7, 8)},
-        judge={"clients": (1, 3), "prompt": (40, 160), "output": (16, 40), "hogs": (6, 9)},
+        tune={"clients": (1, 2), "prompt": (60, 100), "output": (20, 32), "hogs": (4, 5)},
+        judge={"clients": (1, 3), "prompt": (40, 160), "output": (16, 40), "hogs": (4, 6)},
         window_s=26.0,
         trouble=Trouble.CPU_HOGS,
     ),
