@@ -123,6 +123,12 @@ def test_a_queue_that_only_the_missing_core_makes_is_the_cores():
     assert causes(make_picture(QUEUE, engines=[full])) == [Cause.ENGINE_STARVED]
 
 
+def test_a_queue_at_a_low_cap_stays_the_caps_though_the_core_is_shared():
+    crowd = make_crowd(running_max=1, waiting_mean=6.0, capped_share=1.0)
+    full = make_engine(cpu_wait_share=0.3, steps=make_steps(busy_share=0.95), crowd=crowd)
+    assert causes(make_picture(QUEUE, engines=[full])) == [Cause.BATCH_CAP_LOW, Cause.ENGINE_STARVED]
+
+
 def test_first_steps_that_took_many_times_the_later_ones_are_a_cold_start():
     picture = make_picture(replace(PREFILL, cold_s=2.0), engines=[make_engine(age_s=9.0)])
     assert causes(picture)[0] is Cause.COLD_START

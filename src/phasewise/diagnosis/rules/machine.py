@@ -15,7 +15,7 @@ from phasewise.diagnosis.rules.case import (
     TokenPart,
     stall_part,
 )
-from phasewise.diagnosis.rules.engines import busy_share, mean_of, worst_of
+from phasewise.diagnosis.rules.engines import busy_share, mean_of, over_waiting, worst_of
 from phasewise.diagnosis.rules.words import ms, percent
 from phasewise.diagnosis.stall_causes import StallCause
 from phasewise.diagnosis.surroundings import EngineSurroundings
@@ -74,7 +74,7 @@ def starved_start(case: StartCase) -> Claim | None:
     if not share:
         return None
     taken = case.account.take(share, Part.PREFILL, Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
-    taken += case.account.take(1.0 if _fills_up_by(case.picture, share) else share, Part.ENGINE_QUEUE)
+    taken += case.account.take(_queue_share(case.picture, share), Part.ENGINE_QUEUE)
     return _starved(case.picture, taken)
 
 
@@ -95,6 +95,8 @@ _STALLS_OF_ENGINE = (
     StallCause.SLOW_STEP,
     StallCause.ENGINE_IDLE,
     StallCause.PAUSE,
+    # Without a step record: what the engine was at is not known, but it was short of a core all along.
+    StallCause.UNKNOWN,
 )
 
 
@@ -108,10 +110,16 @@ def _noticeable_wait(engine: EngineSurroundings) -> float | None:
     return share if share is None or share >= STARVED_SHARE else 0.0
 
 
-def _fills_up_by(picture: Picture, share: float) -> bool:
-    """Whether the engine is full only because its core is shared: then the whole queue is."""
+def _queue_share(picture: Picture, share: float) -> float:
+    """How much of the queue is the shared core's: all of it where the engine is full only for that reason.
+
+    Who waits at a cap or for KV memory would wait on a core of its own too, only less long.
+    """
     busy = mean_of(picture.engines, busy_share)
-    return busy is not None and busy >= SATURATED_SHARE and busy * (1.0 - share) <= AT_EASE_SHARE
+    if busy is None or busy < SATURATED_SHARE or busy * (1.0 - share) > AT_EASE_SHARE:
+        return share
+    held_back = over_waiting(picture, lambda crowd: crowd.capped_share + crowd.kv_full_share) or 0.0
+    return share + (1.0 - share) * (1.0 - min(1.0, held_back))
 
 
 def _starved(picture: Picture, taken: Taken) -> Claim:
@@ -127,7 +135,7 @@ def _starved(picture: Picture, taken: Taken) -> Claim:
         )
         if worst.host_busy_share is not None:
             facts.append(Fact(f"its host was {percent(worst.host_busy_share)} busy", FactSource.HOST))
-    facts.append(Fact(f"that share of what the engine did is {ms(taken.seconds)}", FactSource.DERIVED))
+    facts.append(Fact(f"{ms(taken.seconds)} of what the engine took goes to that", FactSource.DERIVED))
     return Claim(
         Cause.ENGINE_STARVED,
         taken,
