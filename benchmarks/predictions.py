@@ -125,7 +125,7 @@ CASES = (
         base(prefill_chunk_tokens=256),
         LeverChange("prefill_chunk_tokens", 256),
         Figure.ITL_P99,
-        plan(900, MIDDLING, 3, 18),
+        plan(900, MIDDLING, 3, 24),
     ),
     Case(
         "larger_chunks",

@@ -167,3 +167,12 @@ def test_long_windows_are_replayed_in_stretches_that_meet_a_busy_engine():
         assert sum(each.output_tokens for each in counted) >= TOKENS_OF_STRETCH
         assert all(each.went_s > counted[0].came_s for each in some.requests[: some.warm_up])
         assert len(some.requests) < 40
+
+
+def test_in_a_closed_loop_any_request_may_come_first():
+    requests = every(1.0, 12)
+    traffic = replace(served(requests), concurrency=3)
+    some = drawn_stretch(traffic, np.random.default_rng(0))
+    assert some.requests != requests
+    assert set(some.requests) == set(requests)
+    assert drawn_stretch(replace(traffic, concurrency=None), np.random.default_rng(0)).requests == requests

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from phasewise.predict.traffic import Traffic
+from phasewise.predict.traffic import RecordedRequest, Traffic
 
 TOKENS_OF_STRETCH = 3_000
 """Output tokens of one replay: each costs some ten microseconds, and a prediction is some sixty replays."""
@@ -19,8 +19,10 @@ def drawn_stretch(traffic: Traffic, rng: np.random.Generator) -> Traffic:
     """Requests that followed each other, enough of them for a replay; all, where they are not too many.
 
     Those that were still open when the stretch begins come first and do not count: nobody meets an idle
-    engine there.
+    engine there. In a closed loop any request might have come at any time, so they come in another order.
     """
+    if traffic.concurrency is not None:
+        traffic = replace(traffic, requests=_shuffled(traffic.requests, rng))
     requests = traffic.requests
     tokens = np.cumsum([request.output_tokens for request in requests])
     if tokens[-1] <= TOKENS_OF_STRETCH:
@@ -34,3 +36,7 @@ def drawn_stretch(traffic: Traffic, rng: np.random.Generator) -> Traffic:
     began_s = requests[first].came_s
     still_open = tuple(each for each in requests[:first] if each.went_s > began_s)
     return replace(traffic, requests=still_open + requests[first:after], warm_up=len(still_open))
+
+
+def _shuffled(requests: tuple[RecordedRequest, ...], rng: np.random.Generator) -> tuple[RecordedRequest, ...]:
+    return tuple(requests[at] for at in rng.permutation(len(requests)))
