@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from phasewise.costs.step_cost import StepCost
+from phasewise.costs.step_work import decoding
 from phasewise.diagnosis.cause import Cause, Confidence
 from phasewise.diagnosis.picture import EngineStart
 from phasewise.model.timeline import Source
@@ -46,6 +48,14 @@ def test_without_a_crowd_lost_places_and_a_full_cache_are_a_weaker_sign():
 
 def test_a_cap_at_which_more_would_cost_little_is_too_low():
     picture = crowded(capped_share=0.95, running_max=2, fit=make_fit())
+    assert causes(picture) == [Cause.BATCH_CAP_LOW]
+
+
+def test_costs_that_were_fitted_to_one_batch_size_do_not_speak_of_larger_ones():
+    """Of streams that always ran alone, nothing tells what two would take: all of the step seems to be one's."""
+    all_per_request = StepCost(0.0, 96, 0.0, 0.0, 0.0, per_request_s=0.05)
+    alone = make_fit(all_per_request, seen=[decoding([100])])
+    picture = crowded(capped_share=0.95, running_max=1, fit=alone, steps=make_steps())
     assert causes(picture) == [Cause.BATCH_CAP_LOW]
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phasewise.costs.step_work import decoding
 from phasewise.diagnosis.stream_picture import stream_picture
 from phasewise.model.slo import Slo
 from phasewise.model.step_log import StepLog
@@ -76,8 +77,11 @@ def test_costs_tell_floor_batch_and_kv_reads_apart():
     assert ledger.kv_read_s == pytest.approx(4 * 130 * 4e-6, rel=0.05)
 
 
-def test_without_costs_steps_are_not_told_apart():
-    ledger = ledger_of(play(steady()))
+@pytest.mark.parametrize(
+    "fit", [None, make_fit(COST, seen=[decoding([100])])], ids=["no fit", "one batch size"]
+)
+def test_without_costs_of_several_batches_steps_are_not_told_apart(fit):
+    ledger = ledger_of(play(steady()), fit)
     assert ledger.floor_s is ledger.batch_s is ledger.kv_read_s is None
     assert ledger.step_s == pytest.approx(0.046, rel=0.1)
 

@@ -29,6 +29,8 @@ FEWEST_REGIMES = 4
 FEWEST_ERRORS = ceil(round(2 / (1 - CONFIDENCE), 6)) - 1
 """With fewer errors of a kind than this, none of them can bound an interval of that confidence."""
 FEWEST_REGIMES_OF_KIND = 3
+MAGNITUDES_APART = 2
+"""Batches are of different sizes when some are about four times as large as others."""
 FOLDS = 6
 DRAWS = 60
 DRAWN_KNEES = KNEES_TOKENS[::2]
@@ -65,6 +67,12 @@ class StepFit:
     def cost(self) -> StepCost:
         """The cost itself."""
         return self.fitted.step
+
+    @property
+    def tells_batches(self) -> bool:
+        """Whether batches of different sizes were seen: nothing tells the floor of one size from its tokens."""
+        sizes = [decodes for prompts, decodes, _ in self.seen if decodes and not prompts]
+        return bool(sizes) and max(sizes) - min(sizes) >= MAGNITUDES_APART
 
     def predict(self, work: StepWork) -> Prediction | None:
         """The seconds of a step; None where no step like it has been seen."""

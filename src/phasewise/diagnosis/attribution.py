@@ -25,7 +25,11 @@ Readings = Mapping[str, tuple[StepReading, ...]]
 def readings_of(logs: Logs, fit: StepFit | None = None) -> Readings:
     """Every record, to be read with the fitted costs where there are any."""
     cost = None if fit is None else fit.cost
-    return {name: tuple(StepReading(log, cost) for log in ranks) for name, ranks in logs.items()}
+    tells_parts = fit is not None and fit.tells_batches
+    return {
+        name: tuple(StepReading(log, cost, tells_parts=tells_parts) for log in ranks)
+        for name, ranks in logs.items()
+    }
 
 
 def reading_of(timeline: Timeline, readings: Readings) -> StepReading | None:

@@ -72,11 +72,15 @@ class Prefilled:
 
 
 class StepReading:
-    """One rank's record, read with the engine's costs where they are known."""
+    """One rank's record, read with the engine's costs where they are known.
 
-    def __init__(self, log: StepLog, cost: StepCost | None = None) -> None:
+    `tells_parts` is false where the costs are good for whole steps only, and not for what they consist of.
+    """
+
+    def __init__(self, log: StepLog, cost: StepCost | None = None, *, tells_parts: bool = True) -> None:
         self.log = log
         self.cost = cost
+        self._tells_parts = tells_parts
         self._splits: dict[int, StepSplit] = {}
 
     def split(self, timed: TimedStep, since_s: float) -> StepSplit:
@@ -188,7 +192,7 @@ class StepReading:
 
     def _decode_parts(self, step: EngineStep, decode_s: float) -> tuple[float, float, float] | tuple[()]:
         """Floor, batch and KV reads, scaled to what the step's streams really took."""
-        if self.cost is None or self._mean_context_tokens is None:
+        if self.cost is None or not self._tells_parts or self._mean_context_tokens is None:
             return ()
         seconds = self.cost.parts_s(self._decode_work(step))
         whole_s = sum(seconds.values())

@@ -174,7 +174,7 @@ def _cheap_to_run_more(picture: Picture, crowd: Crowd) -> tuple[Fact, Confidence
     now = crowd.running_max
     if not _decoding_matters(picture):
         return None
-    if picture.fit is not None and now:
+    if picture.fit is not None and picture.fit.tells_batches and now:
         context = context_tokens(picture)
         more = decoding([context] * 2 * now)
         ratio = picture.fit.cost(more) / picture.fit.cost(decoding([context] * now))
