@@ -52,7 +52,7 @@ def test_a_cap_at_which_more_would_cost_little_is_too_low():
 
 
 def test_costs_that_were_fitted_to_one_batch_size_do_not_speak_of_larger_ones():
-    """Of streams that always ran alone, nothing tells what two would take: all of the step seems to be one's."""
+    """Of streams that always ran alone, nothing tells what two take: all of the step seems to be one's."""
     all_per_request = StepCost(0.0, 96, 0.0, 0.0, 0.0, per_request_s=0.05)
     alone = make_fit(all_per_request, seen=[decoding([100])])
     picture = crowded(capped_share=0.95, running_max=1, fit=alone, steps=make_steps())

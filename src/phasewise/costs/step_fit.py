@@ -70,7 +70,7 @@ class StepFit:
 
     @property
     def tells_batches(self) -> bool:
-        """Whether batches of different sizes were seen: nothing tells the floor of one size from its tokens."""
+        """Whether batches of several sizes were seen: nothing tells the floor of one size from its tokens."""
         sizes = [decodes for prompts, decodes, _ in self.seen if decodes and not prompts]
         return bool(sizes) and max(sizes) - min(sizes) >= MAGNITUDES_APART
 
