@@ -316,13 +316,16 @@ def pauses(scene: Scene) -> None:
 
 
 def cold(scene: Scene) -> None:
-    """An engine that has just started, whose first steps take long."""
-    steps = scene.sizes.rng.randint(10, 16)
-    scene.cold = (steps, scene.sizes.between(1.0, 1.6) * scene.sizes.slo.ttft_s)
+    """An engine that has just started, whose first steps take long, and a look at it while it warms up."""
+    steps = scene.sizes.rng.randint(14, 18)
+    extra_s = scene.sizes.between(1.0, 1.4) * scene.sizes.slo.ttft_s
+    scene.cold = (steps, extra_s)
     scene.way = replace(scene.way, age_s=scene.sizes.between(2, 30))
     scene.clients = scene.sizes.rng.randint(2, 3)
     scene.turn = _plain(scene, scene.sizes.prompt(0.08, 0.15), (2, 4))
-    scene.settle_s, scene.window_s = 0.0, 0.35 * scene.window_s
+    # Long enough to show what is usual, short enough for the first steps to matter.
+    scene.settle_s = 0.0
+    scene.window_s = steps * extra_s + scene.sizes.between(60, 90) * scene.sizes.cost.floor_s
 
 
 def slow_proxy(scene: Scene) -> None:
