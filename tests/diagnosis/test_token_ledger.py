@@ -69,6 +69,34 @@ def test_a_streams_steps_leave_nothing_unexplained():
     assert ledger.paused_s == ledger.preempted_s == ledger.client_s == ledger.cold_s == 0.0
 
 
+def lasting(timeline, more_s):
+    """The same stream, evenly so much longer than its engine took."""
+    first_s, *_, last_s = timeline.content_times_s
+    slower = 1 + more_s / (last_s - first_s)
+    times = tuple(first_s + (at_s - first_s) * slower for at_s in timeline.content_times_s)
+    return replace(timeline, content_times_s=times, ended_s=times[-1])
+
+
+def test_streams_that_are_late_do_not_make_up_for_those_that_are_early():
+    """One stream ends 1 s late, another 1 s early: nothing on average, a second for each."""
+    traffic = play(steady(2))
+    pair = [lasting(it, more_s) for it, more_s in zip(traffic.timelines, (1.0, -1.0), strict=True)]
+    late, early = (stream_picture([it], SLO, traffic.logs) for it in pair)
+    both = stream_picture(pair, SLO, traffic.logs)
+    assert both.residual_s == both.ledger.residual_s == pytest.approx(0.0, abs=1e-6)
+    assert both.residual_abs_p50_s * 59 == pytest.approx(1.0, rel=0.01)
+    assert late.residual_share_p50 == pytest.approx(late.residual_s / late.tpot_mean_s)
+    assert early.residual_share_p50 == pytest.approx(-early.residual_s / early.tpot_mean_s)
+
+
+def test_what_a_pause_took_is_no_residual():
+    """The engine stood still for two seconds, and the ledger says so: nothing is left unexplained."""
+    traffic = play(steady(1), slowed={30: 2.0})
+    picture = stream_picture(traffic.timelines, SLO, traffic.logs, FIT)
+    assert picture.ledger.paused_s * 59 == pytest.approx(2.0, rel=0.01)
+    assert picture.residual_s == pytest.approx(0.0, abs=1e-6)
+
+
 def test_costs_tell_floor_batch_and_kv_reads_apart():
     """Four streams of 100 + some 30 tokens: 40 ms floor, 4 ms for requests, 2 ms of reads."""
     ledger = ledger_of(play([ask(index, 0.0, output_tokens=60) for index in range(4)]), FIT)

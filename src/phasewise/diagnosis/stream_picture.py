@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from phasewise.costs.step_fit import StepFit
 from phasewise.diagnosis.attribution import Logs, Readings, reading_of, readings_of
 from phasewise.diagnosis.stall_causes import ExplainedStall, StallEvent, explain_stalls, stall_events
-from phasewise.diagnosis.token_ledger import Stretch, TokenLedger, recorded_streams, token_ledger
+from phasewise.diagnosis.token_ledger import (
+    Stretch,
+    TokenLedger,
+    recorded_streams,
+    stream_tallies,
+    token_ledger,
+)
 from phasewise.model.latency import chunk_gaps_s, tpot_s
 from phasewise.model.quantiles import quantile
 from phasewise.model.slo import Slo
@@ -28,8 +34,10 @@ FEWEST_CUT_CHUNKS = 4
 @dataclass(frozen=True, slots=True)
 class StreamPicture:
     """How requests streamed. Seconds per output token, after the first: ordinary steps, the excess of steps
-    that also carried prompt tokens, and what no clock saw; they add up to the mean TPOT.
+    that also carried prompt tokens, and what no clock saw; the ledger has what else there is.
 
+    `residual_s` is a mean, in which streams that took longer than their steps and streams that took less make
+    up for each other; `residual_abs_p50_s` and `residual_share_p50` are what the median stream is off by.
     `broken_off` of the streams did not end as they should. `events` are the stalls by what made them: one
     step that held up many streams is one event.
     """
@@ -52,6 +60,8 @@ class StreamPicture:
     ledger: TokenLedger | None = None
     events: tuple[StallEvent, ...] = ()
     broken_off: int = 0
+    residual_abs_p50_s: float | None = None
+    residual_share_p50: float | None = None
 
 
 def stream_picture(
@@ -67,13 +77,13 @@ def stream_picture(
     gaps = [gap for stream in streams for gap in chunk_gaps_s(stream.timeline)]
     noticed = tuple(found for stream in streams for found in stream.noticed(slo))
     losses = _losses_s(streams, stretches, slo)
-    ledger = token_ledger(stretches, readings)
+    tallies = stream_tallies(stretches, readings)
+    ledger = token_ledger(tallies)
     step_timed = len(recorded_streams(stretches, readings))
-    mean_s = fmean(per_token)
     return StreamPicture(
         streams=len(streams),
         step_timed=step_timed,
-        tpot_mean_s=mean_s,
+        tpot_mean_s=fmean(per_token),
         tpot_p50_s=quantile(per_token, 0.5),
         tpot_p90_s=quantile(per_token, 0.9),
         gap_p50_s=quantile(gaps, 0.5),
@@ -81,7 +91,7 @@ def stream_picture(
         gap_max_s=max(gaps),
         step_s=None if ledger is None else ledger.step_s,
         chunk_excess_s=ledger.prompts_s if ledger is not None and step_timed else None,
-        residual_s=None if ledger is None else mean_s - ledger.step_s - ledger.prompts_s,
+        residual_s=None if ledger is None else ledger.residual_s,
         slow=sum(loss > 0 for loss in losses),
         lost_s=sum(losses),
         stall_lost_s=sum(found.stall.excess_s for found in noticed),
@@ -89,6 +99,8 @@ def stream_picture(
         ledger=ledger,
         events=stall_events(noticed),
         broken_off=sum(stream.timeline.outcome not in ENDED_WELL_OR_OPEN for stream in streams),
+        residual_abs_p50_s=median(abs(it.residual_s) for it in tallies) if tallies else None,
+        residual_share_p50=median(it.residual_share for it in tallies) if tallies else None,
     )
 
 

@@ -77,8 +77,8 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class _Tally:
-    """Seconds of one stream, or the mean token of several."""
+class Tally:
+    """Seconds of one stream, of its mean token, or of the mean token of several."""
 
     step_s: float = 0.0
     floor_s: float = 0.0
@@ -91,12 +91,20 @@ class _Tally:
     cold_s: float = 0.0
     residual_s: float = 0.0
 
-    def per(self, tokens: float) -> _Tally:
-        return _Tally(*(getattr(self, name) / tokens for name in self.__slots__))
+    def per(self, tokens: float) -> Tally:
+        """The mean of so many tokens."""
+        return Tally(*(getattr(self, name) / tokens for name in self.__slots__))
 
     @property
     def explained_s(self) -> float:
+        """What somebody's clock accounts for."""
         return self.step_s + self.prompts_s + self.preempted_s + self.paused_s + self.client_s + self.cold_s
+
+    @property
+    def residual_share(self) -> float:
+        """What nobody accounts for, too much or too little, as a share of all the time."""
+        total_s = self.explained_s + self.residual_s
+        return abs(self.residual_s) / total_s if total_s > 0 else 0.0
 
 
 def recorded_streams(stretches: Sequence[Stretch], readings: Readings) -> tuple[Stretch, ...]:
@@ -104,18 +112,17 @@ def recorded_streams(stretches: Sequence[Stretch], readings: Readings) -> tuple[
     return tuple(it for it in stretches if _reading(it, readings) is not None)
 
 
-def token_ledger(stretches: Sequence[Stretch], readings: Readings) -> TokenLedger | None:
-    """The mean token of these streams: of those on a step record if any is, else by the engines' reports.
+def stream_tallies(stretches: Sequence[Stretch], readings: Readings) -> tuple[Tally, ...]:
+    """The mean token of each stream: of those on a step record if any is, else by the engines' reports.
 
-    None where neither tells.
+    None of them where neither tells.
     """
     recorded = [_of_steps(it, reading) for it in stretches if (reading := _reading(it, readings)) is not None]
     if recorded:
-        return _mean(recorded)
-    reported = [
+        return tuple(recorded)
+    return tuple(
         _of_report(it, decode_s) for it in stretches if (decode_s := _reported_s(it.timeline)) is not None
-    ]
-    return _mean(reported) if reported else None
+    )
 
 
 def _reading(stretch: Stretch, readings: Readings) -> StepReading | None:
@@ -123,8 +130,11 @@ def _reading(stretch: Stretch, readings: Readings) -> StepReading | None:
     return None if found is None or found.log.usual_decode_step_s is None else found
 
 
-def _mean(tallies: Sequence[_Tally]) -> TokenLedger:
-    mean = _Tally(*(fmean(getattr(it, name) for it in tallies) for name in _Tally.__slots__))
+def token_ledger(tallies: Sequence[Tally]) -> TokenLedger | None:
+    """The mean token of all these streams, each counting alike."""
+    if not tallies:
+        return None
+    mean = Tally(*(fmean(getattr(it, name) for it in tallies) for name in Tally.__slots__))
     ledger = TokenLedger(
         step_s=mean.step_s,
         prompts_s=mean.prompts_s,
@@ -146,17 +156,17 @@ def _mean(tallies: Sequence[_Tally]) -> TokenLedger:
     )
 
 
-def _of_report(stretch: Stretch, decode_s: float) -> _Tally:
+def _of_report(stretch: Stretch, decode_s: float) -> Tally:
     """What the engine said of its decoding, and what the gateway waited for its client beyond it."""
-    tally = _Tally(step_s=decode_s, client_s=_client_s(stretch, decode_s))
+    tally = Tally(step_s=decode_s, client_s=_client_s(stretch, decode_s))
     tally.residual_s = stretch.seconds - tally.explained_s
     return tally.per(stretch.tokens)
 
 
-def _of_steps(stretch: Stretch, reading: StepReading) -> _Tally:
+def _of_steps(stretch: Stretch, reading: StepReading) -> Tally:
     """Every step behind the stream's tokens, by what its seconds went into."""
     seen = _moments(stretch.timeline, reading)
-    tally = _Tally(client_s=_client_s(stretch, None if seen is None else seen.decode_s))
+    tally = Tally(client_s=_client_s(stretch, None if seen is None else seen.decode_s))
     preempted = [found for found in stretch.stalls if found.cause is StallCause.PREEMPTION]
     since_s = stretch.began_unix_s
     for timed in _steps(stretch, seen, reading, stretch.seconds - tally.client_s):
@@ -165,7 +175,7 @@ def _of_steps(stretch: Stretch, reading: StepReading) -> _Tally:
     return tally.per(stretch.tokens)
 
 
-def _book(tally: _Tally, timed: TimedStep, reading: StepReading, since_s: float, kept: float) -> None:
+def _book(tally: Tally, timed: TimedStep, reading: StepReading, since_s: float, kept: float) -> None:
     """Add a step; of one that ran while the stream was preempted, only the share `kept` is the stream's."""
     split = reading.split(timed, since_s)
     whole_s = split.decode_s + split.prompts_s + split.recomputed_s + split.paused_s + split.cold_s

@@ -87,6 +87,8 @@ def _stream(stream: StreamPicture) -> dict[str, Any]:
         "step_ms": _ms(stream.step_s),
         "chunk_excess_ms": _ms(stream.chunk_excess_s),
         "residual_ms": _ms(stream.residual_s),
+        "residual_share_p50": stream.residual_share_p50,
+        "residual_abs_p50_ms": _ms(stream.residual_abs_p50_s),
         "ledger": None if stream.ledger is None else _ledger(stream.ledger),
         "slow": stream.slow,
         "lost_s": round(stream.lost_s, 3),
