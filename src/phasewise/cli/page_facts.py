@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import sys
 import time
@@ -13,17 +14,21 @@ from phasewise.bench.session import RunSpec
 from phasewise.bench.wording import workload_in_words
 from phasewise.workload.presets import Shape
 
-_KEY_OPTION = "--api-key"
+_KEY_OPTION = re.compile(r"--(?:[\w-]+-)?key")
+"""Every option whose value is a key; one that names a file of keys ends in something else."""
 
 
 def command_line(arguments: list[str] | None = None) -> str:
-    """The command as it was typed, without the key it may hold."""
+    """The command as it was typed, without the keys it may hold."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for index, word in enumerate(words):
-        if word == _KEY_OPTION and index + 1 < len(words):
+        option, is_joined, _ = word.partition("=")
+        if _KEY_OPTION.fullmatch(option) is None:
+            continue
+        if is_joined:
+            words[index] = f"{option}=***"
+        elif index + 1 < len(words):
             words[index + 1] = "***"
-        elif word.startswith(f"{_KEY_OPTION}="):
-            words[index] = f"{_KEY_OPTION}=***"
     return shlex.join(["phasewise", *words])
 
 
