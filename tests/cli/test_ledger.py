@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from phasewise.cli.app import app
 from phasewise.errors import ConfigError
+from phasewise.model.interval import Interval
 from phasewise.verify.ledger import Held
 from phasewise.verify.ledger_file import LedgerFile
 from tests.verify.builders import make_outcome, make_prediction
@@ -23,7 +24,8 @@ def file(tmp_path):
         ledger.add_prediction(make_prediction(f"{run}-ttft_p50"))
         if outcome is not None:
             ratio = 1.4 if outcome is Held.WRONG_SIGN else 0.5
-            ledger.add_outcome(make_outcome(f"{run}-ttft_p50", outcome, ratio=ratio))
+            measured = Interval(ratio - 0.1, ratio + 0.1, 0.95)
+            ledger.add_outcome(make_outcome(f"{run}-ttft_p50", outcome, ratio=ratio, interval=measured))
     ledger.add_prediction(make_prediction("c-tpot_p50", metric="tpot_p50", aim=False, ratio=None))
     return ledger.path
 
@@ -36,6 +38,7 @@ def test_every_prediction_stands_beside_its_outcome_with_the_score_below(file):
     assert [word in done.stdout for word in ("held", "WRONG SIGN", "open")] == [True] * 3
     assert "Coverage: 1 of 2 lay within what was predicted (50%; 9% to 91%" in done.stdout
     assert "Sign right: 1 of 2" in done.stdout
+    assert "half of the intervals are narrower than x2.3" in done.stdout
     assert "2 judged, 0 inconclusive, 0 without a prediction, 1 open" in done.stdout
 
 

@@ -81,7 +81,10 @@ LESS = Interval(0.3, 0.7, 0.9)
 
 def entry(held, predicted=LESS, ratio=0.5, **fields):
     prediction = make_prediction("x", ratio=predicted, **fields)
-    return Entry(prediction, None if held is None else make_outcome("x", held, ratio=ratio))
+    measured = Interval(ratio - 0.1, ratio + 0.1, 0.95)
+    return Entry(
+        prediction, None if held is None else make_outcome("x", held, ratio=ratio, interval=measured)
+    )
 
 
 def test_the_score_counts_coverage_signs_and_what_is_open_over_the_figures_that_fixes_aim_at():
@@ -101,6 +104,19 @@ def test_the_score_counts_coverage_signs_and_what_is_open_over_the_figures_that_
     # One that was said to stay where it is has no sign to be right about.
     assert (found.signed, found.sign_right) == (3, 2)
     assert found.coverage.low < 0.5 < found.coverage.high
+
+
+def test_a_change_that_is_not_sure_has_no_sign_to_be_right_about():
+    found = score([entry(Held.OUTSIDE, ratio=0.95), entry(Held.OUTSIDE, ratio=0.85)])
+    assert (found.judged, found.signed, found.sign_right) == (2, 1, 1)
+
+
+def test_the_score_says_how_wide_the_judged_intervals_are():
+    ranges = [(0.5, 1.0), (0.2, 0.8), (0.1, 1.0), (0.01, 9.0)]
+    entries = [entry(Held.HELD, predicted=Interval(*bounds, 0.9)) for bounds in ranges[:3]]
+    entries.append(entry(Held.INCONCLUSIVE, predicted=Interval(*ranges[3], 0.9)))
+    assert score(entries).median_width == pytest.approx(4.0)
+    assert score([]).median_width is None
 
 
 def test_no_trial_has_no_interval_and_few_have_a_wide_one():

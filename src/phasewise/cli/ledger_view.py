@@ -87,8 +87,15 @@ def score_lines(found: Score) -> list[str]:
             f"({found.covered / found.judged:.0%}; {low:.0%} to {high:.0%} at "
             f"{found.coverage.confidence:.0%} confidence)."
         )
+    if found.median_width is not None:
+        lines.append(
+            f"Width: half of the intervals are narrower than x{found.median_width:.1f}, from their low to "
+            "their high end."
+        )
     if found.signed:
-        lines.append(f"Sign right: {found.sign_right} of {found.signed} that were said to change.")
+        lines.append(
+            f"Sign right: {found.sign_right} of {found.signed} that were said to change and surely did."
+        )
     lines.append(
         f"{found.predictions} fixes tried or to be tried: {found.judged} judged, {found.inconclusive} "
         f"inconclusive, {found.unpredicted} without a prediction, {found.open} open."

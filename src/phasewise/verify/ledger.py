@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import sqrt
-from statistics import NormalDist
+from math import inf, sqrt
+from statistics import NormalDist, median
 
 from phasewise.model.interval import Interval
 
@@ -83,7 +83,9 @@ class Score:
 
     One figure of a fix counts: what else it changed in the same runs is no trial of its own. `covered` of
     `judged` lay within what was predicted; `sign_right` of `signed` went the way that was predicted, where
-    a way was. `coverage` is the range that the true share of covered predictions lies in.
+    a way was, and something surely changed. `coverage` is the range that the true share of covered
+    predictions lies in. An interval that is wide holds everything, so coverage counts for little without
+    `median_width`: half of the judged intervals reach from their low end to less than so many times it.
     """
 
     predictions: int
@@ -95,6 +97,7 @@ class Score:
     signed: int
     sign_right: int
     coverage: Interval | None
+    median_width: float | None = None
 
 
 def paired(predictions: Sequence[Prediction], outcomes: Mapping[str, Outcome]) -> tuple[Entry, ...]:
@@ -106,7 +109,8 @@ def score(entries: Sequence[Entry]) -> Score:
     """Keep score of the figures that fixes aimed at."""
     aimed = [entry for entry in entries if entry.prediction.aim]
     done = [entry.outcome.held for entry in aimed if entry.outcome is not None]
-    judged = sum(held in {Held.HELD, Held.OUTSIDE, Held.WRONG_SIGN} for held in done)
+    widths = [_width(entry.prediction.ratio) for entry in aimed if _is_judged(entry)]
+    judged = len(widths)
     covered = done.count(Held.HELD)
     signs = [right for entry in aimed if (right := _sign_right(entry)) is not None]
     return Score(
@@ -119,22 +123,27 @@ def score(entries: Sequence[Entry]) -> Score:
         signed=len(signs),
         sign_right=sum(signs),
         coverage=share_interval(covered, judged),
+        median_width=median(widths) if widths else None,
     )
 
 
+def _is_judged(entry: Entry) -> bool:
+    judged = {Held.HELD, Held.OUTSIDE, Held.WRONG_SIGN}
+    return entry.outcome is not None and entry.outcome.held in judged
+
+
+def _width(predicted: Interval | None) -> float:
+    return inf if predicted is None or predicted.low <= 0 else predicted.high / predicted.low
+
+
 def _sign_right(entry: Entry) -> bool | None:
-    """Whether the figure went the way that was predicted; None where no way was, or none was measured."""
+    """Whether the figure went the way that was predicted; None where no way was, or none was surely seen."""
     predicted, outcome = entry.prediction.ratio, entry.outcome
-    if (
-        predicted is None
-        or outcome is None
-        or outcome.ratio is None
-        or predicted.low <= 1.0 <= predicted.high
-    ):
+    if predicted is None or outcome is None or outcome.interval is None or not _is_judged(entry):
         return None
-    if outcome.held in {Held.INCONCLUSIVE, Held.UNPREDICTED}:
+    if any(each.low <= 1.0 <= each.high for each in (predicted, outcome.interval)):
         return None
-    return (outcome.ratio < 1.0) == (predicted.high < 1.0)
+    return (outcome.interval.high < 1.0) == (predicted.high < 1.0)
 
 
 def share_interval(hits: int, trials: int, confidence: float = SCORE_CONFIDENCE) -> Interval | None:
