@@ -42,6 +42,15 @@ def test_every_kind_of_change_comes_to_a_fleet_that_reads_back(change, line, tmp
     assert load_fleet(changed.write(tmp_path, "copy")) == changed.fleet
 
 
+def test_an_engine_more_is_one_more_in_the_whole_fleet():
+    fleet = FleetConfig(pools=(Pool(name="a", replicas=2), Pool(name="b")))
+    change = changed_fleet(fleet, LeverChange("replicas", 4), on_cpu=True)
+    assert [pool.replicas for pool in change.fleet.pools] == [3, 1]
+    assert change.lines == ("pools.a.replicas: 2 -> 3",)
+    with pytest.raises(ConfigError, match="has 3 engines already"):
+        changed_fleet(fleet, LeverChange("replicas", 3), on_cpu=True)
+
+
 def test_a_flag_that_the_file_sets_past_its_levers_is_not_given_twice():
     for flag in ("--max-num-seqs", "--max-num-seqs=2"):
         fleet = FleetConfig(pools=(Pool(engine_flags=(flag,)),))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from phasewise.config import FleetConfig, Levers, Pool, byte_size, fleet_from
 from phasewise.diagnosis.fix import LeverChange
@@ -38,17 +37,18 @@ class FleetChange:
 def changed_fleet(fleet: FleetConfig, change: LeverChange, *, on_cpu: bool) -> FleetChange:
     """The fleet with the lever moved in every pool; ConfigError where the file stands in the way.
 
-    On a CPU we know how much KV memory an engine has whose file does not say.
+    Replicas are those of the whole fleet: what it lacks of them is added to its first pool. On a CPU we know
+    how much KV memory an engine has whose file does not say.
     """
+    if change.name == REPLICAS:
+        return _with_more_engines(fleet, change)
     data = fleet.model_dump()
     lines: list[str] = []
     for pool, facts in zip(fleet.pools, data["pools"], strict=True):
         _refuse_hidden_flag(pool, change.name)
         before, after = _current(pool, change.name), _new_value(pool, change, on_cpu)
-        place: dict[str, Any] = facts if change.name == REPLICAS else facts["levers"]
-        place[change.name] = after
-        key = f"pools.{pool.name}.{'' if change.name == REPLICAS else 'levers.'}{change.name}"
-        lines.append(f"{key}: {_shown(before)} -> {_shown(after)}")
+        facts["levers"][change.name] = after
+        lines.append(f"pools.{pool.name}.levers.{change.name}: {_shown(before)} -> {_shown(after)}")
     made = fleet_from(data, "the changed fleet")
     if made == fleet:
         raise ConfigError(
@@ -56,6 +56,21 @@ def changed_fleet(fleet: FleetConfig, change: LeverChange, *, on_cpu: bool) -> F
             hint="the fleet file has what the advice asks for: diagnose again with more traffic",
         )
     return FleetChange(made, tuple(lines))
+
+
+def _with_more_engines(fleet: FleetConfig, change: LeverChange) -> FleetChange:
+    engines = sum(pool.replicas for pool in fleet.pools)
+    wanted = round(engines * change.times) if change.times is not None else int(change.value or 0)
+    if wanted <= engines:
+        raise ConfigError(
+            f"the fleet has {engines} engines already",
+            hint="the fleet file has what the advice asks for: diagnose again with more traffic",
+        )
+    data, pool = fleet.model_dump(), fleet.pools[0]
+    after = pool.replicas + wanted - engines
+    data["pools"][0][REPLICAS] = after
+    line = f"pools.{pool.name}.{REPLICAS}: {pool.replicas} -> {after}"
+    return FleetChange(fleet_from(data, "the changed fleet"), (line,))
 
 
 def _refuse_hidden_flag(pool: Pool, name: str) -> None:
@@ -76,8 +91,6 @@ def _spellings(flag: str) -> tuple[str, ...]:
 
 
 def _current(pool: Pool, name: str) -> object:
-    if name == REPLICAS:
-        return pool.replicas
     if name not in Levers.model_fields:
         raise ConfigError(f"there is no lever {name!r}", hint="see docs/reference/fleet-file.md")
     return getattr(pool.levers, name)
