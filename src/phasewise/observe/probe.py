@@ -1,4 +1,4 @@
-"""A short and polite load that makes an idle engine show itself: a dozen requests, at most five at once.
+"""A short and polite load that makes an idle engine show itself: ten requests, at most five at once.
 
 Three scenes: short prompts one after another, one long prompt twice, and a long prompt that arrives while
 four streams are running.
