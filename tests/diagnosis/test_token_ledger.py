@@ -244,3 +244,31 @@ def test_contexts_that_the_record_does_not_tell_are_taken_from_requests_that_end
     ledger = stream_picture([timeline], SLO, {"w0": (log,)}, FIT).ledger
     assert ledger.step_s == pytest.approx(0.05)
     assert ledger.kv_read_s / ledger.floor_s == pytest.approx(1020 * 4e-6 / 0.040, rel=0.01)
+
+
+def long_stream(tokens=200, step_s=0.15):
+    """A stream that flowed long before anybody looked, and ended in the last of these steps."""
+    ended = make_finished(output_tokens=tokens + 1, prefill_s=0.2, decode_s=tokens * step_s, e2e_s=40.0)
+    steps = [make_step(seq, seq * step_s, decode_requests=1) for seq in range(tokens + 1)]
+    steps[-1] = replace(steps[-1], finished=(ended,), running=0)
+    timeline = make_timeline(tuple(step_s * index + 0.004 for index in range(tokens + 1)))
+    return timeline, steps
+
+
+def test_a_record_that_begins_in_the_middle_of_a_stream_begins_with_no_long_step():
+    timeline, steps = long_stream()
+    assert StepLog(steps).steps[0].duration_s == pytest.approx(0.2)
+    late = StepLog(steps[100:])
+    assert late.steps[0].duration_s is None
+    assert stream_picture([timeline], SLO, {"w0": (late,)}).step_timed == 0
+
+
+def test_only_streams_whose_steps_are_all_on_record_are_booked_by_them():
+    timeline, steps = long_stream()
+    fresh = make_timeline(
+        tuple(15.004 + 0.15 * index for index in range(101)), attempts=(make_attempt(engine_request_id="r2"),)
+    )
+    picture = stream_picture([timeline, fresh], SLO, {"w0": (StepLog(steps[100:]),)})
+    assert picture.step_timed == 1
+    assert picture.ledger.step_s == pytest.approx(0.15)
+    assert picture.ledger.residual_s == pytest.approx(0.0, abs=1e-6)

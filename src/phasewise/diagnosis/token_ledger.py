@@ -12,7 +12,7 @@ from statistics import fmean
 from phasewise.diagnosis.attribution import Readings, reading_of
 from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause
 from phasewise.diagnosis.step_reading import StepReading
-from phasewise.model.step_log import EngineMoments
+from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments
 from phasewise.model.steps import TimedStep
 from phasewise.model.timeline import Part, Timeline
 
@@ -126,8 +126,12 @@ def stream_tallies(stretches: Sequence[Stretch], readings: Readings) -> tuple[Ta
 
 
 def _reading(stretch: Stretch, readings: Readings) -> StepReading | None:
+    """The record of the stream's steps, if it has all of them: what is missing would look like lost time."""
     found = reading_of(stretch.timeline, readings)
-    return None if found is None or found.log.usual_decode_step_s is None else found
+    if found is None or found.log.usual_decode_step_s is None:
+        return None
+    recorded_since_s = found.log.steps[0].step.ended_unix_s
+    return found if stretch.began_unix_s >= recorded_since_s - CLOCK_SLACK_S else None
 
 
 def token_ledger(tallies: Sequence[Tally]) -> TokenLedger | None:

@@ -13,6 +13,8 @@ from phasewise.model.steps import EngineStep, FinishedRequest, TimedStep, time_s
 
 CLOCK_SLACK_S = 0.005
 """The engine's core and its front end stamp events a few milliseconds apart."""
+FIRST_SEQ = 0
+"""The number that a recorder gives to the first step of its engine's life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,17 @@ class StepLog:
         return median(durations) if durations else None
 
     def _with_known_starts(self, timed: tuple[TimedStep, ...]) -> tuple[TimedStep, ...]:
-        """A step after idleness began when the first request it carried was scheduled."""
+        """A step after idleness began when the first request it carried was scheduled.
+
+        A log that begins in the middle of traffic does not tell what its first step came after: requests
+        that were scheduled earlier may have been in many steps before it.
+        """
         starts: dict[int, float] = {}
         known = (seen for found in self._ended_in.values() if (seen := moments(*found)) is not None)
         for scheduled_s in (seen.scheduled_unix_s for seen in known):
             index = bisect_right(self._ends, scheduled_s + CLOCK_SLACK_S)
+            if index == 0 and timed[0].step.seq != FIRST_SEQ:
+                continue
             if index < len(timed) and timed[index].started_unix_s is None:
                 starts[index] = min(scheduled_s, starts.get(index, scheduled_s))
         return tuple(
