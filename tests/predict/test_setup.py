@@ -1,10 +1,12 @@
 """A setup is told by the fleet file first, by the window next, and changed one lever at a time."""
 
+from dataclasses import replace
+
 import pytest
 
 from phasewise.config import Levers
 from phasewise.diagnosis.fix import LeverChange
-from phasewise.diagnosis.surroundings import Crowd, EngineSurroundings, StepShape
+from phasewise.diagnosis.surroundings import Crowd, Drafts, EngineSurroundings, StepShape
 from phasewise.predict.setup import Unpredictable, changed, setup_of
 from phasewise.predict.traffic import Traffic
 from tests.predict.traffic_builders import SETUP, every
@@ -58,6 +60,30 @@ def test_a_cache_of_known_size_keeps_one_block_for_the_engine():
 )
 def test_a_lever_changes_its_part_of_the_shape(change, field, value):
     assert getattr(changed(SETUP, change).shape, field) == value
+
+
+def test_a_larger_chunk_lifts_a_cap_that_was_only_the_budgets():
+    larger = LeverChange("prefill_chunk_tokens", 1024)
+    unset = setup_of(TRAFFIC, [], Levers(prefill_chunk_tokens=64))
+    assert unset.shape.max_num_seqs == 64
+    assert changed(unset, larger).shape.max_num_seqs == 256
+    full = EngineSurroundings("e0", 10, crowd=crowd(1.0), steps=steps(3))
+    assert changed(setup_of(TRAFFIC, [full]), larger).shape.max_num_seqs == 256
+    told = setup_of(TRAFFIC, [], Levers(prefill_chunk_tokens=64, max_running=8))
+    assert changed(told, larger).shape.max_num_seqs == 8
+    capped = changed(unset, LeverChange("max_running", 4))
+    assert changed(capped, larger).shape.max_num_seqs == 4
+
+
+def test_engines_that_guess_are_replayed_only_where_steps_tell_what_guesses_bring():
+    silent = EngineSurroundings("e0", 10, drafts=Drafts(10, 50, 30))
+    found = changed(setup_of(TRAFFIC, [silent]), LeverChange("max_running", 4))
+    assert isinstance(found, Unpredictable)
+    assert "no step record" in found.reason
+    telling = replace(silent, name="e1", steps=replace(steps(None), tokens_per_stream_step=6.0))
+    setup = setup_of(TRAFFIC, [silent, telling])
+    assert [reading.tokens for reading in setup.drafts] == [40]
+    assert not isinstance(changed(setup, LeverChange("speculation", None)), Unpredictable)
 
 
 def test_replicas_add_engines():

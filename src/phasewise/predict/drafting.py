@@ -41,9 +41,13 @@ def drafting_of(readings: Sequence[DraftReading]) -> Drafting:
     return Drafting(max(yielded, 1.0), sum(reading.drafted for reading in readings) / steps)
 
 
-def reading_of_counters(drafts: Drafts) -> DraftReading:
-    """An engine's counters: steps in which nothing was guessed are not among them."""
-    return DraftReading(drafts.drafts, drafts.drafts + drafts.accepted_tokens, drafts.drafted_tokens)
+def reading_of_counters(drafts: Drafts, carried_per_step: float | None) -> DraftReading | None:
+    """An engine's counters. They leave out a stream's steps in which nothing was guessed; the step record,
+    which tells how many tokens a step carried for a stream, guessed ones among them, has those, too."""
+    if carried_per_step is None or carried_per_step <= 1:
+        return None
+    steps = max(drafts.drafted_tokens / (carried_per_step - 1), drafts.drafts)
+    return DraftReading(steps, steps + drafts.accepted_tokens, drafts.drafted_tokens)
 
 
 def guess_answer(

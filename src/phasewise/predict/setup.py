@@ -23,6 +23,7 @@ DEFAULT_MOST_RUNNING = 256
 DEFAULT_BLOCK_TOKENS = 16
 CAPPED = 0.05
 """With less of the waiting time spent at the most that ever ran, that number was chance and no cap."""
+UNKNOWN_GUESSES = "how many tokens a step yields with guesses is not known: no step record tells"
 
 _T = TypeVar("_T")
 
@@ -37,12 +38,15 @@ class Unpredictable:
 @dataclass(frozen=True, slots=True)
 class Setup:
     """Engines that are alike. `drafts` say what guessing tokens brings, if it is on; `kv_bytes` is what the
-    KV cache was given, if that is known."""
+    KV cache was given, if that is known. `most_running` is how many requests may run at once if steps have
+    tokens for them, where that is more than the shape has. `unknown` says why it cannot be replayed."""
 
     shape: EngineShape
     engines: int = 1
     drafts: tuple[DraftReading, ...] = ()
     kv_bytes: int | None = None
+    most_running: int | None = None
+    unknown: str = ""
 
 
 def setup_of(
@@ -51,12 +55,12 @@ def setup_of(
     """The setup behind a window. Engines of a pool are alike, so the first that tells speaks for all."""
     levers = levers or Levers()
     budget = levers.prefill_chunk_tokens or _budget_tokens(engines)
-    running = levers.max_running or _most_running(engines)
+    running = levers.max_running or _most_running(engines, budget)
     block_tokens = _first([each.block_tokens for each in engines]) or DEFAULT_BLOCK_TOKENS
     prefix_cache = levers.prefix_cache
     if prefix_cache is None:
         prefix_cache = _first([each.prefix_cache_on for each in engines])
-    counted = [each.drafts for each in engines if each.drafts is not None and each.drafts.drafts > 0]
+    drafts = _draft_readings(engines)
     shape = EngineShape(
         max_model_len=traffic.longest_tokens + 1,
         max_num_seqs=min(running, budget),
@@ -68,13 +72,17 @@ def setup_of(
     return Setup(
         shape,
         engines=max(len(traffic.engines), 1),
-        drafts=tuple(map(reading_of_counters, counted)),
+        drafts=drafts or (),
         kv_bytes=None if levers.kv_memory is None else byte_size(levers.kv_memory),
+        most_running=running,
+        unknown=UNKNOWN_GUESSES if drafts is None else "",
     )
 
 
 def changed(setup: Setup, change: LeverChange, drafts: Sequence[DraftReading] = ()) -> Setup | Unpredictable:
     """The setup with one lever changed; `drafts` say what guessing would bring, where that is the lever."""
+    if setup.unknown:
+        return Unpredictable(setup.unknown)
     if change.name == "speculation":
         return _with_guesses(setup, change, drafts)
     change_it = _CHANGES.get(change.name)
@@ -86,7 +94,7 @@ def changed(setup: Setup, change: LeverChange, drafts: Sequence[DraftReading] = 
 def _with_chunk(setup: Setup, change: LeverChange) -> Setup:
     tokens = _count(change)
     # An engine that is not told otherwise runs no more requests than a step has tokens.
-    running = min(setup.shape.max_num_seqs, tokens)
+    running = min(setup.most_running or setup.shape.max_num_seqs, tokens)
     shape = replace(setup.shape, max_num_batched_tokens=tokens, max_num_seqs=running)
     return replace(setup, shape=shape)
 
@@ -95,7 +103,7 @@ def _with_running(setup: Setup, change: LeverChange) -> Setup:
     running = _count(change)
     budget_tokens = max(setup.shape.max_num_batched_tokens, running)
     shape = replace(setup.shape, max_num_seqs=running, max_num_batched_tokens=budget_tokens)
-    return replace(setup, shape=shape)
+    return replace(setup, shape=shape, most_running=running)
 
 
 def _with_prefix_cache(setup: Setup, change: LeverChange) -> Setup:
@@ -152,9 +160,25 @@ def _budget_tokens(engines: Sequence[EngineSurroundings]) -> int:
     return _first(told) or DEFAULT_BUDGET_TOKENS
 
 
-def _most_running(engines: Sequence[EngineSurroundings]) -> int:
-    """A cap shows when requests wait though there is room: then as many run as ever may."""
-    crowds = [each.crowd for each in engines if each.crowd is not None]
+def _draft_readings(engines: Sequence[EngineSurroundings]) -> tuple[DraftReading, ...] | None:
+    """What guessing brings on engines that guess, from those that tell; None where none of them tells."""
+    guessing = [
+        (each.drafts, each.steps) for each in engines if each.drafts is not None and each.drafts.drafts
+    ]
+    readings = [
+        reading_of_counters(drafts, None if steps is None else steps.tokens_per_stream_step)
+        for drafts, steps in guessing
+    ]
+    told = tuple(reading for reading in readings if reading is not None)
+    return None if guessing and not told else told
+
+
+def _most_running(engines: Sequence[EngineSurroundings], budget_tokens: int) -> int:
+    """A cap shows when requests wait though there is room: then as many run as ever may. Where those are as
+    many as a step has tokens, it is the budget that keeps others waiting."""
+    crowds = [
+        each.crowd for each in engines if each.crowd is not None and each.crowd.running_max < budget_tokens
+    ]
     capped = [crowd.running_max for crowd in crowds if crowd.waited_share * crowd.capped_share >= CAPPED]
     return max(max(capped, default=DEFAULT_MOST_RUNNING), 1)
 
