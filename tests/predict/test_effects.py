@@ -11,10 +11,11 @@ from phasewise.costs.step_work import decoding, prefilling
 from phasewise.diagnosis.fix import Advice, Effect, Figure, Fix, LeverChange
 from phasewise.model.prefix_marks import MARK_SIZES_BYTES
 from phasewise.predict.drafting import DraftReading
-from phasewise.predict.effects import predict_advice, predict_effect
-from phasewise.predict.replay import replay
+from phasewise.predict.effects import beyond_replay, predict_advice, predict_effect
+from phasewise.predict.replay import by_engine, replay
 from phasewise.predict.setup import Setup, Unpredictable, changed
 from phasewise.predict.stretches import TOKENS_OF_STRETCH, drawn_stretch
+from phasewise.predict.traffic import Traffic
 from phasewise.predict.trials import DRAWS
 from tests.predict.traffic_builders import COST, SETUP, SHAPE, every, make_fit, make_recorded, served
 
@@ -78,10 +79,28 @@ def test_a_lever_that_changes_nothing_is_said_to_change_nothing():
 def test_worse_costs_mean_wider_intervals():
     traffic, setup, change, figure = CASES["smaller chunks"]
     widths = []
-    for errors in ((-0.02, 0.0, 0.02) * 10, (-0.3, 0.0, 0.3) * 10):
+    for errors in ((-0.02, 0.0, 0.02) * 10, (-0.15, 0.0, 0.15) * 10):
         interval = predict(traffic, change, setup, make_fit(errors=errors)).of(figure).interval
         widths.append(interval.high / interval.low)
     assert widths[1] > 1.3 * widths[0]
+
+
+def test_an_interval_that_holds_everything_is_not_told():
+    traffic, setup, change, figure = CASES["smaller chunks"]
+    poor = make_fit(errors=(-1.2, -0.8, 0.0, 0.8, 1.2) * 6)
+    assert predict(traffic, change, setup, poor, draws=4).of(figure) is None
+    fixes = (Fix("chunks", "", figure, change),)
+    (fix,) = predict_advice(Advice(fixes), traffic, poor, setup, np.random.default_rng(1)).fixes
+    assert fix.effect is None
+    assert "costs are known too poorly here: the interval spans a factor of" in fix.unpredictable
+
+
+def test_a_figure_that_the_replay_misses_is_not_aimed_at():
+    traffic, setup, change, figure = CASES["smaller chunks"]
+    odd = replace(traffic, measured={**traffic.measured, figure: 5 * traffic.measured[figure]})
+    fixes = (Fix("chunks", "", figure, change),)
+    (fix,) = predict_advice(Advice(fixes), odd, make_fit(), setup, np.random.default_rng(1)).fixes
+    assert fix.unpredictable == f"the replay does not look like the measured {figure}"
 
 
 def test_a_replay_that_is_off_widens_its_intervals():
@@ -154,6 +173,8 @@ def test_every_fix_has_its_own_effect_or_says_why_not():
     assert fp8.effect is None
     assert "kv_dtype" in fp8.unpredictable
     assert less.unpredictable
+    beyond = [beyond_replay(fix, CAPPED) for fix in fixes]
+    assert beyond == ["", fp8.unpredictable, less.unpredictable]
 
 
 def test_long_windows_are_replayed_in_stretches_that_meet_a_busy_engine():
@@ -167,6 +188,34 @@ def test_long_windows_are_replayed_in_stretches_that_meet_a_busy_engine():
         assert sum(each.output_tokens for each in counted) >= TOKENS_OF_STRETCH
         assert all(each.went_s > counted[0].came_s for each in some.requests[: some.warm_up])
         assert len(some.requests) < 40
+
+
+def test_a_stretch_of_a_closed_loop_has_work_for_all_of_its_clients():
+    traffic = Traffic(every(1.0, 200, output_tokens=500), {}, concurrency=20, warm_up=20)
+    for seed in range(20):
+        assert len(drawn_stretch(traffic, np.random.default_rng(seed)).requests) == 80
+    few = replace(traffic, requests=traffic.requests[:50])
+    assert len(drawn_stretch(few, np.random.default_rng(0)).requests) == 50
+
+
+@pytest.mark.parametrize(("clients", "like"), [(1, 1), (2, 1), (3, 2)])
+def test_engines_share_clients_and_invent_none(clients, like):
+    alike = every(0.0, 24)
+    many = replay(Traffic(alike, {}, concurrency=clients), replace(SETUP, engines=2), COST)
+    one = replay(Traffic(alike, {}, concurrency=like), SETUP, COST)
+    # The busiest engine's clients wait as long as if they had it to themselves.
+    assert many[Figure.TTFT_P90] == pytest.approx(one[Figure.TTFT_P90], rel=0.1)
+    rate = many[Figure.THROUGHPUT] / replay(Traffic(alike, {}, concurrency=1), SETUP, COST)[Figure.THROUGHPUT]
+    assert rate <= clients * 1.001
+
+
+def test_engines_keep_what_they_served_and_the_busiest_has_the_odd_client():
+    requests = tuple(
+        replace(each, engine="e1" if index % 3 else "e0") for index, each in enumerate(every(0.0, 24))
+    )
+    dealt = by_engine(Traffic(requests, {}, concurrency=3), 2)
+    assert [(len(share), clients) for share, clients in dealt] == [(16, 2), (8, 1)]
+    assert [clients for _, clients in by_engine(Traffic(requests, {}, concurrency=1), 2)] == [1]
 
 
 def test_in_a_closed_loop_any_request_may_come_first():

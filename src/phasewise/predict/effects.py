@@ -1,6 +1,7 @@
 """What one change would bring: the window replayed as it was and as it would be, with costs drawn anew.
 
-Both are replayed with the same costs and requests, and only their ratio is told. How far the replay of what
+Both are replayed with the same requests, and with costs that miss the same regions of work by as much; each
+has its own mood and its own guesses, as two runs have. Only their ratio is told. How far the replay of what
 was lies from what was measured widens the interval; beyond a bound nothing is told at all.
 """
 
@@ -33,6 +34,11 @@ MOST_UNKNOWN = 0.1
 """A change may spend at most this share of its time in steps unlike any that costs were fitted to."""
 MOST_OFF = 2.0
 """A replay that is further from what was measured than this factor is of something else."""
+MOST_WIDE = 4.0
+"""An interval whose ends are further apart than this factor, from a half to a double, holds every outcome
+that somebody would have guessed: it says nothing."""
+
+NO_LEVER = "it changes something that a replay does not hold"
 
 
 def predict_effect(
@@ -71,25 +77,36 @@ def predict_advice(
 
     def predicted(fix: Fix) -> Fix:
         if fix.lever is None:
-            return replace(fix, unpredictable="it changes something that a replay does not hold")
-        found = _predict(traffic, setup, trials, fix.lever, drafts)
+            return replace(fix, unpredictable=NO_LEVER)
+        found = _predict(traffic, setup, trials, fix.lever, drafts, fix.aims_at)
         if isinstance(found, Unpredictable):
             return replace(fix, unpredictable=found.reason)
-        if found.of(fix.aims_at) is None:
-            return replace(fix, unpredictable=f"the replay does not look like the measured {fix.aims_at}")
         return replace(fix, effect=found)
 
     return replace(advice, fixes=tuple(map(predicted, advice.fixes)))
 
 
+def beyond_replay(fix: Fix, setup: Setup) -> str:
+    """Why no replay can tell what a fix brings, whatever is known of costs; empty where one might."""
+    if fix.lever is None:
+        return NO_LEVER
+    after = changed(setup, fix.lever)
+    return after.reason if isinstance(after, Unpredictable) else ""
+
+
 def _predict(
-    traffic: Traffic, setup: Setup, trials: Trials, change: LeverChange, drafts: Sequence[DraftReading]
+    traffic: Traffic,
+    setup: Setup,
+    trials: Trials,
+    change: LeverChange,
+    drafts: Sequence[DraftReading],
+    aims_at: Figure | None = None,
 ) -> Effect | Unpredictable:
     after = changed(setup, change, drafts)
     if isinstance(after, Unpredictable):
         return after
     refusal = _too_little(traffic) or _strange_steps(trials, setup, after)
-    return refusal or _effect(traffic, trials.draws(after))
+    return refusal or _effect(traffic, trials.draws(after), aims_at)
 
 
 def _too_little(traffic: Traffic) -> Unpredictable | None:
@@ -114,22 +131,39 @@ def _strange_steps(trials: Trials, before: Setup, after: Setup) -> Unpredictable
     return None
 
 
-def _effect(traffic: Traffic, draws: Sequence[Draw]) -> Effect | Unpredictable:
+def _effect(traffic: Traffic, draws: Sequence[Draw], aims_at: Figure | None) -> Effect | Unpredictable:
     off_by = _off_by(traffic.measured, draws)
-    credible = [figure for figure, off in off_by.items() if off <= log(MOST_OFF)]
+    credible = [
+        _change(figure, traffic.measured[figure], draws, off)
+        for figure, off in off_by.items()
+        if off <= log(MOST_OFF)
+    ]
     if not credible:
         worst = max(off_by.values(), default=0.0)
         return Unpredictable(
             f"the replay does not look like what was measured (off by a factor of {exp(worst):.1f})"
         )
+    sharp = tuple(change for change in credible if _width(change) <= MOST_WIDE)
+    if not sharp or (aims_at and all(change.figure is not aims_at for change in sharp)):
+        return _not_told(credible, aims_at)
     return Effect(
-        changes=tuple(
-            _change(figure, traffic.measured[figure], draws, off_by[figure]) for figure in credible
-        ),
+        changes=sharp,
         requests=len(traffic.requests),
         draws=len(draws),
-        replay_off_by=exp(max(off_by[figure] for figure in credible)) - 1,
+        replay_off_by=exp(max(off_by[change.figure] for change in sharp)) - 1,
     )
+
+
+def _not_told(credible: Sequence[PredictedChange], aims_at: Figure | None) -> Unpredictable:
+    """Why nothing is told of the figure that counts, or of any."""
+    wide = [_width(change) for change in credible if aims_at in {None, change.figure}]
+    if not wide:
+        return Unpredictable(f"the replay does not look like the measured {aims_at}")
+    return Unpredictable(f"costs are known too poorly here: the interval spans a factor of {min(wide):.1f}")
+
+
+def _width(change: PredictedChange) -> float:
+    return change.interval.high / change.interval.low
 
 
 def _off_by(measured: Figures, draws: Sequence[Draw]) -> Mapping[Figure, float]:

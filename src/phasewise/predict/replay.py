@@ -47,15 +47,13 @@ def replay(
 ) -> Figures:
     """Run the traffic; the figures are those of requests that count."""
     charged = _charging_guesses(cost, drafting)
-    shares = _by_engine(traffic, setup.engines)
-    per_engine = None if traffic.concurrency is None else ceil(traffic.concurrency / setup.engines)
     seen: list[Replayed] = []
-    for requests in filter(None, shares):
+    for requests, clients in by_engine(traffic, setup.engines):
         prompts = invent_prompts(requests, beyond_marks)
         engine = VirtualEngine(setup.shape, charged)
         if setup.shape.prefix_cache:
             _warm(engine, requests, prompts)
-        seen += _run(engine, requests, prompts, drafting.tokens_per_step, per_engine, traffic.outside_s)
+        seen += _run(engine, requests, prompts, drafting.tokens_per_step, clients, traffic.outside_s)
     return _figures(seen, traffic)
 
 
@@ -112,18 +110,36 @@ def _charging_guesses(cost: StepSeconds, drafting: Drafting) -> StepSeconds:
     return charged
 
 
-def _by_engine(traffic: Traffic, engines: int) -> list[list[RecordedRequest]]:
-    """Who serves what: as recorded, or, if there were another number of engines, by least outstanding."""
-    if engines == len(traffic.engines):
-        return [
+def by_engine(traffic: Traffic, engines: int) -> list[tuple[list[RecordedRequest], int | None]]:
+    """Who serves what, and for how many clients of a closed loop: as recorded, or, if there were another
+    number of engines, by least outstanding. Engines that serve nothing are left out."""
+    clients = traffic.concurrency
+    if engines == len(traffic.engines) and (clients is None or clients >= engines):
+        shares = [
             [request for request in traffic.requests if request.engine == engine]
             for engine in traffic.engines
         ]
+    elif clients is None:
+        shares = _by_least_outstanding(traffic, engines)
+    else:
+        shares = _by_client(traffic, clients, engines)
+    # Where clients cannot be dealt out evenly, the engine that serves most has one more.
+    dealt = enumerate(sorted(filter(None, shares), key=len, reverse=True))
+    return [
+        (share, None if clients is None else len(range(index, clients, engines))) for index, share in dealt
+    ]
+
+
+def _by_client(traffic: Traffic, clients: int, engines: int) -> list[list[RecordedRequest]]:
+    """Each client has its engine; one without a client serves nothing."""
     shares: list[list[RecordedRequest]] = [[] for _ in range(engines)]
-    if traffic.concurrency is not None:
-        for index, request in enumerate(traffic.requests):
-            shares[index % engines].append(request)
-        return shares
+    for index, request in enumerate(traffic.requests):
+        shares[index % clients % engines].append(request)
+    return shares
+
+
+def _by_least_outstanding(traffic: Traffic, engines: int) -> list[list[RecordedRequest]]:
+    shares: list[list[RecordedRequest]] = [[] for _ in range(engines)]
     # When a request would end is not known before the replay; when it did end is.
     open_until: list[list[float]] = [[] for _ in range(engines)]
     for request in traffic.requests:

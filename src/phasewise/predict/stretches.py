@@ -13,6 +13,9 @@ from phasewise.predict.traffic import RecordedRequest, Traffic
 
 TOKENS_OF_STRETCH = 3_000
 """Output tokens of one replay: each costs some ten microseconds, and a prediction is some sixty replays."""
+TURNS_OF_CLIENT = 3
+"""A closed loop has so many requests of each client, at least: its first ones meet no crowd, and its last
+ones outlive it."""
 
 
 def drawn_stretch(traffic: Traffic, rng: np.random.Generator) -> Traffic:
@@ -28,11 +31,13 @@ def drawn_stretch(traffic: Traffic, rng: np.random.Generator) -> Traffic:
     if tokens[-1] <= TOKENS_OF_STRETCH:
         return traffic
     latest = int(np.searchsorted(tokens, tokens[-1] - TOKENS_OF_STRETCH))
+    fewest = TURNS_OF_CLIENT * (traffic.concurrency or 0) + traffic.warm_up
+    latest = max(min(latest, len(requests) - fewest), 0)
     first = int(rng.integers(latest + 1))
     beyond = TOKENS_OF_STRETCH + (tokens[first - 1] if first else 0)
     after = int(np.searchsorted(tokens, beyond)) + 1
     if traffic.concurrency is not None:
-        return replace(traffic, requests=requests[first:after])
+        return replace(traffic, requests=requests[first : max(after, first + fewest)])
     began_s = requests[first].came_s
     still_open = tuple(each for each in requests[:first] if each.went_s > began_s)
     return replace(traffic, requests=still_open + requests[first:after], warm_up=len(still_open))
