@@ -13,8 +13,9 @@ from phasewise.diagnosis.fix import Advice
 from phasewise.diagnosis.picture import Picture, explained
 from phasewise.diagnosis.verdict import Verdict, judge
 from phasewise.model.slo import Slo
-from phasewise.observe.evidence import Evidence, picture_of
-from phasewise.predict.effects import predict_advice
+from phasewise.observe.evidence import FIT_SEED, Evidence, picture_of
+from phasewise.observe.window_fit import fit_window
+from phasewise.predict.effects import beyond_replay, predict_advice
 from phasewise.predict.setup import setup_of
 from phasewise.predict.traffic import recorded_traffic
 from phasewise.workload.arrivals import ClosedLoop
@@ -30,11 +31,13 @@ NO_COSTS = (
 @dataclass(frozen=True, slots=True)
 class Known:
     """What is known beside the evidence: costs from a calibration, the levers of a fleet file, and how many
-    clients sent in a closed loop; without such a number requests came at their own times."""
+    clients sent in a closed loop; without such a number requests came at their own times. The first `warm_up`
+    requests are those that a measurement of the same load leaves out."""
 
     fit: StepFit | None = None
     levers: Levers | None = None
     concurrency: int | None = None
+    warm_up: int = 0
 
 
 def concurrency_of(spec: RunSpec) -> int | None:
@@ -53,10 +56,19 @@ def reach_verdict(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
 
 
 def _foreseen(advice: Advice, picture: Picture, evidence: Evidence, known: Known) -> Advice:
-    if picture.fit is None:
-        fixes = (replace(fix, unpredictable=fix.unpredictable or NO_COSTS) for fix in advice.fixes)
-        return replace(advice, fixes=tuple(fixes))
     timelines = explained(evidence.timelines, evidence.logs)
-    traffic = recorded_traffic(timelines, concurrency=known.concurrency)
+    traffic = recorded_traffic(timelines, concurrency=known.concurrency, warm_up=known.warm_up)
     setup = setup_of(traffic, picture.engines, known.levers)
-    return predict_advice(advice, traffic, picture.fit, setup, np.random.default_rng(REPLAY_SEED))
+    if picture.fit is None:
+        fixes = (replace(fix, unpredictable=beyond_replay(fix, setup) or NO_COSTS) for fix in advice.fixes)
+        return replace(advice, fixes=tuple(fixes))
+    rng = np.random.default_rng(REPLAY_SEED)
+    return predict_advice(advice, traffic, picture.fit, setup, rng, others=_window_fits(evidence, known))
+
+
+def _window_fits(evidence: Evidence, known: Known) -> tuple[StepFit, ...]:
+    """The window's own costs stand beside a calibration's: they have seen steps that it has not."""
+    if known.fit is None:
+        return ()
+    own = fit_window(evidence.logs, np.random.default_rng(FIT_SEED), evidence.setups)
+    return () if own is None else (own,)
