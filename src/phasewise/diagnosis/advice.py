@@ -18,7 +18,11 @@ from phasewise.diagnosis.picture import Picture
 REMEDIES: dict[Cause, Remedy] = advice_start.REMEDIES | advice_stream.REMEDIES | advice_around.REMEDIES
 USELESS: dict[Cause, tuple[str, ...]] = advice_start.USELESS | advice_stream.USELESS | advice_around.USELESS
 
-VERIFY_FIRST = "phasewise diagnose FLEET.yaml --verify"
+VERIFY_FIRST = (
+    "phasewise diagnose URL --save-traffic window.jsonl && "
+    "phasewise diagnose FLEET.yaml --verify --trace window.jsonl"
+)
+"""The load to verify is the one that was seen."""
 VERIFY_OTHER = "phasewise compare FLEET.yaml CHANGED.yaml"
 
 
