@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
@@ -49,7 +50,7 @@ class EngineSeen:
 
 
 class EngineWatch:
-    """`begin`, `follow` until told to stop, `end`."""
+    """`begin`, `mark` once all have begun, `follow` until told to stop, `end`."""
 
     def __init__(self, engine: WatchedEngine) -> None:
         self.engine = engine
@@ -75,6 +76,14 @@ class EngineWatch:
         except TimeoutError:
             return
 
+    async def mark(self) -> None:
+        """Note its counters anew, if it has any: the window opens now, not when we first asked it."""
+        if self._before is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWERS_WITHIN_S):
+                self._before = await self._snapshot() or self._before
+
     async def follow(self) -> None:
         """Read on, tick by tick, until cancelled: steps now and then, gauges where there are no steps."""
         if self._before is None and not self._recorded:
@@ -94,12 +103,10 @@ class EngineWatch:
     async def end(self) -> EngineSeen:
         """Read what came since, and give out all there is."""
         after = None
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 await self._poll()
                 after = await self._snapshot()
-        except TimeoutError:
-            pass
         return EngineSeen(
             engine=self.engine,
             metrics=None if self._before is None or after is None else delta(self._before, after),

@@ -46,21 +46,25 @@ class Watch:
 
     async def begin(self) -> None:
         """Note where the counters and the step records stand, and read on from there."""
-        self._began_unix_s = time.time()
-        await asyncio.to_thread(self._host.begin)
         await _bounded(engine.begin() for engine in self._engines)
+        # An engine that is silent has taken its time by now: the window opens for all of them after it.
+        await asyncio.to_thread(self._host.begin)
+        await _bounded(engine.mark() for engine in self._engines)
         if self._gateway is not None:
             await self._gateway.skip()
+        self._began_unix_s = time.time()
         self._following = [asyncio.create_task(engine.follow()) for engine in self._engines]
 
     async def end(self, probed: tuple[Timeline, ...] = ()) -> Evidence:
         """Gather what happened since `begin`; `probed` are requests that we sent ourselves."""
         await self._stop_following()
+        window = (self._began_unix_s, time.time())
+        told = () if self._gateway is None else await _with_open(self._gateway)
         hosts = await asyncio.to_thread(self._host.end)
+        # Last, since one may be silent; the requests are in, and the steps of all of them have been.
         seen = await _bounded(engine.end() for engine in self._engines)
         logs = {each.engine.name: logs_by_rank(each.steps) for each in seen if each.steps}
-        timelines, seen_by = await self._timelines(probed, logs)
-        window = (self._began_unix_s, time.time())
+        timelines, seen_by = self._timelines(told, probed, logs)
         surroundings = tuple(
             surroundings_of(
                 each, hosts.get(each.engine.name), timelines, logs.get(each.engine.name, ()), window
@@ -96,9 +100,11 @@ class Watch:
                 await task
         self._following.clear()
 
-    async def _timelines(self, probed: tuple[Timeline, ...], logs: Logs) -> tuple[tuple[Timeline, ...], str]:
+    def _timelines(
+        self, told: tuple[Timeline, ...], probed: tuple[Timeline, ...], logs: Logs
+    ) -> tuple[tuple[Timeline, ...], str]:
         if self._gateway is not None:
-            return await _with_open(self._gateway), "the gateway"
+            return told, "the gateway"
         if probed:
             return probed, "our own probe"
         seen = tuple(

@@ -1,0 +1,41 @@
+"""A window is as long as the traffic was looked at, whoever keeps silent; what got past it is said."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.observe import engine_watch
+from phasewise.observe.target import WatchedEngine, identify
+from phasewise.observe.watch import Watch
+from tests.gateway.harness import ADMIN_KEY, request_id_of, running_gateway
+from tests.observe.test_watch import mute_engine
+
+SILENT_S = 1.5
+
+
+async def test_a_silent_engine_makes_the_window_no_longer(monkeypatch):
+    monkeypatch.setattr(engine_watch, "ANSWERS_WITHIN_S", SILENT_S)
+    async with mute_engine() as mute, running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        target = await identify(gateway.url, ADMIN_KEY)
+        target = replace(target, engines=(*target.engines, WatchedEngine("mute", mute, None)))
+        watch = Watch(target, ADMIN_KEY)
+        opening = asyncio.create_task(watch.begin())
+        try:
+            await asyncio.sleep(SILENT_S / 2)
+            await gateway.chat("before the window")
+            await opening
+            began_s = time.monotonic()
+            within = request_id_of(await gateway.chat("within the window"))
+            await gateway.timeline(within)
+            open_s = time.monotonic() - began_s
+            closing = asyncio.create_task(watch.end())
+            await asyncio.sleep(SILENT_S / 2)
+            await gateway.chat("after the window")
+            evidence = await closing
+        finally:
+            watch.close()
+    assert [it.request_id for it in evidence.timelines] == [within]
+    assert evidence.window_s < open_s + SILENT_S / 2
+    (counted,) = evidence.metrics
+    assert counted.histogram("time_to_first_token_seconds").count == 1
