@@ -9,15 +9,18 @@ runs play the same causes on virtual engines, over a wider grid of sizes.
 
 There are two sets of runs. Rules are made and mended on `tune`; `judge` has other seeds and other sizes, and
 its runs are not looked at while rules change: who mends a rule after a look at a judged run has turned that
-into a tuning run. What each case expects stands in planted/cases.py. Every run of either set is kept in
-records/diagnosis_runs.jsonl with the commit it was made at, the wrong ones too. The cases and the rules come
-from the same hands: this shows how well planted causes are told apart on this machine, not how often a
-verdict is right in the wild.
+into a tuning run. Real sets differ by size and seed, fake ones by seed only. What each case expects stands in
+planted/cases.py. Every full run of either set is kept in records/diagnosis_runs.jsonl with the commit it was
+made at, the wrong ones too; only runs from before causes had their present names are not there. The cases and
+the rules come from the same hands: this shows how well planted causes are told apart on this machine, not how
+often a verdict is right in the wild.
 
-The last line is one JSON object: real_runs, real_right, fake_runs, fake_right, false_alarms (verdicts other
-than healthy where nothing was planted), residual_ttft and residual_itl (what no clock explains, in healthy
-real runs, as a share and in ms), delays (what the residual and all other parts of TTFT grew by when a proxy
-of ours held answers back by a known time), the confusion matrix and a row per run.
+The last line is one JSON object, printed whatever failed before: real_runs, real_right, fake_runs,
+fake_right, no_verdict (counted as wrong), false_alarms (verdicts other than healthy where nothing was
+planted), residual_ttft and residual_itl (what no clock explains, in healthy real runs, as a share and in ms,
+typical and worst), within_bounds (in how many of those at most 5% or 10 ms of TTFT and 5% of a token's time
+are unexplained at the median; `residuals` has each), delays (what the residual and all other parts of TTFT
+grew by when a proxy of ours held answers back by a known time), the confusion matrix and a row per run.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -41,8 +46,10 @@ from planted.fake_grid import SEEDS as FAKE_SEEDS
 from planted.fake_grid import grid, verdicts
 from planted.fleet import CommandFailed, Fleet, running_fleet
 from planted.live import judge_live
+from planted.progress import BESIDE_S, START_S, Progress
 from planted.tally import (
     FAKE,
+    NO_VERDICT,
     REAL,
     Run,
     Verdict,
@@ -60,8 +67,11 @@ SEEDS, HEALTHY_SEEDS = 3, 2
 PLAIN = ("", 1, False)
 """One engine with its own defaults, warm."""
 QUICK_CASES = ("healthy_closed", "long_prompts")
-QUICK_SETTLE_S, QUICK_WINDOW_S = 3.0, 8.0
-DELAY_ROUNDS, QUICK_DELAY_ROUNDS = 25, 1
+QUICK_SETTLE_S, QUICK_WINDOW_S = 2.0, 6.0
+DELAY_ROUNDS, QUICK_DELAY_ROUNDS = 15, 1
+
+Numbered = tuple[Case, int]
+"""A case and the number of its seed."""
 
 
 def main() -> None:
@@ -77,15 +87,21 @@ def main() -> None:
         ):
             runs.append(run)
             if not options.quick:
-                keep(run, options.records)
-    except CommandFailed as failure:
-        raise SystemExit(str(failure)) from None
+                keep(run)
+    finally:
+        show(runs, delays, options)
+    if unjudged := sum(run.said == NO_VERDICT for run in runs):
+        raise SystemExit(f"{unjudged} of {len(runs)} runs came to no verdict")
+
+
+def show(runs: list[Run], delays: list[dict[str, float]], options: argparse.Namespace) -> None:
+    """Print the record of what was run, and what a person wants of it."""
     record = {"set": options.set, "quick": options.quick, **summary(runs), "delays": delays}
     if not options.json:
         print(table(runs))
-        shown = ("confusion", "rows")
-        print(json.dumps({key: value for key, value in record.items() if key not in shown}, indent=2))
-    print(json.dumps(record))
+        hidden = ("confusion", "rows")
+        print(json.dumps({key: value for key, value in record.items() if key not in hidden}, indent=2))
+    print(json.dumps(record), flush=True)
 
 
 def parse_options() -> argparse.Namespace:
@@ -93,7 +109,9 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--set", type=RunSet, choices=list(RunSet), default=RunSet.JUDGE)
+    parser.add_argument(
+        "--set", type=RunSet, choices=list(RunSet), help="default judge, and tune for the short form"
+    )
     parser.add_argument("--cases", nargs="+", choices=[case.name for case in CASES], help="only these")
     parser.add_argument(
         "--seeds", type=int, help=f"runs of each case (default {SEEDS}, healthy {HEALTHY_SEEDS})"
@@ -104,32 +122,77 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--real-only", action="store_true", help="no virtual engines")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     parser.add_argument("--evidence", type=Path, help="keep the raw evidence of every real run there")
-    parser.add_argument("--records", type=Path, default=RECORDS, help="where every run is added")
     default_home = HERE.parent / ".phasewise"
     parser.add_argument(
         "--home", type=Path, default=default_home, help="where engine and model are installed"
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    # What runs at every change must not use up what rules are judged by.
+    options.set = options.set or (RunSet.TUNE if options.quick else RunSet.JUDGE)
+    return options
 
 
 def real_runs(options: argparse.Namespace, delays: list[dict[str, float]]) -> Iterator[Run]:
     """Every real run; cases that need the same engine share one start of it. `delays` is added to."""
+    starts = list(starts_of(options))
+    progress = Progress(sum(START_S + sum(planned_s(case, options) for case, _ in it) for it in starts))
+    began_s = time.monotonic()
+    for start in starts:
+        yield from judged_start(start, options, delays, progress, began_s)
+
+
+def starts_of(options: argparse.Namespace) -> Iterator[list[Numbered]]:
+    """The runs that were asked for, those together that one start of engines serves."""
     chosen = options.cases or (QUICK_CASES if options.quick else [case.name for case in CASES])
     cases = [case for case in CASES if case.name in chosen]
-    for fleet_key, group in groupby(cases, lambda it: (it.levers, it.replicas, it.fresh)):
-        levers, replicas, fresh = fleet_key
-        alike = list(group)
-        numbered = [(case, number) for case in alike for number in seeds_of(case, options)]
-        starts = [[each] for each in numbered] if fresh else [numbered]
-        for start in starts:
-            say(f"starting {replicas} engine(s) with levers {{{levers}}}")
-            logprobs = any(case.asks_for_logprobs for case, _ in start)
-            with running_fleet(levers, replicas, fresh=fresh, logprobs=logprobs) as fleet:
-                for case, number in start:
-                    yield real_run(case, number, fleet, options)
-                if fleet_key == PLAIN and not options.cases:
-                    rounds = QUICK_DELAY_ROUNDS if options.quick else DELAY_ROUNDS
-                    delays += asyncio.run(plant_delays(fleet.engines[0], rounds, Random(options.first_seed)))
+    for (_, _, fresh), group in groupby(cases, fleet_of):
+        numbered = [(case, number) for case in group for number in seeds_of(case, options)]
+        yield from [[each] for each in numbered] if fresh else [numbered]
+
+
+def fleet_of(case: Case) -> tuple[str, int, bool]:
+    """What a case needs of its engines."""
+    return case.levers, case.replicas, case.fresh
+
+
+def judged_start(
+    start: list[Numbered],
+    options: argparse.Namespace,
+    delays: list[dict[str, float]],
+    progress: Progress,
+    began_s: float,
+) -> Iterator[Run]:
+    """The runs of one start. If it fails, those that it still owes have no verdict, and others go on."""
+    levers, replicas, fresh = fleet = fleet_of(start[0][0])
+    owed = deque(start)
+    say(f"starting {replicas} engine(s) with levers {{{levers}}}")
+    try:
+        logprobs = any(case.asks_for_logprobs for case, _ in start)
+        with running_fleet(levers, replicas, fresh=fresh, logprobs=logprobs) as engines:
+            progress.done_s += START_S
+            while owed:
+                judged = real_run(*owed[0], engines, options)
+                progress.done_s += planned_s(owed.popleft()[0], options)
+                say(f"about {progress.left_s(time.monotonic() - began_s) / 60:.0f} min left")
+                yield judged
+            if fleet == PLAIN and not options.cases:
+                rounds = QUICK_DELAY_ROUNDS if options.quick else DELAY_ROUNDS
+                delays += asyncio.run(plant_delays(engines.engines[0], rounds, Random(options.first_seed)))
+    except (CommandFailed, OSError) as failure:
+        say(f"this start failed: {failure}")
+        for case, number in owed:
+            drawn = draw(case, options.set, number)
+            yield row(REAL, options.set, case.name, drawn.seed, case.expected, None, stock=case.stock)
+
+
+def planned_s(case: Case, options: argparse.Namespace) -> float:
+    """About how long a run takes."""
+    return BESIDE_S + sum(times_of(case, options))
+
+
+def times_of(case: Case, options: argparse.Namespace) -> tuple[float, float]:
+    """How long a run settles and is watched, in seconds."""
+    return (QUICK_SETTLE_S, QUICK_WINDOW_S) if options.quick else (case.settle_s, case.window_s)
 
 
 def seeds_of(case: Case, options: argparse.Namespace) -> range:
@@ -142,20 +205,19 @@ def real_run(case: Case, number: int, fleet: Fleet, options: argparse.Namespace)
     """One run and its row."""
     drawn = draw(case, options.set, number)
     evidence = options.evidence / f"{case.name}-{options.set}-{number}.json" if options.evidence else None
-    settle_s = QUICK_SETTLE_S if options.quick else case.settle_s
-    window_s = QUICK_WINDOW_S if options.quick else case.window_s
     verdict = None
     try:
-        verdict = judge_live(drawn, fleet, settle_s, window_s, evidence)
-    except CommandFailed as failure:
+        verdict = judge_live(drawn, fleet, *times_of(case, options), evidence)
+    except (CommandFailed, OSError) as failure:
         # No verdict is a wrong one, and no reason to throw away the runs before and after it.
         say(str(failure))
-    return row(REAL, options.set, case.name, drawn.seed, case.expected, verdict)
+    return row(REAL, options.set, case.name, drawn.seed, case.expected, verdict, stock=case.stock)
 
 
 def fake_runs(options: argparse.Namespace) -> Iterator[Run]:
     """Every virtual run."""
-    for cell, verdict in verdicts(grid(options.set, options.seeds or FAKE_SEEDS, quick=options.quick)):
+    seeds = options.seeds or (1 if options.quick else FAKE_SEEDS)
+    for cell, verdict in verdicts(grid(options.set, seeds, quick=options.quick)):
         expected = frozenset({cell.cause})
         yield row(FAKE, options.set, cell.cause, cell.seed, expected, verdict, cell.machine)
 
@@ -168,6 +230,8 @@ def row(
     expected: frozenset[str],
     verdict: Verdict | None,
     machine: str = "",
+    *,
+    stock: bool = False,
 ) -> Run:
     """What was said of a run, told as it happens."""
     said = said_by(verdict)
@@ -188,6 +252,7 @@ def row(
         ttft=ttft_residual(verdict),
         itl=itl_residual(verdict),
         runners_up=runners_up(verdict),
+        stock=stock,
     )
 
 
@@ -199,10 +264,9 @@ def commit() -> str:
     return described.stdout.strip() or "unknown"
 
 
-def keep(run: Run, path: Path) -> None:
+def keep(run: Run) -> None:
     """Add a run to the record of all runs."""
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
+    with RECORDS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(run)) + "\n")
 
 

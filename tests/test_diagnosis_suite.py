@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.planted.cases import CASES, HEALTHY, RunSet, draw
 from benchmarks.planted.fake_grid import grid
+from benchmarks.planted.progress import Progress
 from benchmarks.planted.scenes import MACHINES, PLANTERS, Sizes, play
 from benchmarks.planted.stage import Ask, SlowMachine, Stage, VirtualHost
-from benchmarks.planted.tally import FAKE, REAL, Residual, Run, said_by, summary, table
+from benchmarks.planted.tally import FAKE, REAL, Residual, Run, said_by, summary, table, within_bounds
 from benchmarks.planted.virtual_evidence import Way, taken_at, watched
 from phasewise.costs.step_work import StepWork
 from phasewise.diagnosis.cause import Cause
@@ -40,6 +47,8 @@ def test_the_judged_set_has_other_sizes_and_other_seeds_than_the_one_rules_are_t
     for case in CASES:
         assert case.tune.keys() == case.judge.keys()
         assert [knob for knob in case.tune if case.tune[knob] == case.judge[knob]] == [], case.name
+        (tune_low, tune_high), (judge_low, judge_high) = case.tune[case.made_by], case.judge[case.made_by]
+        assert tune_high < judge_low or judge_high < tune_low, case.name
     tuned = {draw(case, RunSet.TUNE, number).seed for case in CASES for number in range(1, 100)}
     judged = {draw(case, RunSet.JUDGE, number).seed for case in CASES for number in range(1, 100)}
     assert not tuned & judged
@@ -66,14 +75,46 @@ def test_the_summary_counts_who_was_right_and_false_alarms():
         make_run(said="overload"),
         make_run(case=HEALTHY, expected=(HEALTHY,), said=HEALTHY, ttft=Residual(0.04, 8.0)),
         make_run(case=HEALTHY, expected=(HEALTHY,), said="overload", ttft=Residual(0.06, 10.0)),
+        make_run(case=HEALTHY, expected=(HEALTHY,), said=HEALTHY, stock=True),
         make_run(kind=FAKE, ttft=Residual(0.9, 900.0)),
     ]
     found = summary(runs)
-    assert (found["real_runs"], found["real_right"], found["fake_runs"], found["fake_right"]) == (4, 2, 1, 1)
+    assert (found["real_runs"], found["real_right"], found["fake_runs"], found["fake_right"]) == (5, 3, 1, 1)
     assert found["false_alarms"] == 1
-    assert found["residual_ttft"] == {"share_p50": 0.05, "ms_p50": 9.0}
+    assert found["residual_ttft"] == {
+        "share_p50": 0.05,
+        "ms_p50": 9.0,
+        "share_worst": 0.06,
+        "ms_worst": 10.0,
+    }
+    assert found["within_bounds"] == "0 of 2"
+    assert [it["run"] for it in found["residuals"]] == ["healthy #1", "healthy #1"]
     assert found["residual_itl"] is None
     assert found["confusion"][REAL]["long_prompts"] == {"long_prompts": 1, "overload": 1}
+
+
+@pytest.mark.parametrize(
+    ("ttft", "itl", "within"),
+    [
+        (Residual(0.05, 300.0), Residual(0.05, 2.0), True),
+        (Residual(0.12, 10.0), Residual(0.01, 1.0), True),
+        (Residual(0.06, 10.1), Residual(0.01, 1.0), False),
+        (Residual(0.01, 1.0), Residual(0.06, 1.0), False),
+        (Residual(0.01, 1.0), None, False),
+        (None, Residual(0.01, 1.0), False),
+    ],
+)
+def test_a_run_is_within_bounds_if_neither_figure_leaves_more_than_is_promised(ttft, itl, within):
+    assert within_bounds(make_run(ttft=ttft, itl=itl)) is within
+
+
+def test_the_time_left_follows_the_pace_so_far():
+    progress = Progress(planned_s=100.0)
+    assert progress.left_s(5.0) == 100.0
+    progress.done_s = 25.0
+    assert progress.left_s(50.0) == 150.0
+    progress.done_s = 130.0
+    assert progress.left_s(400.0) == 0.0
 
 
 def test_the_table_names_what_a_case_was_mistaken_for():
@@ -84,6 +125,47 @@ def test_the_table_names_what_a_case_was_mistaken_for():
 
 def test_a_run_without_a_verdict_is_no_right_one():
     assert said_by(None) not in CAUSES
+
+
+@pytest.fixture
+def suite(monkeypatch):
+    """The suite as a script sees it: with its own folder on the path."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    return importlib.import_module("diagnosis_suite")
+
+
+@pytest.mark.parametrize("runs_before", [0, 1])
+def test_a_start_that_fails_owes_its_runs_and_ends_nothing_else(suite, monkeypatch, capsys, runs_before):
+    """One engine does not come up, or dies after a run: every run that was asked for still has its row."""
+
+    @contextmanager
+    def failing_fleet(levers, replicas, **_):
+        if not levers and not runs_before:
+            raise OSError("no such engine")
+        yield None
+        if not levers:
+            raise suite.CommandFailed("it would not stop")
+
+    judged = []
+
+    def judge_live(drawn, *_):
+        judged.append(drawn.case.name)
+        if runs_before and len(judged) > runs_before:
+            raise ConnectionResetError
+        return {"cause": drawn.case.name, "verdict": "", "findings": [], "start": None, "stream": None}
+
+    monkeypatch.setattr(suite, "running_fleet", failing_fleet)
+    monkeypatch.setattr(suite, "judge_live", judge_live)
+    monkeypatch.setattr(suite, "commit", str)
+    wanted = ["long_prompts", "overload", "prefix_cache_off"]
+    arguments = ["--quick", "--real-only", "--json", "--cases", *wanted]
+    monkeypatch.setattr(sys, "argv", ["diagnosis_suite.py", *arguments])
+    with pytest.raises(SystemExit, match="2 of 3 runs came to no verdict"):
+        suite.main()
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    right = "long_prompts" if runs_before else "prefix_cache_off"
+    assert [(it["case"], it["right"]) for it in record["rows"]] == [(name, name == right) for name in wanted]
+    assert record["no_verdict"] == 2
 
 
 def test_a_pause_lengthens_the_step_it_falls_into_and_no_other():

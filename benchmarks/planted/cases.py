@@ -41,24 +41,28 @@ class Case:
     """A cause to plant.
 
     `traffic` are command lines with holes for knobs: `bench` is phasewise's own load generator, all others
-    are clients of client.py. Each set has bounds of its own for every knob, so that no judged run repeats one
-    that rules were tuned on. `expected` are the causes that count as right, "healthy" being one.
-    `by_generator` asks the load generator for the verdict and not the gateway. A `fresh` case needs an engine
-    that has served nothing yet.
+    are clients of client.py. Each set has bounds of its own for every knob, and those of `made_by`, the knob
+    that makes the cause or the load, have nothing in common: no judged run is as large as one that rules were
+    tuned on. `expected` are the causes that count as right, "healthy" being one.
+    `by_generator` asks the load generator for the verdict and not the gateway. A `stock` case is judged as if
+    the engine had no recorder and there were no gateway: from its counters alone. A `fresh` case needs an
+    engine that has served nothing yet.
     """
 
     name: str
     expected: frozenset[str]
     traffic: tuple[str, ...]
+    made_by: str
     tune: Knobs
     judge: Knobs
     levers: str = ""
     replicas: int = 1
-    window_s: float = 22.0
+    window_s: float = 20.0
     settle_s: float = 5.0
     slo: str = SLO
     trouble: Trouble | None = None
     by_generator: bool = False
+    stock: bool = False
     fresh: bool = False
 
     @property
@@ -98,9 +102,9 @@ CASES: tuple[Case, ...] = (
         "healthy_closed",
         _one(HEALTHY),
         ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="prompt",
         tune={"clients": (1, 2), "prompt": (60, 130), "output": (24, 48)},
-        judge={"clients": (1, 3), "prompt": (40, 160), "output": (28, 64)},
-        window_s=20.0,
+        judge={"clients": (1, 3), "prompt": (140, 190), "output": (28, 64)},
     ),
     Case(
         "healthy_open",
@@ -109,14 +113,15 @@ CASES: tuple[Case, ...] = (
             "bench --rate 0.{rate} --prompt-tokens {prompt} --shared-prefix-tokens {shared} "
             "--output-tokens {output}",
         ),
+        made_by="rate",
         tune={"rate": (40, 60), "prompt": (180, 220), "shared": (128, 140), "output": (20, 40)},
-        judge={"rate": (50, 75), "prompt": (150, 240), "shared": (128, 136), "output": (16, 32)},
-        window_s=20.0,
+        judge={"rate": (62, 75), "prompt": (150, 240), "shared": (128, 136), "output": (16, 32)},
     ),
     Case(
         "long_prompts",
         _one("long_prompts"),
         ("bench --concurrency 1 --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="prompt",
         tune={"prompt": (2300, 2800), "output": (6, 10)},
         judge={"prompt": (2900, 3800), "output": (4, 16)},
     ),
@@ -124,6 +129,7 @@ CASES: tuple[Case, ...] = (
         "salted_prompts",
         _one("prefix_salted"),
         ("salted --clients {clients} --shared {shared} --own {own} --output {output}",),
+        made_by="shared",
         tune={"clients": (1, 1), "shared": (1500, 1800), "own": (20, 40), "output": (6, 10)},
         judge={"clients": (1, 2), "shared": (1900, 2600), "own": (30, 90), "output": (4, 12)},
     ),
@@ -131,8 +137,9 @@ CASES: tuple[Case, ...] = (
         "overload",
         _one("overload"),
         ("bench --rate {rate} --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="rate",
         tune={"rate": (7, 8), "prompt": (280, 340), "output": (3, 4)},
-        judge={"rate": (6, 9), "prompt": (350, 450), "output": (2, 5)},
+        judge={"rate": (9, 10), "prompt": (350, 450), "output": (2, 5)},
     ),
     Case(
         # Answers of three lengths: streams of one length would all end and begin in the same step.
@@ -142,6 +149,7 @@ CASES: tuple[Case, ...] = (
             f"bench --concurrency {{clients}} --prompt-tokens {{prompt}} --output-tokens {{{length}}}"
             for length in ("short", "middle", "long")
         ),
+        made_by="clients",
         tune={
             "clients": (32, 34),
             "prompt": (20, 28),
@@ -156,22 +164,24 @@ CASES: tuple[Case, ...] = (
             "middle": (110, 130),
             "long": (150, 190),
         },
-        window_s=26.0,
+        window_s=22.0,
         settle_s=10.0,
     ),
     Case(
         "cpu_hogs",
         _one("engine_starved_of_cpu"),
         ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="hogs",
         tune={"clients": (1, 2), "prompt": (60, 100), "output": (20, 32), "hogs": (4, 5)},
-        judge={"clients": (1, 3), "prompt": (40, 160), "output": (16, 40), "hogs": (4, 6)},
-        window_s=26.0,
+        judge={"clients": (1, 3), "prompt": (40, 160), "output": (16, 40), "hogs": (6, 7)},
+        window_s=22.0,
         trouble=Trouble.CPU_HOGS,
     ),
     Case(
         "paused_engine",
         _one("engine_pauses"),
         ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="stop",
         tune={
             "clients": (2, 3),
             "prompt": (30, 50),
@@ -183,8 +193,8 @@ CASES: tuple[Case, ...] = (
             "clients": (2, 4),
             "prompt": (20, 80),
             "output": (50, 100),
-            "stop": (1400, 2600),
-            "run": (4000, 7000),
+            "stop": (2200, 2800),
+            "run": (4000, 5500),
         },
         window_s=26.0,
         trouble=Trouble.PAUSED_ENGINE,
@@ -193,34 +203,56 @@ CASES: tuple[Case, ...] = (
         "slow_client",
         _one("slow_client"),
         ("slow_reader --clients {clients} --own {own} --output {output} --bytes-per-s {speed}",),
+        made_by="speed",
         tune={"clients": (2, 2), "own": (30, 50), "output": (56, 70), "speed": (50_000, 60_000)},
-        judge={"clients": (1, 3), "own": (20, 80), "output": (50, 80), "speed": (40_000, 70_000)},
-        window_s=30.0,
-        settle_s=8.0,
+        judge={"clients": (1, 3), "own": (20, 80), "output": (50, 80), "speed": (38_000, 48_000)},
+        window_s=26.0,
+        settle_s=6.0,
     ),
     Case(
         "slow_proxy",
         _one("network_or_proxy"),
         ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="delay",
         tune={"clients": (1, 2), "prompt": (60, 100), "output": (10, 20), "delay": (1200, 1500)},
-        judge={"clients": (1, 3), "prompt": (40, 140), "output": (8, 24), "delay": (1100, 2200)},
+        judge={"clients": (1, 3), "prompt": (40, 140), "output": (8, 24), "delay": (1600, 2200)},
         trouble=Trouble.SLOW_PROXY,
     ),
     Case(
         "starved_generator",
         _one("generator_lag"),
         ("bench --rate {rate} --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="stop",
         tune={"rate": (1, 1), "prompt": (30, 50), "output": (4, 8), "stop": (4500, 5000), "run": (800, 1000)},
         judge={
             "rate": (1, 2),
             "prompt": (20, 80),
             "output": (4, 10),
-            "stop": (4200, 6000),
+            "stop": (5200, 6000),
             "run": (700, 1200),
         },
         window_s=26.0,
         trouble=Trouble.STOPPED_GENERATOR,
         by_generator=True,
+    ),
+    Case(
+        # The same sizes as with a recorder: what is asked is whether counters alone are enough.
+        "healthy_stock",
+        _one(HEALTHY),
+        ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="prompt",
+        tune={"clients": (1, 2), "prompt": (60, 130), "output": (24, 48)},
+        judge={"clients": (1, 3), "prompt": (140, 190), "output": (28, 64)},
+        stock=True,
+    ),
+    Case(
+        "long_prompts_stock",
+        _one("long_prompts"),
+        ("bench --concurrency 1 --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="prompt",
+        tune={"prompt": (2300, 2800), "output": (6, 10)},
+        judge={"prompt": (2900, 3800), "output": (4, 16)},
+        stock=True,
     ),
     Case(
         "huge_chunks",
@@ -229,6 +261,7 @@ CASES: tuple[Case, ...] = (
             "bench --concurrency {streams} --prompt-tokens {prompt} --output-tokens {output}",
             "bench --rate 0.{rate} --spacing constant --prompt-tokens {long} --output-tokens 2",
         ),
+        made_by="long",
         tune={
             "streams": (4, 5),
             "prompt": (30, 50),
@@ -244,12 +277,13 @@ CASES: tuple[Case, ...] = (
             "long": (3100, 4200),
         },
         levers="prefill_chunk_tokens: 8192",
-        window_s=30.0,
+        window_s=26.0,
     ),
     Case(
         "small_chunks",
         _one("chunks_too_small"),
         ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="prompt",
         tune={"clients": (1, 1), "prompt": (500, 600), "output": (8, 12)},
         judge={"clients": (1, 2), "prompt": (620, 900), "output": (6, 16)},
         levers="prefill_chunk_tokens: 16, max_running: 16",
@@ -261,6 +295,7 @@ CASES: tuple[Case, ...] = (
             "bench --concurrency {clients} --prompt-tokens {prompt} --shared-prefix-tokens {shared} "
             "--output-tokens {output}",
         ),
+        made_by="shared",
         tune={"clients": (1, 1), "prompt": (1900, 2100), "shared": (1700, 1800), "output": (6, 10)},
         judge={"clients": (1, 2), "prompt": (2300, 2900), "shared": (1900, 2200), "output": (4, 12)},
         levers="prefix_cache: false",
@@ -269,46 +304,50 @@ CASES: tuple[Case, ...] = (
         "batch_cap_one",
         _one("batch_cap_too_low"),
         ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="clients",
         tune={"clients": (5, 6), "prompt": (40, 80), "output": (20, 28)},
-        judge={"clients": (4, 9), "prompt": (30, 110), "output": (14, 36)},
+        judge={"clients": (7, 9), "prompt": (30, 110), "output": (14, 36)},
         levers="max_running: 1",
     ),
     Case(
         "tiny_kv_memory",
         _one("kv_memory_exhausted"),
         ("bench --concurrency {clients} --prompt-tokens {prompt} --output-tokens {output}",),
+        made_by="clients",
         tune={"clients": (12, 14), "prompt": (300, 350), "output": (70, 90)},
-        judge={"clients": (10, 18), "prompt": (220, 420), "output": (60, 110)},
+        judge={"clients": (15, 18), "prompt": (220, 420), "output": (60, 110)},
         levers="kv_memory: 64MiB, max_context_tokens: 1024",
-        window_s=26.0,
+        window_s=22.0,
     ),
     Case(
         "unpaid_speculation",
         _one("speculation_does_not_pay"),
         ("free_text --clients {clients} --output {output}",),
+        made_by="clients",
         tune={"clients": (18, 20), "output": (48, 60)},
-        judge={"clients": (19, 26), "output": (40, 80)},
+        judge={"clients": (21, 26), "output": (40, 80)},
         levers="speculation: {tokens: 24, lookup_max: 1}",
-        window_s=26.0,
-        settle_s=10.0,
+        window_s=22.0,
+        settle_s=8.0,
     ),
     Case(
         "scattered_prefixes",
         _one("prefix_scattered"),
         ("pairs --texts {texts} --shared {shared} --own {own} --output {output}",),
+        made_by="shared",
         tune={"texts": (2, 2), "shared": (1300, 1500), "own": (20, 30), "output": (4, 6)},
         judge={"texts": (2, 3), "shared": (1600, 2200), "own": (20, 60), "output": (2, 8)},
         replicas=2,
-        window_s=26.0,
+        window_s=22.0,
     ),
     Case(
         # An engine compiles what it needs for logprobs when it is first asked for any, and all others wait.
         "cold_engine",
         _one("cold_start"),
         ("logprobs --clients {clients} --own {own} --output {output}",),
+        made_by="clients",
         tune={"clients": (3, 4), "own": (20, 40), "output": (24, 32)},
-        judge={"clients": (3, 6), "own": (16, 60), "output": (20, 36)},
-        window_s=20.0,
+        judge={"clients": (5, 6), "own": (16, 60), "output": (20, 36)},
         settle_s=0.0,
         fresh=True,
     ),

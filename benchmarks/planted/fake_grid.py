@@ -1,4 +1,7 @@
-"""The grid of virtual runs: every cause on every machine with several seeds, judged as a live window is."""
+"""The grid of virtual runs: every cause on every machine with several seeds, judged as a live window is.
+
+Its two sets differ by seed only: both draw from the same sizes, unlike those of the real runs.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from phasewise.config import phasewise_home
 
 from .cases import Draw, Trouble
 from .fleet import GATEWAY_PORT, PHASEWISE, CommandFailed, Fleet, counters, run, wait_for
-from .processes import cpu_hogs, running, stopping
+from .processes import cpu_hogs, end, running, stopping
 
 HERE = Path(__file__).resolve().parent
 PROXY_PORT, PROXIED_GATEWAY_PORT = 19200, GATEWAY_PORT + 1
@@ -26,6 +26,8 @@ STEPS_OFFSET = 10_000
 LONGER_THAN_ANY_WINDOW_S = 120.0
 GENERATOR_STARTS_S = 2.0
 LOOK_BACK_S = 60.0
+NOWHERE = "http://127.0.0.1:9"
+"""Nothing listens there: an engine whose recorder is said to be there has none."""
 
 Verdict = dict[str, Any]
 
@@ -41,7 +43,8 @@ def judge_live(
         time.sleep(settle_s)
         before = {engine.name: counters(engine.url) for engine in fleet.engines} if evidence else {}
         began_s = time.time()
-        said = run("diagnose", url, "--window", str(window_s), "--slo", drawn.case.slo, "--json")
+        of = (fleet.engines[0].url, "--steps-url", NOWHERE) if drawn.case.stock else (url,)
+        said = run("diagnose", *of, "--window", str(window_s), "--slo", drawn.case.slo, "--json")
         verdict: Verdict = json.loads(said)
         if evidence:
             _keep(evidence, verdict, fleet, url, began_s, before)
@@ -59,9 +62,12 @@ def _ask_generator(drawn: Draw, fleet: Fleet, window_s: float) -> Verdict:
         text=True,
         start_new_session=True,  # so that it can be stopped without us
     )
-    time.sleep(GENERATOR_STARTS_S)
-    with stopping(lambda: process.pid, drawn.values["stop"] / 1000, drawn.values["run"] / 1000):
-        out, err = process.communicate()
+    try:
+        time.sleep(GENERATOR_STARTS_S)
+        with stopping(lambda: process.pid, drawn.values["stop"] / 1000, drawn.values["run"] / 1000):
+            out, err = process.communicate()
+    finally:
+        end(process)
     try:
         return json.loads(out)["diagnosis"]
     except (json.JSONDecodeError, KeyError):

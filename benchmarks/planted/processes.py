@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 SPIN = "while True: pass"
 
@@ -23,9 +24,14 @@ def running(command: Sequence[str], cores: Sequence[int] = ()) -> Iterator[subpr
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        end(process)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill what runs in the session that the process leads, if anything does."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 @contextlib.contextmanager

@@ -10,6 +10,11 @@ from typing import Any
 from .cases import HEALTHY
 
 REAL, FAKE = "real", "fake"
+NO_VERDICT = "no verdict"
+MOST_TTFT_SHARE, MOST_TTFT_MS = 0.05, 10.0
+"""Of TTFT, the larger of the two may be unexplained at the median: ways between processes take milliseconds
+however short the prompt is."""
+MOST_ITL_SHARE = 0.05
 
 Verdict = dict[str, Any]
 
@@ -39,6 +44,7 @@ class Run:
     itl: Residual | None = None
     runners_up: tuple[str, ...] = ()
     machine: str = ""
+    stock: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -48,7 +54,7 @@ class Run:
 
 def said_by(verdict: Verdict | None) -> str:
     """The cause that a verdict names, or its ruling where it names none."""
-    return "no verdict" if verdict is None else str(verdict["cause"] or verdict["verdict"])
+    return NO_VERDICT if verdict is None else str(verdict["cause"] or verdict["verdict"])
 
 
 def runners_up(verdict: Verdict | None) -> tuple[str, ...]:
@@ -66,36 +72,60 @@ def ttft_residual(verdict: Verdict | None) -> Residual | None:
 
 
 def itl_residual(verdict: Verdict | None) -> Residual | None:
-    """What is unexplained of the mean time between tokens."""
+    """What is unexplained of the time between tokens, at the median stream."""
     stream = None if verdict is None else verdict["stream"]
-    ms = None if stream is None else stream["residual_ms"]
-    return None if ms is None else Residual(abs(ms) / stream["tpot_mean_ms"], abs(ms))
+    if stream is None or stream["residual_share_p50"] is None:
+        return None
+    return Residual(stream["residual_share_p50"], stream["residual_abs_p50_ms"])
+
+
+def within_bounds(run: Run) -> bool:
+    """Whether so little is unexplained as is promised; of a run without figures nothing is known to be."""
+    if run.ttft is None or run.itl is None:
+        return False
+    starts = run.ttft.share <= MOST_TTFT_SHARE or run.ttft.ms <= MOST_TTFT_MS
+    return starts and run.itl.share <= MOST_ITL_SHARE
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
     """The record: counts, residuals of runs in which nothing was planted, rows, and the confusion matrix."""
     real, fake = ([it for it in runs if it.kind == kind] for kind in (REAL, FAKE))
-    sound = [it for it in real if it.healthy]
+    # Counters alone tell of no single request, so that nothing can be left over of one.
+    sound = [it for it in real if it.healthy and not it.stock]
     return {
         "real_runs": len(real),
         "real_right": sum(it.right for it in real),
         "fake_runs": len(fake),
         "fake_right": sum(it.right for it in fake),
+        "no_verdict": sum(it.said == NO_VERDICT for it in runs),
         "false_alarms": sum(it.healthy and not it.right for it in runs),
-        "residual_ttft": _typical(it.ttft for it in sound),
-        "residual_itl": _typical(it.itl for it in sound),
+        "residual_ttft": _spread(it.ttft for it in sound),
+        "residual_itl": _spread(it.itl for it in sound),
+        "within_bounds": f"{sum(map(within_bounds, sound))} of {len(sound)}",
+        "residuals": [
+            {
+                "run": f"{it.case} #{it.seed}",
+                "ttft": None if it.ttft is None else asdict(it.ttft),
+                "itl": None if it.itl is None else asdict(it.itl),
+                "within_bounds": within_bounds(it),
+            }
+            for it in sound
+        ],
         "confusion": {kind: confusion(part) for kind, part in ((REAL, real), (FAKE, fake)) if part},
         "rows": [asdict(it) for it in runs],
     }
 
 
-def _typical(residuals: Iterable[Residual | None]) -> dict[str, float] | None:
+def _spread(residuals: Iterable[Residual | None]) -> dict[str, float] | None:
+    """The typical run and the worst one."""
     seen = [it for it in residuals if it is not None]
     if not seen:
         return None
     return {
         "share_p50": round(median(it.share for it in seen), 4),
         "ms_p50": round(median(it.ms for it in seen), 2),
+        "share_worst": round(max(it.share for it in seen), 4),
+        "ms_worst": round(max(it.ms for it in seen), 2),
     }
 
 
