@@ -58,4 +58,5 @@ timelines = st.builds(
     prefix_marks=marks,
     text_marks=marks,
     client_blocked_s=st.none() | seconds,
+    streamed=st.booleans(),
 )

@@ -200,3 +200,14 @@ def test_a_warm_engine_shows_no_cold_steps_and_an_unrecorded_one_nothing():
     traffic = play([ask(index, 1.0 * index, output_tokens=2) for index in range(6)])
     assert start_picture(traffic.timelines, SLO, traffic.logs).cold_s == 0.0
     assert start_picture(traffic.timelines, SLO).cold_s is None
+
+
+def test_nobody_waits_for_the_first_token_of_a_plain_reply():
+    """Whole replies take long; an open or broken one tells nothing of when its first token came."""
+    plain = [
+        make_timeline((), request_id=outcome.value, outcome=outcome, ended_s=4.5, streamed=False)
+        for outcome in (Outcome.SUCCEEDED, Outcome.UNFINISHED, Outcome.TIMED_OUT)
+    ]
+    assert start_picture(plain, SLO) is None
+    start = start_picture([*plain, make_timeline((0.3, 0.4))], SLO)
+    assert (start.requests, start.late, start.unfinished) == (1, 0, 0)

@@ -149,3 +149,11 @@ def test_a_request_that_was_not_placed_yet_waits_in_the_gateway():
 def test_an_attempt_cannot_end_before_it_begins():
     with pytest.raises(RuntimeError):
         make_builder().end_attempt(Outcome.FAILED, 100.0)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_plain_reply_is_told_from_a_stream(streamed):
+    builder = make_builder(stream=streamed)
+    assert builder.so_far(101.0).streamed is streamed
+    served(builder, W0, 100.02, make_answer([]))
+    assert builder.build(Outcome.SUCCEEDED, 101.1).streamed is streamed

@@ -13,13 +13,13 @@ from phasewise.diagnosis.picture import (
     StreamPicture,
     WorkloadShape,
 )
+from phasewise.diagnosis.seen_by import COUNTERS
 from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause
 from phasewise.diagnosis.workload_profile import Distribution, WorkloadProfile, finished_profile
 from phasewise.model.latency import PartTime, Stall
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import Outcome, Part, Source
 
-COUNTERS = "engine counters"
 SAME_TRAFFIC = 0.1
 """Counters and timelines tell of the same traffic when their numbers of requests differ by no more."""
 
@@ -217,6 +217,12 @@ def with_counters(picture: Picture, counters: EngineCounters) -> Picture:
         cached_share=_first_known(picture.workload.cached_share, counter_workload(counters).cached_share),
     )
     return replace(picture, workload=workload, start=_start_with_means(picture.start, counters))
+
+
+def with_counted_phases(picture: Picture, counters: EngineCounters, slo: Slo) -> Picture:
+    """A picture of plain replies alone, none of which had a first token to see: the engine counted theirs."""
+    counted = replace(picture, seen_by=COUNTERS, start=_start(counters, slo), stream=_stream(counters, slo))
+    return replace(counted, not_known=picture.not_known + _silent(counters))
 
 
 def _first_known(known: float | None, other: float | None) -> float | None:

@@ -103,11 +103,16 @@ def start_picture(
 
 
 def _is_open(timeline: Timeline) -> bool:
-    return timeline.outcome is Outcome.UNFINISHED and not timeline.content_times_s
+    return timeline.streamed and timeline.outcome is Outcome.UNFINISHED and not timeline.content_times_s
 
 
 def _waited_in_vain(timeline: Timeline, slo: Slo) -> bool:
-    """Whether the request ended without an answer, or has waited for one beyond the objective."""
+    """Whether the request ended without an answer, or has waited for one beyond the objective.
+
+    A plain reply's first token is seen by nobody: how long the whole of it took says nothing of its start.
+    """
+    if not timeline.streamed:
+        return False
     if _is_open(timeline):
         return timeline.ended_s > slo.ttft_s
     return not timeline.content_times_s and timeline.outcome in GAVE_UP

@@ -124,6 +124,7 @@ class TimelineBuilder:
             choices=request.choices,
             text_marks=request.text_marks,
             client_blocked_s=client_blocked_s,
+            streamed=request.stream,
         )
 
     def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:

@@ -100,7 +100,8 @@ class Timeline:
     text anywhere in them (prefix_marks.py). `finished_s` is the chunk that announced the end, which may carry
     no text; with several `choices` the streams of all of them are interleaved. `client_request_id` is what
     the client called its request; nothing makes it unique. `client_blocked_s` is how long the stream waited
-    for its client to take what had come, None where nobody could see it.
+    for its client to take what had come, None where nobody could see it. A reply that was not `streamed`
+    comes as a whole: nobody waited for its first token, and none was seen.
     """
 
     request_id: str
@@ -125,6 +126,7 @@ class Timeline:
     client_request_id: str | None = None
     text_marks: tuple[str, ...] = ()
     client_blocked_s: float | None = None
+    streamed: bool = True
     version: int = field(default=TIMELINE_VERSION)
 
     @property

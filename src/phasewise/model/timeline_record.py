@@ -36,7 +36,7 @@ _OPTIONAL = {
 }
 _OPTIONAL_TIMES = {"finished": "finished_s", "blocked": "client_blocked_s"}
 _MARKS = {"marks": "prefix_marks", "text": "text_marks"}
-_DEFAULTED = {"tenant": "default", "slo_class": "default", "choices": 1}
+_DEFAULTED = {"tenant": "default", "slo_class": "default", "choices": 1, "streamed": True}
 
 Record = dict[str, Any]
 

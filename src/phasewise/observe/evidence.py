@@ -17,6 +17,7 @@ from phasewise.diagnosis.counter_picture import (
     EngineCounters,
     Spread,
     counter_picture,
+    with_counted_phases,
     with_counters,
 )
 from phasewise.diagnosis.picture import Picture, WorkloadShape, outcome_counts, workload_shape
@@ -110,7 +111,10 @@ def _of_requests(evidence: Evidence, slo: Slo, fit: StepFit | None) -> Picture:
         trust=trust_of(timelines),
         profile=workload_profile(timelines, evidence.window_s, prefix),
     )
-    return with_counters(picture, engine_counters(evidence.metrics, evidence.window_s, slo))
+    counters = engine_counters(evidence.metrics, evidence.window_s, slo)
+    if not any(it.streamed for it in timelines):
+        picture = with_counted_phases(picture, counters, slo)
+    return with_counters(picture, counters)
 
 
 def _steps_of_window(evidence: Evidence) -> list[EngineStep]:
