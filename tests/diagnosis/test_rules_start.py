@@ -8,6 +8,7 @@ from phasewise.costs.step_cost import StepCost
 from phasewise.costs.step_work import decoding
 from phasewise.diagnosis.cause import Cause, Confidence
 from phasewise.diagnosis.picture import EngineStart
+from phasewise.diagnosis.seen_by import COUNTERS, PROBE, STEP_RECORD
 from phasewise.model.timeline import Source
 from tests.calibrate.builders import make_fit
 from tests.diagnosis.pictures import (
@@ -257,8 +258,24 @@ def test_a_generator_in_time_leaves_the_residual_to_others():
 
 def test_a_residual_as_long_as_a_round_trip_is_the_network():
     start = make_start(prefill_s=0.2, residual_s=1.5)
-    picture = make_picture(start, engines=[make_engine(round_trip_s=1.2)])
+    picture = make_picture(start, engines=[make_engine(round_trip_s=1.2)], seen_by=PROBE)
     assert the_finding(picture, Cause.NETWORK_OR_PROXY).confidence is Confidence.HIGH
+
+
+def test_a_round_trip_from_here_proves_nothing_of_the_way_from_the_gateway():
+    start = make_start(prefill_s=0.2, residual_s=1.5)
+    far = make_engine(round_trip_s=1.2, front_end_cores=0.2)
+    finding = the_finding(make_picture(start, engines=[far]), Cause.NETWORK_OR_PROXY)
+    assert finding.confidence is Confidence.MEDIUM
+    assert any("from here" in fact.words for fact in finding.facts)
+
+
+@pytest.mark.parametrize("seen_by", [COUNTERS, STEP_RECORD])
+def test_what_a_clock_within_the_engine_saw_was_not_on_the_way_to_it(seen_by):
+    start = make_start(engine_queue_s=0.01, prefill_s=0.2, residual_s=1.8)
+    calm = make_engine(round_trip_s=1.8, front_end_cores=0.3)
+    picture = make_picture(start, engines=[calm], seen_by=seen_by)
+    assert Cause.NETWORK_OR_PROXY not in causes(picture)
 
 
 def test_a_residual_beside_a_calm_host_is_the_network_by_exclusion():

@@ -11,12 +11,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from phasewise.bench.run import BenchRun
+from phasewise.diagnosis.seen_by import GENERATOR, GENERATOR_AND_GATEWAY
 from phasewise.model.timeline import Attempt, Span, Timeline
 from phasewise.observe.evidence import Evidence
 from phasewise.observe.target import TargetKind, WatchTarget
 from phasewise.observe.watch import Watch
-
-SEEN_BY = "the load generator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +45,13 @@ def own_evidence(run: BenchRun, evidence: Evidence, kind: TargetKind) -> Evidenc
     """The evidence as our client saw it. Requests of others went through the same gateway: they are told of,
     but the verdict is on our own."""
     if kind is not TargetKind.GATEWAY:
-        return replace(evidence, timelines=run.timelines, seen_by=SEEN_BY)
+        return replace(evidence, timelines=run.timelines, seen_by=GENERATOR)
     others = _of_others(run, evidence.timelines)
     notes = (f"how {others} requests of others fared meanwhile",) if others else ()
     return replace(
         evidence,
         timelines=joined(run.timelines, evidence.timelines),
-        seen_by=f"{SEEN_BY} and the gateway",
+        seen_by=GENERATOR_AND_GATEWAY,
         not_known=evidence.not_known + notes,
     )
 

@@ -10,6 +10,7 @@ from phasewise.diagnosis.rules.case import RESIDUAL, Claim, StartCase, StreamCas
 from phasewise.diagnosis.rules.engines import mean_of, worst_of
 from phasewise.diagnosis.rules.machine import FRONT_END_FULL_CORES, STARVED_SHARE
 from phasewise.diagnosis.rules.words import ms
+from phasewise.diagnosis.seen_by import is_straight_from_here, is_within_engine
 from phasewise.diagnosis.stall_causes import StallCause
 from phasewise.model.timeline import Part
 
@@ -70,26 +71,37 @@ def gateway_wait(case: StartCase) -> Claim | None:
 
 def network_start(case: StartCase) -> Claim | None:
     """Time between the clocks: as long as a round trip, or with nothing else left that could take it."""
-    residual_s = case.account.seconds(RESIDUAL)
-    if not case.start.timed or not residual_s:
+    residual_s, seen_by = case.account.seconds(RESIDUAL), case.picture.seen_by
+    if not case.start.timed or not residual_s or is_within_engine(seen_by):
         return None
-    round_trip_s = mean_of(case.picture.engines, lambda engine: engine.round_trip_s)
-    if round_trip_s is not None and round_trip_s >= NEAR_ROUND_TRIP * residual_s:
-        way = Fact(f"an empty request there and back takes {ms(round_trip_s)} at best", FactSource.CLIENT)
-        return _network(case.account.take(1.0, RESIDUAL), way, Confidence.HIGH)
+    trips = _long_round_trip(case.picture, residual_s)
+    if trips and is_straight_from_here(seen_by):
+        return _network(case.account.take(1.0, RESIDUAL), trips, Confidence.HIGH)
     calm = _host_is_calm(case.picture)
     if calm is False:
         return None
     taken = case.account.take(1.0, RESIDUAL)
-    return _network(taken, _by_exclusion(calm), Confidence.MEDIUM if calm else Confidence.LOW)
+    sure = Confidence.MEDIUM if calm else Confidence.LOW
+    return _network(taken, [_by_exclusion(calm), *trips], sure)
+
+
+def _long_round_trip(picture: Picture, residual_s: float) -> list[Fact]:
+    """That a request's way there and back is as long as what is missing, where it is; seen from here."""
+    round_trip_s = mean_of(picture.engines, lambda engine: engine.round_trip_s)
+    if round_trip_s is None or round_trip_s < NEAR_ROUND_TRIP * residual_s:
+        return []
+    words = f"from here, an empty request there and back takes {ms(round_trip_s)} at best"
+    return [Fact(words, FactSource.CLIENT)]
 
 
 def network_stream(case: StreamCase) -> Claim | None:
     """Tokens that the engine had computed and that came late, with nothing else left that could hold them."""
-    if not case.stream.step_timed or not _host_is_calm(case.picture):
+    if not case.stream.step_timed or is_within_engine(case.picture.seen_by):
+        return None
+    if not _host_is_calm(case.picture):
         return None
     taken = case.account.take(1.0, RESIDUAL, stall_part(StallCause.STEPS_WENT_ON))
-    return _network(taken, _by_exclusion(True), Confidence.LOW)
+    return _network(taken, [_by_exclusion(True)], Confidence.LOW)
 
 
 def _host_is_calm(picture: Picture) -> bool | None:
@@ -110,11 +122,11 @@ def _by_exclusion(calm: bool | None) -> Fact:
     return Fact(words, FactSource.DERIVED)
 
 
-def _network(taken: Taken, way: Fact, sure: Confidence) -> Claim:
+def _network(taken: Taken, ways: list[Fact], sure: Confidence) -> Claim:
     return Claim(
         Cause.NETWORK_OR_PROXY,
         taken,
-        (Fact(f"no engine clock saw {ms(taken.seconds)} of it", FactSource.DERIVED), way),
+        (Fact(f"no engine clock saw {ms(taken.seconds)} of it", FactSource.DERIVED), *ways),
         "the same request from the engine's own machine, straight to its port, is as slow",
         sure,
     )
