@@ -52,6 +52,8 @@ def _start(start: StartPicture) -> dict[str, Any]:
         "step_timed": start.step_timed,
         "ttft_p50_ms": _ms(start.ttft_p50_s),
         "ttft_p90_ms": _ms(start.ttft_p90_s),
+        "ttft_p50_at_least": start.ttft_p50_at_least,
+        "ttft_p90_at_least": start.ttft_p90_at_least,
         "late": start.late,
         "lost_s": round(start.lost_s, 3),
         "parts": [
@@ -77,6 +79,7 @@ def _start(start: StartPicture) -> dict[str, Any]:
 def _stream(stream: StreamPicture) -> dict[str, Any]:
     return {
         "streams": stream.streams,
+        "broken_off": stream.broken_off,
         "step_timed": stream.step_timed,
         "tpot_mean_ms": _ms(stream.tpot_mean_s),
         "tpot_p50_ms": _ms(stream.tpot_p50_s),
