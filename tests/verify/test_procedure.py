@@ -14,6 +14,7 @@ from phasewise.compare.verdict import Rules
 from phasewise.config import load_fleet
 from phasewise.diagnosis.cause import Cause
 from phasewise.diagnosis.fix import LeverChange
+from phasewise.errors import ConfigError, FleetError
 from phasewise.model.slo import DEFAULT_SLO
 from phasewise.verify.ledger import Held
 from phasewise.verify.ledger_file import LedgerFile
@@ -35,9 +36,12 @@ class MadeUpArm:
 
     path: Path
     name: str
+    starts: bool
 
     @asynccontextmanager
     async def serving(self):
+        if not self.starts:
+            raise FleetError("`phasewise up` failed: no memory", hint=f"try it alone: up {self.path}")
         yield f"http://fleet/{load_fleet(self.path).pools[0].levers.max_running}"
 
 
@@ -62,6 +66,8 @@ class Bench:
     cut_at: int | None = None
     open_at_first_block: int | None = None
     blocks: int = 0
+    copy_starts: bool = True
+    most_replicas: int = 1
     announced: list = field(default_factory=list)
     arms: list = field(default_factory=list)
 
@@ -87,7 +93,11 @@ class Bench:
 
     def arm(self, path, name):
         self.arms.append((path, load_fleet(path)))
-        return MadeUpArm(path, name)
+        return MadeUpArm(path, name, self.copy_starts or path == self.file)
+
+    def refuse(self, fleet):
+        if fleet.pools[0].replicas > self.most_replicas:
+            raise ConfigError("pool main needs cores that are not there", hint="lower pools.main.replicas")
 
     def tools(self):
         return Tools(
@@ -100,6 +110,7 @@ class Bench:
             announce=lambda fix, change, predictions: self.announced.append(change.lines),
             say=lambda words: None,
             forgives=lambda: True,
+            refuse=self.refuse,
         )
 
     async def verify(self):
@@ -170,4 +181,44 @@ async def test_where_there_is_nothing_to_try_nothing_is_measured_or_written(tmp_
     done = await bench.verify()
     assert nothing in done.nothing
     assert bench.blocks == 0
+    assert not bench.ledger.path.exists()
+
+
+async def test_a_copy_that_does_not_start_leaves_the_verdict_and_an_inconclusive_outcome(tmp_path):
+    verdict = make_verdict(make_fix(MORE, make_effect(0.01, 0.95)))
+    bench = Bench(tmp_path, verdict, copy_starts=False)
+    done = await bench.verify()
+    assert done.diagnosed.verdict is verdict
+    assert done.nothing == "`phasewise up` failed: no memory"
+    assert not done.trusted
+    (entry,) = bench.ledger.read().entries
+    assert entry.outcome.held is Held.INCONCLUSIVE
+    assert entry.outcome.reason == done.nothing
+
+
+async def test_a_fix_that_does_not_fit_the_machine_is_passed_over_for_the_next(tmp_path):
+    effect = make_effect(0.01, 0.95)
+    bench = Bench(
+        tmp_path, make_verdict(make_fix(LeverChange("replicas", 2), effect), make_fix(MORE, effect))
+    )
+    done = await bench.verify()
+    assert done.change == ("pools.main.levers.max_running: 1 -> 8",)
+    (entry,) = bench.ledger.read().entries
+    assert entry.prediction.lever == "max_running"
+
+
+@pytest.mark.parametrize(
+    ("lever", "why"),
+    [
+        (LeverChange("max_running", 1), "max_running is 1 already"),
+        (LeverChange("replicas", 2), "cores that are not there"),
+    ],
+)
+async def test_a_fix_that_cannot_be_made_costs_the_fix_and_not_the_verdict(tmp_path, lever, why):
+    verdict = make_verdict(make_fix(lever, make_effect(0.01, 0.95)))
+    bench = Bench(tmp_path, verdict)
+    done = await bench.verify()
+    assert done.diagnosed.verdict is verdict
+    assert why in done.nothing
+    assert done.fix is None
     assert not bench.ledger.path.exists()

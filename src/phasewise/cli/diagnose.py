@@ -236,7 +236,7 @@ def _verify(order: VerifyOrder, handing_over: HandOver) -> None:
     handing_over.write_files(diagnosed.verdict, diagnosed.evidence, str(order.file))
     if done.cut_short:
         raise typer.Exit(130)
-    if done.comparison is not None and not done.comparison.trusted:
+    if not done.trusted:
         raise typer.Exit(1)
 
 

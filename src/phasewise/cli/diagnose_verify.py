@@ -24,12 +24,14 @@ from phasewise.cli.engine import current_engine
 from phasewise.cli.interrupts import Interrupts
 from phasewise.cli.measuring import allow_many_streams, measure_with_view
 from phasewise.cli.reaching_verdicts import Known, concurrency_of, reach_verdict
-from phasewise.cli.verify_view import announcement
+from phasewise.cli.verify_view import announcement, duration_words
 from phasewise.compare.arms import Arm, FleetArm
 from phasewise.compare.procedure import ComparePlan
-from phasewise.config import Levers, load_fleet, phasewise_home
+from phasewise.config import FleetConfig, Levers, load_fleet, phasewise_home
 from phasewise.costs.step_fit import StepFit
 from phasewise.diagnosis.fix import Fix
+from phasewise.diagnosis.verdict import Verdict
+from phasewise.errors import PhasewiseError
 from phasewise.fleet.engine_env import EngineEnvironment
 from phasewise.fleet.machine import gpu_names, this_machine
 from phasewise.observe.target import identify
@@ -45,6 +47,7 @@ WARM_UP_REQUESTS = 4
 """Sent to a fleet that was just started: it is cold, and that is not what is to be judged,"""
 WARM_UP_SEEDS = 20_000
 """and so far from the seeds of a comparison that none of its requests is sent."""
+POOLS_DIFFER = "the pools of this fleet have different levers, and a replay knows engines that are alike"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +64,36 @@ class VerifyOrder:
 async def verify_fleet(order: VerifyOrder, *, as_json: bool) -> Verification:
     """Verify the top fix of a fleet file; a Ctrl-C keeps what is whole."""
     fleet, engine, home = load_fleet(order.file), current_engine(), phasewise_home(os.environ)
-    refuse_occupied(fleet, this_machine(engine.device), running_fleets(home))
+    machine, running = this_machine(engine.device), running_fleets(home)
+
+    def refuse(wanted: FleetConfig) -> None:
+        refuse_occupied(wanted, machine, running)
+
+    refuse(fleet)
     order.ledger.check_writable()
     allow_many_streams()
     setting = Setting(_machine(engine), fleet.model, f"vllm {engine.vllm_version}", __version__)
     plan = VerifyPlan(order.file, fleet, setting, order.plan, on_cpu=engine.device == "cpu")
     interrupts = Interrupts()
+    done: Verification | None = None
     # A service manager's stop or a closed terminal is a Ctrl-C: fleets left behind would serve nobody.
     with interrupts.handled(SIGTERM, SIGHUP):
-        person = _Person(order, fleet.pools[0].levers, home, interrupts, as_json)
-        async with fleets_in_turn(_fleet_arm, person.warm_up) as fleets:
-            return await verify_top_fix(plan, person.tools(fleets))
+        person = _Person(order, _levers_of(fleet), home, interrupts, as_json)
+        try:
+            async with fleets_in_turn(_fleet_arm, person.warm_up) as fleets:
+                done = await verify_top_fix(plan, replace(person.tools(fleets), refuse=refuse))
+        except (asyncio.CancelledError, PhasewiseError) as trouble:
+            # Hours may lie behind us: what goes wrong in stopping the last fleet does not undo them.
+            if done is None or not (interrupts.forgives() or isinstance(trouble, PhasewiseError)):
+                raise
+            _say(f"in stopping the last fleet: {str(trouble) or 'interrupted'}")
+    return done
+
+
+def _levers_of(fleet: FleetConfig) -> Levers | None:
+    """The levers that every engine has; None where pools differ."""
+    first, *others = (pool.levers for pool in fleet.pools)
+    return first if all(levers == first for levers in others) else None
 
 
 def _machine(engine: EngineEnvironment) -> str:
@@ -84,7 +106,7 @@ class _Person:
     """Shows every stage to whoever waits for it."""
 
     def __init__(
-        self, order: VerifyOrder, levers: Levers, home: Path, interrupts: Interrupts, as_json: bool
+        self, order: VerifyOrder, levers: Levers | None, home: Path, interrupts: Interrupts, as_json: bool
     ) -> None:
         self._order = order
         self._levers = levers
@@ -92,6 +114,7 @@ class _Person:
         self._interrupts = interrupts
         self._as_json = as_json
         self._began_s = time.monotonic()
+        self._warm_s: float | None = None
 
     def tools(self, fleets: FleetsInTurn) -> Tools:
         """What the procedure is handed."""
@@ -115,6 +138,8 @@ class _Person:
         if self._interrupts.requested:
             # A run that is stopped hands over what it has; of this one nobody wants anything.
             raise asyncio.CancelledError
+        if self._warm_s is None:
+            self._warm_s = time.monotonic()
 
     async def _measure(self, url: str, spec: RunSpec, label: str) -> BenchRun:
         return await measure_with_view(url, spec, label, self._interrupts)
@@ -126,8 +151,11 @@ class _Person:
         async with observed(target, admin_key) as watch:
             run = await self._measure(url, spec, "the load to be judged")
             evidence = await watch.evidence(run)
-        known = Known(self._order.fit, self._levers, concurrency_of(spec))
+        warm_up = self._order.plan.rules.warm_up_requests
+        known = Known(self._order.fit, self._levers, concurrency_of(spec), warm_up)
         verdict = reach_verdict(evidence, self._order.plan.rules.slo, known)
+        if self._levers is None:
+            verdict = _unforeseen(verdict, POOLS_DIFFER)
         return Diagnosed(verdict, evidence, cut_short=self._interrupts.requested)
 
     def _show(self, diagnosed: Diagnosed) -> None:
@@ -135,9 +163,19 @@ class _Person:
             show(out, diagnosed.verdict, f"{self._order.file} under our own load")
 
     def _announce(self, fix: Fix, change: FleetChange, predictions: Sequence[Prediction]) -> None:
-        took_s = time.monotonic() - self._began_s
-        for line in announcement(fix, change, predictions, self._order.plan.pairs, took_s):
+        warm_s, plan = self._warm_s or self._began_s, self._order.plan
+        start_s, block_s = warm_s - self._began_s, time.monotonic() - warm_s
+        duration = duration_words(plan.pairs or plan.max_pairs, plan.control_pairs, start_s, block_s)
+        for line in announcement(fix, change, predictions, duration):
             _say(line)
+
+
+def _unforeseen(verdict: Verdict, why: str) -> Verdict:
+    advice = verdict.advice
+    if advice is None:
+        return verdict
+    fixes = tuple(replace(fix, effect=None, unpredictable=why) for fix in advice.fixes)
+    return replace(verdict, foreseen=replace(advice, fixes=fixes))
 
 
 def _fleet_arm(file: Path, fleet_name: str) -> Arm:

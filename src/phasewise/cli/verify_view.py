@@ -26,7 +26,8 @@ def render(verification: Verification) -> RenderableType:
     """The outcome beside the prediction."""
     if verification.fix is None:
         return Text(f"Nothing was verified: {verification.nothing}.")
-    parts: list[RenderableType] = [Text(), Text("Verified", "bold")]
+    heading = "Not verified" if verification.nothing else "Verified"
+    parts: list[RenderableType] = [Text(), Text(heading, "bold")]
     parts.append(Text(f"  {verification.fix.what}"))
     parts += [Text(f"  {line}") for line in verification.change]
     table = Table("figure", title="After the change against before", title_justify="left")
@@ -50,7 +51,10 @@ def _remarks(verification: Verification) -> list[str]:
         f"{figure_words(entry.prediction)}: {why}"
         for entry in verification.entries
         if (why := entry.prediction.unpredictable or (entry.outcome.reason if entry.outcome else ""))
+        and why != verification.nothing
     ]
+    if verification.nothing:
+        lines.append(f"BROKE OFF: {verification.nothing}")
     result = verification.comparison
     if result is not None:
         lines.append(f"{result.pairs} pairs of blocks, in turn, on fleets started for this.")
@@ -63,7 +67,7 @@ def _remarks(verification: Verification) -> list[str]:
 
 
 def announcement(
-    fix: Fix, change: FleetChange, predictions: Sequence[Prediction], pairs: int | None, took_s: float
+    fix: Fix, change: FleetChange, predictions: Sequence[Prediction], duration: str
 ) -> list[str]:
     """What is going to be tried, and what is said of it before."""
     lines = [f"trying: {fix.what}", *(f"  {line}" for line in change.lines)]
@@ -74,10 +78,17 @@ def announcement(
         for each in predictions
     ]
     lines.append("  written to the ledger; the fleet file is not touched")
-    if pairs is not None:
-        # At worst every block takes as long as the first, which had to wait for its fleet.
-        lines.append(f"measuring {pairs} pairs of blocks, {max(2 * pairs * took_s / 60, 1):.0f} min at most")
-    return lines
+    return [*lines, duration]
+
+
+def duration_words(pairs: int, control_pairs: int, start_s: float, block_s: float) -> str:
+    """About how long measuring takes, from how long a fleet took to start and the first block after that.
+
+    Fleets take turns such that a pair starts one; the control starts none, as its fleet is running.
+    """
+    minutes = (pairs * start_s + 2 * (pairs + control_pairs) * block_s) / 60
+    control = f"{control_pairs} pairs for the control and " if control_pairs else ""
+    return f"measuring {control}{pairs} pairs of blocks: about {max(minutes, 1):.0f} min"
 
 
 def verification_facts(verification: Verification) -> dict[str, Any]:

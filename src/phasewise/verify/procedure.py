@@ -20,6 +20,7 @@ from phasewise.compare.verdict import ComparisonResult
 from phasewise.config import FleetConfig
 from phasewise.diagnosis.fix import Figure, Fix
 from phasewise.diagnosis.verdict import Verdict
+from phasewise.errors import PhasewiseError
 from phasewise.observe.evidence import Evidence
 from phasewise.verify.fleet_change import FleetChange, changed_fleet
 from phasewise.verify.judgement import judge_prediction, measured_ratio
@@ -60,12 +61,17 @@ class VerifyPlan:
     on_cpu: bool = True
 
 
+def _refuse_none(fleet: FleetConfig) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What verifying needs from outside.
 
     `arm` makes a side of the comparison of a fleet file; `diagnose` puts the load on an address and judges;
-    `show` hands the verdict over before the long part begins, and `announce` the prediction.
+    `show` hands the verdict over before the long part begins, and `announce` the prediction. `refuse` raises
+    where a changed fleet does not fit this machine.
     """
 
     arm: Callable[[Path, str], Arm]
@@ -77,11 +83,13 @@ class Tools:
     announce: Callable[[Fix, FleetChange, Sequence[Prediction]], None]
     say: Callable[[str], None]
     forgives: Callable[[], bool]
+    refuse: Callable[[FleetConfig], None] = _refuse_none
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came of it. `nothing` says why there was nothing to verify; then there is no fix."""
+    """What came of it. `nothing` says why nothing was measured: there was no fix to try, or, where there is
+    a fix, it could not be tried to the end."""
 
     diagnosed: Diagnosed
     fix: Fix | None = None
@@ -95,25 +103,39 @@ class Verification:
         """Whether somebody stopped it before its end."""
         return self.diagnosed.cut_short or (self.comparison is not None and self.comparison.cut_short)
 
+    @property
+    def trusted(self) -> bool:
+        """Whether what was to be measured was, in a way that can be trusted."""
+        return self.fix is None or (self.comparison is not None and self.comparison.trusted)
+
 
 async def verify_top_fix(plan: VerifyPlan, tools: Tools) -> Verification:
-    """Diagnose the fleet, then try the first fix of the top finding that moves a lever."""
+    """Diagnose the fleet, then try the first fix of the top finding that moves a lever and can be made.
+
+    Once there is a verdict it is handed back, whatever becomes of the fix.
+    """
     diagnosed = await _diagnose(plan, tools)
     tools.show(diagnosed)
-    fix, nothing = _choose(diagnosed)
-    if fix is None or fix.lever is None:
-        return Verification(diagnosed, nothing=nothing)
-    change = changed_fleet(plan.fleet, fix.lever, on_cpu=plan.on_cpu)
+    chosen = _choose(diagnosed, plan, tools)
+    if isinstance(chosen, str):
+        return Verification(diagnosed, nothing=chosen)
+    fix, change = chosen
     predictions = predictions_of(diagnosed.verdict, fix, plan.setting, tools.clock())
     for prediction in predictions:
         tools.ledger.add_prediction(prediction)
     tools.announce(fix, change, predictions)
-    result = await _compare(plan, change, predictions, tools)
-    entries = [_entry(prediction, result, tools.clock()) for prediction in predictions]
+    result, broken = None, ""
+    try:
+        result = await _compare(plan, change, predictions, tools)
+        entries = [_entry(prediction, result, tools.clock()) for prediction in predictions]
+    except PhasewiseError as error:
+        # Its hint may name the copy, which is gone by now.
+        broken = error.message
+        entries = [_unmeasured(prediction, broken, tools.clock()) for prediction in predictions]
     for entry in entries:
         if entry.outcome is not None:
             tools.ledger.add_outcome(entry.outcome)
-    return Verification(diagnosed, fix, change.lines, tuple(entries), result)
+    return Verification(diagnosed, fix, change.lines, tuple(entries), result, broken)
 
 
 async def _diagnose(plan: VerifyPlan, tools: Tools) -> Diagnosed:
@@ -121,21 +143,27 @@ async def _diagnose(plan: VerifyPlan, tools: Tools) -> Diagnosed:
         return await tools.diagnose(url)
 
 
-def _choose(diagnosed: Diagnosed) -> tuple[Fix | None, str]:
-    """The first fix that can be tried on a fleet file, or why there is none."""
+def _choose(diagnosed: Diagnosed, plan: VerifyPlan, tools: Tools) -> tuple[Fix, FleetChange] | str:
+    """The first fix that can be tried on a copy of the fleet file, or why there is none."""
     verdict = diagnosed.verdict
     if diagnosed.cut_short:
-        return None, "stopped before the fix was tried"
+        return "stopped before the fix was tried"
     if verdict.top is None:
-        return (
-            None,
-            f"the verdict is {_words(verdict.ruling)}: no cause was found that a fix could be tried on",
-        )
-    fixes = verdict.advice.fixes if verdict.advice is not None else ()
-    fix = next((fix for fix in fixes if fix.lever is not None), None)
-    if fix is None:
-        return None, f"nothing in a fleet file helps against {_words(verdict.top.cause)}"
-    return fix, ""
+        return f"the verdict is {_words(verdict.ruling)}: no cause was found that a fix could be tried on"
+    in_the_way: list[str] = []
+    for fix in verdict.advice.fixes if verdict.advice is not None else ():
+        if fix.lever is None:
+            continue
+        try:
+            change = changed_fleet(plan.fleet, fix.lever, on_cpu=plan.on_cpu)
+            tools.refuse(change.fleet)
+        except PhasewiseError as error:
+            in_the_way.append(f"{fix.what}: {error}")
+        else:
+            return fix, change
+    if in_the_way:
+        return f"no fix can be tried here. {'; '.join(in_the_way)}"
+    return f"nothing in a fleet file helps against {_words(verdict.top.cause)}"
 
 
 def _words(name: str) -> str:
@@ -200,3 +228,8 @@ def _entry(prediction: Prediction, result: ComparisonResult, now_unix_s: float) 
     if not result.trusted and held is not Held.UNPREDICTED:
         held, reason = Held.INCONCLUSIVE, result.gave_up or reason or "the fleet differs from itself"
     return Entry(prediction, Outcome(prediction.id, now_unix_s, held, ratio, interval, result.pairs, reason))
+
+
+def _unmeasured(prediction: Prediction, why: str, now_unix_s: float) -> Entry:
+    held = judge_prediction(prediction.ratio, None, None)
+    return Entry(prediction, Outcome(prediction.id, now_unix_s, held, reason=why))
