@@ -25,7 +25,7 @@ from phasewise.fake_engine.virtual_engine import EngineShape
 from phasewise.fleet.fleet_state import FleetState, MemberState, ProcessIdentity
 from phasewise.fleet.run_file import only_supervisor, write_state
 from phasewise.fleet.run_paths import RunPaths
-from phasewise.workload.traces import read_trace
+from phasewise.workload.traces import Trace, TracedRequest, mooncake_lines, read_trace
 from tests.verify.builders import make_effect, make_fix, make_verdict
 
 LOAD = (
@@ -160,6 +160,22 @@ def test_where_pools_differ_nothing_is_predicted(fleet_file, monkeypatch):
     done = verify(fleet_file)
     assert "Not verified" in done.stdout
     assert "not predictable: TTFT p50, the pools of this fleet have different levers" in done.stderr
+
+
+@pytest.mark.parametrize(("asked", "sent"), [((), 30), (("--requests", "5"), 5)])
+def test_all_of_a_trace_is_replayed_unless_fewer_are_asked_for(
+    fleet_file, monkeypatch, tmp_path, asked, sent
+):
+    monkeypatch.setattr(diagnose_verify, "reach_verdict", lambda *evidence: make_verdict(cause=None))
+    requests = tuple(TracedRequest(0.01 * number, 40, 2) for number in range(30))
+    trace, seen = tmp_path / "window.jsonl", tmp_path / "seen.jsonl"
+    trace.write_bytes(b"".join(mooncake_lines(Trace("window", requests))))
+    fleet_file.write_text("pools: [{levers: {max_running: 8}}]\n")
+    command = ["diagnose", str(fleet_file), "--verify", "--trace", str(trace), "--save-traffic", str(seen)]
+    done = CliRunner().invoke(app, [*command, *asked])
+    assert done.exit_code == 0, done.output
+    assert f"a block is {sent} of the 30 requests of the trace" in done.stderr
+    assert len(read_trace(seen).requests) == sent
 
 
 def test_how_long_it_takes_counts_a_start_per_pair_and_every_block():

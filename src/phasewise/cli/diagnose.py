@@ -23,7 +23,7 @@ from phasewise.cli import console
 from phasewise.cli import workload_options as options
 from phasewise.cli.admin_key import find_admin_key
 from phasewise.cli.compare import DEFAULT_REQUESTS, WARM_UP_SHARE
-from phasewise.cli.diagnose_options import VERIFYING, AdminKey, Costs
+from phasewise.cli.diagnose_options import VERIFYING, AdminKey, Costs, refuse_what_has_no_effect
 from phasewise.cli.diagnose_outputs import HandOver
 from phasewise.cli.diagnose_target import address_of, is_fleet_file, subject_of
 from phasewise.cli.diagnose_verify import VerifyOrder, verify_fleet
@@ -43,14 +43,16 @@ from phasewise.observe.probe import PROBE_REQUESTS, probe
 from phasewise.observe.target import WatchTarget, identify
 from phasewise.observe.watch import Watch
 from phasewise.workload.arrivals import Spacing
-from phasewise.workload.plan import PlanSpec
-from phasewise.workload.presets import PresetName
+from phasewise.workload.plan import PLAN_LIMIT, PlanSpec
+from phasewise.workload.presets import PresetName, Shape
+from phasewise.workload.traces import Trace
 
 VERIFY_PAIRS = FEWEST_PAIRS
-"""Every pair starts two fleets; a fix worth its price shows in the fewest pairs that can tell."""
+"""Every pair starts a fleet; a fix worth its price shows in the fewest pairs that can tell."""
 
 
 def diagnose(
+    ctx: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
@@ -120,7 +122,7 @@ def diagnose(
         int,
         typer.Option(
             min=FEWEST_PAIRS,
-            help="Pairs of blocks to measure the fix with; each starts two fleets.",
+            help="Pairs of blocks to measure the fix with; each takes the start of a fleet.",
             rich_help_panel=VERIFYING,
         ),
     ] = VERIFY_PAIRS,
@@ -134,8 +136,13 @@ def diagnose(
         ),
     ] = 0,
     requests: Annotated[
-        int, typer.Option(min=4, help="Requests in a block.", rich_help_panel=options.WHEN)
-    ] = DEFAULT_REQUESTS,
+        int | None,
+        typer.Option(
+            min=4,
+            help=f"Requests in a block. (default: {DEFAULT_REQUESTS}, or all of a --trace)",
+            rich_help_panel=options.WHEN,
+        ),
+    ] = None,
     preset: options.Preset = PresetName.CHAT,
     trace: options.TraceFile = None,
     speed: options.Speed = 1.0,
@@ -164,13 +171,16 @@ def diagnose(
     fit = None if costs is None else load_fit(costs)
     handing_over = HandOver(report, save_traffic, as_json)
     handing_over.check()
+    refuse_what_has_no_effect(ctx, verify=verify)
     if verify:
         _refuse_verify(target, send_probe, control_pairs)
+        source = options.choose_source(
+            preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
+        )
+        requests = _requests_in_block(source, requests)
         spec = RunSpec(
             plan=PlanSpec(
-                source=options.choose_source(
-                    preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
-                ),
+                source=source,
                 load=options.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
                 requests=requests,
                 conversations=options.choose_conversations(turns, think),
@@ -186,7 +196,6 @@ def diagnose(
         order = VerifyOrder(Path(target), plan, chosen_ledger(ledger_file), admin_key, fit)
         _verify(order, handing_over)
         return
-    _refuse_load(trace, rate, concurrency, prompt_tokens, output_tokens, ledger_file)
     url = address_of(target, home)
     admin_key = admin_key or find_admin_key(url, home)
     found = asyncio.run(identify(url, admin_key, steps_url))
@@ -210,12 +219,13 @@ def _refuse_verify(target: str, send_probe: bool, control_pairs: int) -> None:
         )
 
 
-def _refuse_load(*given: object) -> None:
-    if any(value is not None for value in given):
-        raise ConfigError(
-            "a load or a ledger was given, and nothing is sent without --verify",
-            hint="add --verify with a fleet file, or run `phasewise bench URL --diagnose` with that load",
-        )
+def _requests_in_block(source: Shape | Trace, asked: int | None) -> int:
+    if not isinstance(source, Trace):
+        return DEFAULT_REQUESTS if asked is None else asked
+    traced = len(source.requests)
+    taken = min(PLAN_LIMIT if asked is None else asked, traced, PLAN_LIMIT)
+    _say(f"a block is {taken} of the {traced} requests of the trace")
+    return taken
 
 
 def _verify(order: VerifyOrder, handing_over: HandOver) -> None:
