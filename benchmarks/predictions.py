@@ -125,9 +125,10 @@ def base(**levers: object) -> Levers:
 
 
 SHORT = Lengths(median_tokens=12, spread=0.4, low_tokens=8, high_tokens=20)
-"""Every prompt of one client stalls a token of the other, one in eleven: the 99th percentile of gaps lies
-amid stalls, which are all alike. With smaller chunks it is one in three. (Of more clients, two prompts may
-come together and stall the others for twice as long, about as often as once in a hundred gaps.)"""
+"""With three clients every prompt stalls a token of the others: one gap in eight, and nearly one in two with
+chunks of a quarter, so the 99th percentile lies amid stalls before and after. With a fourth client two
+prompts share a step about once in fifty gaps, and the percentile would lie on the edge between stalls of one
+prompt and of two."""
 
 CASES = (
     Case(
@@ -136,7 +137,7 @@ CASES = (
         base(prefill_chunk_tokens=256),
         LeverChange("prefill_chunk_tokens", 256),
         Figure.ITL_P99,
-        plan(900, SHORT, 2, 16),
+        plan(900, SHORT, 3, 18),
     ),
     Case(
         "larger_chunks",
