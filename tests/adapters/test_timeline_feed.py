@@ -6,7 +6,7 @@ import pytest
 
 from phasewise.adapters import timeline_feed
 from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.timeline_feed import TimelineFeed
+from phasewise.adapters.timeline_feed import Missed, TimelineFeed
 from phasewise.errors import UpstreamError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.model.timeline import Outcome
@@ -57,6 +57,41 @@ async def test_open_requests_are_read_as_they_stand_and_on_our_clock():
     assert (mine.outcome, mine.attempts[0].worker.name) == (Outcome.UNFINISHED, "w0")
     assert shifted.ended_s > mine.ended_s
     assert mine.started_unix_s - shifted.started_unix_s == pytest.approx(ahead_s, abs=1.0)
+
+
+async def test_what_was_fetched_in_time_is_read_later_and_what_was_not_is_counted():
+    async with running_engines(1) as (engine,), running_gateway([engine], keep_timelines=2) as gateway:
+        feed = TimelineFeed(gateway.client, ADMIN)
+        await feed.skip()
+        fetched = await ask(gateway, 2)
+        await feed.fetch()
+        last = [request_id_of(await gateway.chat()) for _ in range(5)][-2:]
+        await gateway.timeline(last[-1])
+        assert [timeline.request_id for timeline in await feed.read()] == [*fetched, *last]
+    assert feed.missed == Missed(dropped=3)
+
+
+async def test_more_than_can_be_held_is_let_go_and_counted(monkeypatch):
+    monkeypatch.setattr(timeline_feed, "MOST_HELD", 2)
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        feed = TimelineFeed(gateway.client, ADMIN)
+        await feed.skip()
+        ids = await ask(gateway, 3)
+        assert [timeline.request_id for timeline in await feed.read()] == ids[1:]
+    assert feed.missed == Missed(dropped=1)
+
+
+async def test_open_requests_beyond_those_read_are_counted(monkeypatch):
+    monkeypatch.setattr(timeline_feed, "OPEN_TIMELINES", 1)
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        engine.inject("slow", factor=20.0)
+        asking = [asyncio.create_task(gateway.chat(stream=True, max_tokens=200)) for _ in range(3)]
+        await eventually(lambda: engine.engine.running == 3)
+        feed = TimelineFeed(gateway.client, ADMIN)
+        assert len(await feed.read_open()) == 1
+        for task in asking:
+            task.cancel()
+    assert feed.missed == Missed(still_open=2)
 
 
 async def test_a_gateway_that_cannot_tell_what_is_open_has_none(monkeypatch):

@@ -109,6 +109,21 @@ def test_a_timeline_beyond_all_room_is_not_kept():
     store.check_invariants()
 
 
+def test_a_page_tells_how_many_gave_way_before_they_were_read():
+    store = TimelineStore(3, first_number=100)
+    for number in range(10):
+        store.record(make_timeline(request_id=f"r{number}"))
+    kept = ids(store.page(5, after=101).lines)
+    assert (kept, store.page(5, after=101).dropped) == (["r7", "r8", "r9"], 5)
+    assert (store.page(1, after=101).more, store.page(1, after=101).dropped) == (True, 5)
+    assert store.page(5, after=106).dropped == 0
+    # Another process numbered from elsewhere: only what this one dropped is known.
+    assert store.page(5, after=7).dropped == 7
+    assert store.page(5, after=10_000).dropped == 0
+    # Who begins with the oldest asks for nothing before it.
+    assert store.page(5, after=0).dropped == 0
+
+
 @given(
     ends=st.lists(st.integers(0, 6), max_size=40),
     capacity=st.integers(1, 50),

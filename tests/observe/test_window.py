@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.observe import engine_watch
+from phasewise.observe import watch as watch_module
 from phasewise.observe.target import WatchedEngine, identify
 from phasewise.observe.watch import Watch
 from tests.gateway.harness import ADMIN_KEY, request_id_of, running_gateway
-from tests.observe.test_watch import mute_engine
+from tests.observe.test_watch import mute_engine, watched
 
 SILENT_S = 1.5
 
@@ -39,3 +40,33 @@ async def test_a_silent_engine_makes_the_window_no_longer(monkeypatch):
     assert evidence.window_s < open_s + SILENT_S / 2
     (counted,) = evidence.metrics
     assert counted.histogram("time_to_first_token_seconds").count == 1
+
+
+async def test_timelines_are_read_before_the_gateway_forgets_them(monkeypatch):
+    monkeypatch.setattr(watch_module, "TIMELINES_EVERY_S", 0.01)
+    async with (
+        running_engines(1) as (engine,),
+        running_gateway([engine], keep_timelines=1) as gateway,
+        watched(await identify(gateway.url, ADMIN_KEY), ADMIN_KEY) as watch,
+    ):
+        ids = []
+        for _ in range(4):
+            ids.append(request_id_of(await gateway.chat()))
+            await asyncio.sleep(0.3)
+        evidence = await watch.end()
+    assert [it.request_id for it in evidence.timelines] == ids
+    assert not any("newer ones took their room" in note for note in evidence.not_known)
+
+
+async def test_timelines_that_were_gone_before_we_came_are_told_of():
+    async with (
+        running_engines(1) as (engine,),
+        running_gateway([engine], keep_timelines=1) as gateway,
+        watched(await identify(gateway.url, ADMIN_KEY), ADMIN_KEY) as watch,
+    ):
+        for _ in range(4):
+            last = request_id_of(await gateway.chat())
+        await gateway.timeline(last)
+        evidence = await watch.end()
+    assert [it.request_id for it in evidence.timelines] == [last]
+    assert any(note.startswith("how 3 requests fared that had ended") for note in evidence.not_known)

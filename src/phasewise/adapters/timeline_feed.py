@@ -6,8 +6,8 @@ What they mean is left to diagnosis; when to read is left to the caller.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -21,11 +21,24 @@ PATH = "/phasewise/v1/requests"
 OPEN_PATH = f"{PATH}/open"
 PAGE_TIMELINES = 1_000
 OPEN_TIMELINES = 1_000
+MOST_HELD = 50_000
+"""Beyond this many between two readings the oldest are let go: they would take minutes to look through."""
 OK, NOT_FOUND = 200, 404
 
 
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """What never reached us: ended requests whose timelines were `dropped`, and the newest of those open."""
+
+    dropped: int = 0
+    still_open: int = 0
+
+
 class TimelineFeed:
-    """Follows one gateway: `skip` what it holds now, then `read` what has come since; or see what is open."""
+    """Follows one gateway: `skip` what it holds now, then `read` what has come since; or see what is open.
+
+    `missed` counts what was not to be had.
+    """
 
     def __init__(
         self, client: HttpClient, headers: Headers = (), clock: Callable[[], float] = time.time
@@ -34,21 +47,34 @@ class TimelineFeed:
         self._headers = headers
         self._clock = clock
         self._after = 0
+        self._lines: list[bytes] = []
         self._shift = ClockShift()
+        self.missed = Missed()
 
     async def skip(self) -> None:
         """Begin after the newest timeline that is kept now."""
-        await self._fetch("limit=1")
+        await self._page("limit=1")
+
+    async def fetch(self) -> None:
+        """Take what has come from the gateway, which forgets it for newer ones; `read` gives it out.
+
+        Lines stay as they are until then: whoever shares our event loop is held up by as little as may be.
+        """
+        more = True
+        while more:
+            reply = await self._page(f"limit={PAGE_TIMELINES}&after={self._after}")
+            more = _header(reply, b"x-phasewise-more") is not None
+            self._lines += _lines(reply)
+            too_many = max(0, len(self._lines) - MOST_HELD)
+            del self._lines[:too_many]
+            dropped = int(_header(reply, b"x-phasewise-dropped") or 0) + too_many
+            self.missed = replace(self.missed, dropped=self.missed.dropped + dropped)
 
     async def read(self) -> tuple[Timeline, ...]:
         """Every timeline since the last call, oldest first."""
-        found: list[Timeline] = []
-        more = True
-        while more:
-            reply = await self._fetch(f"limit={PAGE_TIMELINES}&after={self._after}")
-            more = _header(reply, b"x-phasewise-more") is not None
-            found += _timelines(reply)
-        return self._on_our_clock(found)
+        await self.fetch()
+        lines, self._lines = self._lines, []
+        return self._on_our_clock(lines)
 
     async def read_open(self) -> tuple[Timeline, ...]:
         """The requests under way as they stand, longest open first; none of a gateway that cannot tell.
@@ -61,9 +87,13 @@ class TimelineFeed:
             return ()
         if reply.status != OK:
             raise self._refused(reply)
-        return self._on_our_clock(_timelines(reply))
+        lines = _lines(reply)
+        if len(lines) >= OPEN_TIMELINES:
+            in_all = int(_header(reply, b"x-phasewise-open") or 0)
+            self.missed = replace(self.missed, still_open=max(0, in_all - len(lines)))
+        return self._on_our_clock(lines)
 
-    async def _fetch(self, query: str) -> Reply:
+    async def _page(self, query: str) -> Reply:
         reply = await self._ask(PATH, query)
         cursor = _header(reply, b"x-phasewise-next")
         if reply.status != OK or cursor is None:
@@ -86,15 +116,16 @@ class TimelineFeed:
             hint="is that a phasewise gateway of this version, and its admin key?",
         )
 
-    def _on_our_clock(self, timelines: list[Timeline]) -> tuple[Timeline, ...]:
+    def _on_our_clock(self, lines: Sequence[bytes]) -> tuple[Timeline, ...]:
+        timelines = (from_record(orjson.loads(line)) for line in lines)
         return tuple(
             replace(timeline, started_unix_s=timeline.started_unix_s - self._shift.seconds)
             for timeline in timelines
         )
 
 
-def _timelines(reply: Reply) -> list[Timeline]:
-    return [from_record(orjson.loads(line)) for line in reply.body.splitlines() if line]
+def _lines(reply: Reply) -> list[bytes]:
+    return [line for line in reply.body.splitlines() if line]
 
 
 def _header(reply: Reply, name: bytes) -> bytes | None:

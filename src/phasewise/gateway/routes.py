@@ -151,6 +151,8 @@ class Router:
         ]
         if page.more:
             headers.append((b"x-phasewise-more", b"1"))
+        if page.dropped:
+            headers.append((b"x-phasewise-dropped", b"%d" % page.dropped))
         await client.start(200, headers)
         for piece in _pieces(page.lines):
             await client.send_part(piece)

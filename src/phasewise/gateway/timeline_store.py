@@ -26,11 +26,15 @@ class _Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some timelines as JSON, oldest first, and the number after which to go on reading."""
+    """Some timelines as JSON, oldest first, and the number after which to go on reading.
+
+    `dropped` are those after the number asked for that gave way to newer ones before anybody asked.
+    """
 
     lines: list[bytes]
     next_after: int
     more: bool
+    dropped: int = 0
 
 
 class TimelineStore:
@@ -46,7 +50,7 @@ class TimelineStore:
         # Exactly the numbers from _oldest up to, not including, _next.
         self._entries: dict[int, _Entry] = {}
         self._number_of: dict[str, int] = {}
-        self._oldest = self._next = first_number
+        self._first = self._oldest = self._next = first_number
         self._bytes = 0
         self._latest_end_unix_s = 0.0
 
@@ -80,6 +84,7 @@ class TimelineStore:
         """The first timelines numbered above `after` whose requests ended at or after a time."""
         # A number that was never given out is from another life of the gateway: everything here is new to it.
         first = self._oldest if after >= self._next else max(after + 1, self._oldest)
+        dropped = self._dropped_after(after)
         lines: list[bytes] = []
         last = first - 1
         for number in range(self._first_ended(ended_since_unix_s, first), self._next):
@@ -87,10 +92,14 @@ class TimelineStore:
             if entry.ended_unix_s < ended_since_unix_s:
                 continue
             if len(lines) >= limit:
-                return Page(lines, last, more=True)
+                return Page(lines, last, more=True, dropped=dropped)
             lines.append(entry.line)
             last = number
-        return Page(lines, self._next - 1, more=False)
+        return Page(lines, self._next - 1, more=False, dropped=dropped)
+
+    def _dropped_after(self, after: int) -> int:
+        # Who begins with the oldest misses nothing; what a process before this one kept, nobody counts.
+        return max(0, self._oldest - max(after + 1, self._first)) if after else 0
 
     def _first_ended(self, unix_s: float, first: int) -> int:
         # Ends are in order but for a wall clock that was set back; the latest end so far is in order always,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from phasewise.adapters.timeline_feed import Missed
 from phasewise.diagnosis.attribution import Logs
 from phasewise.diagnosis.surroundings import EngineSurroundings
 from phasewise.model.timeline import Outcome, Part, Timeline
@@ -14,7 +15,7 @@ from phasewise.observe.target import TargetKind
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a watch has gathered; `probed` says that the requests were our own."""
+    """What a watch has gathered, and what it missed; `probed` says that the requests were our own."""
 
     kind: TargetKind
     seen: Sequence[EngineSeen]
@@ -22,6 +23,7 @@ class Gathered:
     logs: Logs
     surroundings: Sequence[EngineSurroundings]
     probed: bool
+    missed: Missed = field(default_factory=Missed)
 
 
 def not_known(gathered: Gathered) -> tuple[str, ...]:
@@ -58,6 +60,13 @@ def _of_steps(gathered: Gathered) -> Iterator[str]:
 def _of_requests(gathered: Gathered) -> Iterator[str]:
     behind_gateway = gathered.kind is TargetKind.GATEWAY
     marked = gathered.probed or behind_gateway
+    if gathered.missed.dropped:
+        yield (
+            f"how {gathered.missed.dropped} requests fared that had ended: newer ones took their room before "
+            "we came (gateway.keep_timelines)"
+        )
+    if gathered.missed.still_open:
+        yield f"how {gathered.missed.still_open} requests under way stood: only the longest open are read"
     if gathered.timelines and not any(map(_has_engine_times, gathered.timelines)):
         yield (
             "queue and prefill of single requests (means are used): start the engine with "

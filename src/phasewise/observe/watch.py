@@ -12,9 +12,10 @@ from contextlib import suppress
 from typing import TypeVar
 
 from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.timeline_feed import TimelineFeed
+from phasewise.adapters.timeline_feed import Missed, TimelineFeed
 from phasewise.diagnosis.attribution import Logs
 from phasewise.diagnosis.engine_view import timelines_from_steps
+from phasewise.errors import UpstreamError
 from phasewise.model.step_log import logs_by_rank
 from phasewise.model.timeline import Timeline
 from phasewise.observe.engine_watch import EngineWatch
@@ -26,6 +27,8 @@ from phasewise.observe.target import QUICK, TargetKind, WatchTarget, admin_heade
 
 AT_ONCE = 32
 """So many engines are asked at the same time: a few slow ones hold up nobody, and open files stay few."""
+TIMELINES_EVERY_S = 2.0
+"""A gateway keeps 10,000 unless told otherwise: often enough for some thousand requests a second."""
 
 _T = TypeVar("_T")
 
@@ -54,6 +57,8 @@ class Watch:
             await self._gateway.skip()
         self._began_unix_s = time.time()
         self._following = [asyncio.create_task(engine.follow()) for engine in self._engines]
+        if self._gateway is not None:
+            self._following.append(asyncio.create_task(_keep_up_with(self._gateway)))
 
     async def end(self, probed: tuple[Timeline, ...] = ()) -> Evidence:
         """Gather what happened since `begin`; `probed` are requests that we sent ourselves."""
@@ -71,7 +76,8 @@ class Watch:
             )
             for each in seen
         )
-        gathered = Gathered(self._target.kind, seen, timelines, logs, surroundings, bool(probed))
+        missed = Missed() if self._gateway is None else self._gateway.missed
+        gathered = Gathered(self._target.kind, seen, timelines, logs, surroundings, bool(probed), missed)
         return Evidence(
             began_unix_s=self._began_unix_s,
             window_s=window[1] - window[0],
@@ -117,6 +123,14 @@ class Watch:
 
     def _ended_in_window(self, timelines: tuple[Timeline, ...]) -> tuple[Timeline, ...]:
         return tuple(it for it in timelines if it.started_unix_s + it.ended_s >= self._began_unix_s)
+
+
+async def _keep_up_with(gateway: TimelineFeed) -> None:
+    while True:
+        await asyncio.sleep(TIMELINES_EVERY_S)
+        # What one reading did not get the next one may; the last one, at the window's end, is not forgiven.
+        with suppress(UpstreamError):
+            await gateway.fetch()
 
 
 async def _with_open(gateway: TimelineFeed) -> tuple[Timeline, ...]:
