@@ -348,3 +348,8 @@ def test_counters_alone_still_make_a_screen():
     told = screen(make_verdict(ruling=Ruling.HEALTHY, picture=bare))
     assert "prompts p50 300 p90 3000 tokens" in told
     assert "the start was not" in told
+
+
+def test_what_no_cause_explains_is_said_though_there_is_no_cause():
+    shown = screen(make_verdict(ruling=Ruling.FAILING, unexplained_share=1.0))
+    assert "no cause was found for 100% of the time that was lost" in shown

@@ -20,7 +20,8 @@ from phasewise.diagnosis.verdict_record import VERDICT_VERSION, verdict_record
 from phasewise.model.prefix_marks import prefix_marks
 from phasewise.model.slo import Slo
 from phasewise.model.step_log import StepLog
-from phasewise.model.timeline import Outcome, Part
+from phasewise.model.timeline import Outcome, Part, Source
+from phasewise.observe.page import words
 from tests.builders import EPOCH_S, make_span, make_step, make_timeline
 from tests.diagnosis.pictures import make_crowd, make_engine
 
@@ -153,6 +154,54 @@ def test_requests_that_fail_at_once_are_not_called_healthy():
         make_timeline((), request_id=f"f{index}", outcome=Outcome.FAILED, ended_s=0.01) for index in range(5)
     ]
     assert judge(picture_of(requests(10) + failed), SLO).ruling is Ruling.FAILING
+
+
+def timed_out(count=5, ended_s=60.0, **fields):
+    return [
+        make_timeline((), request_id=f"t{index}", outcome=Outcome.TIMED_OUT, ended_s=ended_s, **fields)
+        for index in range(count)
+    ]
+
+
+def test_what_answered_requests_did_does_not_explain_those_that_never_were():
+    """30 answers within the objective, of prefill mostly, and 5 that waited a minute for nothing."""
+    verdict = judge(picture_of(requests(30, prefill_s=0.25) + timed_out()), SLO)
+    assert (verdict.ruling, verdict.findings) == (Ruling.FAILING, ())
+    assert verdict.unexplained_share == pytest.approx(1.0)
+    assert "100%" in words.unexplained(verdict)
+
+
+def test_where_nobody_is_answered_requests_fail():
+    verdict = judge(picture_of(timed_out()), SLO)
+    assert (verdict.ruling, verdict.top) == (Ruling.FAILING, None)
+    assert "answered were fast" not in words.what_next(verdict)
+    plain = judge(picture_of(timed_out(streamed=False)), SLO)
+    assert plain.ruling is Ruling.FAILING
+
+
+def test_silent_requests_waited_for_the_same_as_those_that_waited_as_long():
+    """A queue of 4 s: who left after 3 s stood in it; who left after 6 s lost 2 s to nobody knows what."""
+    queued = requests(30, queue_s=4.0)
+    left = replace(queued[0], content_times_s=(), outcome=Outcome.CANCELLED, ended_s=3.0)
+    longest_s = max(it.content_times_s[0] for it in queued)
+    short = judge(picture_of([*queued, left]), SLO)
+    long = judge(picture_of([*queued, replace(left, ended_s=longest_s + 2.0)]), SLO)
+    assert short.picture.start.silent_lost_s == 0.0
+    assert long.picture.start.silent_lost_s == pytest.approx(2.0)
+    assert short.top.cause is long.top.cause is Cause.OVERLOAD
+    assert short.unexplained_share < long.unexplained_share
+
+
+def test_what_the_gateway_held_back_from_silent_requests_is_the_gateways():
+    held = [make_span(Part.GATEWAY_WAIT, 55.0, Source.GATEWAY_CLOCK, start_s=0.0)]
+    answered = [
+        replace(it, spans=(make_span(Part.GATEWAY_WAIT, 0.01, Source.GATEWAY_CLOCK),)) for it in requests(40)
+    ]
+    gone = [replace(it, outcome=Outcome.CANCELLED) for it in timed_out(spans=held)]
+    for seen in (answered + gone, gone):
+        top = judge(picture_of(seen), SLO).top
+        assert top.cause is Cause.GATEWAY
+        assert top.lost_s == pytest.approx(5 * 55.0, rel=0.1)
 
 
 def test_requests_without_engine_timings_do_not_make_the_engine_innocent():

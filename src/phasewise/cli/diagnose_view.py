@@ -111,14 +111,16 @@ def _bar(row: LedgerRow, whole_s: float, width: int) -> Text:
 
 
 def _why(verdict: Verdict, width: int) -> Iterator[Text]:
-    if verdict.top is None:
+    top, missing = verdict.top, words.unexplained(verdict)
+    if top is None and not missing:
         return
-    others = (found for found in verdict.findings if found is not verdict.top and not words.is_caveat(found))
+    others = (found for found in verdict.findings if found is not top and not words.is_caveat(found))
     yield Text()
-    yield from title("Why", words.cost(verdict.top, verdict), width)
-    yield from bullets(_evidence(verdict.top), width)
+    yield from title("Why", "" if top is None else words.cost(top, verdict), width)
+    if top is not None:
+        yield from bullets(_evidence(top), width)
     yield from bullets(map(_in_a_line, others), width)
-    if missing := words.unexplained(verdict):
+    if missing:
         yield from bullets((missing,), width)
 
 

@@ -40,6 +40,9 @@ class StartPicture:
     are older than the objective, and until then neither late nor on time, so not among `requests`.
     A quantile is `at_least` what it says where too few requests were answered to know more. `cold_s` is what
     first steps of their kind took more than later ones, in the mean of the timed requests.
+
+    The parts say nothing of those that waited longer than anybody who was answered. Of `lost_s`, theirs
+    beyond that are `silent_gateway_s` while the gateway held them, and `silent_lost_s` elsewhere.
     """
 
     requests: int
@@ -60,6 +63,8 @@ class StartPicture:
     by_engine: tuple[EngineStart, ...] = ()
     ttft_p50_at_least: bool = False
     ttft_p90_at_least: bool = False
+    silent_lost_s: float = 0.0
+    silent_gateway_s: float = 0.0
 
     def seconds(self, *parts: Part) -> float:
         """Mean seconds per request spent in these parts; a part nobody saw adds nothing."""
@@ -79,7 +84,8 @@ def start_picture(
     timed = [each for each in answered if _engine_told(each[1])] or answered
     p50, p90 = (wait_quantile(values, waits, share) for share in (0.5, 0.9))
     readings = readings_of(logs or {}, fit)
-    means = _Means.of([found for _, found in timed], waits)
+    means = _Means.of([found for _, found in timed], silent)
+    unseen = _unseen_losses([*values, slo.ttft_s], silent)
     return StartPicture(
         requests=len(values) + len(waits),
         unanswered=len(waits),
@@ -99,7 +105,21 @@ def start_picture(
         by_engine=_by_engine([it for it, _ in answered] + silent),
         ttft_p50_at_least=p50.at_least,
         ttft_p90_at_least=p90.at_least,
+        silent_lost_s=sum(lost_s - held_s for lost_s, held_s in unseen),
+        silent_gateway_s=sum(held_s for _, held_s in unseen),
     )
+
+
+def _unseen_losses(seen_s: Sequence[float], silent: Sequence[Timeline]) -> list[tuple[float, float]]:
+    """For each silent request what it lost beyond all that was seen, and how much of it in the gateway."""
+    longest_s = max(seen_s)
+    lost = [(it, max(0.0, it.ended_s - longest_s)) for it in silent]
+    return [(lost_s, min(lost_s, _held_s(it))) for it, lost_s in lost]
+
+
+def _held_s(timeline: Timeline) -> float:
+    """How long the gateway kept the request, attempts that it gave up included."""
+    return sum(span.duration_s for span in timeline.spans if span.part is Part.GATEWAY_WAIT)
 
 
 def _is_open(timeline: Timeline) -> bool:
@@ -128,7 +148,7 @@ def _told_by_steps(found: TtftBreakdown) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Means:
-    """The mean breakdown; where nobody was answered, all of the wait is unexplained."""
+    """The mean breakdown; where nobody was answered, only what the gateway took of the wait is known."""
 
     parts: tuple[PartTime, ...]
     ttft_s: float
@@ -137,9 +157,12 @@ class _Means:
     residual_abs_p50_s: float | None
 
     @classmethod
-    def of(cls, timed: Sequence[TtftBreakdown], waits: Sequence[float]) -> _Means:
+    def of(cls, timed: Sequence[TtftBreakdown], silent: Sequence[Timeline]) -> _Means:
         if not timed:
-            return cls((), fmean(waits), fmean(waits), None, None)
+            wait_s = fmean(it.ended_s for it in silent)
+            held_s = fmean(min(it.ended_s, _held_s(it)) for it in silent)
+            held = (PartTime(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, held_s),) if held_s > 0 else ()
+            return cls(held, wait_s, wait_s - held_s, None, None)
         shares = [abs(found.residual_s) / found.ttft_s for found in timed if found.ttft_s > 0]
         return cls(
             parts=_mean_parts(timed),

@@ -65,7 +65,8 @@ class Verdict:
 
 def judge(picture: Picture, slo: Slo) -> Verdict:
     """Weigh the phases by the seconds users lost in them, then name the cause in the heavier one."""
-    if picture.workload.requests < MIN_REQUESTS or (picture.start is None and picture.stream is None):
+    nothing_seen = picture.start is None and picture.stream is None and not _fails(picture)
+    if picture.workload.requests < MIN_REQUESTS or nothing_seen:
         return Verdict(Ruling.TOO_LITTLE_SEEN, slo, picture, ())
     explained = explain(picture, slo)
     start_lost_s = picture.start.lost_s if picture.start is not None and starts_late(picture) else 0.0
@@ -77,8 +78,9 @@ def judge(picture: Picture, slo: Slo) -> Verdict:
     if stream_lost_s > start_lost_s:
         heavier, lighter = lighter, heavier
     both = min(start_lost_s, stream_lost_s) > 0
+    unserved = heavier is Phase.START and _fails(picture) and _mostly_silent(picture)
     return Verdict(
-        ruling=Ruling(heavier.value),
+        ruling=Ruling.FAILING if unserved else Ruling(heavier.value),
         slo=slo,
         picture=picture,
         findings=_heavier_first(explained.findings, heavier),
@@ -97,3 +99,9 @@ def _fails(picture: Picture) -> bool:
     unserved = {Outcome.FAILED, Outcome.TIMED_OUT, Outcome.REJECTED}
     failed = sum(count for outcome, count in picture.outcomes if outcome in unserved)
     return failed >= AFFECTED_SHARE * picture.workload.requests
+
+
+def _mostly_silent(picture: Picture) -> bool:
+    """Whether what users lost before their first token was mostly lost by those that never got one."""
+    start = picture.start
+    return start is not None and 2 * (start.silent_lost_s + start.silent_gateway_s) > start.lost_s

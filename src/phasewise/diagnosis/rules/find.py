@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from phasewise.diagnosis.cause import Confidence, Phase
 from phasewise.diagnosis.finding import Finding
-from phasewise.diagnosis.picture import Picture, StreamPicture
+from phasewise.diagnosis.picture import Picture, StartPicture, StreamPicture
 from phasewise.diagnosis.rules.case import Claim, StartCase, StreamCase, open_start, open_stream
 from phasewise.diagnosis.rules.confidence import least, seen
 from phasewise.diagnosis.rules.every_token import batch_cap_high, decode_floor, kv_reads, speculation_unpaid
@@ -37,7 +37,7 @@ from phasewise.diagnosis.rules.way import (
     network_start,
     network_stream,
 )
-from phasewise.diagnosis.rules.weighing import Loss, share_out
+from phasewise.diagnosis.rules.weighing import Loss, share_out, with_silent
 from phasewise.model.slo import Slo
 
 MIN_SHARE = 0.25
@@ -99,7 +99,7 @@ def explain(picture: Picture, slo: Slo) -> Explanation:
         start = picture.start
         opened = open_start(picture, start, slo)
         claims = _claims(rule(opened) for rule in START_RULES)
-        loss = share_out(claims, opened.account.unclaimed, slo.ttft_s)
+        loss = _with_silent(share_out(claims, opened.account.unclaimed, slo.ttft_s), claims, start)
         sure = seen(start.requests, start.timed, start.step_timed)
         found += _findings(Phase.START, claims, loss, opened.account.whole_s, start.lost_s, sure)
         unexplained[Phase.START] = loss.unexplained
@@ -118,6 +118,14 @@ def explain(picture: Picture, slo: Slo) -> Explanation:
 
 def _claims(said: Iterator[Claim | None]) -> list[Claim]:
     return [claim for claim in said if claim is not None and claim.taken.is_something]
+
+
+def _with_silent(loss: Loss, claims: Sequence[Claim], start: StartPicture) -> Loss:
+    if start.lost_s <= 0:
+        return loss
+    return with_silent(
+        loss, claims, start.silent_lost_s / start.lost_s, start.silent_gateway_s / start.lost_s
+    )
 
 
 def _lost_by_stalls(stream: StreamPicture) -> float:

@@ -47,3 +47,21 @@ def share_out(claims: Sequence[Claim], unclaimed: Taken, objective_s: float, by_
         ),
         unexplained=unclaimed.seconds * per_second + by_stalls * unclaimed.stall_share,
     )
+
+
+def with_silent(loss: Loss, claims: Sequence[Claim], unseen: float, held: float) -> Loss:
+    """The same, where claims speak of a part of the loss only.
+
+    Of all that was lost, requests that nobody answered lost the share `held` in the gateway and the share
+    `unseen` somewhere else, and no rule has looked at either.
+    """
+    gateway = next((index for index, claim in enumerate(claims) if claim.cause is Cause.GATEWAY), None)
+    if gateway is None:
+        unseen, held = unseen + held, 0.0
+    known = 1.0 - unseen - held
+    return Loss(
+        shares=tuple(
+            share * known + (held if index == gateway else 0.0) for index, share in enumerate(loss.shares)
+        ),
+        unexplained=loss.unexplained * known + unseen,
+    )

@@ -92,7 +92,7 @@ def cost(finding: Finding, verdict: Verdict) -> str:
 def unexplained(verdict: Verdict) -> str:
     """How much of what users lost no cause accounts for, where that is more than little."""
     missing = verdict.unexplained_share
-    if verdict.top is None or missing is None or missing < UNEXPLAINED_SHARE:
+    if missing is None or missing < UNEXPLAINED_SHARE:
         return ""
     return f"no cause was found for {missing:.0%} of the time that was lost"
 
@@ -120,12 +120,19 @@ def what_next(verdict: Verdict) -> str:
     if verdict.ruling is Ruling.TOO_LITTLE_SEEN:
         return "send streamed requests while this runs, or add --probe to let us send a few"
     if verdict.ruling is Ruling.FAILING:
-        return "those that were answered were fast: find out why the others were not"
+        return _find_out_why(verdict)
     if verdict.ruling is Ruling.HEALTHY:
         return _all_is_well(verdict)
     if verdict.top is None:
         return "no rule explains it from what was seen; what is missing stands under what is not known"
     return ""
+
+
+def _find_out_why(verdict: Verdict) -> str:
+    start = verdict.picture.start
+    if start is None or start.unanswered == start.requests or start.late > start.unanswered:
+        return "find out why requests are not answered: their outcomes and the engine's log tell"
+    return "those that were answered were fast: find out why the others were not"
 
 
 def _all_is_well(verdict: Verdict) -> str:
