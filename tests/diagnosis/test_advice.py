@@ -147,9 +147,7 @@ def test_a_cause_of_either_phase_is_judged_by_the_phase_that_lost_time():
 
 def test_only_the_first_change_is_verified_by_one_command():
     first, *others = [fix for fix in advice_on(Cause.KV_EXHAUSTED).fixes if fix.lever is not None]
-    seen, verified = first.verify.split(" && ")
-    assert seen.endswith("--save-traffic window.jsonl")
-    assert verified.endswith("--verify --trace window.jsonl")
+    assert "--verify --trace window.jsonl (from --save-traffic)" in first.verify
     assert all(fix.verify.startswith("phasewise compare") for fix in others)
 
 

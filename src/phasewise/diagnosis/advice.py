@@ -18,11 +18,8 @@ from phasewise.diagnosis.picture import Picture
 REMEDIES: dict[Cause, Remedy] = advice_start.REMEDIES | advice_stream.REMEDIES | advice_around.REMEDIES
 USELESS: dict[Cause, tuple[str, ...]] = advice_start.USELESS | advice_stream.USELESS | advice_around.USELESS
 
-VERIFY_FIRST = (
-    "phasewise diagnose URL --save-traffic window.jsonl && "
-    "phasewise diagnose FLEET.yaml --verify --trace window.jsonl"
-)
-"""The load to verify is the one that was seen."""
+VERIFY_FIRST = "phasewise diagnose FLEET.yaml --verify --trace window.jsonl (from --save-traffic)"
+"""A fix is verified under the load that was seen, which `--save-traffic window.jsonl` keeps."""
 VERIFY_OTHER = "phasewise compare FLEET.yaml CHANGED.yaml"
 
 
