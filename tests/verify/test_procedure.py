@@ -67,6 +67,7 @@ class Bench:
     open_at_first_block: int | None = None
     blocks: int = 0
     copy_starts: bool = True
+    ledger_lost_at: int | None = None
     most_replicas: int = 1
     announced: list = field(default_factory=list)
     arms: list = field(default_factory=list)
@@ -85,6 +86,9 @@ class Bench:
         if self.blocks == self.cut_at:
             raise asyncio.CancelledError
         self.blocks += 1
+        if self.blocks == self.ledger_lost_at:
+            self.ledger.path.unlink()
+            self.ledger.path.mkdir()
         return made_up_run(url, spec)
 
     async def diagnose(self, url):
@@ -222,3 +226,12 @@ async def test_a_fix_that_cannot_be_made_costs_the_fix_and_not_the_verdict(tmp_p
     assert why in done.nothing
     assert done.fix is None
     assert not bench.ledger.path.exists()
+
+
+async def test_a_ledger_lost_meanwhile_does_not_undo_what_was_measured(tmp_path):
+    bench = Bench(tmp_path, make_verdict(make_fix(MORE, make_effect(0.01, 0.95))), ledger_lost_at=8)
+    done = await bench.verify()
+    (entry,) = done.entries
+    assert entry.outcome.held is Held.HELD
+    assert "cannot be written" in done.nothing
+    assert not done.trusted

@@ -26,7 +26,7 @@ def render(verification: Verification) -> RenderableType:
     """The outcome beside the prediction."""
     if verification.fix is None:
         return Text(f"Nothing was verified: {verification.nothing}.")
-    heading = "Not verified" if verification.nothing else "Verified"
+    heading = "Not verified" if verification.comparison is None else "Verified"
     parts: list[RenderableType] = [Text(), Text(heading, "bold")]
     parts.append(Text(f"  {verification.fix.what}"))
     parts += [Text(f"  {line}") for line in verification.change]

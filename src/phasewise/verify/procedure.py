@@ -89,7 +89,7 @@ class Tools:
 @dataclass(frozen=True, slots=True)
 class Verification:
     """What came of it. `nothing` says why nothing was measured: there was no fix to try, or, where there is
-    a fix, it could not be tried to the end."""
+    a fix, it could not be tried and written down to the end."""
 
     diagnosed: Diagnosed
     fix: Fix | None = None
@@ -106,7 +106,9 @@ class Verification:
     @property
     def trusted(self) -> bool:
         """Whether what was to be measured was, in a way that can be trusted."""
-        return self.fix is None or (self.comparison is not None and self.comparison.trusted)
+        if self.fix is None:
+            return True
+        return not self.nothing and self.comparison is not None and self.comparison.trusted
 
 
 async def verify_top_fix(plan: VerifyPlan, tools: Tools) -> Verification:
@@ -121,8 +123,12 @@ async def verify_top_fix(plan: VerifyPlan, tools: Tools) -> Verification:
         return Verification(diagnosed, nothing=chosen)
     fix, change = chosen
     predictions = predictions_of(diagnosed.verdict, fix, plan.setting, tools.clock())
-    for prediction in predictions:
-        tools.ledger.add_prediction(prediction)
+    try:
+        for prediction in predictions:
+            tools.ledger.add_prediction(prediction)
+    except PhasewiseError as error:
+        # What was not written down before is no prediction.
+        return Verification(diagnosed, nothing=str(error))
     tools.announce(fix, change, predictions)
     result, broken = None, ""
     try:
@@ -132,9 +138,12 @@ async def verify_top_fix(plan: VerifyPlan, tools: Tools) -> Verification:
         # Its hint may name the copy, which is gone by now.
         broken = error.message
         entries = [_unmeasured(prediction, broken, tools.clock()) for prediction in predictions]
-    for entry in entries:
-        if entry.outcome is not None:
-            tools.ledger.add_outcome(entry.outcome)
+    try:
+        for entry in entries:
+            if entry.outcome is not None:
+                tools.ledger.add_outcome(entry.outcome)
+    except PhasewiseError as error:
+        broken = broken or error.message
     return Verification(diagnosed, fix, change.lines, tuple(entries), result, broken)
 
 
