@@ -3,18 +3,19 @@
 import pytest
 
 from phasewise.diagnosis.prefix_use import prefix_use, warm_share
-from phasewise.model.prefix_marks import MARK_SIZES_BYTES, TEXT_MARKS, prefix_marks
+from phasewise.model.prefix_marks import MARK_SIZES_BYTES, TEXT_LIMIT_BYTES, TEXT_MARKS, prefix_marks
 from tests.builders import EPOCH_S, make_attempt, make_timeline
 
 KEY = b"k" * 16
 
 
-def prompt(index, text, *, worker="w0", cached=0, text_marks=(), output_tokens=10):
+def prompt(index, text, *, worker="w0", cached=0, text_marks=(), output_tokens=10, model="m"):
     """One token per four bytes."""
     return make_timeline(
         (0.5, 0.6),
         request_id=f"r{index}",
         started_unix_s=EPOCH_S + index,
+        model=model,
         attempts=(make_attempt(worker=worker),),
         prompt_tokens=len(text) // 4,
         cached_tokens=cached,
@@ -93,6 +94,18 @@ def test_a_short_prompt_within_a_long_one_is_repeated_though_the_long_one_kept_f
     assert use.repeated == pytest.approx(1 / 2)
 
 
+def test_a_sketch_says_nothing_of_what_stands_behind_its_limit():
+    body = b"x" * (2 * TEXT_LIMIT_BYTES)
+    asked = [prompt(index, body, text_marks=("a", "b", "c", "d")) for index in range(4)]
+    assert prefix_use(asked).repeated == pytest.approx(3 / 4 / 2)
+
+
+def test_the_same_prompts_to_another_model_share_nothing_with_it():
+    asked = [prompt(0, HEAD, worker="w0", model="a"), prompt(1, HEAD, worker="w1", model="b", cached=300)]
+    assert prefix_use(asked).shared == 0.0
+    assert warm_share(asked) > 0
+
+
 def test_without_sketches_repetition_is_unknown_and_without_marks_everything():
     assert prefix_use([prompt(0, HEAD)]).repeated is None
     assert prefix_use([make_timeline()]) is None
@@ -110,6 +123,15 @@ def test_what_lies_between_two_marks_is_not_called_warm():
     cached = len(common) // 4
     asked = [prompt(index, common + body, cached=cached if index else 0) for index, body in enumerate(BODIES)]
     assert warm_share(asked) == 0.0
+
+
+def test_an_answer_that_comes_back_in_the_next_turn_is_not_called_warm():
+    """The engine computed it, and no prompt of the window held it before."""
+    answer = b"a" * 6000
+    first = prompt(0, HEAD, output_tokens=1500)
+    second = prompt(1, HEAD + answer + b"q" * 600, cached=HEAD_TOKENS + 1500)
+    assert warm_share([first, second]) == 0.0
+    assert warm_share([second]) > 0.5
 
 
 def test_warmth_is_unknown_without_marks():

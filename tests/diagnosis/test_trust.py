@@ -30,6 +30,14 @@ def test_how_late_the_generator_sent_is_told():
     assert trust_of([make_timeline()]).lag_mean_s is None
 
 
+def test_a_warm_cache_is_no_wonder_where_others_send_too():
+    asked = [
+        make_timeline(prompt_tokens=600, cached_tokens=600, prompt_bytes=2400, prefix_marks=("a", "b", "c"))
+    ]
+    assert trust_of(asked).warm_share > 0.5
+    assert trust_of(asked, are_ours=False).warm_share is None
+
+
 def test_starts_that_grow_slower_drift():
     found = trust_of(starts([0.2 + 0.02 * index for index in range(60)]))
     assert found.ttft_drift == pytest.approx(1.18 / 0.4, rel=0.1)

@@ -9,13 +9,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phasewise.model.prefix_marks import MARK_SIZES_BYTES, TEXT_MARKS
+from phasewise.model.prefix_marks import MARK_SIZES_BYTES, TEXT_LIMIT_BYTES, TEXT_MARKS
 from phasewise.model.timeline import Timeline
 
 REMEMBERED_PER_MARK = 32
 """Prompts that are compared for each mark in common: enough to find one alike, few enough for any window."""
 FEWEST_COMPARED = 4
 """One or two marks in common of one or two that can be compared are no likeness."""
+
+
+_Beginning = tuple[str, str]
+"""A model and a mark: what one model has computed is of no use to another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def prefix_use(timelines: Sequence[Timeline], kv_tokens: Mapping[str, int] | Non
     marked = _marked(timelines)
     if not marked:
         return None
-    seen: set[str] = set()
+    seen: set[_Beginning] = set()
     engines: dict[str, _Engine] = {}
     shared = shared_here = kept = total = 0.0
     for timeline in sorted(timelines, key=lambda it: it.started_unix_s):
@@ -73,10 +77,10 @@ def prefix_use(timelines: Sequence[Timeline], kv_tokens: Mapping[str, int] | Non
             continue
         room = (kv_tokens or {}).get(name)
         total += timeline.prompt_tokens or 0
-        shared += _known_tokens(timeline, lambda mark, _: mark in seen)
+        shared += _known_tokens(timeline, _sent_before(timeline.model, seen))
         shared_here += _known_tokens(timeline, _still_held(engine, None))
         kept += _known_tokens(timeline, _still_held(engine, room))
-        seen.update(timeline.prefix_marks)
+        seen.update(_beginnings(timeline))
         engine.serve(timeline)
     return PrefixUse(
         shared=shared / total,
@@ -91,18 +95,23 @@ def warm_share(timelines: Sequence[Timeline]) -> float | None:
     """The share of prompt tokens that came from a cache though no prompt here had begun with them.
 
     None without marks. What a prompt shares with earlier ones may reach up to the next mark that they do not
-    have in common: only what was cached beyond that counts.
+    have in common, and where one goes on with an earlier one, up to the end of that one's answer, which no
+    mark tells of: only what was cached beyond that counts.
     """
     marked = [it for it in _marked(timelines) if it.cached_tokens is not None]
     if not marked:
         return None
-    seen: set[str] = set()
+    seen: set[_Beginning] = set()
+    turns: dict[_Beginning, int] = {}
     warm_tokens = total_tokens = 0.0
     for timeline in marked:
-        tokens = timeline.prompt_tokens or 0
-        total_tokens += tokens
-        warm_tokens += max(0.0, (timeline.cached_tokens or 0) - _most_shared_tokens(timeline, seen))
-        seen.update(timeline.prefix_marks)
+        *_, whole = beginnings = _beginnings(timeline)
+        total_tokens += timeline.prompt_tokens or 0
+        known = max(_most_shared_tokens(timeline, seen), *(turns.get(each, 0) for each in beginnings))
+        warm_tokens += max(0.0, (timeline.cached_tokens or 0) - known)
+        seen.update(beginnings)
+        turn_tokens = (timeline.prompt_tokens or 0) + (timeline.output_tokens or 0)
+        turns[whole] = max(turns.get(whole, 0), turn_tokens)
     return warm_tokens / total_tokens
 
 
@@ -130,6 +139,14 @@ def _known_tokens(timeline: Timeline, is_known: Callable[[str, float], bool]) ->
     return max((tokens for tokens, mark in _sized_marks(timeline) if is_known(mark, tokens)), default=0.0)
 
 
+def _beginnings(timeline: Timeline) -> list[_Beginning]:
+    return [(timeline.model, mark) for mark in timeline.prefix_marks]
+
+
+def _sent_before(model: str, seen: set[_Beginning]) -> Callable[[str, float], bool]:
+    return lambda mark, _: (model, mark) in seen
+
+
 def _still_held(engine: _Engine, room_tokens: int | None) -> Callable[[str, float], bool]:
     """Whether what came since leaves room for the beginning itself: the oldest is given up first."""
 
@@ -140,10 +157,10 @@ def _still_held(engine: _Engine, room_tokens: int | None) -> Callable[[str, floa
     return held
 
 
-def _most_shared_tokens(timeline: Timeline, seen: set[str]) -> float:
+def _most_shared_tokens(timeline: Timeline, seen: set[_Beginning]) -> float:
     """So many tokens at its beginning an earlier prompt can have had: up to the first unknown mark."""
     return next(
-        (tokens for tokens, mark in _sized_marks(timeline) if mark not in seen),
+        (tokens for tokens, mark in _sized_marks(timeline) if (timeline.model, mark) not in seen),
         float(timeline.prompt_tokens or 0),
     )
 
@@ -165,9 +182,15 @@ def _repeated(timelines: Sequence[Timeline]) -> float | None:
     earlier = _Sketches()
     repeated_tokens = 0.0
     for timeline in sketched:
-        repeated_tokens += (timeline.prompt_tokens or 0) * earlier.share_known(timeline.text_marks)
+        repeated_tokens += _sketched_tokens(timeline) * earlier.share_known(timeline.text_marks)
         earlier.add(timeline.text_marks)
     return repeated_tokens / sum(it.prompt_tokens or 0 for it in sketched)
+
+
+def _sketched_tokens(timeline: Timeline) -> float:
+    """The tokens that a sketch speaks of: of what stands behind its limit it knows nothing."""
+    size_bytes = timeline.prompt_bytes or TEXT_LIMIT_BYTES
+    return (timeline.prompt_tokens or 0) * min(1.0, TEXT_LIMIT_BYTES / size_bytes)
 
 
 class _Sketches:

@@ -39,14 +39,17 @@ class Trust:
     tpot_drift: float | None = None
 
 
-def trust_of(timelines: Sequence[Timeline]) -> Trust:
-    """What speaks against taking these timelines at their word."""
+def trust_of(timelines: Sequence[Timeline], *, are_ours: bool = True) -> Trust:
+    """What speaks against taking these timelines at their word.
+
+    Of a load that is not ours nobody knows what was sent before the window: a warm cache is then no wonder.
+    """
     lags = [span.duration_s for it in timelines for span in it.spans if span.part is Part.CLIENT_LAG]
     in_order = sorted(timelines, key=lambda it: it.started_unix_s)
     return Trust(
         lag_mean_s=fmean(lags) if lags else None,
         lag_p90_s=quantile(lags, 0.9) if lags else None,
-        warm_share=warm_share(timelines),
+        warm_share=warm_share(timelines) if are_ours else None,
         ttft_drift=drift(_compared_to_their_like(in_order)),
         tpot_drift=drift([value for value in map(tpot_s, in_order) if value is not None]),
     )

@@ -22,6 +22,7 @@ from phasewise.diagnosis.counter_picture import (
 )
 from phasewise.diagnosis.picture import Picture, WorkloadShape, outcome_counts, workload_shape
 from phasewise.diagnosis.prefix_use import prefix_use
+from phasewise.diagnosis.seen_by import is_our_own
 from phasewise.diagnosis.start_picture import start_picture
 from phasewise.diagnosis.stream_picture import NOTICED_STALL_TOKENS, stream_picture
 from phasewise.diagnosis.surroundings import EngineSurroundings
@@ -108,7 +109,7 @@ def _of_requests(evidence: Evidence, slo: Slo, fit: StepFit | None) -> Picture:
         outcomes=outcome_counts(timelines),
         not_known=evidence.not_known + _untimed(timelines),
         prefix=prefix,
-        trust=trust_of(timelines),
+        trust=trust_of(timelines, are_ours=is_our_own(evidence.seen_by)),
         profile=workload_profile(timelines, evidence.window_s, prefix),
     )
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
