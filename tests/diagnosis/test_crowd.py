@@ -37,6 +37,10 @@ def test_requests_that_wait_for_room_of_their_size_are_out_of_memory():
     assert crowd(steps, 100, 1000).kv_full_share == 0.0
 
 
+def test_a_prompt_larger_than_the_cache_does_not_make_an_empty_one_full():
+    assert crowd(steps_of(100, running=1, waiting=1, kv_usage=0.0), 2000, 1000).kv_full_share == 0.0
+
+
 def test_without_the_caches_size_only_a_nearly_full_one_counts():
     assert crowd(steps_of(10, waiting=1, kv_usage=0.97)).kv_full_share == pytest.approx(1.0)
     assert crowd(steps_of(10, waiting=1, kv_usage=0.85)).kv_full_share == 0.0

@@ -8,6 +8,7 @@ from phasewise.costs.step_cost import StepCost
 from phasewise.costs.step_work import decoding
 from phasewise.diagnosis.cause import Cause, Confidence
 from phasewise.diagnosis.picture import EngineStart
+from phasewise.diagnosis.rules.engines import prompt_work_share
 from phasewise.diagnosis.seen_by import COUNTERS, PROBE, STEP_RECORD
 from phasewise.model.timeline import Source
 from tests.calibrate.builders import make_fit
@@ -114,6 +115,24 @@ def test_waiting_at_one_engine_while_another_has_places_free_is_uneven_load():
 def test_engines_that_all_wait_are_overloaded_however_uneven():
     busy = make_crowd(running_mean=2.0, running_max=2, waiting_mean=1.0, waited_share=0.6)
     assert causes(uneven(busy)) == [Cause.OVERLOAD]
+
+
+def test_an_engine_of_another_model_has_no_places_to_give():
+    idle = make_crowd(running_mean=1.0, running_max=2, waiting_mean=0.0, waited_share=0.0)
+    picture = uneven(idle)
+    full, other = picture.engines
+    apart = replace(picture, engines=(replace(full, model="a"), replace(other, model="b")))
+    assert Cause.UNEVEN_LOAD not in causes(apart)
+
+
+def test_prompts_are_weighed_against_what_all_ranks_and_only_recorded_engines_computed():
+    start = make_start(engine_queue_s=4.0, prefill_s=0.9)
+    engine = make_engine(steps=make_steps(busy_share=0.9), ranks_busy_share=7.2)
+    of_ranks = make_picture(start, engines=[engine])
+    assert prompt_work_share(of_ranks) == pytest.approx(0.9 / 7.2)
+    one = make_engine(steps=make_steps(busy_share=0.9), requests=2)
+    one_recorder = make_picture(start, engines=[one, make_engine("w1", requests=18)])
+    assert prompt_work_share(one_recorder) == pytest.approx(0.1)
 
 
 def test_a_core_that_others_use_takes_its_share_of_all_the_engine_does():

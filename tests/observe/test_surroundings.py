@@ -1,5 +1,7 @@
 """What was around an engine is put together from its counters, its gauges, its steps and its host."""
 
+from dataclasses import replace
+
 import pytest
 
 from phasewise.adapters.process_cpu import CpuSource, CpuUse
@@ -105,6 +107,21 @@ def test_steps_tell_how_full_it_was_before_gauges_do():
 def test_of_several_ranks_the_one_with_the_longest_queue_is_shown():
     ranks = [make_step(seq, seq * 0.5, waiting=5 * (seq % 2), engine_index=seq % 2) for seq in range(1, 20)]
     assert found(make_seen(page(1.0), page(3.0)), steps=ranks).crowd.waiting_max == 5
+
+
+def test_a_request_has_a_place_once_what_is_computed_of_its_prompt_fits():
+    """1,600 tokens, 80% used: room for the 100 tokens that are not cached, whatever comes out later."""
+    steps = [replace(make_step(seq, seq * 0.5, running=8, waiting=2), kv_usage=0.8) for seq in range(1, 20)]
+    asked = [make_timeline(prompt_tokens=400, cached_tokens=300, output_tokens=900)]
+    crowd = found(make_seen(page(1.0), page(3.0)), timelines=asked, steps=steps).crowd
+    assert (crowd.kv_full_share, crowd.capped_share) == (0.0, pytest.approx(1.0))
+
+
+def test_ranks_that_compute_at_the_same_time_are_busy_together():
+    ranks = [make_step(seq, seq // 2, running=1, engine_index=seq % 2) for seq in range(2, 20)]
+    engine = found(make_seen(page(1.0), page(3.0), model="m"), steps=ranks)
+    assert engine.ranks_busy_share == pytest.approx(2 * engine.steps.busy_share)
+    assert engine.model == "m"
 
 
 def test_engines_are_alike_if_only_the_measured_size_of_their_caches_differs():

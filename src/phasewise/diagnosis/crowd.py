@@ -41,7 +41,7 @@ class _Moment:
 def crowd_of(
     steps: Sequence[EngineStep],
     window: Window,
-    typical_request_tokens: float | None,
+    typical_prompt_tokens: float | None,
     kv_tokens: int | None,
 ) -> Crowd | None:
     """How full the engine was, from the steps of one rank; None if none ended in the window.
@@ -60,7 +60,7 @@ def crowd_of(
         until_s, usage = step.ended_unix_s, step.kv_usage
     if within and not within[-1].step.leaves_work:
         moments.append(_Moment(until_s, window[1] - until_s, 0.0, 0.0, usage))
-    return _crowd([it for it in moments if it.lasted_s > 0], _room_for(typical_request_tokens, kv_tokens))
+    return _crowd([it for it in moments if it.lasted_s > 0], _room_for(typical_prompt_tokens, kv_tokens))
 
 
 def _began_unix_s(timed: TimedStep) -> float:
@@ -80,7 +80,7 @@ def _during(step: EngineStep, began_s: float) -> _Moment:
 
 def crowd_of_gauges(
     samples: Sequence[LoadReading],
-    typical_request_tokens: float | None = None,
+    typical_prompt_tokens: float | None = None,
     kv_tokens: int | None = None,
 ) -> Crowd | None:
     """How full the engine was, from readings of its gauges, each of which holds until the next."""
@@ -94,13 +94,14 @@ def crowd_of_gauges(
         # The last reading counts as long as the others did, or for itself.
         usual_s = median(it.lasted_s for it in moments) if moments else 1.0
         moments.append(_Moment(last.at_unix_s, usual_s, last.running, last.waiting, last.kv_usage))
-    return _crowd([it for it in moments if it.lasted_s > 0], _room_for(typical_request_tokens, kv_tokens))
+    return _crowd([it for it in moments if it.lasted_s > 0], _room_for(typical_prompt_tokens, kv_tokens))
 
 
-def _room_for(typical_request_tokens: float | None, kv_tokens: int | None) -> Callable[[_Moment], bool]:
-    if typical_request_tokens is None or not kv_tokens:
+def _room_for(typical_prompt_tokens: float | None, kv_tokens: int | None) -> Callable[[_Moment], bool]:
+    if typical_prompt_tokens is None or not kv_tokens:
         return lambda moment: moment.kv_usage < KV_FULL_USAGE and not moment.preempted
-    full_usage = 1.0 - typical_request_tokens / kv_tokens
+    # An engine lets a request in when what it has to compute of its prompt fits; its output comes later.
+    full_usage = max(0.0, 1.0 - typical_prompt_tokens / kv_tokens)
     return lambda moment: moment.kv_usage <= full_usage and not moment.preempted
 
 

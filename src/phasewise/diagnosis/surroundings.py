@@ -74,7 +74,8 @@ class EngineSurroundings:
     process kept busy; `cpu_wait_share` is how much of the time that it was at work it stood still for a core
     that others had, and `cpu_source` says how that is known. `round_trip_s` is the shortest time of an
     empty request from here to it and back. `weights_read_s` is how long its machine needs to read the model's
-    weights once.
+    weights once. Of several data-parallel ranks `crowd` and `steps` are those of the fullest, and
+    `ranks_busy_share` is the sum of the parts of the window in which each computed.
     """
 
     name: str
@@ -95,3 +96,5 @@ class EngineSurroundings:
     host_busy_share: float | None = None
     round_trip_s: float | None = None
     weights_read_s: float | None = None
+    model: str | None = None
+    ranks_busy_share: float | None = None

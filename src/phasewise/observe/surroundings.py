@@ -21,10 +21,10 @@ _CACHE_SIZES = frozenset({"num_gpu_blocks", "num_cpu_blocks", "kv_cache_memory_b
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """What one engine served in the window: how many requests, and how many tokens an ordinary one takes."""
+    """What one engine served in the window: how many requests, and what it computes of an ordinary prompt."""
 
     requests: int
-    typical_tokens: float | None
+    prompt_tokens: float | None
 
 
 def surroundings_of(
@@ -39,7 +39,7 @@ def surroundings_of(
     after = None if metrics is None else metrics.after
     served = _served(seen, timelines)
     kv_tokens = None if after is None else after.kv_tokens
-    fullest, crowd = _crowd(seen, ranks, window, served.typical_tokens, kv_tokens)
+    fullest, crowd = _crowd(seen, ranks, window, served.prompt_tokens, kv_tokens)
     shape = None if fullest is None else step_shape_of(fullest, window)
     started_s = None if after is None else after.process_start_unix_s
     if host is not None and not host.may_be(started_s):
@@ -64,6 +64,8 @@ def surroundings_of(
         cpu_source=None if host is None or host.use.source is None else host.use.source.value,
         host_busy_share=None if host is None else host.use.host_busy_share,
         round_trip_s=seen.round_trip_s,
+        model=seen.engine.model,
+        ranks_busy_share=_ranks_busy_share(ranks, window),
     )
 
 
@@ -92,13 +94,13 @@ def drafts_of(metrics: MetricsDelta) -> Drafts | None:
 
 def _served(seen: EngineSeen, timelines: Sequence[Timeline]) -> _Served:
     own = [it for it in timelines if _engine_of(it) == seen.engine.name]
-    whole = [it.prompt_tokens + it.output_tokens for it in own if it.prompt_tokens and it.output_tokens]
+    uncached = [max(1, it.prompt_tokens - (it.cached_tokens or 0)) for it in own if it.prompt_tokens]
     if own or seen.metrics is None:
-        return _Served(len(own), median(whole) if whole else None)
-    lengths = [seen.metrics.histogram(f"request_{kind}_tokens") for kind in ("prompt", "generation")]
+        return _Served(len(own), median(uncached) if uncached else None)
+    lengths = [seen.metrics.histogram(f"request_{kind}_tokens") for kind in ("prefill_kv_computed", "prompt")]
     means = [found.mean for found in lengths if found is not None and found.mean is not None]
     started = seen.metrics.histogram("time_to_first_token_seconds")
-    return _Served(round(started.count) if started else 0, sum(means) if len(means) == 2 else None)
+    return _Served(round(started.count) if started else 0, means[0] if means else None)
 
 
 def _engine_of(timeline: Timeline) -> str | None:
@@ -110,18 +112,18 @@ def _crowd(
     seen: EngineSeen,
     ranks: Sequence[StepLog],
     window: Window,
-    typical_tokens: float | None,
+    prompt_tokens: float | None,
     kv_tokens: int | None,
 ) -> tuple[StepLog | None, Crowd | None]:
     """How full it was: by its steps, of several ranks the one with the longest queue, else by its gauges."""
     crowds = [
         (log, crowd)
         for log in ranks
-        if (crowd := crowd_of([timed.step for timed in log.steps], window, typical_tokens, kv_tokens))
+        if (crowd := crowd_of([timed.step for timed in log.steps], window, prompt_tokens, kv_tokens))
     ]
     if crowds:
         return max(crowds, key=lambda each: (each[1].waiting_mean, each[1].running_mean))
-    return None, crowd_of_gauges(seen.loads, typical_tokens, kv_tokens)
+    return None, crowd_of_gauges(seen.loads, prompt_tokens, kv_tokens)
 
 
 def _busy_share(seen: EngineSeen, shape: StepShape | None) -> float | None:
@@ -130,6 +132,11 @@ def _busy_share(seen: EngineSeen, shape: StepShape | None) -> float | None:
         return shape.busy_share
     working = [load.running + load.waiting > 0 for load in seen.loads]
     return sum(working) / len(working) if working else None
+
+
+def _ranks_busy_share(ranks: Sequence[StepLog], window: Window) -> float | None:
+    shapes = [shape for log in ranks if (shape := step_shape_of(log, window)) is not None]
+    return sum(shape.busy_share for shape in shapes) if shapes else None
 
 
 def _wait_share(use: CpuUse, busy_share: float | None) -> float | None:

@@ -66,12 +66,25 @@ def running_mean(picture: Picture) -> float | None:
 
 
 def prompt_work_share(picture: Picture) -> float | None:
-    """The part of the engines' busy time that went into prompts; None without a record of steps."""
-    busy_s = sum((busy_share(engine) or 0.0) * picture.window_s for engine in picture.engines)
+    """The part of the engines' busy time that went into prompts; None without a record of steps.
+
+    Every rank computes prompts of its own. Engines without a record stay out, with what they served.
+    """
+    recorded = [engine for engine in picture.engines if engine.steps is not None]
+    busy_s = sum(_all_ranks_busy_share(engine) * picture.window_s for engine in recorded)
     if picture.start is None or busy_s <= 0:
         return None
     answered = picture.start.requests - picture.start.unanswered
-    return min(1.0, picture.start.seconds(Part.PREFILL) * answered / busy_s)
+    served = sum(engine.requests for engine in picture.engines)
+    theirs = sum(engine.requests for engine in recorded) / served if served else 1.0
+    return min(1.0, picture.start.seconds(Part.PREFILL) * answered * theirs / busy_s)
+
+
+def _all_ranks_busy_share(engine: EngineSurroundings) -> float:
+    """More than one where several ranks computed at the same time."""
+    if engine.ranks_busy_share is not None:
+        return engine.ranks_busy_share
+    return busy_share(engine) or 0.0
 
 
 def context_tokens(picture: Picture) -> int:

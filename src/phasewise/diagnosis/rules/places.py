@@ -82,7 +82,7 @@ def kv_facts(picture: Picture) -> list[Fact]:
 
 def uneven_load(case: StartCase) -> Claim | None:
     """Requests wait at one engine while another has places free."""
-    known = [(engine, engine.crowd) for engine in case.picture.engines if engine.crowd is not None]
+    known = _of_fullest_model(case.picture)
     if len(known) < 2:
         return None
     full, most = max(known, key=lambda pair: _load(pair[1]))
@@ -109,6 +109,13 @@ def uneven_load(case: StartCase) -> Claim | None:
         "requests wait as long when each goes to the engine with the fewest",
         Confidence.MEDIUM,
     )
+
+
+def _of_fullest_model(picture: Picture) -> list[tuple[EngineSurroundings, Crowd]]:
+    """The crowds of the engines that could have stood in for the one with the longest queue."""
+    known = [(engine, engine.crowd) for engine in picture.engines if engine.crowd is not None]
+    full = max(known, key=lambda pair: pair[1].waiting_mean, default=None)
+    return [pair for pair in known if full is not None and pair[0].model == full[0].model]
 
 
 def _load(crowd: Crowd) -> float:
