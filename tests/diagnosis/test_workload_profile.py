@@ -108,9 +108,7 @@ def counters(**fields):
 def test_counters_give_a_profile_of_what_they_know():
     prompts = Spread(count=40, mean=1200, p50=1000, p90=2000, p99=9000)
     outputs = Spread(count=40, mean=100, p50=90, p90=200, p99=300)
-    found = counter_picture(
-        counters(prompt_tokens=prompts, output_tokens=outputs, running=3.0, waiting=2.0), SLO
-    )
+    found = counter_picture(counters(prompt_tokens=prompts, output_tokens=outputs, running=3.0, waiting=2.0))
     profile = found.profile
     assert (profile.requests, profile.rate_per_s, profile.concurrency_mean) == (40, 2.0, 5.0)
     assert profile.prompt_tokens.p99 == 9000
@@ -119,8 +117,8 @@ def test_counters_give_a_profile_of_what_they_know():
 
 
 def test_counters_say_whom_they_leave_out():
-    quiet = counter_picture(counters(waiting=0.0), SLO)
-    crowded = counter_picture(counters(waiting=7.0, aborted=3.0), SLO)
+    quiet = counter_picture(counters(waiting=0.0))
+    crowded = counter_picture(counters(waiting=7.0, aborted=3.0))
     assert quiet.not_known == ()
     assert "7 still waiting, 3 whose clients left" in crowded.not_known[0]
     assert dict(crowded.outcomes) == {"started": 40, "cancelled": 3}

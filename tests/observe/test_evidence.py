@@ -1,12 +1,14 @@
 """Counters stand in where no request shows its phases, and lose nothing that buckets tell."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from phasewise.adapters.vllm_metrics import delta, parse_metrics
+from phasewise.adapters.vllm_metrics import Histogram, delta, parse_metrics
 from phasewise.diagnosis.counter_picture import COUNTERS
 from phasewise.diagnosis.verdict import Ruling, judge
 from phasewise.model.slo import Slo
-from phasewise.observe.evidence import Evidence, picture_of
+from phasewise.observe.evidence import Evidence, excess_over, picture_of
 from tests.builders import EPOCH_S, make_timeline
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
@@ -48,3 +50,36 @@ def test_a_stream_among_plain_replies_speaks_for_itself():
     mixed = seen([*plain, make_timeline()], ttft=(30.0, {"1.0": 0, "5.0": 10, "+Inf": 10}))
     assert (mixed.seen_by, mixed.start.requests) == ("the gateway", 1)
     assert mixed.start.ttft_p50_s == pytest.approx(0.5)
+
+
+BOUNDS = (0.1, 0.5, 1.0, 2.5, 10.0, float("inf"))
+
+
+@given(st.lists(st.floats(0.001, 60.0), min_size=1, max_size=30), st.sampled_from(BOUNDS[:-1]))
+def test_what_exceeds_a_bucket_bound_is_off_by_no_more_than_the_buckets_below(values, bound):
+    buckets = tuple((high, float(sum(value <= high for value in values))) for high in BOUNDS)
+    found = excess_over(Histogram(buckets, float(len(values)), sum(values)), bound)
+    true = sum(max(0.0, value - bound) for value in values)
+    below = sum(value <= bound for value in values)
+    assert found == pytest.approx(true, abs=below * bound / 2 + 1e-6)
+    assert (found > 0) <= any(value > bound for value in values)
+
+
+def test_few_that_start_very_late_are_not_called_healthy():
+    """10 of 100 requests wait 30 s; the p90 is within the objective."""
+    late = seen(ttft=(90 * 0.25 + 10 * 30.0, {"0.5": 90, "1.0": 90, "10.0": 90, "+Inf": 100}))
+    assert (late.start.late, late.start.lost_s) == (10, pytest.approx(290.0))
+    assert judge(late, SLO).ruling is Ruling.SLOW_TO_START
+
+
+def test_counted_stalls_are_one_of_their_mean_length_and_hit_some_streams_twice():
+    """100 gaps of 3 s among 10,000, in 100 streams."""
+    stalled = seen(
+        ttft=(20.0, {"1.0": 100, "+Inf": 100}),
+        tpot=(5.0, {"0.1": 100, "+Inf": 100}),
+        itl=(9_900 * 0.02 + 100 * 3.0, {"0.04": 9_900, "1.0": 9_900, "5.0": 10_000, "+Inf": 10_000}),
+    ).stream
+    (stall,) = stalled.stalls
+    assert (stall.count, stall.stall.duration_s) == (100, pytest.approx(3.0))
+    assert stalled.lost_s == pytest.approx(100 * (3.0 - stall.stall.median_gap_s))
+    assert stalled.slow == 63

@@ -17,7 +17,6 @@ from phasewise.diagnosis.seen_by import COUNTERS
 from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause
 from phasewise.diagnosis.workload_profile import Distribution, WorkloadProfile, finished_profile
 from phasewise.model.latency import PartTime, Stall
-from phasewise.model.slo import Slo
 from phasewise.model.timeline import Outcome, Part, Source
 
 SAME_TRAFFIC = 0.1
@@ -26,7 +25,10 @@ SAME_TRAFFIC = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A histogram's window: how many, their mean, three quantiles, and the share above a bound if asked."""
+    """A histogram's window: how many, their mean, three quantiles and, if asked, what lies above a bound.
+
+    `over_share` of them do, by `over_sum` all together.
+    """
 
     count: int
     mean: float
@@ -35,6 +37,7 @@ class Spread:
     p99: float
     over_share: float = 0.0
     bound: float | None = None
+    over_sum: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +66,14 @@ class EngineCounters:
     aborted: float | None = None
 
 
-def counter_picture(counters: EngineCounters, slo: Slo, not_known: tuple[str, ...] = ()) -> Picture:
+def counter_picture(counters: EngineCounters, not_known: tuple[str, ...] = ()) -> Picture:
     """The picture of the window as far as counters go."""
     finished = counters.ttft.count if counters.ttft is not None else 0
     return Picture(
         window_s=counters.window_s,
         seen_by=COUNTERS,
-        start=_start(counters, slo),
-        stream=_stream(counters, slo),
+        start=_start(counters),
+        stream=_stream(counters),
         workload=counter_workload(counters),
         outcomes=_outcomes(finished, counters.aborted),
         not_known=not_known + _silent(counters),
@@ -93,7 +96,7 @@ def _silent(counters: EngineCounters) -> tuple[str, ...]:
     return (f"how late requests are that got no first token ({', '.join(who)}): counters leave them out",)
 
 
-def _start(counters: EngineCounters, slo: Slo) -> StartPicture | None:
+def _start(counters: EngineCounters) -> StartPicture | None:
     ttft = counters.ttft
     if ttft is None or ttft.count == 0:
         return None
@@ -112,7 +115,7 @@ def _start(counters: EngineCounters, slo: Slo) -> StartPicture | None:
         residual_share_p50=None,
         residual_abs_p50_s=None,
         late=late,
-        lost_s=late * max(0.0, ttft.p90 - slo.ttft_s),
+        lost_s=ttft.over_sum,
     )
 
 
@@ -124,15 +127,15 @@ def mean_parts(counters: EngineCounters) -> tuple[PartTime, ...]:
     )
 
 
-def _stream(counters: EngineCounters, slo: Slo) -> StreamPicture | None:
+def _stream(counters: EngineCounters) -> StreamPicture | None:
     tpot, itl = counters.tpot, counters.itl
     if tpot is None or tpot.count == 0:
         return None
     tokens = counters.output_tokens.mean if counters.output_tokens is not None else 1.0
     slow = round(tpot.count * tpot.over_share)
-    slow_s = slow * max(0.0, tpot.p90 - slo.tpot_s) * max(0.0, tokens - 1)
+    slow_s = tpot.over_sum * max(0.0, tokens - 1)
     stalls = _stalls(itl)
-    stall_s = sum(found.stall.excess_s for found in stalls)
+    stall_s = sum(found.count * found.stall.excess_s for found in stalls)
     return StreamPicture(
         streams=tpot.count,
         step_timed=0,
@@ -145,7 +148,7 @@ def _stream(counters: EngineCounters, slo: Slo) -> StreamPicture | None:
         step_s=itl.p50 if itl is not None else None,
         chunk_excess_s=None,
         residual_s=None,
-        slow=max(slow, min(len(stalls), tpot.count)),
+        slow=max(slow, _stalled(sum(found.count for found in stalls), tpot.count)),
         lost_s=max(slow_s, stall_s),
         stall_lost_s=stall_s,
         stalls=stalls,
@@ -153,11 +156,17 @@ def _stream(counters: EngineCounters, slo: Slo) -> StreamPicture | None:
 
 
 def _stalls(itl: Spread | None) -> tuple[ExplainedStall, ...]:
-    """The gaps that a reader notices; how long each was and what caused it cannot be known."""
-    if itl is None or not itl.over_share:
+    """The gaps that a reader notices, as one of their mean length; what caused them cannot be known."""
+    noticed = 0 if itl is None else round(itl.count * itl.over_share)
+    if itl is None or itl.bound is None or not noticed:
         return ()
-    stall = Stall(start_s=0.0, duration_s=max(itl.p99, itl.bound or 0.0), median_gap_s=itl.p50)
-    return (ExplainedStall("", stall, StallCause.UNKNOWN),) * max(1, round(itl.count * itl.over_share))
+    stall = Stall(start_s=0.0, duration_s=itl.bound + itl.over_sum / noticed, median_gap_s=itl.p50)
+    return (ExplainedStall("", stall, StallCause.UNKNOWN, count=noticed),)
+
+
+def _stalled(stalls: int, streams: int) -> int:
+    """How many streams so many stalls hit if they come by chance: some are hit twice, others never."""
+    return round(streams * (1.0 - (1.0 - 1.0 / streams) ** stalls))
 
 
 def counter_workload(counters: EngineCounters) -> WorkloadShape:
@@ -219,9 +228,9 @@ def with_counters(picture: Picture, counters: EngineCounters) -> Picture:
     return replace(picture, workload=workload, start=_start_with_means(picture.start, counters))
 
 
-def with_counted_phases(picture: Picture, counters: EngineCounters, slo: Slo) -> Picture:
+def with_counted_phases(picture: Picture, counters: EngineCounters) -> Picture:
     """A picture of plain replies alone, none of which had a first token to see: the engine counted theirs."""
-    counted = replace(picture, seen_by=COUNTERS, start=_start(counters, slo), stream=_stream(counters, slo))
+    counted = replace(picture, seen_by=COUNTERS, start=_start(counters), stream=_stream(counters))
     return replace(counted, not_known=picture.not_known + _silent(counters))
 
 

@@ -53,13 +53,17 @@ class GuiltyPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStall:
-    """A stall, the steps that ran during it, which kind of step it was, and whose prompts they computed."""
+    """A stall, the steps that ran during it, which kind of step it was, and whose prompts they computed.
+
+    Where stalls are counted and none is seen by itself, it stands for `count` of them, of their mean length.
+    """
 
     request_id: str
     stall: Stall
     cause: StallCause
     steps: tuple[TimedStep, ...] = ()
     guilty: tuple[GuiltyPrompt, ...] = ()
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)

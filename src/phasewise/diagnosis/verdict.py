@@ -69,22 +69,22 @@ def judge(picture: Picture, slo: Slo) -> Verdict:
     if picture.workload.requests < MIN_REQUESTS or nothing_seen:
         return Verdict(Ruling.TOO_LITTLE_SEEN, slo, picture, ())
     explained = explain(picture, slo)
-    start_lost_s = picture.start.lost_s if picture.start is not None and starts_late(picture) else 0.0
-    stream_lost_s = picture.stream.lost_s if picture.stream is not None and streams_slowly(picture) else 0.0
-    if start_lost_s == stream_lost_s == 0.0:
+    late, slow = starts_late(picture), streams_slowly(picture)
+    if not late and not slow:
         ruling = Ruling.FAILING if _fails(picture) else Ruling.HEALTHY
         return Verdict(ruling, slo, picture, explained.findings)
+    start_lost_s = picture.start.lost_s if picture.start is not None and late else 0.0
+    stream_lost_s = picture.stream.lost_s if picture.stream is not None and slow else 0.0
     heavier, lighter = Phase.START, Phase.STREAM
-    if stream_lost_s > start_lost_s:
+    if not late or (slow and stream_lost_s > start_lost_s):
         heavier, lighter = lighter, heavier
-    both = min(start_lost_s, stream_lost_s) > 0
     unserved = heavier is Phase.START and _fails(picture) and _mostly_silent(picture)
     return Verdict(
         ruling=Ruling.FAILING if unserved else Ruling(heavier.value),
         slo=slo,
         picture=picture,
         findings=_heavier_first(explained.findings, heavier),
-        also_slow=lighter if both else None,
+        also_slow=lighter if late and slow else None,
         unexplained_share=explained.unexplained.get(heavier),
     )
 

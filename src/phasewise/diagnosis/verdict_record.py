@@ -99,6 +99,7 @@ def _stream(stream: StreamPicture) -> dict[str, Any]:
             {
                 "request": found.request_id,
                 "ms": _ms(found.stall.duration_s),
+                "count": found.count,
                 "cause": found.cause,
                 "steps": [timed.step.seq for timed in found.steps],
                 "guilty": [asdict(prompt) for prompt in found.guilty],

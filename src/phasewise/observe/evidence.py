@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import isinf
 
 import numpy as np
 
@@ -79,7 +81,7 @@ def _with_weights(
 
 def _of_counters(evidence: Evidence, slo: Slo) -> Picture:
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
-    picture = counter_picture(counters, slo, evidence.not_known)
+    picture = counter_picture(counters, evidence.not_known)
     return replace(picture, workload=_with_crowds(picture.workload, evidence.surroundings))
 
 
@@ -114,7 +116,7 @@ def _of_requests(evidence: Evidence, slo: Slo, fit: StepFit | None) -> Picture:
     )
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
     if not any(it.streamed for it in timelines):
-        picture = with_counted_phases(picture, counters, slo)
+        picture = with_counted_phases(picture, counters)
     return with_counters(picture, counters)
 
 
@@ -175,8 +177,10 @@ def _spread(deltas: Sequence[MetricsDelta], name: str, bound: float | None = Non
     p50, p90, p99 = (
         estimate.value if (estimate := seen.quantile(share)) else seen.mean for share in (0.5, 0.9, 0.99)
     )
-    over = 0.0 if bound is None else share_over(seen, bound)
-    return Spread(round(seen.count), seen.mean, p50, p90, p99, over, bound)
+    count = round(seen.count)
+    if bound is None:
+        return Spread(count, seen.mean, p50, p90, p99)
+    return Spread(count, seen.mean, p50, p90, p99, share_over(seen, bound), bound, excess_over(seen, bound))
 
 
 def share_over(seen: Histogram, bound: float) -> float:
@@ -190,6 +194,29 @@ def share_over(seen: Histogram, bound: float) -> float:
             return max(0.0, 1.0 - below / seen.count) if seen.count else 0.0
         low_bound, low_count = high_bound, high_count
     return 0.0
+
+
+def excess_over(seen: Histogram, bound: float) -> float:
+    """By how much observations exceed a bound, all of them together.
+
+    It is what the sum of all leaves when those below the bound are taken off as buckets tell them, and never
+    less or more than the buckets beyond the bound allow.
+    """
+    over = share_over(seen, bound) * seen.count
+    if over <= 0:
+        return 0.0
+    below_sum = least = most = 0.0
+    for (low, upto_low), (high, upto_high) in pairwise(((0.0, 0.0), *seen.buckets)):
+        inside = upto_high - upto_low
+        if inside <= 0:
+            continue
+        if low < bound:
+            below = inside if high <= bound else 0.0 if isinf(high) else inside * (bound - low) / (high - low)
+            below_sum += below * (low + min(high, bound)) / 2
+            inside -= below
+        least += inside * max(0.0, low - bound)
+        most += inside * max(0.0, high - bound) if inside > 0 else 0.0
+    return min(max(seen.total - below_sum - over * bound, least), most)
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

@@ -93,7 +93,7 @@ def _stall_facts(case: StreamCase, guilty: tuple[ExplainedStall, ...]) -> list[F
         return []
     stream = case.stream
     longest = f"worst gap {ms(stream.gap_max_s)} " if stream.gap_max_s is not None else ""
-    words = f"{count(len(guilty), 'stall')} in {count(stream.streams, 'stream')}; "
+    words = f"{count(sum(found.count for found in guilty), 'stall')} in {count(stream.streams, 'stream')}; "
     facts = [Fact(f"{words}{longest}against a usual {ms(stream.gap_p50_s)}", FactSource.CLIENT)]
     by_steps: dict[tuple[int, ...], list[ExplainedStall]] = {}
     for found in guilty:
