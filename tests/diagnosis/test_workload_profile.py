@@ -57,6 +57,16 @@ def test_only_what_lies_in_the_window_counts_for_the_mean():
     assert found.concurrency_mean == pytest.approx(1.0)
 
 
+def test_long_streams_from_before_the_window_are_no_arrivals():
+    """One a second, of 30 s each: a window of 20 s sees 50 of them, and 20 came."""
+    seen = traffic([100] * 50, [10] * 50, [float(at_s) for at_s in range(-30, 20)], lasted_s=30.0)
+    profile = workload_profile(seen, 20.0, None, EPOCH_S)
+    assert (profile.requests, profile.rate_per_s) == (50, pytest.approx(1.0))
+    assert workload_shape(seen, (), 20.0, EPOCH_S).rate_per_s == pytest.approx(1.0)
+    late = [it for it in seen if it.started_unix_s >= EPOCH_S or it.request_id == "r0"]
+    assert workload_profile(late, 20.0, None, EPOCH_S).burstiness == pytest.approx(0.0, abs=1e-6)
+
+
 def test_metronomes_chance_and_bursts_are_told_apart():
     even = workload_profile(traffic([100] * 20, [10] * 20), 20.0)
     burst = [float(10 * (index // 10)) + 0.001 * index for index in range(30)]

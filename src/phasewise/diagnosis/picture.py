@@ -18,7 +18,7 @@ from phasewise.diagnosis.stream_picture import NOTICED_STALL_TOKENS, StreamPictu
 from phasewise.diagnosis.surroundings import EngineSurroundings
 from phasewise.diagnosis.token_ledger import TokenLedger
 from phasewise.diagnosis.trust import Trust
-from phasewise.diagnosis.workload_profile import WorkloadProfile
+from phasewise.diagnosis.workload_profile import WorkloadProfile, arrivals
 from phasewise.model.quantiles import quantile
 from phasewise.model.steps import EngineStep
 from phasewise.model.timeline import Outcome, Timeline
@@ -80,7 +80,10 @@ class Picture:
 
 
 def workload_shape(
-    timelines: Sequence[Timeline], steps: Sequence[EngineStep], window_s: float
+    timelines: Sequence[Timeline],
+    steps: Sequence[EngineStep],
+    window_s: float,
+    began_unix_s: float | None = None,
 ) -> WorkloadShape:
     """What the traffic looked like, from the requests themselves and the steps of the window."""
     prompts = [float(it.prompt_tokens) for it in timelines if it.prompt_tokens is not None]
@@ -90,7 +93,7 @@ def workload_shape(
     prefix = prefix_use(timelines)
     return WorkloadShape(
         requests=len(timelines),
-        rate_per_s=len(timelines) / window_s if window_s > 0 else None,
+        rate_per_s=len(arrivals(timelines, began_unix_s)) / window_s if window_s > 0 else None,
         prompt_p50_tokens=quantile(prompts, 0.5) if prompts else None,
         prompt_p90_tokens=quantile(prompts, 0.9) if prompts else None,
         output_p50_tokens=quantile(outputs, 0.5) if outputs else None,

@@ -70,9 +70,17 @@ class WorkloadProfile:
 
 
 def workload_profile(
-    timelines: Sequence[Timeline], window_s: float, prefix: PrefixUse | None = None
+    timelines: Sequence[Timeline],
+    window_s: float,
+    prefix: PrefixUse | None = None,
+    began_unix_s: float | None = None,
 ) -> WorkloadProfile:
-    """The profile of these requests, every one of them, answered or not."""
+    """The profile of these requests, every one of them, answered or not.
+
+    How fast and how evenly they came is told by those that came within the window, where it is known when
+    that began: of those before it only the long ones are still seen.
+    """
+    came = arrivals(timelines, began_unix_s)
     prompts = distribution([it.prompt_tokens for it in timelines if it.prompt_tokens is not None])
     uncached = distribution(
         [
@@ -82,15 +90,15 @@ def workload_profile(
         ]
     )
     outputs = distribution([it.output_tokens for it in timelines if it.output_tokens is not None])
-    mean, most = _concurrency(timelines, window_s)
+    mean, most = _concurrency(timelines, window_s, began_unix_s)
     return finished_profile(
         WorkloadProfile(
             requests=len(timelines),
             prompt_tokens=prompts,
             uncached_tokens=uncached,
             output_tokens=outputs,
-            rate_per_s=len(timelines) / window_s if window_s > 0 else None,
-            burstiness=_burstiness(timelines),
+            rate_per_s=len(came) / window_s if window_s > 0 else None,
+            burstiness=_burstiness(came),
             concurrency_mean=mean,
             concurrency_max=most,
             shared_share=None if prefix is None else prefix.shared,
@@ -115,21 +123,28 @@ def distribution(values: Sequence[int]) -> Distribution | None:
     return Distribution(len(values), fmean(values), p10, p50, p90, p99, float(max(values)), histogram)
 
 
-def _burstiness(timelines: Sequence[Timeline]) -> float | None:
-    arrivals = sorted(it.started_unix_s for it in timelines)
-    gaps = [later - earlier for earlier, later in pairwise(arrivals)]
+def arrivals(timelines: Sequence[Timeline], began_unix_s: float | None) -> tuple[float, ...]:
+    """When requests came, in order: of a window whose beginning is known, those that came within it."""
+    came = sorted(it.started_unix_s for it in timelines)
+    return tuple(at_s for at_s in came if began_unix_s is None or at_s >= began_unix_s)
+
+
+def _burstiness(came: Sequence[float]) -> float | None:
+    gaps = [later - earlier for earlier, later in pairwise(came)]
     if len(gaps) < FEWEST_GAPS or fmean(gaps) <= 0:
         return None
     return pstdev(gaps) / fmean(gaps)
 
 
-def _concurrency(timelines: Sequence[Timeline], window_s: float) -> tuple[float | None, int | None]:
+def _concurrency(
+    timelines: Sequence[Timeline], window_s: float, began_unix_s: float | None
+) -> tuple[float | None, int | None]:
     """How many requests were under way, on average over the window and at most."""
     if not timelines or window_s <= 0:
         return None, None
     ends = [it.started_unix_s + it.ended_s for it in timelines]
-    # A request may have begun before the window, of which only the end is known here.
-    window_began_s = max(ends) - window_s
+    # A request may have begun before the window, of which perhaps only the end is known here.
+    window_began_s = max(ends) - window_s if began_unix_s is None else began_unix_s
     within_s = sum(
         max(0.0, end_s - max(it.started_unix_s, window_began_s))
         for it, end_s in zip(timelines, ends, strict=True)

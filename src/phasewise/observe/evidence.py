@@ -107,12 +107,14 @@ def _of_requests(evidence: Evidence, slo: Slo, fit: StepFit | None) -> Picture:
         seen_by=evidence.seen_by,
         start=start_picture(timelines, slo, evidence.logs, fit),
         stream=stream_picture(timelines, slo, evidence.logs, fit),
-        workload=workload_shape(timelines, _steps_of_window(evidence), evidence.window_s),
+        workload=workload_shape(
+            timelines, _steps_of_window(evidence), evidence.window_s, evidence.began_unix_s
+        ),
         outcomes=outcome_counts(timelines),
         not_known=evidence.not_known + _untimed(timelines),
         prefix=prefix,
         trust=trust_of(timelines, are_ours=is_our_own(evidence.seen_by)),
-        profile=workload_profile(timelines, evidence.window_s, prefix),
+        profile=workload_profile(timelines, evidence.window_s, prefix, evidence.began_unix_s),
     )
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
     if not any(it.streamed for it in timelines):
