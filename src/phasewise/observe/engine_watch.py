@@ -37,7 +37,8 @@ ANSWERS_WITHIN_S = 20.0
 class EngineSeen:
     """What was seen of one engine. `metrics` is None if it did not answer at both ends of the window.
 
-    `details` tells whether its steps carry token counts, `dropped` how many were overwritten before we came.
+    `recorded` tells whether a step recorder answered, `details` whether its steps carry token counts,
+    `dropped` how many were overwritten before we came.
     """
 
     engine: WatchedEngine
@@ -47,6 +48,7 @@ class EngineSeen:
     dropped: int
     loads: tuple[LoadReading, ...]
     round_trip_s: float | None
+    recorded: bool = False
 
 
 class EngineWatch:
@@ -115,6 +117,7 @@ class EngineWatch:
             dropped=self._dropped,
             loads=tuple(self._loads),
             round_trip_s=self._round_trip.shortest_s,
+            recorded=self._recorded,
         )
 
     def close(self) -> None:

@@ -46,10 +46,12 @@ def _of_engines(gathered: Gathered) -> Iterator[str]:
 
 
 def _of_steps(gathered: Gathered) -> Iterator[str]:
-    if not gathered.logs:
+    if unrecorded := sum(not seen.recorded for seen in gathered.seen):
+        engines = len(gathered.seen)
+        where = "" if unrecorded == engines else f" in {unrecorded} of {engines} engines"
         yield (
-            "which steps stalled a stream and whose tokens filled a prefill: no step recorder answers "
-            "(`phasewise engine install --plugin-only` adds it)"
+            f"which steps stalled a stream and whose tokens filled a prefill{where}: no step recorder "
+            "answers (`phasewise engine install --plugin-only` adds it)"
         )
     if dropped := sum(seen.dropped for seen in gathered.seen):
         yield f"what happened in {dropped} steps that the recorder had overwritten before we came"
@@ -72,6 +74,7 @@ def _of_requests(gathered: Gathered) -> Iterator[str]:
             "queue and prefill of single requests (means are used): start the engine with "
             "--enable-per-request-metrics"
         )
+    yield from _of_kinds(gathered.timelines)
     if not marked:
         yield "whether prompts share their beginnings: only the gateway and a probe can tell"
     if gathered.logs and not marked:
@@ -81,6 +84,15 @@ def _of_requests(gathered: Gathered) -> Iterator[str]:
     under_way = _under_way(gathered)
     if under_way and not any(it.outcome is Outcome.UNFINISHED for it in gathered.timelines):
         yield f"how {under_way} requests end that were under way when the window closed"
+
+
+def _of_kinds(timelines: Sequence[Timeline]) -> Iterator[str]:
+    """Requests of a kind whose tokens nobody can time one by one."""
+    asked = len(timelines)
+    if plain := sum(not it.streamed for it in timelines):
+        yield f"when {plain} of {asked} requests got their first token: their replies were not streamed"
+    if several := sum(it.streamed and it.choices != 1 for it in timelines):
+        yield f"the time per token of {several} of {asked} requests: several answers at once (n > 1)"
 
 
 def _of_hosts(gathered: Gathered) -> Iterator[str]:

@@ -1,0 +1,44 @@
+"""What a window cannot tell is said, with how much of it that concerns."""
+
+from dataclasses import replace
+
+from phasewise.observe.engine_watch import EngineSeen
+from phasewise.observe.not_known import Gathered, not_known
+from phasewise.observe.target import TargetKind, WatchedEngine
+from tests.builders import make_timeline
+
+
+def make_seen(name="w0", *, recorded=True):
+    engine = WatchedEngine(name, "http://127.0.0.1:1", None)
+    return EngineSeen(
+        engine, None, (), details=True, dropped=0, loads=(), round_trip_s=None, recorded=recorded
+    )
+
+
+def notes(seen=(), timelines=()):
+    return not_known(Gathered(TargetKind.GATEWAY, seen, timelines, {}, (), probed=False))
+
+
+def of_recorders(seen):
+    return [note for note in notes(seen) if "no step recorder answers" in note]
+
+
+def test_engines_without_a_recorder_are_counted_beside_those_that_have_one():
+    one, other = make_seen("w0"), make_seen("w1", recorded=False)
+    (note,) = of_recorders([one, other])
+    assert "in 1 of 2 engines: no step recorder" in note
+    (note,) = of_recorders([other])
+    assert "engines:" not in note
+
+
+def test_an_idle_engine_with_a_recorder_does_not_lack_one():
+    assert of_recorders([make_seen()]) == []
+
+
+def test_plain_replies_and_several_answers_are_counted_because_their_tokens_have_no_times():
+    usual = make_timeline()
+    plain, several = replace(usual, content_times_s=(), streamed=False), replace(usual, choices=2)
+    said = notes(timelines=[usual, plain, several, several])
+    assert "when 1 of 4 requests got their first token: their replies were not streamed" in said
+    assert any(note.startswith("the time per token of 2 of 4 requests") for note in said)
+    assert not any("of 1 requests" in note for note in notes(timelines=[usual]))
