@@ -10,7 +10,7 @@ from phasewise.diagnosis.advice import REMEDIES, USELESS, advise
 from phasewise.diagnosis.cause import Cause, Confidence, Phase
 from phasewise.diagnosis.finding import Finding
 from phasewise.diagnosis.fix import Figure
-from phasewise.diagnosis.picture import Picture, WorkloadShape
+from phasewise.diagnosis.picture import Picture, PrefixUse, WorkloadShape
 from phasewise.diagnosis.surroundings import Crowd, Drafts, EngineSurroundings, StepShape
 
 CROWD = Crowd(
@@ -162,3 +162,23 @@ def test_what_phasewise_does_not_have_yet_is_said_to_be_missing():
     for what in ("semantic cache", "prefill on engines of its own", "by a hash"):
         assert all("yet" in words for words in told if what in words)
         assert any(what in words for words in told)
+
+
+@pytest.mark.parametrize(
+    ("shared", "first"), [(0.0, "put what is shared first"), (0.8, "give one cache salt")]
+)
+def test_a_prefix_that_is_not_reused_may_be_salted_or_behind_another_head(shared, first):
+    use = PrefixUse(shared, shared, shared, 0.0, repeated=0.9)
+    advice = advice_on(Cause.PREFIX_SALTED, dataclasses.replace(make_picture(), prefix=use))
+    assert len(advice.fixes) == 2
+    assert advice.fixes[0].what.startswith(first)
+
+
+def test_prompts_are_said_to_have_little_in_common_only_where_that_is_known():
+    def denied(use):
+        advice = advice_on(Cause.LONG_PROMPTS, dataclasses.replace(make_picture(), prefix=use))
+        return any("prefix cache" in words for words in advice.would_not_help)
+
+    assert denied(PrefixUse(0.05, 0.05, 0.05, 0.0))
+    assert not denied(PrefixUse(0.6, 0.6, 0.6, 0.6))
+    assert not denied(None)

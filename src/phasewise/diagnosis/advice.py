@@ -26,7 +26,8 @@ VERIFY_OTHER = "phasewise compare FLEET.yaml CHANGED.yaml"
 def advise(finding: Finding, picture: Picture) -> Advice:
     """The advice for a finding, without what is done already."""
     fixes = [fix for fix in REMEDIES[finding.cause](Levers(picture)) if fix is not None]
-    return Advice(_with_commands([_aimed(fix, finding) for fix in fixes]), USELESS[finding.cause])
+    useless = USELESS[finding.cause] + advice_start.also_useless(finding.cause, picture)
+    return Advice(_with_commands([_aimed(fix, finding) for fix in fixes]), useless)
 
 
 def _aimed(fix: Fix, finding: Finding) -> Fix:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from phasewise.diagnosis.fix import Figure, Fix, LeverChange
 from phasewise.diagnosis.picture import Picture
+from phasewise.diagnosis.rules.prefixes import MARKS_APART
 from phasewise.diagnosis.surroundings import Crowd, EngineSurroundings
 
 DEFAULT_BUDGET_TOKENS = 2048
@@ -29,6 +30,12 @@ class Levers:
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
         self._engines = picture.engines
+
+    @property
+    def heads_vary(self) -> bool:
+        """Whether prompts repeat much more text than stands at their beginning."""
+        use = self._picture.prefix
+        return use is not None and (use.repeated or 0.0) > MARKS_APART * use.shared
 
     # --- prefill ------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from phasewise.diagnosis.advice_levers import Levers
 from phasewise.diagnosis.cause import Cause
 from phasewise.diagnosis.fix import Figure, Fix
+from phasewise.diagnosis.picture import Picture
 
 Remedy = Callable[[Levers], tuple[Fix | None, ...]]
 """Fixes for a cause, best first; None where a lever has nothing to give."""
@@ -71,7 +72,9 @@ REMEDIES: dict[Cause, Remedy] = {
     Cause.LONG_PROMPTS: lambda levers: (LESS_CONTEXT, MORE_DEVICES, SEMANTIC_CACHE),
     Cause.CHUNKS_SMALL: lambda levers: (levers.larger_chunks(), LESS_CONTEXT),
     Cause.PREFIX_CACHE_OFF: lambda levers: (levers.prefix_cache_on(), SHARED_FIRST),
-    Cause.PREFIX_SALTED: lambda levers: (SAME_SALT,),
+    Cause.PREFIX_SALTED: lambda levers: (
+        (SHARED_FIRST, SAME_SALT) if levers.heads_vary else (SAME_SALT, SHARED_FIRST)
+    ),
     Cause.PREFIX_SCATTERED: lambda levers: (SAME_ENGINE,),
     Cause.PREFIX_EVICTED: lambda levers: (
         levers.more_kv_memory(Figure.TTFT_P50),
@@ -79,6 +82,9 @@ REMEDIES: dict[Cause, Remedy] = {
         SAME_ENGINE,
     ),
 }
+
+LITTLE_IN_COMMON = 0.2
+"""What prompts share less than this saves no start, kept or not."""
 
 USELESS: dict[Cause, tuple[str, ...]] = {
     Cause.OVERLOAD: (
@@ -101,12 +107,27 @@ USELESS: dict[Cause, tuple[str, ...]] = {
         SPECULATION,
         WEIGHT_QUANTISATION,
         HIGHER_CAP,
-        "the prefix cache: these prompts have little in common",
         "prefill on engines of its own: the prompt takes as long there",
     ),
     Cause.CHUNKS_SMALL: (SPECULATION, WEIGHT_QUANTISATION, HIGHER_CAP),
     Cause.PREFIX_CACHE_OFF: (SPECULATION, WEIGHT_QUANTISATION, KV_MEMORY),
-    Cause.PREFIX_SALTED: (SPECULATION, KV_MEMORY, "routing by prefix: a salt parts them on every engine"),
+    Cause.PREFIX_SALTED: (
+        SPECULATION,
+        KV_MEMORY,
+        "routing by prefix: what parts them does so on every engine",
+    ),
     Cause.PREFIX_SCATTERED: (SPECULATION, WEIGHT_QUANTISATION, "another engine: it would know even less"),
     Cause.PREFIX_EVICTED: (SPECULATION, WEIGHT_QUANTISATION, HIGHER_CAP),
 }
+
+
+def also_useless(cause: Cause, picture: Picture) -> tuple[str, ...]:
+    """What would not help either, as far as these prompts are known."""
+    use = picture.prefix
+    if (
+        cause is not Cause.LONG_PROMPTS
+        or use is None
+        or max(use.shared, use.repeated or 0.0) >= LITTLE_IN_COMMON
+    ):
+        return ()
+    return ("the prefix cache: these prompts have little in common",)
