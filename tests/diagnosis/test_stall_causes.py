@@ -7,6 +7,8 @@ import pytest
 from phasewise.diagnosis.crowd import step_shape_of
 from phasewise.diagnosis.stall_causes import StallCause, explain_stalls, stall_events
 from phasewise.diagnosis.step_reading import recomputed_tokens
+from phasewise.diagnosis.stream_picture import stream_picture
+from phasewise.model.slo import Slo
 from phasewise.model.step_log import StepLog
 from phasewise.model.timeline import Outcome
 from tests.builders import EPOCH_S, make_finished, make_step, make_timeline
@@ -160,3 +162,20 @@ def test_the_silence_before_a_cancelled_streams_end_is_laid_to_its_step():
     cut = replace(stream, content_times_s=times, outcome=Outcome.CANCELLED, ended_s=left_s)
     (found,) = explain_stalls(cut, traffic.log)
     assert found.cause is StallCause.PREFILL_CHUNK
+
+
+@pytest.mark.parametrize(
+    ("recorded", "leaves", "cause"),
+    [(100, 4, StallCause.ENGINE_IDLE), (100, 0, StallCause.UNKNOWN), (60, 4, StallCause.UNKNOWN)],
+)
+def test_an_engine_that_hangs_until_nobody_looks_any_more_stood_still(recorded, leaves, cause):
+    """After the last of 100 steps it left work and did none; a record that ends earlier tells nothing."""
+    steps = [make_step(seq, 0.05 * seq, decode=4, running=4) for seq in range(recorded)]
+    steps[-1] = replace(steps[-1], running=leaves)
+    hangs = make_timeline(
+        tuple(0.05 * index + 0.004 for index in range(1, 100)), ended_s=20.0, outcome=Outcome.UNFINISHED
+    )
+    (found,) = explain_stalls(hangs, StepLog(steps))
+    assert found.cause is cause
+    picture = stream_picture([hangs], Slo(ttft_s=1.0, tpot_s=0.1), {"w0": (StepLog(steps),)})
+    assert picture.gap_max_s == pytest.approx(20.0 - hangs.content_times_s[-1])

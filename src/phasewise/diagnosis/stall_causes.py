@@ -122,12 +122,25 @@ def _explain(timeline: Timeline, stall: Stall, reading: StepReading | None) -> E
     begin_s = timeline.started_unix_s + stall.start_s
     end_s = begin_s + stall.duration_s
     if end_s < log.steps[0].step.ended_unix_s or begin_s > log.steps[-1].step.ended_unix_s:
-        return ExplainedStall(timeline.request_id, stall, StallCause.UNKNOWN)
+        hung = _hung_since_last_step(timeline, stall, log)
+        cause = StallCause.ENGINE_IDLE if hung else StallCause.UNKNOWN
+        return ExplainedStall(timeline.request_id, stall, cause)
     ran = log.ending_between(begin_s + CLOCK_SLACK_S, end_s + CLOCK_SLACK_S)
     heavy = tuple(timed for timed in ran if _took_part(timed, begin_s, stall))
     cause = _cause(ran, heavy, reading, may_be_preempted=_may_be_preempted(timeline, log))
     guilty = _guilty(heavy, reading) if cause is StallCause.PREFILL_CHUNK else ()
     return ExplainedStall(timeline.request_id, stall, cause, heavy, guilty)
+
+
+def _hung_since_last_step(timeline: Timeline, stall: Stall, log: StepLog) -> bool:
+    """Whether the engine has done no step since the one that gave the stream its last token.
+
+    If the record had only been read too early, the stream would have got tokens of steps that are not in it.
+    """
+    last = log.steps[-1].step
+    since_s = timeline.started_unix_s + stall.start_s - last.ended_unix_s
+    with_its_last_token = 0 <= since_s <= max(WAY_BACK_SLACK_S, stall.median_gap_s)
+    return last.leaves_work and with_its_last_token and stall.start_s >= timeline.content_times_s[-1]
 
 
 def _took_part(timed: TimedStep, begin_s: float, stall: Stall) -> bool:

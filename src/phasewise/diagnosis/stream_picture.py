@@ -19,7 +19,7 @@ from phasewise.diagnosis.token_ledger import (
     stream_tallies,
     token_ledger,
 )
-from phasewise.model.latency import chunk_gaps_s, tpot_s
+from phasewise.model.latency import chunk_gaps_s, silence_s, tpot_s
 from phasewise.model.quantiles import quantile
 from phasewise.model.slo import Slo
 from phasewise.model.timeline import Outcome, Timeline
@@ -88,7 +88,7 @@ def stream_picture(
         tpot_p90_s=quantile(per_token, 0.9),
         gap_p50_s=quantile(gaps, 0.5),
         gap_p99_s=quantile(gaps, 0.99),
-        gap_max_s=max(gaps),
+        gap_max_s=max([*gaps, *(silence_s(stream.timeline) or 0.0 for stream in streams)]),
         step_s=None if ledger is None else ledger.step_s,
         chunk_excess_s=ledger.prompts_s if ledger is not None and step_timed else None,
         residual_s=None if ledger is None else ledger.residual_s,
