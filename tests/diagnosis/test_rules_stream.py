@@ -85,6 +85,24 @@ def test_stalls_of_unknown_cause_are_a_guess_and_say_so():
     assert any("a guess" in fact.words for fact in finding.facts)
 
 
+def test_stalls_of_unknown_cause_are_not_laid_to_prompts_too_short_to_stall_anybody():
+    short = make_workload(prompt_p90_tokens=20.0)
+    picture = streaming(stalls=[make_stall(StallCause.UNKNOWN)] * 8, workload=short)
+    assert Cause.CHUNKS_STALL not in causes(picture)
+
+
+def test_stalls_that_nobody_saw_leave_prompts_unsure_though_some_are_known_to_take_time():
+    picture = streaming(split(prompts_s=0.001), [make_stall(StallCause.UNKNOWN)] * 8)
+    assert the_finding(picture, Cause.CHUNKS_STALL).confidence is Confidence.LOW
+
+
+def test_without_steps_stalls_beside_as_many_lost_places_are_laid_to_those():
+    stream = make_stream(stalls=[make_stall(StallCause.UNKNOWN)] * 8, step_timed=0)
+    picture = make_picture(stream=stream, workload=make_workload(preemptions=500, kv_usage_max=1.0))
+    assert causes(picture)[0] is Cause.KV_EXHAUSTED
+    assert the_finding(picture, Cause.KV_EXHAUSTED).confidence is Confidence.LOW
+
+
 def test_steps_that_wait_for_a_core_are_starved():
     starved = make_engine(cpu_wait_share=0.7)
     assert causes(streaming(split(floor_s=0.25), engines=[starved]))[0] is Cause.ENGINE_STARVED

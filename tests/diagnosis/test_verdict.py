@@ -105,7 +105,7 @@ def test_every_token_slow_is_the_decode_step():
 
 def stalled(index):
     before, after = stream(0.2, 0.05, 10), stream(3.5, 0.05, 20)
-    return make_timeline(before + after, request_id=f"r{index}", output_tokens=30)
+    return make_timeline(before + after, request_id=f"r{index}", output_tokens=30, prompt_tokens=900)
 
 
 def test_stalls_in_steps_with_prompt_tokens_name_the_steps():

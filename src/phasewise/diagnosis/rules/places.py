@@ -73,11 +73,15 @@ def kv_facts(picture: Picture) -> list[Fact]:
     if usage is not None:
         holds = f" of {min(sizes)} tokens" if sizes else ""
         facts.append(Fact(f"the KV cache{holds} was up to {percent(usage)} full", FactSource.COUNTERS))
-    counted = [engine.preemptions for engine in picture.engines if engine.preemptions is not None]
-    preempted = sum(counted) if counted else picture.workload.preemptions
-    if preempted:
+    if preempted := preemptions(picture):
         facts.append(Fact(f"{preempted:.0f} times a running request lost its place", FactSource.COUNTERS))
     return facts
+
+
+def preemptions(picture: Picture) -> float | None:
+    """How often a running request lost its place; None where nobody counts."""
+    counted = [engine.preemptions for engine in picture.engines if engine.preemptions is not None]
+    return sum(counted) if counted else picture.workload.preemptions
 
 
 def uneven_load(case: StartCase) -> Claim | None:

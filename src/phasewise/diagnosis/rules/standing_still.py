@@ -5,13 +5,15 @@ from __future__ import annotations
 from phasewise.diagnosis.cause import Cause, Confidence
 from phasewise.diagnosis.finding import Fact, FactSource
 from phasewise.diagnosis.rules.case import RESIDUAL, Claim, StreamCase, TokenPart, stall_part
-from phasewise.diagnosis.rules.places import kv_facts
+from phasewise.diagnosis.rules.places import kv_facts, preemptions
 from phasewise.diagnosis.rules.words import count, ms
 from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause
 
 NAMED_STEPS = 3
 """More would be a list, not evidence."""
 NAMED_PROMPTS = 2
+NOTICED_PROMPT_TOKENS = 128
+"""A step of fewer tokens is mostly weights and overhead on every device: such prompts stall nobody."""
 
 
 def slow_client(case: StreamCase) -> Claim | None:
@@ -34,14 +36,25 @@ def kv_exhausted_stream(case: StreamCase) -> Claim | None:
     """Running streams lose their place because KV memory runs out, and are computed again."""
     preempted_s = case.account.seconds(TokenPart.PREEMPTED)
     taken = case.account.take(1.0, TokenPart.PREEMPTED, stall_part(StallCause.PREEMPTION))
-    facts = [
-        Fact(f"lost places cost {ms(preempted_s)} per token on average", FactSource.STEP_RECORD),
-        *kv_facts(case.picture),
-        *_stall_facts(case, case.stalls(StallCause.PREEMPTION)),
-    ]
+    facts = [Fact(f"lost places cost {ms(preempted_s)} per token on average", FactSource.STEP_RECORD)]
+    guessed = 0.0 if case.stream.step_timed else _lost_places_per_slow_stream(case)
+    if guessed:
+        taken += case.account.take(guessed, stall_part(StallCause.UNKNOWN), RESIDUAL)
+        facts = [Fact(_LOST_PLACES, FactSource.DERIVED)]
+    stalls = case.stalls(StallCause.PREEMPTION, *([StallCause.UNKNOWN] if guessed else []))
     return Claim(
-        Cause.KV_EXHAUSTED, taken, tuple(facts), "stalls go on with more KV memory or fewer running requests"
+        Cause.KV_EXHAUSTED,
+        taken,
+        (*facts, *kv_facts(case.picture), *_stall_facts(case, stalls)),
+        "stalls go on with more KV memory or fewer running requests",
+        Confidence.LOW if guessed else Confidence.HIGH,
     )
+
+
+def _lost_places_per_slow_stream(case: StreamCase) -> float:
+    """At most one: whoever loses a place stands still at least once."""
+    preempted = preemptions(case.picture) or 0.0
+    return min(1.0, preempted / max(1, case.stream.slow)) if case.stalls(StallCause.UNKNOWN) else 0.0
 
 
 def engine_pauses(case: StreamCase) -> Claim | None:
@@ -68,22 +81,29 @@ def chunks_stall(case: StreamCase) -> Claim | None:
     known, unknown = case.stalls(StallCause.PREFILL_CHUNK), case.stalls(StallCause.UNKNOWN)
     taken = case.account.take(1.0, TokenPart.PROMPTS, stall_part(StallCause.PREFILL_CHUNK))
     facts = [Fact(f"others' prompts add {ms(prompts_s)} to a token on average", FactSource.STEP_RECORD)]
-    guessed = not known and not prompts_s
-    if guessed:
-        facts = [Fact(_GUESS, FactSource.DERIVED)] if unknown else []
-    if unknown and not known:
+    guesses = bool(unknown) and not known and _prompts_can_stall(case)
+    if not known and not prompts_s:
+        facts = [Fact(_GUESS, FactSource.DERIVED)] if guesses else []
+        taken += case.account.take(1.0 if guesses else 0.0, RESIDUAL)
+    if guesses:
         taken += case.account.take(1.0, stall_part(StallCause.UNKNOWN))
-        taken += case.account.take(1.0 if guessed else 0.0, RESIDUAL)
-    facts += _stall_facts(case, known or unknown)
+    facts += _stall_facts(case, unknown if guesses else known)
     return Claim(
         Cause.CHUNKS_STALL,
         taken,
         tuple(facts),
         "stalls go on while no prompt is being computed",
-        Confidence.LOW if guessed else Confidence.HIGH,
+        Confidence.LOW if guesses else Confidence.HIGH,
     )
 
 
+def _prompts_can_stall(case: StreamCase) -> bool:
+    """Whether prompts are long enough to make a step longer, as far as is known."""
+    long_tokens = case.picture.workload.prompt_p90_tokens
+    return long_tokens is None or long_tokens >= NOTICED_PROMPT_TOKENS
+
+
+_LOST_PLACES = "no step record: that lost places caused the stalls is a guess from how many were lost"
 _GUESS = "no step record: that prompt chunks caused the stalls is a guess from their size"
 
 
