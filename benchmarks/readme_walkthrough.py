@@ -63,7 +63,9 @@ def walk(commands: list[str], folder: Path, quick: bool) -> list[tuple[str, floa
     clone, environment = folder / "clone", folder / "venv"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-    home = Path(os.environ.get("PHASEWISE_HOME", ROOT / ".phasewise")) if quick else folder / "home"
+    home = folder / "home"
+    if quick:
+        borrow(Path(os.environ.get("PHASEWISE_HOME", ROOT / ".phasewise")), home)
     variables = os.environ | {
         "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
         "VIRTUAL_ENV": str(environment),
@@ -86,6 +88,13 @@ def walk(commands: list[str], folder: Path, quick: bool) -> list[tuple[str, floa
         down = ["bash", "-c", "phasewise down || true"]
         subprocess.run(down, cwd=clone, env=variables, capture_output=True, check=False)
     return timed
+
+
+def borrow(installed: Path, home: Path) -> None:
+    """A home with another's engine and models and with fleets of its own: README's commands name no fleet."""
+    home.mkdir()
+    for name in ("engine", "models"):
+        (home / name).symlink_to(installed.resolve() / name)
 
 
 def say(line: str) -> None:
