@@ -87,6 +87,12 @@ def test_with_nothing_to_compare_a_cap_of_a_few_is_low_and_one_of_many_is_not_sa
     assert Cause.BATCH_CAP_LOW not in causes(crowded(capped_share=0.95, running_max=64))
 
 
+def test_without_steps_running_few_prompts_that_fill_the_window_is_no_low_cap():
+    """20 prefills of 4 s in a window of 20 s: five ran at once because each took so long."""
+    start = make_start(engine_queue_s=4.0, prefill_s=4.0)
+    assert Cause.BATCH_CAP_LOW not in causes(crowded(start, capped_share=0.95, running_max=5))
+
+
 def test_more_in_the_engine_at_the_end_than_at_the_beginning_is_overload():
     finding = the_finding(crowded(growth=12.0, steps=make_steps(busy_share=0.5)), Cause.OVERLOAD)
     assert finding.confidence is Confidence.HIGH

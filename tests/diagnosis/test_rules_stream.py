@@ -3,7 +3,9 @@
 import pytest
 
 from phasewise.diagnosis.cause import Cause, Confidence
+from phasewise.diagnosis.finding import FactSource
 from phasewise.diagnosis.picture import TokenLedger, Trust
+from phasewise.diagnosis.seen_by import COUNTERS, PROBE
 from phasewise.diagnosis.stall_causes import GuiltyPrompt, StallCause
 from phasewise.diagnosis.surroundings import Drafts
 from phasewise.model.steps import TimedStep
@@ -101,6 +103,16 @@ def test_without_steps_stalls_beside_as_many_lost_places_are_laid_to_those():
     picture = make_picture(stream=stream, workload=make_workload(preemptions=500, kv_usage_max=1.0))
     assert causes(picture)[0] is Cause.KV_EXHAUSTED
     assert the_finding(picture, Cause.KV_EXHAUSTED).confidence is Confidence.LOW
+
+
+@pytest.mark.parametrize(("seen_by", "source"), [(COUNTERS, FactSource.COUNTERS), (PROBE, FactSource.CLIENT)])
+def test_a_usual_gap_is_told_by_who_saw_it_and_not_called_an_empty_step(seen_by, source):
+    stream = make_stream(
+        step_timed=0, step_s=None, gap_p50_s=0.15, tpot_mean_s=0.15, lost_s=40.0, slow=20, ledger=None
+    )
+    finding = the_finding(make_picture(stream=stream, seen_by=seen_by), Cause.DECODE_FLOOR)
+    assert finding.facts[0].source is source
+    assert "whatever is in it" not in finding.facts[0].words
 
 
 def test_steps_that_wait_for_a_core_are_starved():

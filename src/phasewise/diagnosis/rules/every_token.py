@@ -10,6 +10,7 @@ from phasewise.diagnosis.rules.account import Taken
 from phasewise.diagnosis.rules.case import STEP_PARTS, Claim, StreamCase, TokenPart
 from phasewise.diagnosis.rules.engines import context_tokens, crowd_source, mean_of, running_mean
 from phasewise.diagnosis.rules.words import ms, percent
+from phasewise.diagnosis.seen_by import clock_source
 from phasewise.diagnosis.surroundings import Drafts
 
 POOR_ACCEPTANCE = 0.25
@@ -42,7 +43,7 @@ def speculation_unpaid(case: StreamCase) -> Claim | None:
     if plain_s is not None:
         step_s = case.account.seconds(*STEP_PARTS)
         facts.append(Fact(f"a token should take {ms(plain_s)} without guessing", FactSource.FIT))
-        facts.append(Fact(f"it takes {ms(step_s)} with it", FactSource.STEP_RECORD))
+        facts.append(Fact(f"it takes {ms(step_s)} with it", _step_source(case)))
         taken, sure = case.account.take_seconds(max(0.0, step_s - plain_s), *STEP_PARTS), Confidence.HIGH
     elif acceptance < POOR_ACCEPTANCE:
         in_vain = (drafts.drafted_tokens - drafts.accepted_tokens) / (drafts.drafted_tokens + drafts.drafts)
@@ -86,7 +87,7 @@ def batch_cap_high(case: StreamCase) -> Claim | None:
     taken = case.account.take(1.0, TokenPart.BATCH)
     taken += case.account.take_seconds(batch_s - taken.seconds, TokenPart.STEP)
     taken += case.account.take_seconds(others_kv_s, TokenPart.KV_READ)
-    source = FactSource.FIT if _is_split(case) else FactSource.STEP_RECORD
+    source = FactSource.FIT if _is_split(case) else _step_source(case)
     return Claim(
         Cause.BATCH_CAP_HIGH,
         taken,
@@ -148,10 +149,7 @@ def decode_floor(case: StreamCase) -> Claim | None:
     weights_s = mean_of(case.picture.engines, lambda engine: engine.weights_read_s)
     cause, told_by = _floor_cause(taken, weights_s)
     facts = [
-        Fact(
-            f"a decode step takes {ms(taken.seconds)} whatever is in it",
-            FactSource.STEP_RECORD if guessed else FactSource.FIT,
-        ),
+        _floor_fact(case, taken, guessed),
         told_by,
     ]
     sure = Confidence.HIGH if not guessed else Confidence.MEDIUM
@@ -162,6 +160,21 @@ def decode_floor(case: StreamCase) -> Claim | None:
         "a single stream on the idle engine is much faster per token",
         Confidence.LOW if case.guessed_step else sure,
     )
+
+
+def _floor_fact(case: StreamCase, taken: Taken, guessed: bool) -> Fact:
+    """What a step takes anyway by the fit; without one, only what it took with whatever was in it."""
+    if not guessed:
+        return Fact(f"a decode step takes {ms(taken.seconds)} whatever is in it", FactSource.FIT)
+    running = running_mean(case.picture)
+    beside = f" with {running:.1f} streams in it" if running is not None else ""
+    return Fact(f"a usual decode step takes {ms(taken.seconds)}{beside}", _step_source(case))
+
+
+def _step_source(case: StreamCase) -> FactSource:
+    """Who tells how long a step takes: the record, or gaps between tokens where there is none."""
+    by_steps = bool(case.stream.step_timed) and not case.guessed_step
+    return FactSource.STEP_RECORD if by_steps else clock_source(case.picture.seen_by)
 
 
 def _floor_cause(taken: Taken, weights_s: float | None) -> tuple[Cause, Fact]:

@@ -19,6 +19,7 @@ from phasewise.diagnosis.rules.engines import (
 )
 from phasewise.diagnosis.rules.machine import SATURATED_SHARE
 from phasewise.diagnosis.rules.words import ms, percent
+from phasewise.diagnosis.seen_by import clock_source
 from phasewise.diagnosis.surroundings import Crowd, EngineSurroundings
 from phasewise.model.timeline import Part
 
@@ -72,7 +73,7 @@ def kv_facts(picture: Picture) -> list[Fact]:
     sizes = [engine.kv_tokens for engine in picture.engines if engine.kv_tokens is not None]
     if usage is not None:
         holds = f" of {min(sizes)} tokens" if sizes else ""
-        facts.append(Fact(f"the KV cache{holds} was up to {percent(usage)} full", FactSource.COUNTERS))
+        facts.append(Fact(f"the KV cache{holds} was up to {percent(usage)} full", crowd_source(picture)))
     if preempted := preemptions(picture):
         facts.append(Fact(f"{preempted:.0f} times a running request lost its place", FactSource.COUNTERS))
     return facts
@@ -148,7 +149,7 @@ def _starts_there(case: StartCase, full: EngineSurroundings, idle: EngineSurroun
     return [
         Fact(
             f"mean TTFT {ms(starts[full.name])} at {full.name}, {ms(starts[idle.name])} at {idle.name}",
-            FactSource.GATEWAY,
+            clock_source(case.picture.seen_by),
         )
     ]
 
@@ -206,7 +207,17 @@ def _cheap_to_run_more(picture: Picture, crowd: Crowd) -> tuple[Fact, Confidence
 
 def _decoding_matters(picture: Picture) -> bool:
     """Streams share a step, prompts do not: where prompts fill the engine, more at once are no faster."""
-    return (prompt_work_share(picture) or 0.0) <= MOSTLY_PROMPTS
+    share = prompt_work_share(picture)
+    return _prefill_fits(picture) if share is None else share <= MOSTLY_PROMPTS
+
+
+def _prefill_fits(picture: Picture) -> bool:
+    """Whether all prefills fit into the window one after the other, where no steps tell what shared one."""
+    if picture.start is None:
+        return True
+    answered = picture.start.requests - picture.start.unanswered
+    prefill_s = picture.start.seconds(Part.PREFILL) * answered
+    return prefill_s < picture.window_s * max(1, len(picture.engines))
 
 
 def _lone_and_usual_step_s(picture: Picture) -> tuple[float | None, float | None]:

@@ -10,6 +10,7 @@ from phasewise.diagnosis.picture import Picture, PrefixUse
 from phasewise.diagnosis.rules.case import WAITING, Claim, StartCase
 from phasewise.diagnosis.rules.engines import prompt_work_share
 from phasewise.diagnosis.rules.words import ms, percent
+from phasewise.diagnosis.seen_by import clock_source
 from phasewise.model.timeline import Part
 
 REUSE_GAP = 0.2
@@ -44,7 +45,7 @@ def prefix_not_reused(case: StartCase) -> Claim | None:
         loss.cause,
         taken,
         (
-            Fact(loss.words, FactSource.GATEWAY),
+            Fact(loss.words, clock_source(case.picture.seen_by)),
             Fact(f"{percent(use.cached)} came from the prefix cache", FactSource.ENGINE_REPORT),
             Fact(
                 f"computing it again takes {ms(taken.seconds)} of TTFT, the wait for others' included",

@@ -7,6 +7,7 @@ from phasewise.diagnosis.finding import Fact, FactSource
 from phasewise.diagnosis.rules.case import RESIDUAL, Claim, StreamCase, TokenPart, stall_part
 from phasewise.diagnosis.rules.places import kv_facts, preemptions
 from phasewise.diagnosis.rules.words import count, ms
+from phasewise.diagnosis.seen_by import clock_source
 from phasewise.diagnosis.stall_causes import ExplainedStall, StallCause
 
 NAMED_STEPS = 3
@@ -114,24 +115,30 @@ def _stall_facts(case: StreamCase, guilty: tuple[ExplainedStall, ...]) -> list[F
     stream = case.stream
     longest = f"worst gap {ms(stream.gap_max_s)} " if stream.gap_max_s is not None else ""
     words = f"{count(sum(found.count for found in guilty), 'stall')} in {count(stream.streams, 'stream')}; "
-    facts = [Fact(f"{words}{longest}against a usual {ms(stream.gap_p50_s)}", FactSource.CLIENT)]
-    by_steps: dict[tuple[int, ...], list[ExplainedStall]] = {}
+    facts = [
+        Fact(f"{words}{longest}against a usual {ms(stream.gap_p50_s)}", clock_source(case.picture.seen_by))
+    ]
+    by_steps: dict[tuple[object, ...], list[ExplainedStall]] = {}
     for found in guilty:
         if found.steps:
-            by_steps.setdefault(tuple(timed.step.seq for timed in found.steps), []).append(found)
+            key = (found.engine, *(timed.step.seq for timed in found.steps))
+            by_steps.setdefault(key, []).append(found)
     worst = sorted(by_steps.values(), key=lambda group: -sum(found.stall.excess_s for found in group))
-    return facts + [Fact(_name_steps(group), FactSource.STEP_RECORD) for group in worst[:NAMED_STEPS]]
+    several = len(case.picture.engines) > 1
+    return facts + [Fact(_name_steps(group, several), FactSource.STEP_RECORD) for group in worst[:NAMED_STEPS]]
 
 
-def _name_steps(group: list[ExplainedStall]) -> str:
-    """Streams that stood still in the same steps are told of together."""
+def _name_steps(group: list[ExplainedStall], several_engines: bool) -> str:
+    """Streams that stood still in the same steps are told of together; of several engines, whose they were."""
+    engine = group[0].engine
+    where = f" of {engine}" if several_engines and engine is not None else ""
     steps = ", ".join(
         f"step {timed.step.seq} ({timed.step.prompt_tokens} prompt + {timed.step.decode_tokens} decode tokens"
         + (f", {ms(timed.duration_s)})" if timed.duration_s is not None else ")")
         for timed in group[0].steps
     )
     longest_s = max(found.stall.duration_s for found in group)
-    still = f"{count(len(group), 'stream')} stood still for up to {ms(longest_s)} in {steps}"
+    still = f"{count(len(group), 'stream')} stood still for up to {ms(longest_s)} in {steps}{where}"
     return f"{still}{_whose(group[0])}"
 
 
