@@ -8,11 +8,13 @@ from phasewise.adapters.vllm_metrics import Histogram, delta, parse_metrics
 from phasewise.diagnosis.counter_picture import COUNTERS
 from phasewise.diagnosis.verdict import Ruling, judge
 from phasewise.model.slo import Slo
+from phasewise.model.timeline import Part
 from phasewise.observe.evidence import Evidence, excess_over, picture_of
 from tests.builders import EPOCH_S, make_timeline
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
 NAMES = {
+    "queue": "request_queue_time_seconds",
     "ttft": "time_to_first_token_seconds",
     "itl": "inter_token_latency_seconds",
     "tpot": "request_time_per_output_token_seconds",
@@ -83,3 +85,15 @@ def test_counted_stalls_are_one_of_their_mean_length_and_hit_some_streams_twice(
     assert (stall.count, stall.stall.duration_s) == (100, pytest.approx(3.0))
     assert stalled.lost_s == pytest.approx(100 * (3.0 - stall.stall.median_gap_s))
     assert stalled.slow == 63
+
+
+@pytest.mark.parametrize(("counted", "known"), [(20, True), (50, False)])
+def test_means_of_an_engine_stand_in_where_as_many_first_tokens_were_seen_as_it_counted(counted, known):
+    """One request a second, of 30 s each: 50 are seen within 20 s, and 20 of them start there."""
+    long = [
+        make_timeline((0.5, 29.0), request_id=str(at_s), started_unix_s=EPOCH_S + at_s)
+        for at_s in range(-30, 20)
+    ]
+    within = {"1.0": counted, "+Inf": counted}
+    picture = seen(long, ttft=(0.5 * counted, within), queue=(0.3 * counted, within))
+    assert picture.start.seconds(Part.ENGINE_QUEUE) == pytest.approx(0.3 if known else 0.0)

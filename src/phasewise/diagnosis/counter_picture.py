@@ -217,15 +217,18 @@ def _distribution(spread: Spread | None) -> Distribution | None:
     return Distribution(spread.count, spread.mean, None, spread.p50, spread.p90, spread.p99, None)
 
 
-def with_counters(picture: Picture, counters: EngineCounters) -> Picture:
-    """A picture of single requests, completed by what only the engine's counters know."""
+def with_counters(picture: Picture, counters: EngineCounters, first_tokens: int) -> Picture:
+    """A picture of single requests, completed by what only the engine's counters know.
+
+    `first_tokens` are the requests whose first token came within the window: an engine counts them then.
+    """
     workload = replace(
         picture.workload,
         prefix_cache_on=counters.prefix_cache_on,
         kv_usage_max=picture.workload.kv_usage_max or counters.kv_usage,
         cached_share=_first_known(picture.workload.cached_share, counter_workload(counters).cached_share),
     )
-    return replace(picture, workload=workload, start=_start_with_means(picture.start, counters))
+    return replace(picture, workload=workload, start=_start_with_means(picture.start, counters, first_tokens))
 
 
 def with_counted_phases(picture: Picture, counters: EngineCounters) -> Picture:
@@ -238,14 +241,16 @@ def _first_known(known: float | None, other: float | None) -> float | None:
     return other if known is None else known
 
 
-def _start_with_means(start: StartPicture | None, counters: EngineCounters) -> StartPicture | None:
+def _start_with_means(
+    start: StartPicture | None, counters: EngineCounters, first_tokens: int
+) -> StartPicture | None:
     """Where replies carried no timings, the window's mean queue and prefill stand in for them.
 
     Only if the engine counted the same requests: other traffic's means would say nothing about these.
     """
     if start is None or start.timed or counters.ttft is None:
         return start
-    if abs(counters.ttft.count - start.requests) > SAME_TRAFFIC * start.requests:
+    if not first_tokens or abs(counters.ttft.count - first_tokens) > SAME_TRAFFIC * first_tokens:
         return start
     parts = start.parts + mean_parts(counters)
     residual_s = start.parts_mean_s - sum(entry.seconds for entry in parts)

@@ -119,7 +119,14 @@ def _of_requests(evidence: Evidence, slo: Slo, fit: StepFit | None) -> Picture:
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
     if not any(it.streamed for it in timelines):
         picture = with_counted_phases(picture, counters)
-    return with_counters(picture, counters)
+    return with_counters(picture, counters, _first_tokens(evidence))
+
+
+def _first_tokens(evidence: Evidence) -> int:
+    """How many requests got their first token within the window; long streams may have got theirs before."""
+    began_s, until_s = evidence.began_unix_s, evidence.began_unix_s + evidence.window_s
+    firsts = (it.started_unix_s + it.content_times_s[0] for it in evidence.timelines if it.content_times_s)
+    return sum(began_s <= first_s <= until_s for first_s in firsts)
 
 
 def _steps_of_window(evidence: Evidence) -> list[EngineStep]:
