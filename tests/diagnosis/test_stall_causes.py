@@ -41,6 +41,14 @@ def test_stalls_of_several_streams_in_one_step_are_one_event():
     assert [it.request_id for it in event.guilty] == ["r8", "r9"]
 
 
+def test_steps_of_the_same_number_in_two_engines_are_two_events():
+    found, _ = busy_engine()
+    assert {each.engine for each in found} == {"w0"}
+    elsewhere = replace(found[2], engine="w1")
+    first, second = stall_events([found[0], found[1], elsewhere])
+    assert (first.request_ids, second.request_ids) == (("r0", "r1"), ("r2",))
+
+
 def test_chunks_of_one_prompt_in_several_steps_are_several_events():
     found, _ = busy_engine(max_num_batched_tokens=512)
     events = stall_events(found)

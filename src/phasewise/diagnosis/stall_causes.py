@@ -55,6 +55,7 @@ class GuiltyPrompt:
 class ExplainedStall:
     """A stall, the steps that ran during it, which kind of step it was, and whose prompts they computed.
 
+    Steps are numbered by each engine for itself: `engine` tells whose they are.
     Where stalls are counted and none is seen by itself, it stands for `count` of them, of their mean length.
     """
 
@@ -64,6 +65,7 @@ class ExplainedStall:
     steps: tuple[TimedStep, ...] = ()
     guilty: tuple[GuiltyPrompt, ...] = ()
     count: int = 1
+    engine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,9 @@ def explain_stalls(
     """Every stall of the stream with its cause; unknown where there is no step record of that time."""
     if reading is None and log is not None:
         reading = StepReading(log)
-    found = tuple(_explain(timeline, stall, reading) for stall in stalls(timeline))
+    serving = timeline.serving_attempt
+    engine = None if serving is None else serving.worker.name
+    found = tuple(replace(_explain(timeline, stall, reading), engine=engine) for stall in stalls(timeline))
     return _with_client(found, timeline.client_blocked_s or 0.0)
 
 
@@ -96,7 +100,7 @@ def stall_events(found: Iterable[ExplainedStall]) -> tuple[StallEvent, ...]:
     groups: dict[tuple[object, ...], list[ExplainedStall]] = {}
     for index, each in enumerate(found):
         longest = max(each.steps, key=lambda timed: timed.duration_s or 0.0, default=None)
-        key = (index,) if longest is None else (each.cause, longest.step.seq, longest.step.ended_unix_s)
+        key = (index,) if longest is None else (each.cause, each.engine, longest.step.seq)
         groups.setdefault(key, []).append(each)
     events = [_event(members) for members in groups.values()]
     return tuple(sorted(events, key=lambda event: -event.lost_s))

@@ -101,6 +101,7 @@ def _stream(stream: StreamPicture) -> dict[str, Any]:
                 "ms": _ms(found.stall.duration_s),
                 "count": found.count,
                 "cause": found.cause,
+                "engine": found.engine,
                 "steps": [timed.step.seq for timed in found.steps],
                 "guilty": [asdict(prompt) for prompt in found.guilty],
             }
