@@ -125,11 +125,12 @@ def _stall_facts(case: StreamCase, guilty: tuple[ExplainedStall, ...]) -> list[F
             by_steps.setdefault(key, []).append(found)
     worst = sorted(by_steps.values(), key=lambda group: -sum(found.stall.excess_s for found in group))
     several = len(case.picture.engines) > 1
-    return facts + [Fact(_name_steps(group, several), FactSource.STEP_RECORD) for group in worst[:NAMED_STEPS]]
+    named = [_name_steps(group, several) for group in worst[:NAMED_STEPS]]
+    return facts + [Fact(words, FactSource.STEP_RECORD) for words in named]
 
 
 def _name_steps(group: list[ExplainedStall], several_engines: bool) -> str:
-    """Streams that stood still in the same steps are told of together; of several engines, whose they were."""
+    """Streams that stood still in the same steps are told of together, and of several engines in whose."""
     engine = group[0].engine
     where = f" of {engine}" if several_engines and engine is not None else ""
     steps = ", ".join(
