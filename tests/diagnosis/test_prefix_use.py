@@ -1,10 +1,13 @@
 """What prompts share is told from their marks: anywhere, on one engine, and while its cache can hold it."""
 
+from dataclasses import replace
+
 import pytest
 
 from phasewise.diagnosis.prefix_use import prefix_use, warm_share
 from phasewise.model.prefix_marks import MARK_SIZES_BYTES, TEXT_LIMIT_BYTES, TEXT_MARKS, prefix_marks
-from tests.builders import EPOCH_S, make_attempt, make_timeline
+from phasewise.model.step_log import logs_by_rank
+from tests.builders import EPOCH_S, make_attempt, make_finished, make_step, make_timeline
 
 KEY = b"k" * 16
 
@@ -16,7 +19,7 @@ def prompt(index, text, *, worker="w0", cached=0, text_marks=(), output_tokens=1
         request_id=f"r{index}",
         started_unix_s=EPOCH_S + index,
         model=model,
-        attempts=(make_attempt(worker=worker),),
+        attempts=(make_attempt(worker=worker, engine_request_id=f"e{index}"),),
         prompt_tokens=len(text) // 4,
         cached_tokens=cached,
         output_tokens=output_tokens,
@@ -50,6 +53,19 @@ def test_an_engine_shares_only_what_it_served_itself():
     use = prefix_use(asked)
     assert use.shared == pytest.approx(3 / 4 / 2, rel=0.01)
     assert use.shared_here == pytest.approx(2 / 4 / 2, rel=0.01)
+
+
+def test_every_rank_has_a_cache_of_its_own():
+    """Two ranks in turn, each with room for what it serves: much is scattered, and nothing evicted."""
+    asked = [prompt(index, HEAD + body) for index, body in enumerate(BODIES)]
+    ranks = logs_by_rank(
+        make_step(index + 1, index + 1, engine_index=index % 2, finished=[make_finished(f"e{index}")])
+        for index in range(4)
+    )
+    use = prefix_use(asked, {"w0": 3 * HEAD_TOKENS + 30}, {"w0": ranks})
+    assert use.shared == pytest.approx(3 / 4 / 2, rel=0.01)
+    assert use.shared_here == use.kept == pytest.approx(2 / 4 / 2, rel=0.01)
+    assert prefix_use([*asked, prompt(9, HEAD)], None, {"w0": ranks}) == replace(use, kept=use.shared_here)
 
 
 def test_what_the_cache_had_to_give_up_was_not_kept():

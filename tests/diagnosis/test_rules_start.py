@@ -171,6 +171,15 @@ def test_first_steps_that_took_many_times_the_later_ones_are_a_cold_start():
     assert any("9 s old" in fact.words for fact in the_finding(picture, Cause.COLD_START).facts)
 
 
+def test_an_engine_that_has_lived_for_long_is_hardly_cold():
+    old, young = (
+        make_picture(replace(PREFILL, cold_s=2.0), engines=[make_engine(age_s=age_s)])
+        for age_s in (7200.0, 60.0)
+    )
+    assert the_finding(old, Cause.COLD_START).confidence is Confidence.LOW
+    assert the_finding(young, Cause.COLD_START).confidence is Confidence.HIGH
+
+
 def test_waiting_for_a_cold_step_that_no_clock_of_the_engine_saw_is_the_cold_start_too():
     start = make_start(prefill_s=0.5, residual_s=0.9, cold_s=1.2)
     calm = make_engine(front_end_cores=0.1)

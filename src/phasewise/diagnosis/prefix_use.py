@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from phasewise.diagnosis.attribution import Logs
 from phasewise.model.prefix_marks import MARK_SIZES_BYTES, TEXT_LIMIT_BYTES, TEXT_MARKS
 from phasewise.model.timeline import Timeline
 
@@ -20,6 +21,8 @@ FEWEST_COMPARED = 4
 
 _Beginning = tuple[str, str]
 """A model and a mark: what one model has computed is of no use to another."""
+_Cache = tuple[str, int]
+"""A worker and its rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +60,29 @@ class _Engine:
         self.last_used.update(dict.fromkeys(timeline.prefix_marks, self.computed_tokens))
 
 
-def prefix_use(timelines: Sequence[Timeline], kv_tokens: Mapping[str, int] | None = None) -> PrefixUse | None:
+def prefix_use(
+    timelines: Sequence[Timeline], kv_tokens: Mapping[str, int] | None = None, logs: Logs | None = None
+) -> PrefixUse | None:
     """What these prompts share with earlier ones; None if nobody marked any.
 
     `kv_tokens` are the tokens that each engine's KV cache holds, by the engine's name. Where that is not
     known, an engine is taken to keep all. Marks stand at fixed sizes, so shares are rounded down to them.
+    Data-parallel ranks have a cache each: where `logs` tell of several, each counts as an engine, and
+    requests of which nobody knows the rank stay out.
     """
-    marked = _marked(timelines)
+    placed = [(it, cache) for it in timelines if (cache := _cache_of(it, logs or {})) is not None]
+    marked = _marked([it for it, _ in placed])
     if not marked:
         return None
     seen: set[_Beginning] = set()
-    engines: dict[str, _Engine] = {}
+    engines: dict[_Cache, _Engine] = {}
     shared = shared_here = kept = total = 0.0
-    for timeline in sorted(timelines, key=lambda it: it.started_unix_s):
-        name = _engine_of(timeline)
-        engine = engines.setdefault(name, _Engine())
+    for timeline, cache in sorted(placed, key=lambda each: each[0].started_unix_s):
+        engine = engines.setdefault(cache, _Engine())
         if not _is_marked(timeline):
             engine.serve(timeline)
             continue
-        room = (kv_tokens or {}).get(name)
+        room = (kv_tokens or {}).get(cache[0])
         total += timeline.prompt_tokens or 0
         shared += _known_tokens(timeline, _sent_before(timeline.model, seen))
         shared_here += _known_tokens(timeline, _still_held(engine, None))
@@ -125,6 +132,17 @@ def _is_marked(timeline: Timeline) -> bool:
 
 def _engine_of(timeline: Timeline) -> str:
     return timeline.serving_attempt.worker.name if timeline.serving_attempt is not None else ""
+
+
+def _cache_of(timeline: Timeline, logs: Logs) -> _Cache | None:
+    """The worker and rank whose cache served the request; None where it is not known which of several."""
+    name = _engine_of(timeline)
+    ranks = logs.get(name, ())
+    if len(ranks) <= 1:
+        return name, 0
+    request_id = None if timeline.serving_attempt is None else timeline.serving_attempt.engine_request_id
+    own = (rank for rank, log in enumerate(ranks) if request_id and log.finished(request_id) is not None)
+    return next(((name, rank) for rank in own), None)
 
 
 def _sized_marks(timeline: Timeline) -> Iterator[tuple[float, str]]:

@@ -101,7 +101,7 @@ def _with_crowds(workload: WorkloadShape, engines: Sequence[EngineSurroundings])
 def _of_requests(evidence: Evidence, slo: Slo, fit: StepFit | None) -> Picture:
     timelines = explained(evidence.timelines, evidence.logs, fit)
     kv_tokens = {it.name: it.kv_tokens for it in evidence.surroundings if it.kv_tokens is not None}
-    prefix = prefix_use(timelines, kv_tokens)
+    prefix = prefix_use(timelines, kv_tokens, evidence.logs)
     picture = Picture(
         window_s=evidence.window_s,
         seen_by=evidence.seen_by,

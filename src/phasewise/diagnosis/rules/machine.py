@@ -27,6 +27,9 @@ FRONT_END_FULL_CORES = 0.8
 """The front end's Python runs on one core at a time: near one core it has no time left."""
 SATURATED_SHARE = 0.9
 """An engine that computes this much of the time cannot take more."""
+YOUNG_S = 300.0
+"""An engine that has lived longer has been through its usual steps: what looks like a first one may only be
+the first that was recorded."""
 AT_EASE_SHARE = 0.75
 """Below this an engine's queue stays short."""
 
@@ -65,6 +68,7 @@ def _cold(picture: Picture, taken: Taken, as_before: str) -> Claim:
         taken,
         tuple(facts),
         f"the same requests, sent again to the engine now that it is warm, {as_before}",
+        Confidence.LOW if ages and min(ages) > YOUNG_S else Confidence.HIGH,
     )
 
 
