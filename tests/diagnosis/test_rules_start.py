@@ -186,6 +186,16 @@ def test_waiting_for_a_cold_step_that_no_clock_of_the_engine_saw_is_the_cold_sta
     assert causes(make_picture(start, engines=[calm])) == [Cause.COLD_START]
 
 
+@pytest.mark.parametrize(
+    ("age_s", "from_its_start", "sure"),
+    [(9.0, False, True), (9_000.0, True, True), (9_000.0, False, False), (None, False, False)],
+)
+def test_what_is_new_in_the_record_of_an_old_engine_is_hardly_a_cold_start(age_s, from_its_start, sure):
+    cold = replace(PREFILL, cold_s=2.0, cold_from_its_start=from_its_start)
+    found = the_finding(make_picture(cold, engines=[make_engine(age_s=age_s)]), Cause.COLD_START)
+    assert (found.confidence is not Confidence.LOW) is sure
+
+
 def test_a_young_engine_alone_is_not_a_cold_start():
     assert causes(make_picture(PREFILL, engines=[make_engine(age_s=9.0)])) == [Cause.LONG_PROMPTS]
 

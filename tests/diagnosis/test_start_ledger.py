@@ -13,6 +13,7 @@ from phasewise.diagnosis.start_picture import start_picture
 from phasewise.model.latency import ttft_breakdown
 from phasewise.model.quantiles import quantile
 from phasewise.model.slo import Slo
+from phasewise.model.step_log import StepLog
 from phasewise.model.timeline import Outcome, Part
 from tests.builders import make_attempt, make_span, make_timeline
 from tests.calibrate.builders import make_fit
@@ -183,6 +184,9 @@ def test_a_cold_first_step_is_counted_for_all_who_waited_for_it():
     traffic = play(asked, slowed={0: 3.0})
     start = start_picture(traffic.timelines, SLO, traffic.logs)
     assert start.cold_s * 6 == pytest.approx(3.0 + 2.0, rel=0.05)
+    assert start.cold_from_its_start
+    later = [replace(timed.step, seq=timed.step.seq + 5_000) for timed in traffic.log.steps]
+    assert not start_picture(traffic.timelines, SLO, {"w0": (StepLog(later),)}).cold_from_its_start
 
 
 def test_with_costs_a_cold_step_without_later_like_is_seen_at_a_records_beginning():

@@ -39,7 +39,8 @@ class StartPicture:
     `unfinished` are those that were still open without any content when the window closed: late once they
     are older than the objective, and until then neither late nor on time, so not among `requests`.
     A quantile is `at_least` what it says where too few requests were answered to know more. `cold_s` is what
-    first steps of their kind took more than later ones, in the mean of the timed requests.
+    first steps of their kind took more than later ones, in the mean of the timed requests; with
+    `cold_from_its_start` they were the first of an engine's life, and not only of the record.
 
     The parts say nothing of those that waited longer than anybody who was answered. Of `lost_s`, theirs
     beyond that are `silent_gateway_s` while the gateway held them, and `silent_lost_s` elsewhere.
@@ -65,6 +66,7 @@ class StartPicture:
     ttft_p90_at_least: bool = False
     silent_lost_s: float = 0.0
     silent_gateway_s: float = 0.0
+    cold_from_its_start: bool = False
 
     def seconds(self, *parts: Part) -> float:
         """Mean seconds per request spent in these parts; a part nobody saw adds nothing."""
@@ -107,6 +109,7 @@ def start_picture(
         ttft_p90_at_least=p90.at_least,
         silent_lost_s=sum(lost_s - held_s for lost_s, held_s in unseen),
         silent_gateway_s=sum(held_s for _, held_s in unseen),
+        cold_from_its_start=any(rank.cold_from_its_start for ranks in readings.values() for rank in ranks),
     )
 
 

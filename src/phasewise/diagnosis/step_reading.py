@@ -14,7 +14,7 @@ from statistics import fmean, median
 from phasewise.costs.step_cost import CostPart, StepCost
 from phasewise.costs.step_history import FIRST_TOKEN_SLACK_S, observed_steps
 from phasewise.costs.step_work import StepWork
-from phasewise.model.step_log import CLOCK_SLACK_S, EngineMoments, StepLog
+from phasewise.model.step_log import CLOCK_SLACK_S, FIRST_SEQ, EngineMoments, StepLog
 from phasewise.model.steps import EngineStep, FinishedRequest, TimedStep
 
 COLD_FACTOR = 3.0
@@ -26,6 +26,8 @@ FEWEST_LIKE = 3
 """With fewer steps of a kind than this, their median says nothing of another one."""
 COLD_LOG_STEPS = 16
 """Within so many steps of a record's beginning, one that had no later like is held against the costs."""
+FIRST_OF_LIFE = 64
+"""So many steps from its first on, an engine meets most of what it will carry for the first time."""
 MOST_DRAFTED = 64
 """No draft is longer: streams with more tokens in a step compute again what they lost by a preemption, which
 vLLM counts among the tokens of streams,"""
@@ -124,6 +126,11 @@ class StepReading:
     def cold_steps(self) -> tuple[TimedStep, ...]:
         """The steps that were among the first of their kind and slower than later ones, in order."""
         return tuple(timed for timed in self.log.steps if self.cold_s(timed) > 0)
+
+    @property
+    def cold_from_its_start(self) -> bool:
+        """Whether cold steps were the first of their kind in the engine's life, not only in the record."""
+        return any(timed.step.seq < FIRST_SEQ + FIRST_OF_LIFE for timed in self.cold_steps)
 
     def prefilled_in(self, step: EngineStep) -> tuple[Prefilled, ...]:
         """The requests whose prompts the step computed, as far as they ended within the record."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from phasewise.diagnosis.cause import Cause, Confidence
 from phasewise.diagnosis.finding import Fact, FactSource
 from phasewise.diagnosis.picture import Picture
@@ -68,8 +70,14 @@ def _cold(picture: Picture, taken: Taken, as_before: str) -> Claim:
         taken,
         tuple(facts),
         f"the same requests, sent again to the engine now that it is warm, {as_before}",
-        Confidence.LOW if ages and min(ages) > YOUNG_S else Confidence.HIGH,
+        Confidence.HIGH if _just_started(picture, ages) else Confidence.LOW,
     )
+
+
+def _just_started(picture: Picture, ages: Sequence[float]) -> bool:
+    """Whether an engine is at the beginning of its life, by its age or by the numbers of its cold steps."""
+    at_its_start = picture.start is not None and picture.start.cold_from_its_start
+    return at_its_start or min(ages, default=YOUNG_S) < YOUNG_S
 
 
 def starved_start(case: StartCase) -> Claim | None:
