@@ -8,6 +8,7 @@ import pytest
 
 from phasewise.costs.step_cost import StepCost
 from phasewise.costs.step_work import decoding, prefilling
+from phasewise.diagnosis.attribution import readings_of
 from phasewise.model.step_log import logs_by_rank
 from phasewise.observe.window_fit import FIT_STEPS, fit_window
 from tests.builders import make_step
@@ -39,7 +40,15 @@ def test_a_window_of_mixed_traffic_tells_what_steps_cost(fit):
 
 def test_engines_of_another_setup_do_not_spoil_the_costs_of_the_busiest(logs, fit):
     other = logs_by_rank(recorded_steps(SLOW, 300, seed=1, rate_per_s=0.2))
-    assert fitted({"e1": other, **logs}, {"e0": "small", "e1": "large"}) == fit
+    both = {"e1": other, **logs}
+    assert fitted(both, {"e0": "small", "e1": "large"}) == fit
+    assert fit.engines == {"e0"}
+
+
+def test_costs_of_one_setup_are_not_read_into_the_steps_of_another(logs, fit):
+    readings = readings_of({"e0": logs["e0"], "e1": logs["e0"]}, fit)
+    assert readings["e0"][0].cost == fit.cost
+    assert readings["e1"][0].cost is None
 
 
 def test_too_few_steps_or_kinds_of_them_give_no_costs():

@@ -51,7 +51,8 @@ class StepFit:
 
     `intervals` are of the cost's coefficients. `errors` are the held-out errors by kind of step, in order, as
     logarithms of seen over predicted. `seen` are the regimes it was fitted to. `weights_read_s` is how long
-    the machine needs to read the weights once, where somebody knew: no step tells.
+    the machine needs to read the weights once, where somebody knew: no step tells. `engines` are the names of
+    those whose costs these are, None where they are taken to be everybody's.
     """
 
     fitted: FittedCost
@@ -62,11 +63,16 @@ class StepFit:
     seen: frozenset[Regime]
     observations: int
     weights_read_s: float | None = None
+    engines: frozenset[str] | None = None
 
     @property
     def cost(self) -> StepCost:
         """The cost itself."""
         return self.fitted.step
+
+    def is_of(self, engine: str) -> bool:
+        """Whether these are the costs of this engine."""
+        return self.engines is None or engine in self.engines
 
     @property
     def tells_batches(self) -> bool:

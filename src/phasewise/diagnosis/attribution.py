@@ -23,13 +23,15 @@ Readings = Mapping[str, tuple[StepReading, ...]]
 
 
 def readings_of(logs: Logs, fit: StepFit | None = None) -> Readings:
-    """Every record, to be read with the fitted costs where there are any."""
-    cost = None if fit is None else fit.cost
-    tells_parts = fit is not None and fit.tells_batches
+    """Every record, to be read with the fitted costs where there are any of its engine."""
     return {
-        name: tuple(StepReading(log, cost, tells_parts=tells_parts) for log in ranks)
+        name: tuple(_reading(log, fit if fit is not None and fit.is_of(name) else None) for log in ranks)
         for name, ranks in logs.items()
     }
+
+
+def _reading(log: StepLog, fit: StepFit | None) -> StepReading:
+    return StepReading(log) if fit is None else StepReading(log, fit.cost, tells_parts=fit.tells_batches)
 
 
 def reading_of(timeline: Timeline, readings: Readings) -> StepReading | None:

@@ -6,6 +6,7 @@ A window is not a calibration: it holds what the traffic happened to do. Too few
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -46,9 +47,10 @@ def fit_window(
         if left <= 0:
             break
     try:
-        return fit_steps(list(RegimeStore(observations, kept=KEPT_PER_REGIME)), rng, draws=DRAWS)
+        found = fit_steps(list(RegimeStore(observations, kept=KEPT_PER_REGIME)), rng, draws=DRAWS)
     except MeasurementError:
         return None
+    return replace(found, engines=frozenset(alike))
 
 
 def _latest_steps(logs: Logs, name: str, most: int) -> list[EngineStep]:
