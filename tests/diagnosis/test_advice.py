@@ -12,6 +12,7 @@ from phasewise.diagnosis.finding import Finding
 from phasewise.diagnosis.fix import Figure
 from phasewise.diagnosis.picture import Picture, PrefixUse, WorkloadShape
 from phasewise.diagnosis.surroundings import Crowd, Drafts, EngineSurroundings, StepShape
+from tests.diagnosis.pictures import make_start
 
 CROWD = Crowd(
     running_mean=3.0, running_max=4, waiting_mean=2.0, waiting_max=7, kv_usage_mean=0.2, kv_usage_max=0.3,
@@ -182,3 +183,14 @@ def test_prompts_are_said_to_have_little_in_common_only_where_that_is_known():
     assert denied(PrefixUse(0.05, 0.05, 0.05, 0.0))
     assert not denied(PrefixUse(0.6, 0.6, 0.6, 0.6))
     assert not denied(None)
+
+
+def test_attempts_that_fail_are_looked_into_before_the_gateway_is():
+    failed = make_start(earlier_attempts_s=2.0, gateway_wait_s=0.1)
+    held = make_start(earlier_attempts_s=0.1, gateway_wait_s=2.0)
+    first = [
+        advice_on(Cause.GATEWAY, dataclasses.replace(make_picture(), start=start)).fixes[0].what
+        for start in (failed, held)
+    ]
+    assert "why attempts" in first[0]
+    assert "another gateway process" in first[1]

@@ -35,6 +35,11 @@ _OWN_CORES = Fix(
     fleet_line="pools: [{cores: 1}]",
 )
 
+FAILED_ATTEMPTS = _outside(
+    "find out why attempts at workers fail: every request's record names each attempt's worker and its end",
+    "time",
+)
+
 REMEDIES: dict[Cause, Remedy] = {
     Cause.ENGINE_STARVED: lambda levers: (
         _OWN_CORES,
@@ -59,6 +64,7 @@ REMEDIES: dict[Cause, Remedy] = {
         _outside("keep connections open between requests", "none"),
     ),
     Cause.GATEWAY: lambda levers: (
+        FAILED_ATTEMPTS if levers.attempts_failed else None,
         _outside("run another gateway process: they share nothing that a request waits for", "a core"),
         _outside("look at what else runs on the gateway's core", "time"),
     ),

@@ -10,6 +10,7 @@ from phasewise.diagnosis.fix import Figure, Fix, LeverChange
 from phasewise.diagnosis.picture import Picture
 from phasewise.diagnosis.rules.prefixes import MARKS_APART
 from phasewise.diagnosis.surroundings import Crowd, EngineSurroundings
+from phasewise.model.timeline import Part
 
 DEFAULT_BUDGET_TOKENS = 2048
 """vLLM's budget of a step on most devices, where none was seen."""
@@ -36,6 +37,14 @@ class Levers:
         """Whether prompts repeat much more text than stands at their beginning."""
         use = self._picture.prefix
         return use is not None and (use.repeated or 0.0) > MARKS_APART * use.shared
+
+    @property
+    def attempts_failed(self) -> bool:
+        """Whether requests lost more time in attempts that were given up than in the gateway itself."""
+        start = self._picture.start
+        if start is None:
+            return False
+        return start.seconds(Part.EARLIER_ATTEMPTS) > start.seconds(Part.GATEWAY_WAIT)
 
     # --- prefill ------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.timeline_feed import Missed, TimelineFeed
 from phasewise.diagnosis.attribution import Logs
 from phasewise.diagnosis.engine_view import timelines_from_steps
+from phasewise.diagnosis.seen_by import COUNTERS, GATEWAY, PROBE, STEP_RECORD
 from phasewise.errors import UpstreamError
 from phasewise.model.step_log import logs_by_rank
 from phasewise.model.timeline import Timeline
@@ -110,16 +111,16 @@ class Watch:
         self, told: tuple[Timeline, ...], probed: tuple[Timeline, ...], logs: Logs
     ) -> tuple[tuple[Timeline, ...], str]:
         if self._gateway is not None:
-            return told, "the gateway"
+            return told, GATEWAY
         if probed:
-            return probed, "our own probe"
+            return probed, PROBE
         seen = tuple(
             timeline
             for name, ranks in logs.items()
             for log in ranks
             for timeline in timelines_from_steps(log, name, "")
         )
-        return self._ended_in_window(seen), "the engine's step record" if seen else "engine counters"
+        return self._ended_in_window(seen), STEP_RECORD if seen else COUNTERS
 
     def _ended_in_window(self, timelines: tuple[Timeline, ...]) -> tuple[Timeline, ...]:
         return tuple(it for it in timelines if it.started_unix_s + it.ended_s >= self._began_unix_s)
