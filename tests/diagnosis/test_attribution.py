@@ -122,6 +122,36 @@ def test_waiting_for_the_running_step_is_seen():
     assert abs(found.residual_s) < 0.01
 
 
+def test_a_step_that_began_while_the_front_end_had_the_request_is_waited_for_too():
+    ended = make_finished(queue_s=0.0, prefill_s=0.3, decode_s=0.1, e2e_s=0.8)
+    log = StepLog(
+        [
+            make_step(1, 0.05, running=1),
+            make_step(2, 0.4, running=2, decode=1),
+            make_step(3, 0.7, prompt=100, decode=1),
+            make_step(4, 0.8, finished=[ended]),
+        ]
+    )
+    found = ttft_breakdown(attribute(make_timeline((0.7, 0.75, 0.8)), log))
+    assert found.seconds(Part.STEP_IN_FLIGHT) == pytest.approx(0.35)
+
+
+def test_a_step_that_was_over_long_before_the_engine_got_the_request_is_not_waited_for():
+    """The front end took 0.4 s; the step at its arrival ended after 0.1 s."""
+    ended = make_finished(queue_s=0.0, prefill_s=0.3, decode_s=0.1, e2e_s=0.8)
+    log = StepLog(
+        [
+            make_step(1, -0.1, running=1),
+            make_step(2, 0.1, running=0, decode=1),
+            make_step(3, 0.7, prompt=100, decode=0),
+            make_step(4, 0.8, finished=[ended]),
+        ]
+    )
+    assert (
+        ttft_breakdown(attribute(make_timeline((0.7, 0.75, 0.8)), log)).seconds(Part.STEP_IN_FLIGHT) is None
+    )
+
+
 def test_without_engine_timings_the_record_stands_in():
     ended = make_finished(queue_s=0.1, prefill_s=0.3, decode_s=0.2, e2e_s=0.6)
     log = StepLog([make_step(1, 0.4, prompt=100, decode=0), make_step(2, 0.6, finished=[ended])])

@@ -16,6 +16,9 @@ from phasewise.model.step_log import EngineMoments, StepLog
 from phasewise.model.steps import FinishedRequest, TimedStep
 from phasewise.model.timeline import Attempt, Part, Source, Span, Timeline
 
+TAKEN_IN_S = 0.03
+"""A request is queued within so much of the end of the step it waited for: clocks of two processes."""
+
 Logs = Mapping[str, tuple[StepLog, ...]]
 """The step record of each worker that has one, by the worker's name; one log per data-parallel rank."""
 Readings = Mapping[str, tuple[StepReading, ...]]
@@ -102,15 +105,20 @@ def _recorded(part: Part, duration_s: float, start_s: float | None) -> Span:
 
 
 def _in_flight_span(seen: EngineMoments, log: StepLog, start_s: float) -> list[Span]:
-    """The engine takes in requests between steps: one that comes during a step waits for its end."""
-    running = log.in_flight_at(seen.arrived_unix_s)
-    if running is None:
-        return []
-    until_s = min(running.step.ended_unix_s, seen.queued_unix_s)
-    waited_s = until_s - seen.arrived_unix_s
-    if waited_s <= 0:
-        return []
-    return [_recorded(Part.STEP_IN_FLIGHT, waited_s, seen.arrived_unix_s - start_s)]
+    """The engine takes in requests between steps: one that reaches it during a step waits for its end.
+
+    That is the step which ended when the request was queued. It may have begun after the request arrived: the
+    front end takes a while to pass it on.
+    """
+    arrived_s, queued_s = seen.arrived_unix_s, seen.queued_unix_s
+    waits = [
+        (min(timed.step.ended_unix_s, queued_s) - from_s, from_s)
+        for timed in log.ending_between(max(arrived_s, queued_s - TAKEN_IN_S), queued_s + TAKEN_IN_S)
+        if timed.started_unix_s is not None
+        for from_s in (max(arrived_s, timed.started_unix_s),)
+    ]
+    waited_s, from_s = max(waits, default=(0.0, 0.0))
+    return [_recorded(Part.STEP_IN_FLIGHT, waited_s, from_s - start_s)] if waited_s > 0 else []
 
 
 def _prefill_spans(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -88,15 +88,6 @@ class StepLog:
     def ending_between(self, after_s: float, until_s: float) -> tuple[TimedStep, ...]:
         """Steps that ended in the half-open interval (after, until]."""
         return self.steps[bisect_right(self._ends, after_s) : bisect_right(self._ends, until_s)]
-
-    def in_flight_at(self, moment_s: float) -> TimedStep | None:
-        """The step that was running at a moment, if its beginning is known to lie before it."""
-        index = bisect_left(self._ends, moment_s)
-        if index == len(self.steps):
-            return None
-        step = self.steps[index]
-        started = step.started_unix_s
-        return step if started is not None and started <= moment_s else None
 
     @cached_property
     def usual_decode_step_s(self) -> float | None:
