@@ -12,7 +12,7 @@ from tests.real_engine import free_port
 
 pytestmark = pytest.mark.real
 
-BUDGET_S = 15.0
+BUDGET_S = 25.0
 
 
 @pytest.fixture

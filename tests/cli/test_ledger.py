@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.cli import console
 from phasewise.cli.app import app
 from phasewise.errors import ConfigError
 from phasewise.model.interval import Interval
@@ -13,8 +14,14 @@ from phasewise.verify.ledger_file import LedgerFile
 from tests.verify.builders import make_outcome, make_prediction
 
 
+@pytest.fixture(autouse=True)
+def _a_wide_screen(monkeypatch):
+    """The console takes its width from COLUMNS once, which is whatever it was when it was imported."""
+    monkeypatch.setattr(console.out, "_width", 120)
+
+
 def invoke(*arguments):
-    return CliRunner().invoke(app, ["ledger", *arguments], env={"COLUMNS": "120"})
+    return CliRunner().invoke(app, ["ledger", *arguments])
 
 
 @pytest.fixture
