@@ -41,6 +41,14 @@ def test_costs_are_asked_for_only_where_they_would_help(judged):
     assert "a replay does not hold" in other.unpredictable
 
 
+@pytest.mark.parametrize("fit", [None, make_fit()], ids=["without costs", "with costs"])
+def test_where_no_single_request_was_seen_there_is_a_verdict_and_no_prediction(judged, fit):
+    """A stock engine that is only watched tells by its counters alone."""
+    judged(fit)
+    fixes = reach_verdict(make_evidence([]), DEFAULT_SLO, Known()).advice.fixes
+    assert all(fix.unpredictable and fix.effect is None for fix in fixes)
+
+
 def test_a_prediction_leaves_out_what_a_measurement_does_and_knows_the_windows_costs(judged, monkeypatch):
     calibrated, own, handed = make_fit(), make_fit(), {}
 

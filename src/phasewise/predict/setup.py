@@ -62,7 +62,7 @@ def setup_of(
         prefix_cache = _first([each.prefix_cache_on for each in engines])
     drafts = _draft_readings(engines)
     shape = EngineShape(
-        max_model_len=traffic.longest_tokens + 1,
+        max_model_len=max(traffic.longest_tokens, 1) + 1,
         max_num_seqs=min(running, budget),
         max_num_batched_tokens=budget,
         block_size=block_tokens,
