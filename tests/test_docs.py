@@ -16,8 +16,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-def commands_page():
-    spec = importlib.util.spec_from_file_location("commands_page", ROOT / "tools" / "commands_page.py")
+def tool_named(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -25,12 +25,18 @@ def commands_page():
 
 def test_every_command_and_option_is_documented():
     """Mended by: python tools/commands_page.py"""
-    tool = commands_page()
+    tool = tool_named("commands_page")
+    assert tool.PAGE.read_text() == tool.page()
+
+
+def test_the_figures_of_judged_runs_are_those_on_record():
+    """Mended by: python tools/diagnosis_page.py"""
+    tool = tool_named("diagnosis_page")
     assert tool.PAGE.read_text() == tool.page()
 
 
 def test_every_option_has_a_help_text():
-    tool = commands_page()
+    tool = tool_named("commands_page")
     silent = [line for line in tool.page().splitlines() if re.match(r"\| `[^`]+` \|\s+\|", line)]
     assert silent == []
 
