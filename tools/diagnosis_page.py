@@ -98,7 +98,8 @@ def residuals(real: list[Row]) -> str:
     return (
         "In healthy runs with a recorder, what no clock explains was at worst "
         f"{worst['ttft', 'share']:.1%} of TTFT ({worst['ttft', 'ms']:.1f} ms)\n"
-        f"and {worst['itl', 'share']:.2%} of the time per token ({worst['itl', 'ms']:.2f} ms), at the median request of each run.\n"
+        f"and {worst['itl', 'share']:.2%} of the time per token ({worst['itl', 'ms']:.2f} ms), "
+        "at the median request of each run.\n"
     )
 
 
