@@ -153,7 +153,7 @@ async def test_recorded_steps_explain_what_the_engine_does_not_report():
         spec = make_spec(requests=8, prompt_tokens=300, load=OpenLoop(6.0))
         run = await measure(engine.base_url, replace(spec, steps_url=engine.steps_url))
     parts = {span.part for timeline in run.timelines for span in timeline.serving_attempt.spans}
-    assert Part.STEP_IN_FLIGHT in parts
+    assert Part.PREFILL_OTHERS in parts
     assert run.engine.steps
 
 
