@@ -23,6 +23,7 @@ import argparse
 import asyncio
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -204,10 +205,14 @@ def main() -> None:
     """Predict, measure, print one JSON object."""
     options = parse_options()
     os.environ.setdefault("PHASEWISE_HOME", str(ROOT / ".phasewise"))
-    say: Say = (lambda words: None) if options.json else (lambda words: print(words, flush=True))
     began_s = time.monotonic()
-    rows = asyncio.run(on_a_fake_engine(say) if options.quick else on_real_engines(options, say))
+    rows = asyncio.run(on_a_fake_engine(progress) if options.quick else on_real_engines(options, progress))
     print(json.dumps(summary(rows) | {"took_s": round(time.monotonic() - began_s), "quick": options.quick}))
+
+
+def progress(words: str) -> None:
+    """What goes on, as it happens: the whole takes a quarter of an hour."""
+    print(words, file=sys.stderr, flush=True)
 
 
 def parse_options() -> argparse.Namespace:
@@ -219,7 +224,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="some of " + ", ".join(case.name for case in CASES))
     parser.add_argument("--fit", type=Path, help="where the fit is kept; one that is there is not made anew")
     parser.add_argument("--quick", action="store_true", help="one fix on a fake engine: proves that it runs")
-    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
+    parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     return parser.parse_args()
 
 

@@ -156,6 +156,11 @@ def _check(left_out: int, requests: int, margin: float, alpha: float, control_pa
         raise ConfigError(
             f"--margin {margin:g} and --alpha {alpha:g}", hint="both are shares between 0 and 1, such as 0.05"
         )
+    check_control_pairs(control_pairs)
+
+
+def check_control_pairs(control_pairs: int) -> None:
+    """ConfigError for a control that could tell nothing."""
     if 0 < control_pairs < FEWEST_PAIRS:
         raise ConfigError(
             f"--control-pairs {control_pairs}",

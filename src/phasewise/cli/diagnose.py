@@ -22,7 +22,7 @@ from phasewise.bench.session import CacheState, RunSpec
 from phasewise.cli import console
 from phasewise.cli import workload_options as options
 from phasewise.cli.admin_key import find_admin_key
-from phasewise.cli.compare import DEFAULT_REQUESTS, WARM_UP_SHARE
+from phasewise.cli.compare import DEFAULT_REQUESTS, WARM_UP_SHARE, check_control_pairs
 from phasewise.cli.diagnose_options import VERIFYING, AdminKey, Costs, refuse_what_has_no_effect
 from phasewise.cli.diagnose_outputs import HandOver
 from phasewise.cli.diagnose_target import address_of, is_fleet_file, subject_of
@@ -212,11 +212,7 @@ def _refuse_verify(target: str, send_probe: bool, control_pairs: int) -> None:
         )
     if send_probe:
         raise ConfigError("--verify was given together with --probe", hint="--verify puts its own load on")
-    if 0 < control_pairs < FEWEST_PAIRS:
-        raise ConfigError(
-            f"--control-pairs {control_pairs}",
-            hint=f"fewer than {FEWEST_PAIRS} tell nothing; 0 leaves it out",
-        )
+    check_control_pairs(control_pairs)
 
 
 def _requests_in_block(source: Shape | Trace, asked: int | None) -> int:
