@@ -12,7 +12,7 @@ PURE = (
     "bench/max_rate.py", "bench/stationarity.py", "bench/statistics.py", "bench/student.py",
     "bench/validity.py", "bench/window.py", "calibrate/client_view.py", "calibrate/played.py",
     "calibrate/result.py", "calibrate/scenes.py",
-    "compare/metrics.py", "compare/verdict.py",
+    "compare/metrics.py", "compare/verdict.py", "gateway/server_timing.py",
     "levers/agenda.py", "levers/cases.py", "levers/catalogue.py", "levers/findings.py", "levers/modelled.py",
     "levers/notes.py", "levers/picture.py", "levers/workloads.py",
     "levers/accuracy_price.py", "levers/accuracy_reading.py", "levers/held_out_text.py",

@@ -6,7 +6,7 @@ never 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -163,27 +163,31 @@ def ttft_breakdown(timeline: Timeline) -> TtftBreakdown | None:
     total_s = ttft_s(timeline)
     if total_s is None:
         return None
-    parts = _sum_parts(_ttft_spans(timeline))
-    explained_s = sum(entry.seconds for entry in parts)
-    return TtftBreakdown(total_s, parts, total_s - explained_s)
+    seconds = ttft_part_seconds(timeline)
+    ordered = sorted(seconds.items(), key=lambda item: TTFT_PARTS.index(item[0][0]))
+    parts = tuple(PartTime(part, source, value) for (part, source), value in ordered)
+    return TtftBreakdown(total_s, parts, total_s - sum(seconds.values()))
 
 
-def _ttft_spans(timeline: Timeline) -> tuple[Span, ...]:
+def ttft_part_seconds(timeline: Timeline) -> dict[tuple[Part, Source], float]:
+    """The time of every part of TTFT that somebody saw, for readers who need no breakdown of it."""
     serving = timeline.serving_attempt
-    spans = timeline.spans + (serving.spans if serving is not None else ())
-    return tuple(span for span in spans if span.part in TTFT_PARTS)
+    spans = timeline.spans + serving.spans if serving is not None else timeline.spans
+    return part_seconds([span for span in spans if span.part is not Part.DECODE])
 
 
-def _sum_parts(spans: tuple[Span, ...]) -> tuple[PartTime, ...]:
+def part_seconds(spans: Sequence[Span]) -> dict[tuple[Part, Source], float]:
+    """The time of each part by who saw it; what lies within another is counted once, for the inner one."""
     nested_s: dict[Part, float] = {}
     for span in spans:
         if span.within is not None:
             nested_s[span.within] = nested_s.get(span.within, 0.0) + span.duration_s
     seconds: dict[tuple[Part, Source], float] = {}
     for span in spans:
-        inner_s = nested_s.pop(span.part, 0.0)
+        own_s = span.duration_s
+        if nested_s:
+            # Two clocks may see the inner part longer than the whole: then the residual tells of it.
+            own_s = max(0.0, own_s - nested_s.pop(span.part, 0.0))
         key = (span.part, span.source)
-        # Two clocks may see the inner part longer than the whole: then the residual tells of it.
-        seconds[key] = seconds.get(key, 0.0) + max(0.0, span.duration_s - inner_s)
-    ordered = sorted(seconds.items(), key=lambda item: TTFT_PARTS.index(item[0][0]))
-    return tuple(PartTime(part, source, value) for (part, source), value in ordered)
+        seconds[key] = seconds.get(key, 0.0) + own_s
+    return seconds

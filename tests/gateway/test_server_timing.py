@@ -1,0 +1,101 @@
+"""What a client is told of its own request is true, adds up, and is nothing but names and numbers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+
+from phasewise.gateway.server_timing import server_timing, timing_comment, wants_timing
+from phasewise.model.timeline import Outcome, Part, Source
+from tests.builders import make_attempt, make_span, make_timeline
+from tests.strategies import timelines
+
+TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+"""A token of RFC 9110, which names and values of Server-Timing are made of."""
+METRIC = re.compile(rf"{TOKEN};dur={TOKEN}")
+COMMENT = re.compile(r": phasewise( [a-z0-9_]+_ms=-?\d+\.\d{3})+\n\n")
+
+
+def waits(seconds, **fields):
+    return make_span(Part.GATEWAY_WAIT, seconds, Source.GATEWAY_CLOCK, **fields)
+
+
+ENGINE = (make_span(Part.ENGINE_QUEUE, 0.05), make_span(Part.PREFILL, 0.25), make_span(Part.DECODE, 0.5))
+
+
+def header_ms(timeline):
+    metrics = server_timing(timeline).decode().split(", ")
+    return {metric.partition(";")[0]: float(metric.partition("=")[2]) for metric in metrics}
+
+
+def comment_ms(timeline):
+    pairs = timing_comment(timeline).decode().split()[2:]
+    return {pair.partition("_ms=")[0]: float(pair.partition("=")[2]) for pair in pairs}
+
+
+def test_a_plain_reply_tells_its_parts_in_milliseconds_and_what_is_left_over():
+    attempt = make_attempt(ENGINE, outcome=Outcome.UNFINISHED)
+    timeline = make_timeline((), spans=[waits(0.1)], attempts=(attempt,), ended_s=1.0, streamed=False)
+    assert server_timing(timeline) == (
+        b"total;dur=1000.000, gateway_wait;dur=100.000, engine_queue;dur=50.000, prefill;dur=250.000, "
+        b"decode;dur=500.000, residual;dur=100.000"
+    )
+
+
+def test_a_plain_reply_of_an_engine_that_reports_nothing_leaves_its_time_unexplained():
+    timeline = make_timeline((), spans=[waits(0.1)], ended_s=1.0, streamed=False)
+    assert header_ms(timeline) == {"total": 1000.0, "gateway_wait": 100.0, "residual": 900.0}
+
+
+def test_an_earlier_attempt_is_not_told_twice():
+    earlier = make_span(Part.EARLIER_ATTEMPTS, 0.3, Source.GATEWAY_CLOCK, within=Part.GATEWAY_WAIT)
+    timeline = make_timeline((), spans=[waits(0.4), earlier], ended_s=1.0, streamed=False)
+    told = header_ms(timeline)
+    assert told["gateway_wait"] == pytest.approx(100.0)
+    assert told["earlier_attempts"] == pytest.approx(300.0)
+    assert told["residual"] == pytest.approx(600.0)
+
+
+def test_a_stream_tells_ttft_by_part_and_the_pace_after_it():
+    attempt = make_attempt(ENGINE, outcome=Outcome.UNFINISHED)
+    timeline = make_timeline(
+        (0.5, 0.6, 0.7), spans=[waits(0.1)], attempts=(attempt,), outcome=Outcome.UNFINISHED
+    )
+    assert timing_comment(timeline) == (
+        b": phasewise ttft_ms=500.000 gateway_wait_ms=100.000 engine_queue_ms=50.000 prefill_ms=250.000 "
+        b"residual_ms=100.000 tpot_ms=100.000 e2e_ms=700.000\n\n"
+    )
+
+
+def test_a_stream_of_one_token_has_no_pace():
+    assert "tpot" not in comment_ms(make_timeline((0.5,)))
+
+
+def test_a_stream_without_content_has_nothing_to_tell():
+    assert timing_comment(make_timeline(())) == b""
+
+
+def test_nothing_left_over_is_a_plain_zero():
+    timeline = make_timeline((), spans=[waits(1.0 + 1e-9)], ended_s=1.0, streamed=False)
+    assert server_timing(timeline).endswith(b"residual;dur=0.000")
+
+
+def test_only_the_value_1_asks_for_the_comment():
+    assert [wants_timing(value) for value in (b"1", b"0", b"", b"yes", None)] == [True] + [False] * 4
+
+
+@given(timelines)
+def test_the_header_is_valid_and_its_parts_add_up_whatever_the_timeline(timeline):
+    metrics = server_timing(timeline).decode().split(", ")
+    assert all(METRIC.fullmatch(metric) for metric in metrics)
+    told = header_ms(timeline)
+    total = told.pop("total")
+    assert sum(told.values()) == pytest.approx(total, abs=0.001 * (len(told) + 1))
+
+
+@given(timelines)
+def test_the_comment_is_one_event_of_names_and_numbers_whatever_the_timeline(timeline):
+    comment = timing_comment(timeline).decode()
+    assert COMMENT.fullmatch(comment) if timeline.content_times_s else comment == ""
