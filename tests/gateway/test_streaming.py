@@ -67,7 +67,7 @@ def test_however_the_bytes_are_cut_the_client_gets_the_same_stream(texts, cuts, 
     relay, out = relayed(cut_up(before + USAGE + DONE, cuts), hide_usage=hide)
     assert b"".join([*out, relay.close()]) == before + (b"" if hide else USAGE) + DONE
     assert len(relay.answer.content_times_s) == len(texts)
-    assert relay.answer.content_times_s == sorted(relay.answer.content_times_s)
+    assert list(relay.answer.content_times_s) == sorted(relay.answer.content_times_s)
     assert relay.answer.finish_reason == "stop"
     assert relay.answer.engine_request_id == "chatcmpl-r1"
     report = relay.answer.report
@@ -97,7 +97,7 @@ def test_nothing_is_released_before_the_first_content():
 def test_a_stream_without_content_is_released_at_its_end():
     relay, out = relayed([ROLE, ENDING, USAGE, DONE])
     assert b"".join([*out, relay.close()]) == ROLE + ENDING + DONE
-    assert relay.answer.content_times_s == []
+    assert not relay.answer.content_times_s
 
 
 def test_what_is_held_back_is_bounded():
@@ -112,12 +112,12 @@ def test_half_an_event_is_never_forwarded():
 
 def test_a_chunk_of_the_usual_shape_but_without_text_is_not_counted_as_content():
     relay, _ = relayed([content("a"), content("b"), content(""), content("c")])
-    assert relay.answer.content_times_s == [0.0, 1.0, 3.0]
+    assert list(relay.answer.content_times_s) == [0.0, 1.0, 3.0]
 
 
 def test_two_chunks_in_one_read_are_two_pieces_of_content_at_one_time():
     relay, _ = relayed([content("a"), content("b"), content("c") + content("d")])
-    assert relay.answer.content_times_s == [0.0, 1.0, 2.0, 2.0]
+    assert list(relay.answer.content_times_s) == [0.0, 1.0, 2.0, 2.0]
 
 
 def test_text_that_looks_like_the_end_of_a_stream_is_only_text():
@@ -134,6 +134,60 @@ def test_usage_inside_ordinary_chunks_stays_in_the_stream():
     relay, out = relayed([content("a"), with_usage])
     assert out[1] == with_usage
     assert relay.answer.report.output_tokens == 2
+
+
+@given(
+    texts=st.lists(st.text(min_size=1, max_size=8) | st.sampled_from(['"', "\\", '\\"', "\n\n"]), min_size=1),
+    last=st.text(max_size=4),
+    cuts=st.lists(st.integers(0, 10_000), max_size=20),
+)
+def test_the_text_so_far_is_what_the_client_could_have_read(texts, last, cuts):
+    stream = ROLE + b"".join(content(text, created=1700) for text in texts)
+    stream += chunk({"content": last}, finish="length")
+    relay, out = relayed(cut_up(stream + USAGE + DONE, cuts))
+    seen = [orjson.loads(line[6:]) for line in b"".join(out).split(b"\n\n") if line.startswith(b"data: {")]
+    read = "".join(it["choices"][0]["delta"]["content"] for it in seen)
+    assert orjson.loads(b'"%b"' % relay.answer.text_escaped) == read == "".join(texts) + last
+    assert not relay.answer.saw_other_than_text
+    assert relay.answer.created == 1700
+
+
+def test_the_text_of_the_completions_endpoint_is_kept_too():
+    reads = [event({"id": "cmpl-1", "choices": [{"index": 0, "text": text}]}) for text in ("a", "b", "c")]
+    relay, _ = relayed(reads)
+    assert bytes(relay.answer.text_escaped) == b"abc"
+
+
+def test_half_an_event_adds_no_text():
+    relay, _ = relayed([content("a"), content("b"), content("c")[:-1]])
+    assert bytes(relay.answer.text_escaped) == b"ab"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        chunk({"reasoning_content": "hm"}),
+        chunk({"reasoning": "hm"}),
+        chunk({"refusal": "no"}),
+        chunk({"tool_calls": [{"index": 0, "function": {"name": "f"}}]}),
+        event({"choices": [{"index": 1, "delta": {"content": "b"}}]}),
+        event(
+            {"choices": [{"index": 0, "delta": {"content": "b"}, "logprobs": {"content": [{"token": "b"}]}}]}
+        ),
+    ],
+)
+def test_what_is_not_one_choices_text_is_noticed(more):
+    relay, _ = relayed([content("a"), content("a")])
+    assert not relay.answer.saw_other_than_text
+    relay.feed(more, 2.0)
+    relay.feed(content("c"), 3.0)
+    assert relay.answer.saw_other_than_text
+
+
+def test_reasoning_is_not_taken_for_text():
+    relay, _ = relayed([chunk({"reasoning": "hm"}), chunk({"reasoning": "so"}), content("a"), content("b")])
+    assert bytes(relay.answer.text_escaped) == b"ab"
+    assert len(relay.answer.content_times_s) == 4
 
 
 def test_reasoning_and_tool_deltas_are_content():

@@ -28,6 +28,12 @@ _CONTENT = re.compile(
 )
 _TELLING = re.compile(rb'"(?:finish_reason":\s*"|usage":\s*\{|metrics":\s*\{|error":\s*[{"])')
 _ID = re.compile(rb'"id":\s*"([^"\\]*)"')
+_CREATED = re.compile(rb'"created":\s*([0-9]{1,18})\b')
+_MORE_THAN_TEXT = re.compile(
+    rb'"(?:reasoning|reasoning_content|refusal)":\s*"[^"]'
+    rb'|"(?:tool_calls|function_call|logprobs|audio|token_ids)":\s*[\[{]\s*[^\]}\s]'
+    rb'|"index":\s*[1-9]'
+)
 
 
 class EventSplitter:
@@ -109,6 +115,17 @@ def chunk_id(event: bytes) -> str | None:
     """The id the engine gave the request; apart from `parse_chunk` because one look per stream is enough."""
     match = _ID.search(event)
     return match[1].decode(errors="replace") if match else None
+
+
+def chunk_created(event: bytes) -> int | None:
+    """When the engine says it began the answer, in whole seconds of the Unix clock."""
+    match = _CREATED.search(event)
+    return int(match[1]) if match else None
+
+
+def says_more_than_text(event: bytes) -> bool:
+    """Whether a chunk says what the answer's text does not: reasoning, tool calls, logprobs, other choices."""
+    return _MORE_THAN_TEXT.search(event) is not None
 
 
 def content_text(event: bytes) -> str:

@@ -1,10 +1,11 @@
-"""What was seen of one worker's answer: when its content came, and what it says of itself.
+"""What was seen of one worker's answer: when its content came, what the client got, what it says of itself.
 
 Bytes are forwarded elsewhere; what the notes add up to is worked out by timeline_builder.py.
 """
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import orjson
@@ -15,13 +16,31 @@ NO_REPORT = EngineReport()
 
 
 class Answer:
-    """Notes on one attempt's answer. Times are those of the monotonic clock."""
+    """Notes on one attempt's answer. Times are those of the monotonic clock.
 
-    __slots__ = ("content_times_s", "engine_request_id", "finish_reason", "finished_s", "report")
+    `text_escaped` is the text of a stream so far, as it stands between the quotes of its JSON: what could go
+    on elsewhere. It is not the whole answer once `saw_other_than_text` holds: reasoning, tool calls,
+    logprobs, a refusal or a second choice came too. `created` is the engine's, in whole seconds.
+    """
+
+    __slots__ = (
+        "content_times_s",
+        "created",
+        "engine_request_id",
+        "finish_reason",
+        "finished_s",
+        "report",
+        "saw_other_than_text",
+        "text_escaped",
+    )
 
     def __init__(self) -> None:
-        self.content_times_s: list[float] = []
+        # Thousands of streams are open at once: 8 bytes for a time, not the 32 of a list of floats.
+        self.content_times_s = array("d")
+        self.text_escaped = bytearray()
+        self.saw_other_than_text = False
         self.engine_request_id: str | None = None
+        self.created: int | None = None
         self.finish_reason: str | None = None
         self.finished_s: float | None = None
         self.report = NO_REPORT

@@ -8,7 +8,14 @@ from __future__ import annotations
 import re
 
 from phasewise.adapters.engine_report import read_report
-from phasewise.adapters.sse import Chunk, EventSplitter, chunk_id, parse_chunk
+from phasewise.adapters.sse import (
+    Chunk,
+    EventSplitter,
+    chunk_created,
+    chunk_id,
+    parse_chunk,
+    says_more_than_text,
+)
 from phasewise.errors import FailureKind, UpstreamError
 from phasewise.gateway.answer import Answer
 
@@ -18,9 +25,13 @@ HOLD_LIMIT_BYTES = 64 * 1024
 SHAPES_TO_LEARN = 8
 """A stream whose ordinary chunks keep changing shape (logprobs, several choices) is read chunk by chunk."""
 
-_CONTENT_OPENS = re.compile(rb'"(?:content|reasoning|reasoning_content|text)":\s*"')
-_STRING_REST = re.compile(rb'(?:[^"\\]|\\.)*"')
-_QUOTE = ord('"')
+_INSIDE_STRING = rb'[^"\\\n]*(?:\\.[^"\\\n]*)*'
+_CONTENT_STRING = re.compile(
+    rb'"(content|reasoning|reasoning_content|text)":\s*"(?P<inside>' + _INSIDE_STRING + rb')"'
+)
+_TEXT_STRING = re.compile(rb'"(?:content|text)":\s*"(' + _INSIDE_STRING + rb')"')
+_STRING = re.compile(_INSIDE_STRING)
+_TEXT_KEYS = frozenset({b"content", b"text"})
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _NO_CHOICES = re.compile(rb'"choices":\s*\[\s*\]')
 
@@ -44,6 +55,8 @@ class StreamRelay:
         "_released",
         "_splitter",
         "_suffix",
+        "_text_escaped",
+        "_usual_is_text",
         "answer",
         "engine_error",
     )
@@ -57,19 +70,21 @@ class StreamRelay:
         self._released = False
         self._done = False
         self._content_times_s = answer.content_times_s
-        self._expects_usual = False
+        self._text_escaped = answer.text_escaped
+        self._expects_usual = self._usual_is_text = False
         self._prefix = self._suffix = b""
         self._lessons_left = SHAPES_TO_LEARN
 
     def feed(self, data: bytes, at_s: float) -> bytes:
         """What may be sent to the client now that `data` has come."""
         # An engine writes chunk after chunk that differ in one string only. Once that shape is known, two
-        # comparisons tell that a read is one such chunk: all else it could say stands outside the string.
+        # comparisons tell that a read is one such chunk, if what differs is one string and nothing more.
         if self._expects_usual and data.startswith(self._prefix) and data.endswith(self._suffix):
-            between = len(data) - len(self._prefix) - len(self._suffix)
-            one_event = data.find(b"\n\n") == len(data) - 2
-            if between > 0 and one_event and data[len(self._prefix)] != _QUOTE:
+            start, end = len(self._prefix), len(data) - len(self._suffix)
+            if start < end and _STRING.fullmatch(data, start, end):
                 self._content_times_s.append(at_s)
+                if self._usual_is_text:
+                    self._text_escaped += data[start:end]
                 return data
         return self._read(data, at_s)
 
@@ -98,17 +113,21 @@ class StreamRelay:
         return held
 
     def _note_content(self, event: bytes, at_s: float) -> None:
-        self.answer.content_times_s.append(at_s)
-        if self.answer.engine_request_id is None:
-            self.answer.engine_request_id = chunk_id(event)
+        answer = self.answer
+        answer.content_times_s.append(at_s)
+        if answer.engine_request_id is None:
+            answer.engine_request_id, answer.created = chunk_id(event), chunk_created(event)
+        if text := _TEXT_STRING.search(event):
+            answer.text_escaped += text[1]
+        if not answer.saw_other_than_text:
+            answer.saw_other_than_text = says_more_than_text(event)
 
     def _learn_shape(self, event: bytes) -> None:
         self._lessons_left -= 1
-        opens = _CONTENT_OPENS.search(event)
-        rest = _STRING_REST.match(event, opens.end()) if opens else None
-        if opens and rest:
-            self._prefix = event[: opens.end()]
-            self._suffix = event[rest.end() - 1 :] + b"\n\n"
+        if opens := _CONTENT_STRING.search(event):
+            self._prefix = event[: opens.start("inside")]
+            self._suffix = event[opens.end("inside") :] + b"\n\n"
+            self._usual_is_text = opens[1] in _TEXT_KEYS
 
     def _note_telling(self, chunk: Chunk, at_s: float) -> None:
         if chunk.error:
