@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from importlib import import_module
+from itertools import product
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 from prometheus_client.parser import text_string_to_metric_families
 
-from phasewise.adapters.prometheus import METRICS, SECONDS_BOUNDS, PrometheusMetrics
+from phasewise.adapters.prometheus import METRICS, REASONS, PrometheusMetrics
 from phasewise.errors import RefusalKind
-from phasewise.model.timeline import Outcome, Part
+from phasewise.model.slo import DEFAULT_SLO
+from phasewise.model.timeline import TTFT_PARTS, AttemptKind, Outcome, Part
 from phasewise.state.cluster_view import ClusterView
 from phasewise.state.load_ledger import LoadLedger
 from tests.builders import make_attempt, make_span, make_timeline, make_worker
+from tests.strategies import timelines
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "metrics.md"
+GATEWAY = ROOT / "src" / "phasewise" / "gateway"
+PHASE = ("model=m", "outcome=succeeded", "pool=gold")
 
 
-def make_metrics():
+def make_metrics(**sources):
     worker = make_worker(pool="gold")
     cluster, ledger = ClusterView([worker]), LoadLedger()
-    return PrometheusMetrics(cluster, ledger), cluster, ledger
+    return PrometheusMetrics(cluster, ledger, **sources), cluster, ledger
 
 
 def samples(metrics):
@@ -33,18 +42,33 @@ def samples(metrics):
     }
 
 
+# --- phases ---------------------------------------------------------------------------------------------
+
+
 def test_ttft_and_its_parts_add_up():
     metrics, _, _ = make_metrics()
     wait = make_span(Part.GATEWAY_WAIT, 0.1)
     engine = [make_span(Part.ENGINE_QUEUE, 0.05), make_span(Part.PREFILL, 0.25), make_span(Part.DECODE, 9.0)]
     metrics.record(make_timeline((0.5, 0.6, 0.7), spans=[wait], engine_spans=engine))
     seen = samples(metrics)
-    parts = {key[2]: value for key, value in seen.items() if key[0] == "phasewise_ttft_part_seconds_sum"}
+    parts = {key[3]: value for key, value in seen.items() if key[0] == "phasewise_ttft_part_seconds_sum"}
     assert parts == pytest.approx(
         {"part=gateway_wait": 0.1, "part=engine_queue": 0.05, "part=prefill": 0.25, "part=residual": 0.1}
     )
-    assert sum(parts.values()) == pytest.approx(seen["phasewise_ttft_seconds_sum", "model=m", "pool=gold"])
-    assert seen["phasewise_tpot_seconds_sum", "model=m", "pool=gold"] == pytest.approx(0.1)
+    assert sum(parts.values()) == pytest.approx(seen["phasewise_ttft_seconds_sum", *PHASE])
+    assert seen["phasewise_tpot_seconds_sum", *PHASE] == pytest.approx(0.1)
+    assert seen["phasewise_e2e_seconds_sum", *PHASE] == pytest.approx(0.7)
+
+
+def test_phases_are_told_apart_by_how_the_request_ended():
+    metrics, _, _ = make_metrics()
+    metrics.record(make_timeline((0.5, 0.6)))
+    metrics.record(make_timeline((0.2,), outcome=Outcome.CANCELLED, reason="client_left"))
+    seen = samples(metrics)
+    left = ("model=m", "outcome=cancelled", "pool=gold")
+    assert seen["phasewise_ttft_seconds_sum", *left] == pytest.approx(0.2)
+    assert seen["phasewise_ttft_seconds_count", *PHASE] == 1
+    assert ("phasewise_e2e_seconds_count", *left) not in seen, "what was not answered has no end to end"
 
 
 def test_buckets_are_cumulative_and_a_bound_belongs_to_its_bucket():
@@ -54,10 +78,20 @@ def test_buckets_are_cumulative_and_a_bound_belongs_to_its_bucket():
     seen = samples(metrics)
 
     def bucket(le):
-        return seen["phasewise_ttft_seconds_bucket", f"le={le}", "model=m", "pool=gold"]
+        return seen["phasewise_ttft_seconds_bucket", f"le={le}", *PHASE]
 
-    assert [bucket("0.25"), bucket("0.5"), bucket("1.0"), bucket("300.0"), bucket("+Inf")] == [0, 1, 2, 2, 3]
-    assert list(SECONDS_BOUNDS) == sorted(SECONDS_BOUNDS)
+    assert [bucket("0.3"), bucket("0.5"), bucket("0.75"), bucket("120.0"), bucket("+Inf")] == [0, 1, 2, 2, 3]
+
+
+def test_bounds_grow_and_hold_the_default_objectives():
+    """Goodput is read off a bucket: there has to be one that ends at the objective."""
+    bounds = {metric.name: metric.bounds for metric in METRICS if metric.kind == "histogram"}
+    assert all(list(each) == sorted(set(each)) and each for each in bounds.values())
+    assert DEFAULT_SLO.ttft_s in bounds["phasewise_ttft_seconds"]
+    assert DEFAULT_SLO.tpot_s in bounds["phasewise_tpot_seconds"]
+
+
+# --- counters and gauges --------------------------------------------------------------------------------
 
 
 def test_requests_are_counted_by_how_they_ended_and_tokens_by_kind():
@@ -74,20 +108,121 @@ def test_requests_are_counted_by_how_they_ended_and_tokens_by_kind():
     assert seen["phasewise_retries_total", "model=m"] == 1
 
 
-def test_a_model_nobody_serves_is_no_label():
+def test_going_on_with_a_broken_answer_is_no_retry():
     metrics, _, _ = make_metrics()
-    metrics.record(make_timeline((), model="made-up-by-a-client", attempts=(), outcome=Outcome.REJECTED))
-    assert b"made-up" not in metrics.text()
+    broke = make_attempt(outcome=Outcome.FAILED)
+    resumed = make_attempt(kind=AttemptKind.RESUMED)
+    resumed_in_vain = make_attempt(kind=AttemptKind.RESUMED, outcome=Outcome.TIMED_OUT)
+    metrics.record(make_timeline(attempts=(broke, broke, resumed)))
+    metrics.record(make_timeline(attempts=(broke, resumed_in_vain), outcome=Outcome.FAILED))
+    seen = samples(metrics)
+    assert seen["phasewise_resumes_total", "model=m", "outcome=succeeded"] == 1
+    assert seen["phasewise_resumes_total", "model=m", "outcome=timed_out"] == 1
+    assert seen["phasewise_retries_total", "model=m"] == 1
 
 
-def test_workers_show_their_health_and_load():
-    metrics, cluster, ledger = make_metrics()
+def test_workers_show_their_health_load_and_breaker():
+    metrics, cluster, ledger = make_metrics(breaker_open=lambda worker: worker == "w0")
     assert samples(metrics)["phasewise_worker_up", "pool=gold", "worker=w0"] == 0
     cluster.mark_up("w0", "1")
     ledger.book(cluster.snapshot()[0].worker.ref, 10)
     seen = samples(metrics)
     assert seen["phasewise_worker_up", "pool=gold", "worker=w0"] == 1
     assert seen["phasewise_worker_requests", "pool=gold", "worker=w0"] == 1
+    assert seen["phasewise_worker_breaker_open", "pool=gold", "worker=w0"] == 1
+
+
+def test_what_others_own_is_asked_at_each_scrape():
+    waiting, degraded = [0], [False]
+    metrics, _, _ = make_metrics(waiting=lambda: waiting[0], quota_degraded=lambda: degraded[0])
+    before = samples(metrics)
+    waiting[0], degraded[0] = 7, True
+    after = samples(metrics)
+    assert [before["phasewise_waiting_requests",], after["phasewise_waiting_requests",]] == [0, 7]
+    assert [before["phasewise_quota_degraded",], after["phasewise_quota_degraded",]] == [0, 1]
+
+
+# --- labels ---------------------------------------------------------------------------------------------
+
+
+def test_a_model_nobody_serves_is_no_label():
+    metrics, _, _ = make_metrics()
+    metrics.record(make_timeline((), model="made-up-by-a-client", attempts=(), outcome=Outcome.REJECTED))
+    assert b"made-up" not in metrics.text()
+
+
+def test_a_reason_nobody_listed_is_no_label():
+    metrics, _, _ = make_metrics()
+    metrics.record(make_timeline((), outcome=Outcome.FAILED, reason="text from somewhere"))
+    assert samples(metrics)["phasewise_requests_total", "model=m", "outcome=failed", "reason=other"] == 1
+
+
+def test_a_name_with_quotes_and_line_ends_stays_one_label():
+    name = 'w"0\\\n'
+    cluster = ClusterView([make_worker(name, pool="gold")])
+    assert ("phasewise_worker_up", "pool=gold", f"worker={name}") in samples(
+        PrometheusMetrics(cluster, LoadLedger())
+    )
+
+
+@given(timelines)
+def test_labels_are_the_configurations_or_of_closed_lists_whatever_was_recorded(timeline):
+    metrics, _, _ = make_metrics()
+    metrics.record(timeline)
+    accepted = {
+        "model": {"m", "none"},
+        "pool": {"gold", "none"},
+        "worker": {"w0"},
+        "outcome": set(Outcome),
+        "reason": {*REASONS, "none", "other"},
+        "part": {*TTFT_PARTS, "residual"},
+        "kind": {"prompt", "cached", "output"},
+    }
+    for _name, *labels in samples(metrics):
+        for name, _, value in (label.partition("=") for label in labels):
+            assert name == "le" or value in accepted[name]
+
+
+def test_series_stay_within_their_bound_when_everything_happens_that_can():
+    metrics, _, _ = make_metrics()
+    spans = [make_span(part, 0.01) for part in TTFT_PARTS]
+    models = ("m", *(f"made-up-{number}" for number in range(300)))
+    for model, outcome, worker in product(models, Outcome, ("w0", "a worker of another life")):
+        attempts = (
+            make_attempt(outcome=Outcome.FAILED),
+            make_attempt(kind=AttemptKind.RESUMED, worker=worker),
+        )
+        for reason in REASONS if model == "m" else (None, "closed", f"{model} was not found"):
+            metrics.record(
+                make_timeline(spans=spans, model=model, outcome=outcome, reason=reason, attempts=attempts)
+            )
+    for kind in RefusalKind:
+        metrics.count_refusal(kind)
+    assert metrics.most_lines / 4 < len(samples(metrics)) <= metrics.most_lines
+
+
+def test_every_ending_of_the_gateway_has_a_label_of_its_own():
+    """A reason written as text in `Ending(outcome, reason)` would be counted as other unless listed."""
+    literal = {
+        reason
+        for path in GATEWAY.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Ending"
+        for reason in _text_of(call.args[1:2], f"phasewise.gateway.{path.stem}")
+    }
+    assert "client_left" in literal
+    assert literal <= set(REASONS)
+
+
+def _text_of(arguments, module):
+    for argument in arguments:
+        if isinstance(argument, ast.Constant):
+            yield argument.value
+        if isinstance(argument, ast.Name) and argument.id.isupper():
+            yield getattr(import_module(module), argument.id)
+
+
+# --- the page -------------------------------------------------------------------------------------------
 
 
 def test_every_metric_is_told_and_documented_with_its_labels():
@@ -98,3 +233,8 @@ def test_every_metric_is_told_and_documented_with_its_labels():
     rows = re.findall(r"^\| `(phasewise_\w+)` \| (\w+) \| ([^|]*) \|", PAGE.read_text(), re.MULTILINE)
     documented = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
     assert documented == {metric.name: (metric.kind, metric.labels) for metric in METRICS}
+
+
+def test_every_reason_is_documented():
+    table = PAGE.read_text().partition("| outcome | reason |")[2]
+    assert set(REASONS) <= set(re.findall(r"`(\w+)`", table))

@@ -1,68 +1,92 @@
 """Counts timelines into Prometheus metrics: per phase, per request, never per chunk.
 
-The numbers are kept in plain lists and handed to prometheus_client when it asks: observing costs a bisection.
-What TTFT and its parts are is defined in model/latency.py; who serves /metrics is the gateway's matter.
+What TTFT and its parts are is defined in model/latency.py; who serves /metrics is the gateway's matter. State
+that others own (health, load, waiting requests) is read when somebody scrapes.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
-
-from phasewise.errors import RefusalKind
-from phasewise.model.latency import e2e_s, tpot_s, ttft_breakdown
-from phasewise.model.timeline import Outcome, Timeline
+from phasewise.adapters.prometheus_series import (
+    CounterFamily,
+    Histogram,
+    HistogramFamily,
+    Labels,
+    Metric,
+    value_lines,
+)
+from phasewise.errors import FailureKind, RefusalKind
+from phasewise.model.decision import RejectReason
+from phasewise.model.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s
+from phasewise.model.timeline import TTFT_PARTS, AttemptKind, Outcome, Timeline
 from phasewise.state.cluster_view import ClusterView, Health
 from phasewise.state.load_ledger import LoadLedger
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 NO_LABEL = "none"
-"""The label of a request that reached no pool, or names a model that no worker serves."""
+"""The label of a request that reached no pool, that names a model no worker serves, or that ended well."""
+OTHER_REASON = "other"
+"""The label of a reason that is not among REASONS: text must never make up new series."""
+RESIDUAL = "residual"
+TOKEN_KINDS = ("prompt", "cached", "output")
 
-_Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
-Labels = tuple[str, ...]
+REASONS = (
+    *RejectReason,
+    *RefusalKind,
+    *FailureKind,
+    "engine_4xx",
+    "engine_error",
+    "client_left",
+    "client_stalled",
+    "gateway_stopped",
+    "gateway_error",
+)
+"""Everything a timeline or a refusal may give as its reason."""
 
+# Finest where people feel it: a tenth of a second to five until the first token, 5 to 200 ms per token.
+TTFT_BOUNDS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0,
+    30.0, 60.0, 120.0,
+)  # fmt: skip
+TPOT_BOUNDS_S = (
+    0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0,
+    2.5,
+)  # fmt: skip
+E2E_BOUNDS_S = (
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 300.0,
+    600.0,
+)  # fmt: skip
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Metric:
-    """One metric family; itself a key, so it is compared by identity."""
-
-    name: str
-    kind: str
-    labels: Labels
-    help: str
-
-
+_PHASE_LABELS = ("model", "pool", "outcome")
 TTFT = Metric(
     "phasewise_ttft_seconds",
     "histogram",
-    ("model", "pool"),
-    "Time to first token of streamed requests: head read to first chunk with content.",
+    _PHASE_LABELS,
+    "Head read to first content, of streamed requests that got any.",
+    TTFT_BOUNDS_S,
 )
 TTFT_PART = Metric(
     "phasewise_ttft_part_seconds",
     "histogram",
-    ("model", "pool", "part"),
+    (*_PHASE_LABELS, "part"),
     "What time to first token was made of; part residual is what no clock saw (negative ones count as 0).",
+    TTFT_BOUNDS_S,
 )
 TPOT = Metric(
     "phasewise_tpot_seconds",
     "histogram",
-    ("model", "pool"),
+    _PHASE_LABELS,
     "Mean time per output token after the first, per streamed request.",
+    TPOT_BOUNDS_S,
 )
 E2E = Metric(
     "phasewise_e2e_seconds",
     "histogram",
-    ("model", "pool"),
+    _PHASE_LABELS,
     "Head read to last content of requests that were answered in full, streamed or not.",
+    E2E_BOUNDS_S,
 )
 REQUESTS = Metric(
     "phasewise_requests_total",
@@ -80,7 +104,13 @@ RETRIES = Metric(
     "phasewise_retries_total",
     "counter",
     ("model",),
-    "Attempts after a request's first.",
+    "Attempts after a request's first that began the answer anew.",
+)
+RESUMES = Metric(
+    "phasewise_resumes_total",
+    "counter",
+    ("model", "outcome"),
+    "Attempts that went on with an answer which had broken off, by how they ended.",
 )
 WORKER_UP = Metric(
     "phasewise_worker_up", "gauge", ("worker", "pool"), "Whether the worker answered when last asked."
@@ -88,133 +118,180 @@ WORKER_UP = Metric(
 WORKER_REQUESTS = Metric(
     "phasewise_worker_requests", "gauge", ("worker", "pool"), "Requests under way on the worker."
 )
+WORKER_BREAKER_OPEN = Metric(
+    "phasewise_worker_breaker_open",
+    "gauge",
+    ("worker", "pool"),
+    "Whether the worker is left alone because too many of its requests failed of late.",
+)
+WAITING = Metric(
+    "phasewise_waiting_requests", "gauge", (), "Requests that wait in the gateway for a worker, now."
+)
+QUOTA_DEGRADED = Metric(
+    "phasewise_quota_degraded",
+    "gauge",
+    (),
+    "Whether keys' limits are counted by this process alone because the shared store does not answer.",
+)
 
-METRICS = (TTFT, TTFT_PART, TPOT, E2E, REQUESTS, TOKENS, RETRIES, WORKER_UP, WORKER_REQUESTS)
-
-SECONDS_BOUNDS = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0,
+METRICS = (
+    TTFT, TTFT_PART, TPOT, E2E, REQUESTS, TOKENS, RETRIES, RESUMES,
+    WORKER_UP, WORKER_REQUESTS, WORKER_BREAKER_OPEN, WAITING, QUOTA_DEGRADED,
 )  # fmt: skip
 
 
-class _Histogram:
-    """Counts per bucket, not yet cumulative."""
+class PrometheusMetrics:
+    """A TimelineSink, and the text that Prometheus scrapes.
 
-    __slots__ = ("counts", "total")
+    Labels come from the configuration or from closed lists. `waiting`, `breaker_open` (by a worker's name)
+    and `quota_degraded` are asked at each scrape.
+    """
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(SECONDS_BOUNDS) + 1)
-        self.total = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
-        self.total += seconds
-
-    def buckets(self) -> list[tuple[str, float]]:
-        bounds = [*(repr(bound) for bound in SECONDS_BOUNDS), "+Inf"]
-        return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))
-
-
-class PrometheusMetrics(Collector):
-    """A TimelineSink, and the text that Prometheus scrapes. Labels come from the configuration only."""
-
-    def __init__(self, cluster: ClusterView, ledger: LoadLedger) -> None:
+    def __init__(
+        self,
+        cluster: ClusterView,
+        ledger: LoadLedger,
+        *,
+        waiting: Callable[[], int] = lambda: 0,
+        breaker_open: Callable[[str], bool] = lambda _worker: False,
+        quota_degraded: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._cluster = cluster
         self._ledger = ledger
+        self._waiting = waiting
+        self._breaker_open = breaker_open
+        self._quota_degraded = quota_degraded
         self._models = frozenset(cluster.models)
         self._pools: Mapping[str, str] = {
             state.worker.name: state.worker.pool for state in cluster.snapshot()
         }
-        self._histograms: dict[Metric, dict[Labels, _Histogram]] = {
-            metric: {} for metric in METRICS if metric.kind == "histogram"
-        }
-        self._counters: dict[Metric, dict[Labels, int]] = {
-            metric: {} for metric in METRICS if metric.kind == "counter"
-        }
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
+        self._histograms = {it: HistogramFamily(it) for it in METRICS if it.kind == "histogram"}
+        self._counters = {it: CounterFamily(it) for it in METRICS if it.kind == "counter"}
+        self._tallies: dict[tuple[str, str, Outcome, str | None], _Tally] = {}
 
     # --- counting ---------------------------------------------------------------------------------------
 
     def record(self, timeline: Timeline) -> None:
         """Count one request that has ended."""
-        model = timeline.model if timeline.model in self._models else NO_LABEL
         serving = timeline.serving_attempt
-        pool = self._pools.get(serving.worker.name, NO_LABEL) if serving is not None else NO_LABEL
-        self._count(REQUESTS, (model, timeline.outcome, timeline.reason or NO_LABEL))
+        pool = NO_LABEL if serving is None else self._pools.get(serving.worker.name, NO_LABEL)
+        tally = self._tallies.get((timeline.model, pool, timeline.outcome, timeline.reason))
+        if tally is None:
+            tally = self._known_tally(timeline.model, pool, timeline.outcome, timeline.reason)
+        tally.count(timeline)
         if len(timeline.attempts) > 1:
-            self._count(RETRIES, (model,), len(timeline.attempts) - 1)
-        self._count_tokens(timeline, model)
-        self._observe_phases(timeline, model, pool)
+            self._count_attempts(timeline, tally.model)
 
     def count_refusal(self, kind: RefusalKind) -> None:
         """Count a request that was refused before it had a timeline."""
-        self._count(REQUESTS, (NO_LABEL, Outcome.REJECTED, kind))
+        self._counters[REQUESTS].series((NO_LABEL, Outcome.REJECTED, kind)).value += 1
 
-    def _count_tokens(self, timeline: Timeline, model: str) -> None:
-        if timeline.prompt_tokens is not None:
-            self._count(TOKENS, (model, "prompt"), timeline.prompt_tokens)
-        if timeline.cached_tokens is not None:
-            self._count(TOKENS, (model, "cached"), timeline.cached_tokens)
-        if timeline.output_tokens is not None:
-            self._count(TOKENS, (model, "output"), timeline.output_tokens)
+    def _known_tally(self, model: str, pool: str, outcome: Outcome, reason: str | None) -> _Tally:
+        model = model if model in self._models else NO_LABEL
+        reason = reason if reason is None or reason in REASONS else OTHER_REASON
+        key = (model, pool, outcome, reason)
+        if key not in self._tallies:
+            self._tallies[key] = _Tally(self._histograms, self._counters, key)
+        return self._tallies[key]
 
-    def _observe_phases(self, timeline: Timeline, model: str, pool: str) -> None:
-        breakdown = ttft_breakdown(timeline)
-        if breakdown is not None:
-            self._observe(TTFT, (model, pool), breakdown.ttft_s)
-            for entry in breakdown.parts:
-                self._observe(TTFT_PART, (model, pool, entry.part), entry.seconds)
-            self._observe(TTFT_PART, (model, pool, "residual"), max(breakdown.residual_s, 0.0))
-        if (per_token_s := tpot_s(timeline)) is not None:
-            self._observe(TPOT, (model, pool), per_token_s)
-        if (whole_s := e2e_s(timeline)) is not None:
-            self._observe(E2E, (model, pool), whole_s)
-
-    def _count(self, metric: Metric, labels: Labels, by: int = 1) -> None:
-        series = self._counters[metric]
-        series[labels] = series.get(labels, 0) + by
-
-    def _observe(self, metric: Metric, labels: Labels, seconds: float) -> None:
-        series = self._histograms[metric]
-        histogram = series.get(labels)
-        if histogram is None:
-            histogram = series[labels] = _Histogram()
-        histogram.observe(seconds)
+    def _count_attempts(self, timeline: Timeline, model: str) -> None:
+        resumed = [it.outcome for it in timeline.attempts if it.kind is AttemptKind.RESUMED]
+        for outcome in resumed:
+            self._counters[RESUMES].series((model, outcome)).value += 1
+        self._counters[RETRIES].series((model,)).value += len(timeline.attempts) - len(resumed) - 1
 
     # --- telling ----------------------------------------------------------------------------------------
 
     def text(self) -> bytes:
         """The metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return "".join(self._lines()).encode()
 
-    def collect(self) -> Iterable[_Family]:
-        """Every family, as prometheus_client wants them."""
-        yield from self._histogram_families()
-        yield from self._counter_families()
-        yield from self._worker_families()
+    @property
+    def most_lines(self) -> int:
+        """So many samples there are at most, whatever clients and workers do: labels multiply."""
+        values = {
+            "model": len(self._models) + 1,
+            "pool": len(set(self._pools.values())) + 1,
+            "worker": len(self._pools),
+            "outcome": len(Outcome),
+            "reason": len(set(REASONS)) + 2,
+            "part": len(TTFT_PARTS) + 1,
+            "kind": len(TOKEN_KINDS),
+        }
+        return sum(it.lines_per_series * prod(values[label] for label in it.labels) for it in METRICS)
 
-    def _histogram_families(self) -> Iterator[_Family]:
-        for metric, series in self._histograms.items():
-            histograms = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for labels, histogram in series.items():
-                histograms.add_metric(labels, histogram.buckets(), histogram.total)
-            yield histograms
+    def _lines(self) -> Iterator[str]:
+        for histograms in self._histograms.values():
+            yield from histograms.lines()
+        for counters in self._counters.values():
+            yield from counters.lines()
+        yield from self._worker_lines()
+        yield from value_lines(WAITING, [((), self._waiting())])
+        yield from value_lines(QUOTA_DEGRADED, [((), int(self._quota_degraded()))])
 
-    def _counter_families(self) -> Iterator[_Family]:
-        for metric, series in self._counters.items():
-            counters = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for labels, count in series.items():
-                counters.add_metric(labels, count)
-            yield counters
+    def _worker_lines(self) -> Iterator[str]:
+        states = self._cluster.snapshot()
+        workers: list[Labels] = [(state.worker.name, state.worker.pool) for state in states]
+        up = (int(state.health is Health.UP) for state in states)
+        yield from value_lines(WORKER_UP, zip(workers, up, strict=True))
+        requests = (self._ledger.load(state.worker.ref).requests for state in states)
+        yield from value_lines(WORKER_REQUESTS, zip(workers, requests, strict=True))
+        breakers = (int(self._breaker_open(state.worker.name)) for state in states)
+        yield from value_lines(WORKER_BREAKER_OPEN, zip(workers, breakers, strict=True))
 
-    def _worker_families(self) -> Iterator[_Family]:
-        up = GaugeMetricFamily(WORKER_UP.name, WORKER_UP.help, labels=WORKER_UP.labels)
-        requests = GaugeMetricFamily(
-            WORKER_REQUESTS.name, WORKER_REQUESTS.help, labels=WORKER_REQUESTS.labels
-        )
-        for state in self._cluster.snapshot():
-            labels = (state.worker.name, state.worker.pool)
-            up.add_metric(labels, float(state.health is Health.UP))
-            requests.add_metric(labels, self._ledger.load(state.worker.ref).requests)
-        yield up
-        yield requests
+
+class _Tally:
+    """The series that requests of one model, pool and ending are counted into, kept at hand."""
+
+    __slots__ = (
+        "_cached",
+        "_e2e",
+        "_output",
+        "_parts",
+        "_prompt",
+        "_requests",
+        "_residual",
+        "_tpot",
+        "_ttft",
+        "model",
+    )
+
+    def __init__(
+        self,
+        histograms: Mapping[Metric, HistogramFamily],
+        counters: Mapping[Metric, CounterFamily],
+        ending: tuple[str, str, Outcome, str | None],
+    ) -> None:
+        self.model, pool, outcome, reason = ending
+        phase: Labels = (self.model, pool, outcome)
+        self._ttft = histograms[TTFT].series(phase)
+        self._tpot = histograms[TPOT].series(phase)
+        self._e2e = histograms[E2E].series(phase)
+        self._parts: dict[str, Histogram] = {
+            part: histograms[TTFT_PART].series((*phase, part)) for part in TTFT_PARTS
+        }
+        self._residual = histograms[TTFT_PART].series((*phase, RESIDUAL))
+        self._requests = counters[REQUESTS].series((self.model, outcome, reason or NO_LABEL))
+        tokens = (counters[TOKENS].series((self.model, kind)) for kind in TOKEN_KINDS)
+        self._prompt, self._cached, self._output = tokens
+
+    def count(self, timeline: Timeline) -> None:
+        """Count one request."""
+        self._requests.value += 1
+        self._prompt.value += timeline.prompt_tokens or 0
+        self._cached.value += timeline.cached_tokens or 0
+        self._output.value += timeline.output_tokens or 0
+        if (first_s := ttft_s(timeline)) is not None:
+            self._observe_start(timeline, first_s)
+        if (whole_s := e2e_s(timeline)) is not None:
+            self._e2e.observe(whole_s)
+            if (per_token_s := tpot_s(timeline)) is not None:
+                self._tpot.observe(per_token_s)
+
+    def _observe_start(self, timeline: Timeline, first_s: float) -> None:
+        self._ttft.observe(first_s)
+        explained_s = 0.0
+        for (part, _), seconds in ttft_part_seconds(timeline).items():
+            self._parts[part].observe(seconds)
+            explained_s += seconds
+        self._residual.observe(max(0.0, first_s - explained_s))
