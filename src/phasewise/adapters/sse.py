@@ -124,7 +124,7 @@ def chunk_created(event: bytes) -> int | None:
 
 
 def says_more_than_text(event: bytes) -> bool:
-    """Whether a chunk says what the answer's text does not: reasoning, tool calls, logprobs, other choices."""
+    """Whether a chunk says what the answer's text does not: reasoning, tool calls, logprobs, choices."""
     return _MORE_THAN_TEXT.search(event) is not None
 
 
