@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from phasewise.model.limits import Lease, Limits, QuotaAnswer
 from phasewise.model.timeline import Timeline
 
 
@@ -12,3 +13,17 @@ class TimelineSink(Protocol):
 
     def record(self, timeline: Timeline) -> None:
         """Keep or count the timeline; must not block."""
+
+
+class QuotaSettlement(Protocol):
+    """Where requests' leases are given back."""
+
+    def settle(self, lease: Lease, used_tokens: int | None) -> None:
+        """The request has ended, having used so many tokens, or nobody knows how many; must not block."""
+
+
+class Quotas(QuotaSettlement, Protocol):
+    """Counts requests against their keys' limits."""
+
+    async def take(self, key_id: str, limits: Limits, tokens: int) -> QuotaAnswer:
+        """Count one request. If this is cancelled, whatever it took is given back."""

@@ -6,7 +6,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phasewise.config import ApiKey, FleetConfig, GatewayConfig, Levers, Pool, Speculation
+from phasewise.config import (
+    ApiKey,
+    EdgeLimits,
+    FleetConfig,
+    GatewayConfig,
+    Levers,
+    LogConfig,
+    Pool,
+    QueueConfig,
+    RedisConfig,
+    SloClass,
+    Speculation,
+    TlsConfig,
+)
 from phasewise.fleet.engine_command import RESERVED_FLAGS
 from phasewise.fleet.levers import LEVERS
 
@@ -16,18 +29,22 @@ TABLES = [
     [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()]
     for block in re.findall(r"(?:^\|.*\n)+", PAGE, flags=re.MULTILINE)
 ]
+PARTS = (
+    FleetConfig, Pool, Speculation, GatewayConfig, ApiKey, SloClass, QueueConfig, RedisConfig, TlsConfig,
+    EdgeLimits, LogConfig,
+)  # fmt: skip
 
 
 def rows_of(table):
     return {row[0].strip("`"): row for row in table[2:]}
 
 
-@pytest.mark.parametrize("model", [FleetConfig, Pool, Levers, Speculation, GatewayConfig, ApiKey])
+@pytest.mark.parametrize("model", [*PARTS, Levers])
 def test_every_key_stands_in_a_table_of_its_own(model):
     assert [set(rows_of(table)) for table in TABLES].count(set(model.model_fields)) == 1
 
 
-@pytest.mark.parametrize("model", [FleetConfig, Pool, Speculation, GatewayConfig, ApiKey])
+@pytest.mark.parametrize("model", PARTS)
 def test_defaults_are_those_of_the_code(model):
     table = next(table for table in TABLES if set(rows_of(table)) == set(model.model_fields))
     for key, row in rows_of(table).items():

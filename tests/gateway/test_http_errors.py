@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from phasewise.errors import FailureKind, RefusalKind, RequestRefused
+from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.asgi import Client
 from phasewise.gateway.http_errors import HTTP_ERRORS, send_error, send_refusal, stream_error_event
 from phasewise.model.decision import RejectReason
@@ -34,7 +34,10 @@ def test_every_reason_is_in_the_table():
         (RejectReason.NO_WORKER_FOR_MODEL, 404),
         (RejectReason.NO_HEALTHY_WORKER, 503),
         (RejectReason.RETRY_BUDGET_SPENT, 503),
-        (RejectReason.ALL_ATTEMPTS_FAILED, 502),
+        (RejectReason.ALL_ATTEMPTS_FAILED, 503),
+        (RejectReason.ATTEMPTS_TIMED_OUT, 504),
+        (RejectReason.TOKENS_OVER_LIMIT, 429),
+        (RejectReason.QUEUE_FULL, 503),
         (RefusalKind.BAD_REQUEST, 400),
         (RefusalKind.UNAUTHENTICATED, 401),
         (RefusalKind.TOO_LARGE, 413),
@@ -51,8 +54,8 @@ async def test_an_error_has_openais_shape(reason, status):
 
 
 async def test_a_client_is_told_when_to_come_back():
-    _, headers, _ = await answer_of(send_error, RejectReason.NO_HEALTHY_WORKER, "words")
-    assert headers[b"retry-after"] == b"1"
+    _, headers, _ = await answer_of(send_error, RejectReason.QUEUE_FULL, "words", retry_after_s=1.2)
+    assert headers[b"retry-after"] == b"2"
 
 
 async def test_a_refusal_names_its_field_and_its_hint():
@@ -63,7 +66,7 @@ async def test_a_refusal_names_its_field_and_its_hint():
 
 
 def test_a_broken_stream_ends_with_an_error_event():
-    event = stream_error_event(FailureKind.CLOSED)
+    event = stream_error_event(RejectReason.NOT_RESUMABLE)
     assert event.startswith(b"data: {")
     assert event.endswith(b"\n\n")
-    assert orjson.loads(event[6:])["error"]["code"] == "stream_closed"
+    assert orjson.loads(event[6:])["error"]["code"] == "stream_not_resumable"

@@ -17,7 +17,7 @@ from phasewise.fleet.engine_env import EngineEnvironment
 from phasewise.fleet.paths import logs_folder
 from phasewise.fleet.placement import Machine, Place, place_engines
 from phasewise.fleet.run_paths import RunPaths
-from phasewise.model.worker import Role
+from phasewise.model.worker import DEFAULT_SLOTS, Role
 
 _ANY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "[::1]", "::1": "[::1]"}  # noqa: S104 - read, not bound
 
@@ -166,6 +166,7 @@ def _gateway_file(
                 role=place.pool.role,
                 pool=place.pool.name,
                 steps_url=engine.steps_url,
+                slots=place.pool.slots or place.pool.levers.max_running or DEFAULT_SLOTS,
             )
             for engine, place in zip(engines, places, strict=True)
         ),

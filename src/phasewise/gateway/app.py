@@ -13,19 +13,23 @@ from phasewise.config import GatewayFile, WorkerConfig
 from phasewise.errors import ConfigError
 from phasewise.gateway.asgi import Receive, Scope, Send, client_of
 from phasewise.gateway.auth import Doorkeeper
+from phasewise.gateway.exchange import Exchange
 from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.health import POLL_INTERVAL_S, HealthWatcher
 from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.patience import ClientWatch, Patience
 from phasewise.gateway.pipeline import Pipeline
+from phasewise.gateway.quotas import NoQuotas
 from phasewise.gateway.routes import Gateway, Router
 from phasewise.gateway.timeline_store import TimelineStore
 from phasewise.model.worker import Worker
 from phasewise.request_flow import World
 from phasewise.routing.policies import POLICIES, Policy
+from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView, Health
 from phasewise.state.load_ledger import LoadLedger
 from phasewise.state.retry_budget import RetryBudget
+from phasewise.state.waiting_line import WaitingLine
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -78,15 +82,30 @@ def build_app(
     if len({worker.name for worker in workers}) != len(workers):
         raise ConfigError("two workers have the same name", hint="give each worker a name of its own")
     cluster, ledger = ClusterView(workers), LoadLedger()
-    world = World(cluster, ledger, RetryBudget(), _policy(file.gateway.policy))
+    queue = file.gateway.queue
+    quotas = NoQuotas()
+    world = World(
+        cluster,
+        ledger,
+        RetryBudget(),
+        _policy(file.gateway.policy),
+        Breakers(),
+        WaitingLine(queue.max_waiting, queue.aging_s),
+        quotas,
+    )
     clients = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
-    doorkeeper = Doorkeeper(file.gateway.api_keys, file.gateway.admin_key_sha256)
+    doorkeeper = Doorkeeper(file.gateway)
     # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
     metrics = PrometheusMetrics(cluster, ledger)
     open_requests = OpenRequests()
     pipeline = Pipeline(
-        world, FlowDriver(clients), doorkeeper, (timelines, metrics), metrics.count_refusal, open_requests
+        world,
+        FlowDriver(Exchange(clients), quotas),
+        doorkeeper,
+        (timelines, metrics),
+        metrics.count_refusal,
+        open_requests,
     )
     clients_served = ClientWatch(patience or Patience())
     gateway = Gateway(
@@ -104,6 +123,7 @@ def _worker(config: WorkerConfig) -> Worker:
         role=config.role,
         pool=config.pool,
         steps_url=config.steps_url,
+        slots=config.slots,
     )
 
 

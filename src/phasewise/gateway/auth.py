@@ -6,12 +6,13 @@ Which routes need a key is said in routes.py.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
-from phasewise.config import ApiKey
+from phasewise.config import ApiKey, GatewayConfig
 from phasewise.errors import RefusalKind, RequestRefused
+from phasewise.model.limits import NO_LIMITS, Limits
+from phasewise.model.request import DEFAULT_MAX_WAIT_S
 
 _SCHEME = b"bearer "
 
@@ -23,25 +24,25 @@ class Caller:
     tenant: str = "default"
     priority: int = 0
     slo_class: str = "default"
-
-
-ANYONE = Caller()
+    key_id: str = ""
+    limits: Limits = NO_LIMITS
+    max_wait_s: float = DEFAULT_MAX_WAIT_S
 
 
 class Doorkeeper:
     """Checks `Authorization` headers."""
 
-    def __init__(self, api_keys: Iterable[ApiKey] = (), admin_key_sha256: str | None = None) -> None:
+    def __init__(self, config: GatewayConfig) -> None:
         # Found by hash: a lookup's timing tells something of the hash at most, and hashes are no secret.
-        self._callers = {
-            bytes.fromhex(key.sha256): Caller(key.tenant, key.priority, key.slo_class) for key in api_keys
-        }
-        self._admin_hash = None if admin_key_sha256 is None else bytes.fromhex(admin_key_sha256)
+        self._callers = {bytes.fromhex(key.sha256): _caller(key, config) for key in config.api_keys}
+        self._anyone = Caller(max_wait_s=config.slo_class("default").max_wait_s)
+        admin_hash = config.admin_key_sha256
+        self._admin_hash = None if admin_hash is None else bytes.fromhex(admin_hash)
 
     def caller(self, authorization: bytes | None) -> Caller:
         """Whose key this is; without configured keys everyone may ask."""
         if not self._callers:
-            return ANYONE
+            return self._anyone
         caller = self._callers.get(_key_hash(authorization))
         if caller is None:
             raise RequestRefused(
@@ -65,6 +66,18 @@ class Doorkeeper:
                 "the admin key is missing or wrong",
                 hint="send it as Authorization: Bearer KEY",
             )
+
+
+def _caller(key: ApiKey, config: GatewayConfig) -> Caller:
+    limits = Limits(key.requests_per_minute, key.tokens_per_minute, key.max_concurrent)
+    return Caller(
+        tenant=key.tenant,
+        priority=key.priority,
+        slo_class=key.slo_class,
+        key_id=key.sha256[:16],
+        limits=limits,
+        max_wait_s=config.slo_class(key.slo_class).max_wait_s,
+    )
 
 
 def key_sha256(key: str) -> str:

@@ -5,16 +5,16 @@ Nothing else in the gateway knows which status an error has.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import orjson
 
-from phasewise.errors import FailureKind, RefusalKind, RequestRefused
+from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.asgi import Client, Headers
 from phasewise.model.decision import RejectReason
 
 JSON: Headers = ((b"content-type", b"application/json"),)
-RETRY_AFTER_S = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,23 @@ class HttpError:
     headers: Headers = ()
 
 
-_RETRY_SOON: Headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),)
+# OpenAI's clients ask again after a 5xx unless told not to: what failed twice may be what kills workers.
+_DO_NOT_RETRY: Headers = ((b"x-should-retry", b"false"),)
 
 HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
     RejectReason.NO_WORKER_FOR_MODEL: HttpError(404, "not_found_error"),
-    RejectReason.NO_HEALTHY_WORKER: HttpError(503, "service_unavailable_error", _RETRY_SOON),
-    RejectReason.RETRY_BUDGET_SPENT: HttpError(503, "service_unavailable_error", _RETRY_SOON),
-    RejectReason.ALL_ATTEMPTS_FAILED: HttpError(502, "upstream_error"),
+    RejectReason.NO_HEALTHY_WORKER: HttpError(503, "service_unavailable_error"),
+    RejectReason.REQUESTS_OVER_LIMIT: HttpError(429, "rate_limit_error"),
+    RejectReason.TOKENS_OVER_LIMIT: HttpError(429, "rate_limit_error"),
+    RejectReason.CONCURRENCY_OVER_LIMIT: HttpError(429, "rate_limit_error"),
+    RejectReason.LIMITS_UNAVAILABLE: HttpError(503, "service_unavailable_error"),
+    RejectReason.QUEUE_FULL: HttpError(503, "service_unavailable_error"),
+    RejectReason.QUEUE_TIMEOUT: HttpError(503, "service_unavailable_error"),
+    RejectReason.RETRY_BUDGET_SPENT: HttpError(503, "service_unavailable_error"),
+    RejectReason.ALL_ATTEMPTS_FAILED: HttpError(503, "upstream_error", _DO_NOT_RETRY),
+    RejectReason.ATTEMPTS_TIMED_OUT: HttpError(504, "upstream_error", _DO_NOT_RETRY),
+    # Only ever told in a stream that has begun.
+    RejectReason.NOT_RESUMABLE: HttpError(503, "upstream_error"),
     RefusalKind.BAD_REQUEST: HttpError(400, "invalid_request_error"),
     RefusalKind.UNAUTHENTICATED: HttpError(401, "authentication_error", ((b"www-authenticate", b"Bearer"),)),
     RefusalKind.FORBIDDEN: HttpError(403, "permission_error"),
@@ -51,11 +61,13 @@ async def send_error(
     *,
     param: str | None = None,
     headers: Headers = (),
+    retry_after_s: float | None = None,
 ) -> None:
     """Answer with an error; the answer must not have been started."""
     error = HTTP_ERRORS[kind]
     body = error_body(message, error.type, code=kind, param=param)
-    await client.respond(error.status, [*JSON, *error.headers, *headers], body)
+    retry = [] if retry_after_s is None else [(b"retry-after", b"%d" % max(1, math.ceil(retry_after_s)))]
+    await client.respond(error.status, [*JSON, *error.headers, *retry, *headers], body)
 
 
 async def send_refusal(client: Client, refusal: RequestRefused, headers: Headers = ()) -> None:
@@ -63,12 +75,12 @@ async def send_refusal(client: Client, refusal: RequestRefused, headers: Headers
     await send_error(client, refusal.kind, str(refusal), param=refusal.param, headers=headers)
 
 
-def stream_error_event(kind: FailureKind) -> bytes:
+def stream_error_event(reason: RejectReason) -> bytes:
     """The event that ends a stream which broke after some of the answer had been sent."""
     body = error_body(
         "the worker broke off in the middle of the answer; what came before is incomplete",
-        HTTP_ERRORS[RejectReason.ALL_ATTEMPTS_FAILED].type,
-        code=f"stream_{kind}",
+        HTTP_ERRORS[reason].type,
+        code=f"stream_{reason}",
     )
     return b"data: " + body + b"\n\n"
 

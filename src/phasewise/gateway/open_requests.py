@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from phasewise.gateway.flow_driver import Call
+from phasewise.gateway.call import Call
 from phasewise.model.timeline_record import encode
 
 

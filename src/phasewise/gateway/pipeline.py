@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.asgi import Client, ClientLeft, Headers, Scope, header
 from phasewise.gateway.auth import Caller, Doorkeeper
+from phasewise.gateway.call import Call, Ending
 from phasewise.gateway.fields import Parsed, parse_body, prompt_bytes, request_id_from
-from phasewise.gateway.flow_driver import Call, Ending, FlowDriver
+from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.http_errors import send_refusal
 from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.timeline_builder import TimelineBuilder
@@ -124,6 +125,9 @@ class Pipeline:
             prefix_marks=prefix_marks(prompt_bytes(endpoint, body), self._marks_key),
             choices=parsed.choices,
             text_marks=text_marks(parsed.text, self._marks_key),
+            key_id=caller.key_id,
+            limits=caller.limits,
+            max_wait_s=caller.max_wait_s,
         )
 
 

@@ -13,8 +13,16 @@ class RejectReason(StrEnum):
 
     NO_WORKER_FOR_MODEL = "no_worker_for_model"
     NO_HEALTHY_WORKER = "no_healthy_worker"
+    REQUESTS_OVER_LIMIT = "requests_over_limit"
+    TOKENS_OVER_LIMIT = "tokens_over_limit"
+    CONCURRENCY_OVER_LIMIT = "concurrency_over_limit"
+    LIMITS_UNAVAILABLE = "limits_unavailable"
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
     RETRY_BUDGET_SPENT = "retry_budget_spent"
     ALL_ATTEMPTS_FAILED = "all_attempts_failed"
+    ATTEMPTS_TIMED_OUT = "attempts_timed_out"
+    NOT_RESUMABLE = "not_resumable"
 
 
 @dataclass(frozen=True, slots=True)

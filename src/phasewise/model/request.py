@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from phasewise.model.limits import NO_LIMITS, Limits
+
 BYTES_PER_TOKEN = 4
 """A rule of thumb for sizing a prompt before any tokenizer has seen it; only ever used to compare loads."""
+DEFAULT_MAX_WAIT_S = 10.0
+"""How long a request waits for room on a worker before it is turned away."""
 
 
 class Endpoint(StrEnum):
@@ -18,7 +22,10 @@ class Endpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One request for generation, without its text."""
+    """One request for generation, without its text.
+
+    `key_id` is what its key's limits are counted under, `max_wait_s` how long it may wait for room.
+    """
 
     request_id: str
     endpoint: Endpoint
@@ -34,6 +41,9 @@ class GenerationRequest:
     prefix_marks: tuple[str, ...] = ()
     choices: int = 1
     text_marks: tuple[str, ...] = ()
+    key_id: str = ""
+    limits: Limits = NO_LIMITS
+    max_wait_s: float = DEFAULT_MAX_WAIT_S
 
     @property
     def estimated_prompt_tokens(self) -> int:

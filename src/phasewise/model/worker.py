@@ -14,6 +14,10 @@ class Role(StrEnum):
     DECODE = "decode"
 
 
+DEFAULT_SLOTS = 256
+"""Requests a worker is given at once; more wait in the gateway, where they can still go elsewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One place that can serve: an engine, one of its data-parallel ranks, one of its adapters.
@@ -31,6 +35,7 @@ class Worker:
     lora: str | None = None
     rank: int = 0
     steps_url: str | None = None
+    slots: int = DEFAULT_SLOTS
 
     @property
     def ref(self) -> WorkerRef:

@@ -6,7 +6,7 @@ from __future__ import annotations
 class RetryBudget:
     """At most `earned_per_request` retries per request in the long run, `burst` at once."""
 
-    def __init__(self, earned_per_request: float = 0.1, burst: float = 10.0) -> None:
+    def __init__(self, earned_per_request: float = 0.2, burst: float = 2_500.0) -> None:
         self._earned_per_request = earned_per_request
         self._burst = burst
         self._tokens = burst

@@ -1,0 +1,54 @@
+"""Frozen configuration. What a lever does to an engine stands in fleet/levers.py."""
+
+from phasewise.config.base import ByteSize, Name, Port, Sha256
+from phasewise.config.fleet import DEMO_MODEL, FleetConfig, Levers, Pool, Speculation
+from phasewise.config.gateway import (
+    LOOPBACK_HOSTS,
+    ApiKey,
+    EdgeLimits,
+    GatewayConfig,
+    GatewayFile,
+    LogConfig,
+    QueueConfig,
+    RedisConfig,
+    SloClass,
+    TlsConfig,
+    WorkerConfig,
+)
+from phasewise.config.reading import (
+    byte_size,
+    fleet_from,
+    fleet_with,
+    load_fleet,
+    load_gateway_file,
+    phasewise_home,
+)
+
+__all__ = [
+    "DEMO_MODEL",
+    "LOOPBACK_HOSTS",
+    "ApiKey",
+    "ByteSize",
+    "EdgeLimits",
+    "FleetConfig",
+    "GatewayConfig",
+    "GatewayFile",
+    "Levers",
+    "LogConfig",
+    "Name",
+    "Pool",
+    "Port",
+    "QueueConfig",
+    "RedisConfig",
+    "Sha256",
+    "SloClass",
+    "Speculation",
+    "TlsConfig",
+    "WorkerConfig",
+    "byte_size",
+    "fleet_from",
+    "fleet_with",
+    "load_fleet",
+    "load_gateway_file",
+    "phasewise_home",
+]

@@ -1,0 +1,35 @@
+"""One request while it is being served, and how it ended: what the parts of the driver hand to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phasewise.gateway.asgi import Client, Headers
+from phasewise.gateway.timeline_builder import TimelineBuilder
+from phasewise.model.timeline import Outcome
+
+
+@dataclass(slots=True)
+class Call:
+    """One request while it is being served. `reply_headers` stand in every answer to it."""
+
+    path: str
+    body: bytes
+    request_id: str
+    hide_usage: bool
+    client: Client
+    timeline: TimelineBuilder
+    reply_headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a request ended, for its timeline."""
+
+    outcome: Outcome
+    reason: str | None = None
+
+
+SERVED = Ending(Outcome.SUCCEEDED)
+CLIENT_LEFT = Ending(Outcome.CANCELLED, "client_left")
+CLIENT_STALLED = Ending(Outcome.CANCELLED, "client_stalled")

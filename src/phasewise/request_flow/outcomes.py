@@ -1,0 +1,81 @@
+"""What came of a step, each with the time it happened. `Cancelled` may come of any step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phasewise.errors import FailureKind
+from phasewise.model.limits import QuotaAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaAnswered:
+    """The request was counted, or found to be over a limit."""
+
+    at_s: float
+    answer: QuotaAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class CacheMiss:
+    """No stored answer fits."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The ticket was granted: there is room for the request."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The ticket was not granted in time."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The answer, or the engine's own refusal of a bad request, reached the client.
+
+    `tokens` are those of prompt and answer as the engine counted them, None if it did not say.
+    """
+
+    at_s: float
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The worker broke the conversation.
+
+    `content_sent`: the client has seen some of the answer; `resumable`: and another worker could go on from
+    there as if nothing had happened.
+    """
+
+    at_s: float
+    kind: FailureKind
+    content_sent: bool
+    resumable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The client went away."""
+
+    at_s: float
+
+
+Outcome = (
+    QuotaAnswered
+    | tuple[QuotaAnswered | CacheMiss, ...]
+    | CacheMiss
+    | Granted
+    | TimedOut
+    | Succeeded
+    | Failed
+    | Cancelled
+)

@@ -1,0 +1,68 @@
+"""What a flow asks its driver to do. Which step comes when is the flow's to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phasewise.model.decision import Decision, RejectReason
+from phasewise.model.limits import Limits
+from phasewise.model.worker import Worker
+from phasewise.state.waiting_line import Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class TakeQuota:
+    """Count the request against its key's limits. Outcome: QuotaAnswered."""
+
+    key_id: str
+    limits: Limits
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookUpCache:
+    """Look for a stored answer. Outcome: CacheMiss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Perform several steps at once. Outcome: theirs, in the same order, as a tuple."""
+
+    steps: tuple[TakeQuota | LookUpCache, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until the ticket is granted, or until a time. Outcome: Granted or TimedOut."""
+
+    ticket: Ticket
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Run the request on a worker and stream the answer. Outcome: Succeeded or Failed.
+
+    One that `resumes` goes on from what the client already has.
+    """
+
+    decision: Decision
+    attempt: int
+    resumes: bool = False
+
+    @property
+    def worker(self) -> Worker:
+        """Where to run it."""
+        return self.decision.chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Tell the client that the request is not served, or not to its end. The last step of a flow."""
+
+    reason: RejectReason
+    detail: str
+    retry_after_s: float | None = None
+
+
+Step = TakeQuota | LookUpCache | Together | Wait | Generate | Reject
