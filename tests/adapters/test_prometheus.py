@@ -122,7 +122,7 @@ def test_going_on_with_a_broken_answer_is_no_retry():
 
 
 def test_workers_show_their_health_load_and_breaker():
-    metrics, cluster, ledger = make_metrics(breaker_open=lambda worker: worker == "w0")
+    metrics, cluster, ledger = make_metrics(breaker_open=lambda worker: worker.name == "w0")
     assert samples(metrics)["phasewise_worker_up", "pool=gold", "worker=w0"] == 0
     cluster.mark_up("w0", "1")
     ledger.book(cluster.snapshot()[0].worker.ref, 10)

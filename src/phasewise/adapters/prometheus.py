@@ -21,6 +21,7 @@ from phasewise.errors import FailureKind, RefusalKind
 from phasewise.model.decision import RejectReason
 from phasewise.model.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s
 from phasewise.model.timeline import TTFT_PARTS, AttemptKind, Outcome, Timeline
+from phasewise.model.worker import WorkerRef
 from phasewise.state.cluster_view import ClusterView, Health
 from phasewise.state.load_ledger import LoadLedger
 
@@ -143,8 +144,8 @@ METRICS = (
 class PrometheusMetrics:
     """A TimelineSink, and the text that Prometheus scrapes.
 
-    Labels come from the configuration or from closed lists. `waiting`, `breaker_open` (by a worker's name)
-    and `quota_degraded` are asked at each scrape.
+    Labels come from the configuration or from closed lists. `waiting`, `breaker_open` and `quota_degraded` are
+    asked at each scrape.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class PrometheusMetrics:
         ledger: LoadLedger,
         *,
         waiting: Callable[[], int] = lambda: 0,
-        breaker_open: Callable[[str], bool] = lambda _worker: False,
+        breaker_open: Callable[[WorkerRef], bool] = lambda _worker: False,
         quota_degraded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cluster = cluster
@@ -236,7 +237,7 @@ class PrometheusMetrics:
         yield from value_lines(WORKER_UP, zip(workers, up, strict=True))
         requests = (self._ledger.load(state.worker.ref).requests for state in states)
         yield from value_lines(WORKER_REQUESTS, zip(workers, requests, strict=True))
-        breakers = (int(self._breaker_open(state.worker.name)) for state in states)
+        breakers = (int(self._breaker_open(state.worker.ref)) for state in states)
         yield from value_lines(WORKER_BREAKER_OPEN, zip(workers, breakers, strict=True))
 
 
