@@ -24,8 +24,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Real tests share one engine, so one worker runs them all; the first of them waits for it to start."""
+    """Real tests share one engine, so one worker runs them all; the first of them waits for it to start.
+
+    First of all hooks, because pytest-xdist looks for groups in a hook of the same name.
+    """
     for item in items:
         if item.get_closest_marker("real"):
             item.add_marker(pytest.mark.xdist_group("real"))
