@@ -108,6 +108,15 @@ def test_requests_are_counted_by_how_they_ended_and_tokens_by_kind():
     assert seen["phasewise_retries_total", "model=m"] == 1
 
 
+def test_tokens_that_nobody_counted_are_not_told_as_none_and_retries_begin_at_none():
+    metrics, _, _ = make_metrics()
+    metrics.record(make_timeline(prompt_tokens=5, cached_tokens=None, output_tokens=0))
+    seen = samples(metrics)
+    assert ("phasewise_tokens_total", "kind=cached", "model=m") not in seen
+    assert seen["phasewise_tokens_total", "kind=output", "model=m"] == 0
+    assert seen["phasewise_retries_total", "model=m"] == 0
+
+
 def test_going_on_with_a_broken_answer_is_no_retry():
     metrics, _, _ = make_metrics()
     broke = make_attempt(outcome=Outcome.FAILED)

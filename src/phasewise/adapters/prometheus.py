@@ -144,8 +144,8 @@ METRICS = (
 class PrometheusMetrics:
     """A TimelineSink, and the text that Prometheus scrapes.
 
-    Labels come from the configuration or from closed lists. `waiting`, `breaker_open` and `quota_degraded` are
-    asked at each scrape.
+    Labels come from the configuration or from closed lists. `waiting`, `breaker_open` and `quota_degraded`
+    are asked at each scrape.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class PrometheusMetrics:
 
     def count_refusal(self, kind: RefusalKind) -> None:
         """Count a request that was refused before it had a timeline."""
-        self._counters[REQUESTS].series((NO_LABEL, Outcome.REJECTED, kind)).value += 1
+        self._counters[REQUESTS].series((NO_LABEL, Outcome.REJECTED, kind)).add(1)
 
     def _known_tally(self, model: str, pool: str, outcome: Outcome, reason: str | None) -> _Tally:
         model = model if model in self._models else NO_LABEL
@@ -198,8 +198,8 @@ class PrometheusMetrics:
     def _count_attempts(self, timeline: Timeline, model: str) -> None:
         resumed = [it.outcome for it in timeline.attempts if it.kind is AttemptKind.RESUMED]
         for outcome in resumed:
-            self._counters[RESUMES].series((model, outcome)).value += 1
-        self._counters[RETRIES].series((model,)).value += len(timeline.attempts) - len(resumed) - 1
+            self._counters[RESUMES].series((model, outcome)).add(1)
+        self._counters[RETRIES].series((model,)).add(len(timeline.attempts) - len(resumed) - 1)
 
     # --- telling ----------------------------------------------------------------------------------------
 
@@ -275,13 +275,18 @@ class _Tally:
         self._requests = counters[REQUESTS].series((self.model, outcome, reason or NO_LABEL))
         tokens = (counters[TOKENS].series((self.model, kind)) for kind in TOKEN_KINDS)
         self._prompt, self._cached, self._output = tokens
+        # A rate is the difference of two scrapes: the first retry shows only if there was a 0 before it.
+        counters[RETRIES].series((self.model,)).add(0)
 
     def count(self, timeline: Timeline) -> None:
         """Count one request."""
-        self._requests.value += 1
-        self._prompt.value += timeline.prompt_tokens or 0
-        self._cached.value += timeline.cached_tokens or 0
-        self._output.value += timeline.output_tokens or 0
+        self._requests.add(1)
+        if (prompt_tokens := timeline.prompt_tokens) is not None:
+            self._prompt.add(prompt_tokens)
+        if (cached_tokens := timeline.cached_tokens) is not None:
+            self._cached.add(cached_tokens)
+        if (output_tokens := timeline.output_tokens) is not None:
+            self._output.add(output_tokens)
         if (first_s := ttft_s(timeline)) is not None:
             self._observe_start(timeline, first_s)
         if (whole_s := e2e_s(timeline)) is not None:

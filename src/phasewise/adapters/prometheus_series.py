@@ -31,12 +31,18 @@ class Metric:
 
 
 class Counter:
-    """A number that only grows."""
+    """A number that only grows, and whether anybody has counted yet: nothing counted is not the same as 0."""
 
-    __slots__ = ("value",)
+    __slots__ = ("begun", "value")
 
     def __init__(self) -> None:
+        self.begun = False
         self.value = 0
+
+    def add(self, count: int) -> None:
+        """Count so many more; 0 says that from now on somebody counts."""
+        self.begun = True
+        self.value += count
 
 
 class Histogram:
@@ -56,7 +62,7 @@ class Histogram:
 
 
 class CounterFamily:
-    """The counters of one metric by their labels; those that counted nothing are not told."""
+    """The counters of one metric by their labels; those that nobody counted with yet are not told."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -68,7 +74,7 @@ class CounterFamily:
 
     def lines(self) -> Iterator[str]:
         """The family in text format."""
-        told = ((labels, counter.value) for labels, counter in self._series.items() if counter.value)
+        told = ((labels, counter.value) for labels, counter in self._series.items() if counter.begun)
         return value_lines(self._metric, told)
 
 
