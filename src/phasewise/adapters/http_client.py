@@ -193,13 +193,22 @@ class StreamedReply:
             parts.append(part)
         return b"".join(parts)
 
-    async def pour(self, sink: Callable[[bytes], None]) -> None:
+    def pour(self, sink: Callable[[bytes], None]) -> Coroutine[Any, Any, None]:
         """Hand the rest of the body to `sink`, each piece at the moment it arrives, and return at its end.
 
         For who must know when bytes came: whoever is woken to read them is woken later. `sink` must be quick,
-        as nothing else happens meanwhile; what it raises is taken for a broken reply.
+        as nothing else happens meanwhile; what it raises is taken for a broken reply, an UpstreamError for
+        how it broke.
         """
-        await self._live.pour(sink)
+        return self._live.pour(sink)
+
+    def pause(self) -> None:
+        """Let the worker wait: whoever is poured the body has no room. What was read by now still comes."""
+        self._live.pause()
+
+    def resume(self) -> None:
+        """Read on after `pause`."""
+        self._live.resume()
 
     def end(self) -> None:
         """Give the connection back; one with an unread body is closed, which tells the other side to stop."""
@@ -268,10 +277,8 @@ class _Connection(asyncio.Protocol):
                 return b""
             if self._error is not None:
                 raise self._error
-            if self._paused and self._transport is not None:
-                self._paused = False
-                self._touch()  # the silence was ours
-                self._transport.resume_reading()
+            if self._paused:
+                self.resume()
             # `_wait` written out: this runs once per chunk, and a coroutine less is a microsecond less.
             self._waiter = self._loop.create_future()
             try:
@@ -286,18 +293,29 @@ class _Connection(asyncio.Protocol):
     async def pour(self, sink: Callable[[bytes], None]) -> None:
         """Body bytes go to `sink` as they arrive, first those that were here before it."""
         parts, self._parts, self._queued_bytes = self._parts, [], 0
+        self.resume()
         for part in parts:
             sink(part)
         self._sink = sink
         try:
             while not self._body_done:
-                if self._paused and self._transport is not None:
-                    self._paused = False
-                    self._touch()
-                    self._transport.resume_reading()
                 await self._wait()
         finally:
             self._sink = None
+
+    def pause(self) -> None:
+        """Read no more for now."""
+        # After the reply's end there is nothing to hold back, and nobody to let it flow again.
+        if not self._paused and not self._body_done and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._touch()  # the silence was ours
+            self._transport.resume_reading()
 
     @property
     def finished_cleanly(self) -> bool:
@@ -306,6 +324,7 @@ class _Connection(asyncio.Protocol):
             self._body_done
             and self._error is None
             and not self._parts
+            and not self._paused
             and self._transport is not None
             and not self._transport.is_closing()
             # A reply to half a request: who knows what the rest will be taken for.
@@ -360,7 +379,7 @@ class _Connection(asyncio.Protocol):
 
     def _check_deadline(self) -> None:
         self._watchdog = None
-        waiting = self._waiter is not None
+        waiting = self._waiter is not None and not self._paused
         silent_s = self._loop.time() - self._last_activity_s
         if waiting and silent_s >= self._wait_limit_s:
             missing = "byte of the reply's body" if self._head_done else "whole head of a reply"
@@ -402,33 +421,33 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             # What a callback of ours raised stands behind the parser's own error.
-            self._break_off(f"the reply is not HTTP ({error.__context__ or error})")
+            cause = error.__context__
+            if isinstance(cause, UpstreamError):
+                self._break_off(cause)
+            else:
+                self._break_off(_not_http(f"the reply is not HTTP ({cause or error})"))
             return
         if self._head_done:  # until then the deadline is that of the whole head
             self._last_activity_s = self._loop.time()  # `_touch` written out, as this runs once per chunk too
         if self._queued_bytes == queued_bytes:
             self._framing_bytes += len(data)
             if self._framing_bytes > HEAD_LIMIT_BYTES:
-                self._break_off(f"a reply's head or trailers are larger than {HEAD_LIMIT_BYTES} bytes")
+                self._break_off(
+                    _not_http(f"a reply's head or trailers are larger than {HEAD_LIMIT_BYTES} bytes")
+                )
                 return
         else:
             self._framing_bytes = 0
             if self._sink is not None:
                 self._queued_bytes = 0
             elif self._queued_bytes > READ_AHEAD_BYTES:
-                self._pause()
+                self.pause()
         waiter = self._waiter
         if waiter is not None and (self._parts or self._body_done) and not waiter.done():
             waiter.set_result(None)
 
-    def _pause(self) -> None:
-        # After the reply's end there is nothing to hold back, and nobody to let it flow again.
-        if not self._paused and not self._body_done and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
-
-    def _break_off(self, why: str) -> None:
-        self._fail(UpstreamError(FailureKind.PROTOCOL, why))
+    def _break_off(self, error: UpstreamError) -> None:
+        self._fail(error)
         self.abort()
 
     # --- httptools callbacks --------------------------------------------------------------------------------
@@ -468,3 +487,7 @@ class _Connection(asyncio.Protocol):
         """The reply is complete."""
         if self._head_done:
             self._body_done = True
+
+
+def _not_http(why: str) -> UpstreamError:
+    return UpstreamError(FailureKind.PROTOCOL, why)

@@ -6,8 +6,9 @@ import time
 
 from phasewise.adapters.http_client import FETCH_LIMIT_BYTES, StreamedReply
 from phasewise.gateway.answer import Answer, read_plain_answer
-from phasewise.gateway.asgi import WAITED_S, Headers
+from phasewise.gateway.asgi import Client, Headers
 from phasewise.gateway.call import SERVED, Call, Ending
+from phasewise.gateway.splice import Splice
 from phasewise.gateway.streaming import StreamRelay
 from phasewise.model.timeline import Outcome
 
@@ -15,24 +16,18 @@ ENGINE_REFUSED = "engine_4xx"
 """The reason on the timeline of a request that the engine itself found fault with."""
 
 
-async def relay_stream(reply: StreamedReply, head: Headers, call: Call) -> Ending:
+async def relay_stream(
+    reply: StreamedReply, head: Headers, call: Call, relay: StreamRelay | None = None
+) -> Ending:
     """Send each part of a stream on when it comes."""
-    client, send = call.client, call.client.send
+    client = call.client
     client.streaming = True
-    relay = StreamRelay(Answer(), hide_usage=call.hide_usage)
+    relay = relay or StreamRelay(Answer(), hide_usage=call.hide_usage)
     call.timeline.note_answer(relay.answer)
-    while data := await reply.read():
-        at_s = time.monotonic()
-        if out := relay.feed(data, at_s):
-            if not client.started:
-                await client.start(200, head)
-                at_s = time.monotonic()
-            # As client.send_part, without one more coroutine for every chunk to pass through.
-            client.sending_since_s = at_s
-            await send({"type": "http.response.body", "body": out, "more_body": True})
-            if (waited_s := time.monotonic() - at_s) > WAITED_S:
-                client.blocked_s += waited_s
-            client.sending_since_s = None
+    if client.direct is not None:
+        await Splice(reply, relay, client, client.direct, head).run()
+    else:
+        await _relay_parts(reply, head, relay, client)
     last = relay.close()
     if not client.started:
         await client.start(200, head)
@@ -40,6 +35,15 @@ async def relay_stream(reply: StreamedReply, head: Headers, call: Call) -> Endin
     if relay.engine_error is not None:
         return Ending(Outcome.FAILED, "engine_error")
     return SERVED
+
+
+async def _relay_parts(reply: StreamedReply, head: Headers, relay: StreamRelay, client: Client) -> None:
+    """As a splice, for a server that speaks nothing but ASGI."""
+    while data := await reply.read():
+        if out := relay.feed(data, time.monotonic()):
+            if not client.started:
+                await client.start(200, head)
+            await client.send_part(out)
 
 
 async def relay_plain(reply: StreamedReply, head: Headers, call: Call) -> Ending:

@@ -1,0 +1,172 @@
+"""A client's connection: uvicorn's, plus a way to answer on it at once, without waking a task for each piece.
+
+Parsing requests, keeping connections alive and starting the application stay uvicorn's. What is answered is
+decided by others, who are told when the client has room again and when it has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from phasewise.gateway.asgi import DIRECT, DROP, Headers, Listener
+
+WRITE_BUFFER_BYTES = 16 * 1024
+"""More than this that the kernel does not take makes a stream wait: half a second of the fastest streams."""
+UNSENT_BYTES = 16 * 1024
+"""The kernel takes no more than this beyond what is on its way to the client. What is on its way stays free:
+a client far away is served as fast as ever, while one that does not read is soon noticed."""
+
+
+class DirectAnswer:
+    """The answer to one request, written when it is said: what uvicorn's `send` does, and its book-keeping.
+
+    For HTTP/1.1 and methods whose answers have a body. Nothing is written to a client that has left.
+    """
+
+    __slots__ = ("_connection", "_cycle", "_transport", "listener")
+
+    def __init__(self, connection: ClientConnection, cycle: RequestResponseCycle) -> None:
+        self._connection = connection
+        self._cycle = cycle
+        self._transport = connection.transport
+        self.listener: Listener | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client takes nothing at the moment. What is written all the same waits in memory."""
+        return self._connection.flow.write_paused
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was written."""
+        return self._cycle.response_complete
+
+    @property
+    def left(self) -> bool:
+        """Whether the client went away before its answer was complete."""
+        return self._cycle.disconnected
+
+    def take_body(self) -> bytes | None:
+        """The request's body if all of it is here."""
+        cycle = self._cycle
+        if cycle.more_body:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
+
+    def keep_reading(self) -> None:
+        """Read from the client, or its leaving is not noticed; a long body may have stopped us."""
+        self._connection.flow.resume_reading()
+
+    def start(self, status: int, headers: Headers) -> None:
+        """Write the head of an answer; one that does not say its length comes in chunks."""
+        cycle = self._cycle
+        if not cycle.disconnected:
+            cycle.response_started = True
+            cycle.waiting_for_100_continue = False
+            cycle.chunked_encoding = all(name != b"content-length" for name, _ in headers)
+            framing = b"transfer-encoding: chunked\r\n\r\n" if cycle.chunked_encoding else b"\r\n"
+            self._transport.write(self._head(status, headers) + framing)
+
+    def write(self, data: bytes) -> None:
+        """Write some bytes of an answer that was started."""
+        cycle = self._cycle
+        if data and not cycle.disconnected:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
+
+    def finish(self, last: bytes) -> None:
+        """Write the last bytes of an answer that was started."""
+        cycle = self._cycle
+        if not cycle.disconnected:
+            if last:
+                self.write(last)
+            if cycle.chunked_encoding:
+                self._transport.write(b"0\r\n\r\n")
+            self._complete()
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Write a whole answer."""
+        cycle = self._cycle
+        if not cycle.disconnected:
+            cycle.response_started = True
+            cycle.waiting_for_100_continue = False
+            head = self._head(status, headers)
+            self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+            self._complete()
+
+    def lose(self) -> None:
+        """The connection is lost; whoever answers on it is told, unless the answer is complete."""
+        # uvicorn knows the request that came last, which may still wait for this one's answer.
+        self._cycle.disconnected = True
+        if (listener := self.listener) is not None:
+            self.listener = None
+            listener.has_left()
+
+    def drop(self) -> None:
+        """Cut the connection, with what was not yet sent."""
+        self._transport.abort()
+
+    def _head(self, status: int, headers: Headers) -> bytes:
+        cycle = self._cycle
+        lines = [STATUS_LINE[status]]
+        for name, value in (*cycle.default_headers, *headers):
+            if b"\n" in value or b"\r" in value:
+                raise RuntimeError(f"a value of the header {name!r} has a line end in it")
+            if name == b"connection":  # which is said to close it, and for nothing else
+                cycle.keep_alive = False
+            else:
+                lines += (name, b": ", value, b"\r\n")
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        return b"".join(lines)
+
+    def _complete(self) -> None:
+        cycle = self._cycle
+        cycle.response_complete = True
+        cycle.message_event.set()
+        self.listener = None
+        if not cycle.keep_alive:
+            self._transport.close()
+        cycle.on_response()
+
+
+class ClientConnection(HttpToolsProtocol):
+    """A connection that the application can answer on at once and cut, and that soon tells of a slow reader.
+
+    An ordinary close waits until everything is sent, which never is to a client that does not read.
+    """
+
+    _answer: DirectAnswer | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        if sys.platform != "win32":
+            connection: socket.socket = transport.get_extra_info("socket")
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        # Not when the request begins: of several that a client sent ahead, only one is answered at a time.
+        scope = cycle.scope
+        if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
+            self._answer = DirectAnswer(self, cycle)
+            scope["extensions"] = {DIRECT: self._answer}  # type: ignore[dict-item]
+        else:
+            scope["extensions"] = {DROP: {"now": self.transport.abort}}
+        super()._start_asgi_task(cycle, app)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._answer is not None and self._answer.listener is not None:
+            self._answer.listener.has_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.complete:
+            answer.lose()

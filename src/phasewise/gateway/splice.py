@@ -1,0 +1,75 @@
+"""Joins a worker's connection to a client's: what comes of a stream is written in the moment it comes.
+
+No task runs for a chunk. A client that takes nothing lets the worker wait. What may be passed on is the
+relay's to say, how the request ends its caller's.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Protocol
+
+from phasewise.adapters.http_client import StreamedReply
+from phasewise.gateway.asgi import Client, Direct, Headers
+
+
+class Relay(Protocol):
+    """What stands between the two, as StreamRelay does."""
+
+    def feed(self, data: bytes, at_s: float) -> bytes:
+        """What may be sent to the client now that `data` has come."""
+
+
+class Splice:
+    """One stream on its way. The first bytes that may pass are led by the answer's head."""
+
+    __slots__ = ("_client", "_direct", "_feed", "_head", "_held", "_reply", "_waits")
+
+    def __init__(
+        self, reply: StreamedReply, relay: Relay, client: Client, direct: Direct, head: Headers
+    ) -> None:
+        self._reply = reply
+        self._feed = relay.feed
+        self._client = client
+        self._direct = direct
+        self._head = head
+        self._held = b""
+        self._waits = False
+
+    async def run(self) -> None:
+        """Return when the worker's reply has ended and the client has taken, or left, all of it."""
+        try:
+            await self._reply.pour(self._take)
+            while self._waits:
+                await self._client.wait_for_room()
+        finally:
+            self._client.on_room = None
+
+    def _take(self, data: bytes) -> None:
+        at_s = monotonic()
+        if out := self._feed(data, at_s):
+            if self._waits or self._direct.paused:
+                self._hold(out, at_s)
+            else:
+                self._write(out)
+
+    def _hold(self, out: bytes, at_s: float) -> None:
+        self._held += out
+        if not self._waits:
+            self._waits = True
+            self._client.sending_since_s = at_s
+            self._client.on_room = self._go_on
+            self._reply.pause()
+
+    def _go_on(self) -> None:
+        if self._waits:
+            held, self._held, self._waits = self._held, b"", False
+            self._client.waited()
+            self._write(held)
+            self._reply.resume()
+
+    def _write(self, out: bytes) -> None:
+        if not self._client.started:
+            self._client.started = True
+            self._direct.start(200, self._head)
+        self._direct.write(out)
