@@ -9,7 +9,7 @@ from phasewise.errors import FailureKind
 from phasewise.gateway.answer import Answer, read_plain_answer
 from phasewise.gateway.timeline_builder import TimelineBuilder, attempt_outcome
 from phasewise.model.latency import e2e_s, ttft_breakdown
-from phasewise.model.timeline import Outcome, Part
+from phasewise.model.timeline import AttemptKind, Outcome, Part
 from phasewise.model.worker import WorkerRef
 from tests.builders import EPOCH_S, make_request, make_span
 
@@ -55,6 +55,25 @@ def test_gateway_wait_runs_until_the_request_was_written():
     breakdown = ttft_breakdown(builder.build(Outcome.SUCCEEDED, 101.0))
     assert breakdown.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.03)
     assert breakdown.residual_s == pytest.approx(0.5 - 0.03 - 0.4)
+
+
+def test_an_answer_taken_up_elsewhere_was_begun_by_the_attempt_before():
+    builder = make_builder()
+    builder.begin_attempt(W0, 100.02)
+    builder.note_sent(100.03)
+    builder.note_answer(make_answer([100.5, 100.6]))
+    builder.end_attempt(Outcome.FAILED, 100.7)
+    builder.begin_attempt(W1, 100.8, AttemptKind.RESUMED)
+    builder.note_answer(make_answer([100.5, 100.6, 101.0], [make_span(Part.PREFILL, 0.1)]))
+    builder.end_attempt(Outcome.SUCCEEDED, 101.1)
+    timeline = builder.build(Outcome.SUCCEEDED, 101.1)
+    assert [attempt.kind for attempt in timeline.attempts] == [AttemptKind.LOCAL, AttemptKind.RESUMED]
+    assert timeline.serving_attempt is timeline.attempts[0]
+    assert timeline.content_times_s == pytest.approx((0.5, 0.6, 1.0))
+    breakdown = ttft_breakdown(timeline)
+    assert breakdown.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.03)
+    assert breakdown.seconds(Part.EARLIER_ATTEMPTS) is None
+    assert breakdown.seconds(Part.PREFILL) is None
 
 
 def test_time_in_failed_attempts_is_counted_once_and_apart():

@@ -20,6 +20,7 @@ class TimelineBuilder:
         "_attempt_started_s",
         "_attempts",
         "_client_request_id",
+        "_kind",
         "_request",
         "_sent_s",
         "_started_unix_s",
@@ -34,15 +35,24 @@ class TimelineBuilder:
         self._client_request_id = client_request_id
         self._attempts: list[Attempt] = []
         self._worker: WorkerRef | None = None
+        self._kind = AttemptKind.LOCAL
         self._attempt_started_s = 0.0
         self._sent_s: float | None = None
         self._answer: Answer | None = None
 
-    def begin_attempt(self, worker: WorkerRef, at_s: float) -> None:
+    @property
+    def answer(self) -> Answer | None:
+        """The notes on what the last worker answered."""
+        return self._answer
+
+    def begin_attempt(self, worker: WorkerRef, at_s: float, kind: AttemptKind = AttemptKind.LOCAL) -> None:
         """A worker is about to be asked."""
         self._worker = worker
+        self._kind = kind
         self._attempt_started_s = at_s
-        self._sent_s = None
+        if kind is not AttemptKind.RESUMED:
+            # One that goes on with an answer adds nothing to the wait for its first token.
+            self._sent_s = None
         self._answer = None
 
     def note_sent(self, at_s: float) -> None:
@@ -80,7 +90,7 @@ class TimelineBuilder:
     def _attempt(self, worker: WorkerRef, outcome: Outcome, at_s: float, note: str | None = None) -> Attempt:
         answer, origin_s = self._answer, self._request.arrived_s
         return Attempt(
-            kind=AttemptKind.LOCAL,
+            kind=self._kind,
             worker=worker,
             started_s=self._attempt_started_s - origin_s,
             ended_s=at_s - origin_s,
@@ -129,6 +139,7 @@ class TimelineBuilder:
 
     def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
         origin_s = self._request.arrived_s
+        attempts = tuple(it for it in attempts if it.kind is not AttemptKind.RESUMED)
         if not attempts:
             return (Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, ended_s - origin_s, 0.0),)
         serving_s = attempts[-1].started_s

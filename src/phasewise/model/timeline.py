@@ -131,8 +131,15 @@ class Timeline:
 
     @property
     def serving_attempt(self) -> Attempt | None:
-        """The attempt that produced the first content, or the last one if none did."""
+        """The attempt that produced the first content, or the last one if none did.
+
+        What was resumed had been begun by the attempt before.
+        """
+        serving: Attempt | None = None
         for attempt in self.attempts:
+            if attempt.kind is AttemptKind.RESUMED:
+                break
+            serving = attempt
             if attempt.outcome is Outcome.SUCCEEDED:
-                return attempt
-        return self.attempts[-1] if self.attempts else None
+                break
+        return serving
