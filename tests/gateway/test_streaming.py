@@ -208,11 +208,21 @@ def test_an_error_before_content_is_a_failure_of_the_worker():
     assert "secret" not in str(caught.value)
 
 
-def test_an_error_after_content_reaches_the_client_as_it_came():
-    error = event({"error": {"message": "broken", "type": "InternalServerError"}})
-    relay, out = relayed([content("a"), error, DONE])
-    assert out[1] == error
-    assert relay.engine_error == "InternalServerError"
+ERROR = event({"error": {"message": "broken", "type": "InternalServerError"}})
+ABORT = event({"choices": [{"index": 0, "delta": {"content": "c"}, "finish_reason": "abort"}]})
+
+
+@pytest.mark.parametrize("broken", [ERROR, ABORT, event({"usage": {}})[:-4] + b"\n\n"])
+@pytest.mark.parametrize("together", [True, False])
+def test_what_came_before_an_engine_broke_is_passed_on_and_nothing_after_it(broken, together):
+    relay = StreamRelay(Answer(), hide_usage=False)
+    parts = [content("a"), content("b"), broken, content("d"), DONE]
+    out = [relay.feed(part, 0.0) for part in ([b"".join(parts)] if together else parts)]
+    assert b"".join(out) == content("a") + content("b")
+    assert relay.answer.text_escaped == b"ab"
+    with pytest.raises(UpstreamError) as raised:
+        relay.close()
+    assert raised.value.kind is FailureKind.SERVER_ERROR
 
 
 def test_a_stream_that_ends_without_saying_so_was_cut():

@@ -22,6 +22,9 @@ from phasewise.gateway.answer import Answer
 HOLD_LIMIT_BYTES = 64 * 1024
 """Events before the first content are held back up to this size, then sent on all the same."""
 
+ABORTED = "abort"
+"""How an engine ends an answer that it gave up by itself, for one because it was told to shut down."""
+
 SHAPES_TO_LEARN = 8
 """A stream whose ordinary chunks keep changing shape (logprobs, several choices) is read chunk by chunk."""
 
@@ -89,24 +92,31 @@ class StreamRelay:
         return self._read(data, at_s)
 
     def _read(self, data: bytes, at_s: float) -> bytes:
+        if self.engine_error is not None:
+            return b""
         before = self._splitter.pending
         events = self._splitter.feed(data)
         complete = _without_tail(before, data, self._splitter.pending)
         for event in events:
             chunk = parse_chunk(event)
+            if broken := ABORTED if chunk.finish_reason == ABORTED else chunk.error:
+                complete = complete[: self._break_off(broken, complete.find(event))]
+                break
             if chunk.has_content:
                 self._note_content(event, at_s)
-            if chunk.finish_reason or chunk.usage or chunk.error or chunk.done:
+            if chunk.finish_reason or chunk.usage or chunk.done:
                 self._note_telling(chunk, at_s)
                 if self._hide_usage and _is_usage_chunk(event, chunk):
                     complete = _without_event(complete, event)
             elif chunk.has_content and self._lessons_left:
                 self._learn_shape(event)
-        self._expects_usual = bool(self._prefix) and not self._splitter.pending
+        self._expects_usual = bool(self._prefix) and not self._splitter.pending and not self.engine_error
         return complete if self._released else self._hold(complete)
 
     def close(self) -> bytes:
         """What is left to send at the end of the reply; raises if it did not end as a stream should."""
+        if self.engine_error is not None:
+            raise UpstreamError(FailureKind.SERVER_ERROR, "the engine reported an error in its stream")
         if not self._done or self._splitter.pending:
             raise UpstreamError(FailureKind.CLOSED, "the stream ended before its end was announced")
         held, self._held = self._held, b""
@@ -129,11 +139,14 @@ class StreamRelay:
             self._suffix = event[opens.end("inside") :] + b"\n\n"
             self._usual_is_text = opens[1] in _TEXT_KEYS
 
+    def _break_off(self, error: str, at: int) -> int:
+        """The engine says it broke. What it wrote until there is passed on, for others to go on from."""
+        self.engine_error = error
+        if not self.answer.content_times_s:
+            raise UpstreamError(FailureKind.SERVER_ERROR, "the engine reported an error in its stream")
+        return at
+
     def _note_telling(self, chunk: Chunk, at_s: float) -> None:
-        if chunk.error:
-            self.engine_error = chunk.error
-            if not self.answer.content_times_s:
-                raise UpstreamError(FailureKind.SERVER_ERROR, "the engine reported an error in its stream")
         if chunk.finish_reason:
             self.answer.finish_reason, self.answer.finished_s = chunk.finish_reason, at_s
         if chunk.usage is not None:
