@@ -1,0 +1,1 @@
+"""What gateway_overhead.py is made of: the tools, the gateways, the loads and the figures."""
