@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from phasewise.adapters.prometheus import METRICS, REASONS, PrometheusMetrics
 from phasewise.errors import RefusalKind
-from phasewise.model.slo import DEFAULT_SLO
+from phasewise.model.latency import meets
+from phasewise.model.slo import DEFAULT_SLO, Slo
 from phasewise.model.timeline import TTFT_PARTS, AttemptKind, Outcome, Part
 from phasewise.state.cluster_view import ClusterView
 from phasewise.state.load_ledger import LoadLedger
@@ -130,6 +131,31 @@ def test_going_on_with_a_broken_answer_is_no_retry():
     assert seen["phasewise_retries_total", "model=m"] == 1
 
 
+def test_requests_are_held_to_the_objectives_of_their_class():
+    metrics, _, _ = make_metrics(slos={"chat": Slo(ttft_s=0.4, tpot_s=0.2)})
+    metrics.record(make_timeline((0.5, 0.6), slo_class="chat"))
+    metrics.record(make_timeline((0.3, 0.4), slo_class="chat"))
+    metrics.record(make_timeline((0.5, 0.6), slo_class="not configured"))
+    metrics.record(make_timeline((), outcome=Outcome.FAILED))
+    kept = {key[2:]: value for key, value in samples(metrics).items() if "_slo_requests" in key[0]}
+    assert kept == {
+        ("result=met", "slo_class=chat"): 1,
+        ("result=missed", "slo_class=chat"): 1,
+        ("result=met", "slo_class=default"): 1,
+        ("result=missed", "slo_class=default"): 1,
+    }
+
+
+@given(timelines)
+def test_goodput_is_the_definitions(timeline):
+    metrics, _, _ = make_metrics()
+    metrics.record(timeline)
+    model = "model=m" if timeline.model == "m" else "model=none"
+    seen = samples(metrics)
+    met = seen["phasewise_slo_requests_total", model, "result=met", "slo_class=default"]
+    assert met == meets(timeline, DEFAULT_SLO)
+
+
 def test_workers_show_their_health_load_and_breaker():
     metrics, cluster, ledger = make_metrics(breaker_open=lambda worker: worker.name == "w0")
     assert samples(metrics)["phasewise_worker_up", "pool=gold", "worker=w0"] == 0
@@ -186,6 +212,8 @@ def test_labels_are_the_configurations_or_of_closed_lists_whatever_was_recorded(
         "reason": {*REASONS, "none", "other"},
         "part": {*TTFT_PARTS, "residual"},
         "kind": {"prompt", "cached", "output"},
+        "slo_class": {"default"},
+        "result": {"met", "missed"},
     }
     for _name, *labels in samples(metrics):
         for name, _, value in (label.partition("=") for label in labels):

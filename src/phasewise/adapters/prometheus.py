@@ -19,7 +19,8 @@ from phasewise.adapters.prometheus_series import (
 )
 from phasewise.errors import FailureKind, RefusalKind
 from phasewise.model.decision import RejectReason
-from phasewise.model.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s
+from phasewise.model.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s, within
+from phasewise.model.slo import DEFAULT_SLO, Slo
 from phasewise.model.timeline import TTFT_PARTS, AttemptKind, Outcome, Timeline
 from phasewise.model.worker import WorkerRef
 from phasewise.state.cluster_view import ClusterView, Health
@@ -32,6 +33,8 @@ OTHER_REASON = "other"
 """The label of a reason that is not among REASONS: text must never make up new series."""
 RESIDUAL = "residual"
 TOKEN_KINDS = ("prompt", "cached", "output")
+MET, MISSED = "met", "missed"
+DEFAULT_CLASS = "default"
 
 REASONS = (
     *RejectReason,
@@ -113,6 +116,12 @@ RESUMES = Metric(
     ("model", "outcome"),
     "Attempts that went on with an answer which had broken off, by how they ended.",
 )
+OBJECTIVES = Metric(
+    "phasewise_slo_requests_total",
+    "counter",
+    ("model", "slo_class", "result"),
+    "Requests that ended, by whether they kept the objectives of their class, TTFT and TPOT both.",
+)
 WORKER_UP = Metric(
     "phasewise_worker_up", "gauge", ("worker", "pool"), "Whether the worker answered when last asked."
 )
@@ -136,7 +145,7 @@ QUOTA_DEGRADED = Metric(
 )
 
 METRICS = (
-    TTFT, TTFT_PART, TPOT, E2E, REQUESTS, TOKENS, RETRIES, RESUMES,
+    TTFT, TTFT_PART, TPOT, E2E, REQUESTS, TOKENS, RETRIES, RESUMES, OBJECTIVES,
     WORKER_UP, WORKER_REQUESTS, WORKER_BREAKER_OPEN, WAITING, QUOTA_DEGRADED,
 )  # fmt: skip
 
@@ -144,8 +153,9 @@ METRICS = (
 class PrometheusMetrics:
     """A TimelineSink, and the text that Prometheus scrapes.
 
-    Labels come from the configuration or from closed lists. `waiting`, `breaker_open` and `quota_degraded`
-    are asked at each scrape.
+    Labels come from the configuration or from closed lists. `slos` are the objectives by class; `default` stands
+    for every class that is not among them. `waiting`, `breaker_open` and `quota_degraded` are asked at each
+    scrape.
     """
 
     def __init__(
@@ -153,12 +163,14 @@ class PrometheusMetrics:
         cluster: ClusterView,
         ledger: LoadLedger,
         *,
+        slos: Mapping[str, Slo] | None = None,
         waiting: Callable[[], int] = lambda: 0,
         breaker_open: Callable[[WorkerRef], bool] = lambda _worker: False,
         quota_degraded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cluster = cluster
         self._ledger = ledger
+        self._slos = {DEFAULT_CLASS: DEFAULT_SLO, **(slos or {})}
         self._waiting = waiting
         self._breaker_open = breaker_open
         self._quota_degraded = quota_degraded
@@ -169,6 +181,7 @@ class PrometheusMetrics:
         self._histograms = {it: HistogramFamily(it) for it in METRICS if it.kind == "histogram"}
         self._counters = {it: CounterFamily(it) for it in METRICS if it.kind == "counter"}
         self._tallies: dict[tuple[str, str, Outcome, str | None], _Tally] = {}
+        self._objectives: dict[tuple[str, str], _Objective] = {}
 
     # --- counting ---------------------------------------------------------------------------------------
 
@@ -179,7 +192,10 @@ class PrometheusMetrics:
         tally = self._tallies.get((timeline.model, pool, timeline.outcome, timeline.reason))
         if tally is None:
             tally = self._known_tally(timeline.model, pool, timeline.outcome, timeline.reason)
-        tally.count(timeline)
+        objective = self._objectives.get((tally.model, timeline.slo_class))
+        if objective is None:
+            objective = self._known_objective(tally.model, timeline.slo_class)
+        tally.count(timeline, objective)
         if len(timeline.attempts) > 1:
             self._count_attempts(timeline, tally.model)
 
@@ -194,6 +210,12 @@ class PrometheusMetrics:
         if key not in self._tallies:
             self._tallies[key] = _Tally(self._histograms, self._counters, key)
         return self._tallies[key]
+
+    def _known_objective(self, model: str, slo_class: str) -> _Objective:
+        key = (model, slo_class if slo_class in self._slos else DEFAULT_CLASS)
+        if key not in self._objectives:
+            self._objectives[key] = _Objective(self._slos[key[1]], self._counters[OBJECTIVES], key)
+        return self._objectives[key]
 
     def _count_attempts(self, timeline: Timeline, model: str) -> None:
         resumed = [it.outcome for it in timeline.attempts if it.kind is AttemptKind.RESUMED]
@@ -218,6 +240,8 @@ class PrometheusMetrics:
             "reason": len(set(REASONS)) + 2,
             "part": len(TTFT_PARTS) + 1,
             "kind": len(TOKEN_KINDS),
+            "slo_class": len(self._slos),
+            "result": len((MET, MISSED)),
         }
         return sum(it.lines_per_series * prod(values[label] for label in it.labels) for it in METRICS)
 
@@ -277,22 +301,30 @@ class _Tally:
         self._prompt, self._cached, self._output = tokens
         # A rate is the difference of two scrapes: the first retry shows only if there was a 0 before it.
         counters[RETRIES].series((self.model,)).add(0)
+        for ended in (Outcome.SUCCEEDED, Outcome.FAILED):
+            counters[RESUMES].series((self.model, ended)).add(0)
 
-    def count(self, timeline: Timeline) -> None:
+    def count(self, timeline: Timeline, objective: _Objective) -> None:
         """Count one request."""
         self._requests.add(1)
+        self._count_tokens(timeline)
+        first_s, whole_s, per_token_s = ttft_s(timeline), e2e_s(timeline), tpot_s(timeline)
+        if first_s is not None:
+            self._observe_start(timeline, first_s)
+        if whole_s is not None:
+            self._e2e.observe(whole_s)
+        if per_token_s is not None:
+            self._tpot.observe(per_token_s)
+        met = within(objective.slo, first_s, per_token_s, whole_s, timeline.output_tokens)
+        (objective.met if met else objective.missed).add(1)
+
+    def _count_tokens(self, timeline: Timeline) -> None:
         if (prompt_tokens := timeline.prompt_tokens) is not None:
             self._prompt.add(prompt_tokens)
         if (cached_tokens := timeline.cached_tokens) is not None:
             self._cached.add(cached_tokens)
         if (output_tokens := timeline.output_tokens) is not None:
             self._output.add(output_tokens)
-        if (first_s := ttft_s(timeline)) is not None:
-            self._observe_start(timeline, first_s)
-        if (whole_s := e2e_s(timeline)) is not None:
-            self._e2e.observe(whole_s)
-            if (per_token_s := tpot_s(timeline)) is not None:
-                self._tpot.observe(per_token_s)
 
     def _observe_start(self, timeline: Timeline, first_s: float) -> None:
         self._ttft.observe(first_s)
@@ -301,3 +333,16 @@ class _Tally:
             self._parts[part].observe(seconds)
             explained_s += seconds
         self._residual.observe(max(0.0, first_s - explained_s))
+
+
+class _Objective:
+    """What requests of one model and class are held to, and how many kept it."""
+
+    __slots__ = ("met", "missed", "slo")
+
+    def __init__(self, slo: Slo, counters: CounterFamily, of: tuple[str, str]) -> None:
+        self.slo = slo
+        self.met = counters.series((*of, MET))
+        self.missed = counters.series((*of, MISSED))
+        for counter in (self.met, self.missed):
+            counter.add(0)

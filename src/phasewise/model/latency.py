@@ -102,14 +102,18 @@ def meets(timeline: Timeline, slo: Slo) -> bool:
     One token is judged by TTFT alone. A reply that was not streamed has no first token to wait for: it is
     judged by the time a stream of as many tokens may take.
     """
-    whole, first = e2e_s(timeline), ttft_s(timeline)
-    if whole is None:
+    return within(slo, ttft_s(timeline), tpot_s(timeline), e2e_s(timeline), timeline.output_tokens)
+
+
+def within(
+    slo: Slo, first_s: float | None, per_token_s: float | None, whole_s: float | None, tokens: int | None
+) -> bool:
+    """The same, of a request whose TTFT, TPOT, E2E and output tokens are at hand."""
+    if whole_s is None:
         return False
-    if first is None:
-        tokens = timeline.output_tokens or 1
-        return whole <= slo.ttft_s + (tokens - 1) * slo.tpot_s
-    per_token = tpot_s(timeline)
-    return first <= slo.ttft_s and (per_token is None or per_token <= slo.tpot_s)
+    if first_s is None:
+        return whole_s <= slo.ttft_s + ((tokens or 1) - 1) * slo.tpot_s
+    return first_s <= slo.ttft_s and (per_token_s is None or per_token_s <= slo.tpot_s)
 
 
 @dataclass(frozen=True, slots=True)
