@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from prometheus_client.parser import text_string_to_metric_families
 
-from phasewise.adapters.prometheus import METRICS, REASONS, PrometheusMetrics
+from phasewise.adapters.prometheus import PrometheusMetrics
+from phasewise.adapters.prometheus_families import METRICS, REASONS
 from phasewise.errors import RefusalKind
 from phasewise.model.latency import meets
 from phasewise.model.slo import DEFAULT_SLO, Slo

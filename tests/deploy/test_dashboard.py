@@ -7,7 +7,7 @@ from itertools import combinations
 
 import yaml
 
-from phasewise.adapters.prometheus import METRICS
+from phasewise.adapters.prometheus_families import METRICS
 from phasewise.model.slo import DEFAULT_SLO
 from phasewise.model.timeline import TTFT_PARTS, Part
 from tests.deploy.files import DEPLOY, ROOT, panels_with_queries, queries, read_dashboard

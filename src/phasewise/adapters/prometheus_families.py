@@ -1,0 +1,132 @@
+"""What the gateway tells Prometheus: every metric with its labels, and the lists that labels' values come from.
+
+How requests are counted into them is prometheus.py's matter; docs/reference/metrics.md tells users the same.
+"""
+
+from __future__ import annotations
+
+from phasewise.adapters.prometheus_series import Metric
+from phasewise.errors import FailureKind, RefusalKind
+from phasewise.model.decision import RejectReason
+
+NO_LABEL = "none"
+"""The label of a request that reached no pool, that names a model no worker serves, or that ended well."""
+OTHER_REASON = "other"
+"""The label of a reason that is not among REASONS: text must never make up new series."""
+RESIDUAL = "residual"
+TOKEN_KINDS = ("prompt", "cached", "output")
+MET, MISSED = "met", "missed"
+DEFAULT_CLASS = "default"
+
+REASONS = (
+    *RejectReason,
+    *RefusalKind,
+    *FailureKind,
+    "engine_4xx",
+    "engine_error",
+    "client_left",
+    "client_stalled",
+    "gateway_stopped",
+    "gateway_error",
+)
+"""Everything a timeline or a refusal may give as its reason."""
+
+# Finest where people feel it: a tenth of a second to five until the first token, 5 to 200 ms per token.
+TTFT_BOUNDS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0,
+    30.0, 60.0, 120.0,
+)  # fmt: skip
+TPOT_BOUNDS_S = (
+    0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0,
+    2.5,
+)  # fmt: skip
+E2E_BOUNDS_S = (
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 300.0,
+    600.0,
+)  # fmt: skip
+
+_PHASE_LABELS = ("model", "pool", "outcome")
+TTFT = Metric(
+    "phasewise_ttft_seconds",
+    "histogram",
+    _PHASE_LABELS,
+    "Head read to first content, of streamed requests that got any.",
+    TTFT_BOUNDS_S,
+)
+TTFT_PART = Metric(
+    "phasewise_ttft_part_seconds",
+    "histogram",
+    (*_PHASE_LABELS, "part"),
+    "What time to first token was made of; part residual is what no clock saw (negative ones count as 0).",
+    TTFT_BOUNDS_S,
+)
+TPOT = Metric(
+    "phasewise_tpot_seconds",
+    "histogram",
+    _PHASE_LABELS,
+    "Mean time per output token after the first, per streamed request.",
+    TPOT_BOUNDS_S,
+)
+E2E = Metric(
+    "phasewise_e2e_seconds",
+    "histogram",
+    _PHASE_LABELS,
+    "Head read to last content of requests that were answered in full, streamed or not.",
+    E2E_BOUNDS_S,
+)
+REQUESTS = Metric(
+    "phasewise_requests_total",
+    "counter",
+    ("model", "outcome", "reason"),
+    "Requests that ended, by how they ended and, where it was not well, why.",
+)
+TOKENS = Metric(
+    "phasewise_tokens_total",
+    "counter",
+    ("model", "kind"),
+    "Tokens as the engines counted them: prompt, cached (a part of prompt) and output.",
+)
+RETRIES = Metric(
+    "phasewise_retries_total",
+    "counter",
+    ("model",),
+    "Attempts after a request's first that began the answer anew.",
+)
+RESUMES = Metric(
+    "phasewise_resumes_total",
+    "counter",
+    ("model", "outcome"),
+    "Attempts that went on with an answer which had broken off, by how they ended.",
+)
+OBJECTIVES = Metric(
+    "phasewise_slo_requests_total",
+    "counter",
+    ("model", "slo_class", "result"),
+    "Requests that ended, by whether they kept the objectives of their class, TTFT and TPOT both.",
+)
+WORKER_UP = Metric(
+    "phasewise_worker_up", "gauge", ("worker", "pool"), "Whether the worker answered when last asked."
+)
+WORKER_REQUESTS = Metric(
+    "phasewise_worker_requests", "gauge", ("worker", "pool"), "Requests under way on the worker."
+)
+WORKER_BREAKER_OPEN = Metric(
+    "phasewise_worker_breaker_open",
+    "gauge",
+    ("worker", "pool"),
+    "Whether the worker is left alone because too many of its requests failed of late.",
+)
+WAITING = Metric(
+    "phasewise_waiting_requests", "gauge", (), "Requests that wait in the gateway for a worker, now."
+)
+QUOTA_DEGRADED = Metric(
+    "phasewise_quota_degraded",
+    "gauge",
+    (),
+    "Whether keys' limits are counted by this process alone because the shared store does not answer.",
+)
+
+METRICS = (
+    TTFT, TTFT_PART, TPOT, E2E, REQUESTS, TOKENS, RETRIES, RESUMES, OBJECTIVES,
+    WORKER_UP, WORKER_REQUESTS, WORKER_BREAKER_OPEN, WAITING, QUOTA_DEGRADED,
+)  # fmt: skip
