@@ -1,4 +1,4 @@
-"""What the gateway tells Prometheus: every metric with its labels, and the lists that labels' values come from.
+"""What the gateway tells Prometheus: every metric with its labels, and the lists of their labels' values.
 
 How requests are counted into them is prometheus.py's matter; docs/reference/metrics.md tells users the same.
 """
