@@ -9,6 +9,7 @@ from hypothesis import settings
 from phasewise.fake_engine.engine import FakeEngineConfig
 from tests.fake_engine_thread import running_fake_engine
 from tests.real_engine import running_real_engine
+from tests.redis_server import running_redis
 
 REAL_TIMEOUT_S = 600
 
@@ -49,3 +50,17 @@ def fake_engine():
     """A fake engine with steps of about a millisecond."""
     with running_fake_engine(FakeEngineConfig()) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """A real Redis; tests that share it use key prefixes of their own."""
+    with running_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis(tmp_path):
+    """A real Redis that one test may kill."""
+    with running_redis(tmp_path) as server:
+        yield server

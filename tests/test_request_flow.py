@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phasewise.errors import FailureKind
-from phasewise.gateway.quotas import NoQuotas
+from phasewise.gateway.process_quotas import ProcessQuotas
 from phasewise.model.decision import RejectReason
 from phasewise.request_flow import (
     MAX_ATTEMPTS,
@@ -45,7 +45,9 @@ def make_world(workers=2, *, up=None, budget=10.0):
     for worker in nouns[: workers if up is None else up]:
         cluster.mark_up(worker.name, worker.incarnation)
     retries = RetryBudget(burst=budget)
-    return World(cluster, LoadLedger(), retries, least_outstanding, Breakers(), WaitingLine(), NoQuotas())
+    return World(
+        cluster, LoadLedger(), retries, least_outstanding, Breakers(), WaitingLine(), ProcessQuotas()
+    )
 
 
 def run_flow(world, outcomes, request=None):

@@ -10,6 +10,7 @@ PhasewiseError
 ├── FleetError               a fleet on this machine cannot be started, found or stopped
 ├── RequestRefused           a client's request is not taken in: its fields, its key, its size or its address
 ├── UpstreamError            a worker broke the conversation it was having with us
+├── StoreUnreachable         the store that gateways share does not answer
 └── MeasurementError         too little was seen to say anything true
 
 An error says what happened and where; `hint` says what to do next. Prompts and keys never stand in either.
@@ -71,6 +72,8 @@ class RefusalKind(StrEnum):
     METHOD_NOT_ALLOWED = "method_not_allowed"
     TOO_LARGE = "too_large"
     BODY_TIMEOUT = "body_timeout"
+    HEAD_TOO_LARGE = "head_too_large"
+    HEAD_TIMEOUT = "head_timeout"
 
 
 class RequestRefused(PhasewiseError):
@@ -100,6 +103,10 @@ class UpstreamError(PhasewiseError):
     def __init__(self, kind: FailureKind, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.kind = kind
+
+
+class StoreUnreachable(PhasewiseError):
+    """The store that gateways share does not answer."""
 
 
 class MeasurementError(PhasewiseError):

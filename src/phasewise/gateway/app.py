@@ -19,7 +19,7 @@ from phasewise.gateway.health import POLL_INTERVAL_S, HealthWatcher
 from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.patience import ClientWatch, Patience
 from phasewise.gateway.pipeline import Pipeline
-from phasewise.gateway.quotas import NoQuotas
+from phasewise.gateway.quotas import GatewayQuotas, build_quotas
 from phasewise.gateway.routes import Gateway, Router
 from phasewise.gateway.timeline_store import TimelineStore
 from phasewise.model.worker import Worker
@@ -39,11 +39,18 @@ NOT_YET_SEEN = "unseen"
 class GatewayApp:
     """The ASGI application."""
 
-    def __init__(self, gateway: Gateway, watcher: HealthWatcher, clients: dict[str, HttpClient]) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        watcher: HealthWatcher,
+        clients: dict[str, HttpClient],
+        quotas: GatewayQuotas,
+    ) -> None:
         self.gateway = gateway
         self._router = Router(gateway)
         self._watcher = watcher
         self._clients = clients
+        self._quotas = quotas
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one connection's request, or follow the server's life.
@@ -58,14 +65,14 @@ class GatewayApp:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        await self._watcher.start()
+        await asyncio.gather(self._watcher.start(), self._quotas.start())
         watching = asyncio.create_task(self.gateway.clients.run())
         states = self.gateway.cluster.snapshot()
         logger.info("%d of %d workers up", sum(it.health is Health.UP for it in states), len(states))
         await send({"type": "lifespan.startup.complete"})
         await receive()
         watching.cancel()
-        await self._watcher.stop()
+        await asyncio.gather(self._watcher.stop(), self._quotas.stop())
         for client in self._clients.values():
             client.close()
         await send({"type": "lifespan.shutdown.complete"})
@@ -83,7 +90,7 @@ def build_app(
         raise ConfigError("two workers have the same name", hint="give each worker a name of its own")
     cluster, ledger = ClusterView(workers), LoadLedger()
     queue = file.gateway.queue
-    quotas = NoQuotas()
+    quotas = build_quotas(file.gateway)
     world = World(
         cluster,
         ledger,
@@ -97,7 +104,7 @@ def build_app(
     doorkeeper = Doorkeeper(file.gateway)
     # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
-    metrics = PrometheusMetrics(cluster, ledger)
+    metrics = PrometheusMetrics(cluster, ledger, quota_degraded=lambda: quotas.degraded)
     open_requests = OpenRequests()
     pipeline = Pipeline(
         world,
@@ -111,7 +118,7 @@ def build_app(
     gateway = Gateway(
         pipeline, doorkeeper, cluster, ledger, timelines, open_requests, metrics, clients_served
     )
-    return GatewayApp(gateway, HealthWatcher(cluster, workers, poll_interval_s), clients)
+    return GatewayApp(gateway, HealthWatcher(cluster, workers, poll_interval_s), clients, quotas)
 
 
 def _worker(config: WorkerConfig) -> Worker:

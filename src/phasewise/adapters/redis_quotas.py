@@ -1,0 +1,151 @@
+"""Counts keys' limits in Redis, for all gateways together: one script, sent for many requests at once.
+
+When to send what, and what to do while Redis does not answer, is gateway/shared_quotas.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module, resources
+from typing import TYPE_CHECKING, Any
+
+from phasewise.errors import ConfigError, StoreUnreachable
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_SCRIPT = resources.files(__package__).joinpath("redis_quotas.lua").read_text(encoding="utf-8")
+_CLOSES_WITHIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Count a request; costs as state/quota_book.py has them, 0 places for any number."""
+
+    key_id: str
+    lease_id: str
+    request_cost_us: int
+    token_cost_us: int
+    places: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Give a request's place back, and add to what it was charged."""
+
+    key_id: str
+    lease_id: str
+    request_correction_us: int
+    token_correction_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Say that these requests are still under way."""
+
+    key_id: str
+    lease_ids: tuple[str, ...]
+
+
+Operation = Take | Settle | Renew
+Waits = tuple[int, int, bool]
+"""What came of Take: the waits for requests and for tokens in microseconds, and whether no place is free."""
+
+
+class RedisQuotas:
+    """The limits' store. Nothing is contacted before the first use, and the URL is never shown."""
+
+    def __init__(self, url: str, key_prefix: str, lease_s: float) -> None:
+        self._redis = _client(url)
+        self._key_prefix = key_prefix
+        self._lease_ms = round(lease_s * 1000)
+        self._script_sha = ""
+
+    async def perform(self, operations: Sequence[Operation], deadline_s: float) -> list[Waits | None]:
+        """Perform all, in this order, within the deadline; raises StoreUnreachable.
+
+        The answer to Take is its waits, to the others None. After a failure it is not known what was done.
+        """
+        commands = [self._command(operation) for operation in operations]
+        try:
+            async with asyncio.timeout(deadline_s):
+                replies = await self._replies(commands)
+        except Exception as error:
+            # Anything: who waits for an answer must get one, and clients of Redis fail in many ways.
+            raise StoreUnreachable(f"Redis does not answer ({type(error).__name__})") from None
+        return [
+            (reply[0], reply[1], bool(reply[2])) if isinstance(operation, Take) else None
+            for operation, reply in zip(operations, replies, strict=True)
+        ]
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_CLOSES_WITHIN_S):
+                await self._redis.aclose()
+
+    async def _replies(self, commands: list[tuple[list[str], list[str | int]]]) -> list[Any]:
+        if not self._script_sha or not commands:
+            self._script_sha = await self._redis.script_load(_SCRIPT)
+        replies = await self._send(commands)
+        missing = [index for index, reply in enumerate(replies) if _script_is_missing(reply)]
+        if missing:
+            # Redis was restarted, or its scripts were flushed: these were not performed.
+            self._script_sha = await self._redis.script_load(_SCRIPT)
+            again = await self._send([commands[index] for index in missing])
+            for index, reply in zip(missing, again, strict=True):
+                replies[index] = reply
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    async def _send(self, commands: list[tuple[list[str], list[str | int]]]) -> list[Any]:
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for keys, arguments in commands:
+                pipeline.evalsha(self._script_sha, len(keys), *keys, *arguments)
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+            return replies
+
+    def _command(self, operation: Operation) -> tuple[list[str], list[str | int]]:
+        # In braces: what a cluster chooses a node by, so that a key's three names are on the same one.
+        root = f"{self._key_prefix}:{{{operation.key_id}}}:"
+        keys = [root + "requests", root + "tokens", root + "leases"]
+        match operation:
+            case Take(_, lease_id, request_cost, token_cost, places):
+                return keys, ["take", request_cost, token_cost, places, self._lease_ms, lease_id]
+            case Settle(_, lease_id, requests, tokens):
+                return keys, ["settle", requests, tokens, lease_id]
+            case Renew(_, lease_ids):
+                return keys, ["renew", self._lease_ms, *lease_ids]
+
+
+def _client(url: str) -> Redis:
+    try:
+        asyncio_redis, retry, backoff = map(
+            import_module, ("redis.asyncio", "redis.asyncio.retry", "redis.backoff")
+        )
+    except ImportError:
+        raise ConfigError(
+            "gateway.redis is set, but the package redis is not installed",
+            hint="pip install 'phasewise[redis]'",
+        ) from None
+    try:
+        # No tries of its own: a request that was counted, with the answer lost, would be counted twice.
+        client: Redis = asyncio_redis.Redis.from_url(
+            url, retry=retry.Retry(backoff.NoBackoff(), 0), max_connections=1
+        )
+    except (ValueError, TypeError):
+        # What is wrong with it is not told: it may hold a password.
+        raise ConfigError(
+            "gateway.redis.url is not an address of Redis",
+            hint="accepted: redis://HOST:PORT/NUMBER, rediss:// for TLS, unix:///PATH",
+        ) from None
+    return client
+
+
+def _script_is_missing(reply: object) -> bool:
+    return isinstance(reply, Exception) and type(reply).__name__ == "NoScriptError"
