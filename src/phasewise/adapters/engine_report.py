@@ -39,23 +39,25 @@ def read_report(usage: Mapping[str, Any] | None, metrics: Mapping[str, Any] | No
     usage = usage or {}
     details = usage.get("prompt_tokens_details")
     return EngineReport(
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, Mapping) else None,
-        output_tokens=_count(usage.get("completion_tokens")),
-        spans=phase_spans(metrics),
+        _count(usage.get("prompt_tokens")),
+        _count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        _count(usage.get("completion_tokens")),
+        phase_spans(metrics),
     )
 
 
 def phase_spans(metrics: Mapping[str, Any] | None) -> tuple[Span, ...]:
     """The phases the engine timed. It says how long they took, not when they began."""
-    durations = ((part, _seconds((metrics or {}).get(name))) for name, part in _PARTS_MS)
+    if not metrics:
+        return ()
+    durations = ((part, _seconds(metrics.get(name))) for name, part in _PARTS_MS)
     return tuple(
         Span(part, Source.ENGINE_REPORT, seconds) for part, seconds in durations if seconds is not None
     )
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and value >= 0 else None  # a bool is an int too
 
 
 def _seconds(milliseconds: object) -> float | None:

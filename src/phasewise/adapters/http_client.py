@@ -62,7 +62,7 @@ class HttpClient:
         self._port = parts.port or (80 if self._tls is None else 443)
         self._prefix = parts.path.rstrip("/")
         self._timeouts = timeouts or Timeouts()
-        self._authority = parts.netloc.encode()
+        self._authority = parts.netloc
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
 
@@ -115,14 +115,13 @@ class HttpClient:
         return connection
 
     def _head(self, method: str, path: str, headers: Headers, body: bytes) -> bytes:
-        lines = [
-            f"{method} {self._prefix}{path} HTTP/1.1".encode(),
-            b"host: " + self._authority,
-            *(name + b": " + value for name, value in headers),
-        ]
+        parts = [f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\n".encode()]
+        for name, value in headers:
+            parts += (name, b": ", value, b"\r\n")
         if body or method in {"POST", "PUT"}:
-            lines.append(b"content-length: %d" % len(body))
-        return b"\r\n".join(lines) + b"\r\n\r\n"
+            parts.append(b"content-length: %d\r\n" % len(body))
+        parts.append(b"\r\n")
+        return b"".join(parts)
 
     def _give_back(self, connection: _Connection) -> None:
         if connection.finished_cleanly:
@@ -184,13 +183,18 @@ class StreamedReply:
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """The rest of the body."""
+        connection = self._live
+        part = await connection.read()
+        if connection.body_done and len(part) <= limit_bytes:
+            return part  # it came as a whole, as short replies do
         parts: list[bytes] = []
         size = 0
-        while part := await self.read():
+        while part:
             size += len(part)
             if size > limit_bytes:
                 raise UpstreamError(FailureKind.PROTOCOL, f"a reply is larger than {limit_bytes} bytes")
             parts.append(part)
+            part = await connection.read()
         return b"".join(parts)
 
     def pour(self, sink: Callable[[bytes], None]) -> Coroutine[Any, Any, None]:
@@ -246,7 +250,8 @@ class _Connection(asyncio.Protocol):
         self._framing_bytes = 0
         self._paused = False
         self._head_done = False
-        self._body_done = False
+        self.body_done = False
+        """Whether all of the reply has come; some of it may not have been read yet."""
         self._keep_alive = False
         self._wait_limit_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
@@ -273,7 +278,7 @@ class _Connection(asyncio.Protocol):
     async def read(self) -> bytes:
         """Body bytes that have arrived, or those that come next; empty at the end."""
         while not self._parts:
-            if self._body_done:
+            if self.body_done:
                 return b""
             if self._error is not None:
                 raise self._error
@@ -298,7 +303,7 @@ class _Connection(asyncio.Protocol):
             sink(part)
         self._sink = sink
         try:
-            while not self._body_done:
+            while not self.body_done:
                 await self._wait()
         finally:
             self._sink = None
@@ -306,7 +311,7 @@ class _Connection(asyncio.Protocol):
     def pause(self) -> None:
         """Read no more for now."""
         # After the reply's end there is nothing to hold back, and nobody to let it flow again.
-        if not self._paused and not self._body_done and self._transport is not None:
+        if not self._paused and not self.body_done and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
@@ -315,13 +320,14 @@ class _Connection(asyncio.Protocol):
         if self._paused and self._transport is not None:
             self._paused = False
             self._touch()  # the silence was ours
-            self._transport.resume_reading()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     @property
     def finished_cleanly(self) -> bool:
         """Whether the exchange ended as it should and the connection may serve another."""
         return (
-            self._body_done
+            self.body_done
             and self._error is None
             and not self._parts
             and not self._paused
@@ -385,7 +391,7 @@ class _Connection(asyncio.Protocol):
             missing = "byte of the reply's body" if self._head_done else "whole head of a reply"
             self._fail(UpstreamError(FailureKind.TIMED_OUT, f"no {missing} came for {silent_s:.1f} s"))
             self.abort()
-        elif not self._body_done and self._error is None:
+        elif not self.body_done and self._error is None:
             remaining_s = max(self._wait_limit_s - silent_s, 0.0) if waiting else self._wait_limit_s
             self._watchdog = self._loop.call_later(max(remaining_s, 0.01), self._check_deadline)
 
@@ -405,14 +411,14 @@ class _Connection(asyncio.Protocol):
         """The other side has closed, which is how a reply without a length ends."""
         framing = {b"content-length", b"transfer-encoding"}
         if self._head_done and framing.isdisjoint(name for name, _ in self.headers):
-            self._body_done = True
+            self.body_done = True
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.discard(self)
         if self._watchdog is not None:
             self._watchdog.cancel()
-        if not self._body_done:
+        if not self.body_done:
             self._fail(UpstreamError(FailureKind.CLOSED, "the connection was closed in mid-reply"))
 
     def data_received(self, data: bytes) -> None:
@@ -443,7 +449,7 @@ class _Connection(asyncio.Protocol):
             elif self._queued_bytes > READ_AHEAD_BYTES:
                 self.pause()
         waiter = self._waiter
-        if waiter is not None and (self._parts or self._body_done) and not waiter.done():
+        if waiter is not None and (self._parts or self.body_done) and not waiter.done():
             waiter.set_result(None)
 
     def _break_off(self, error: UpstreamError) -> None:
@@ -454,7 +460,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A reply begins, which one request has but one of: another is nobody's answer."""
-        if self._body_done:
+        if self.body_done:
             raise httptools.HttpParserError("bytes that no request asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -486,7 +492,7 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The reply is complete."""
         if self._head_done:
-            self._body_done = True
+            self.body_done = True
 
 
 def _not_http(why: str) -> UpstreamError:

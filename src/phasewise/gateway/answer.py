@@ -6,7 +6,6 @@ Bytes are forwarded elsewhere; what the notes add up to is worked out by timelin
 from __future__ import annotations
 
 from array import array
-from typing import Any
 
 import orjson
 
@@ -59,7 +58,10 @@ def read_plain_answer(body: bytes) -> Answer:
     if isinstance(fields, dict):
         answer.engine_request_id = _text(fields.get("id"))
         answer.finish_reason = _finish_reason(fields.get("choices"))
-        answer.report = read_report(_mapping(fields.get("usage")), _mapping(fields.get("metrics")))
+        usage, metrics = fields.get("usage"), fields.get("metrics")
+        answer.report = read_report(
+            usage if isinstance(usage, dict) else None, metrics if isinstance(metrics, dict) else None
+        )
     return answer
 
 
@@ -70,7 +72,3 @@ def _finish_reason(choices: object) -> str | None:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _mapping(value: object) -> dict[str, Any] | None:
-    return value if isinstance(value, dict) else None

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Protocol
 
 from phasewise.adapters.http_client import StreamedReply
+from phasewise.errors import UpstreamError
 from phasewise.gateway.asgi import Client, Direct, Headers
 
 
@@ -37,13 +38,18 @@ class Splice:
         self._waits = False
 
     async def run(self) -> None:
-        """Return when the worker's reply has ended and the client has taken, or left, all of it."""
+        """Return when the reply has ended and all that came of it is written; fail when it broke."""
         try:
             await self._reply.pour(self._take)
-            while self._waits:
-                await self._client.wait_for_room()
-        finally:
-            self._client.on_room = None
+        except UpstreamError:
+            # What was fed to the relay counts as the client's, and an answer may be taken up after it.
+            await self._write_held()
+            raise
+        await self._write_held()
+
+    async def _write_held(self) -> None:
+        while self._waits:
+            await self._client.wait_for_room()
 
     def _take(self, data: bytes) -> None:
         at_s = monotonic()
@@ -64,6 +70,7 @@ class Splice:
     def _go_on(self) -> None:
         if self._waits:
             held, self._held, self._waits = self._held, b"", False
+            self._client.on_room = None
             self._client.waited()
             self._write(held)
             self._reply.resume()

@@ -11,6 +11,8 @@ from phasewise.model.request import GenerationRequest
 from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
 from phasewise.model.worker import WorkerRef
 
+_NO_ANSWER = Answer()
+
 
 class TimelineBuilder:
     """Collects one request's milestones. Times are monotonic seconds and become offsets at the end."""
@@ -108,7 +110,7 @@ class TimelineBuilder:
         reason: str | None,
         client_blocked_s: float | None,
     ) -> Timeline:
-        request, answer = self._request, self._answer or Answer()
+        request, answer = self._request, self._answer or _NO_ANSWER
         origin_s = request.arrived_s
         report = answer.report
         return Timeline(
@@ -119,7 +121,9 @@ class TimelineBuilder:
             ended_s=at_s - origin_s,
             attempts=attempts,
             spans=self._spans(attempts, at_s),
-            content_times_s=tuple([time_s - origin_s for time_s in answer.content_times_s]),
+            content_times_s=tuple([time_s - origin_s for time_s in answer.content_times_s])
+            if answer.content_times_s
+            else (),
             prompt_tokens=report.prompt_tokens,
             cached_tokens=report.cached_tokens,
             output_tokens=report.output_tokens,
@@ -139,7 +143,8 @@ class TimelineBuilder:
 
     def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
         origin_s = self._request.arrived_s
-        attempts = tuple(it for it in attempts if it.kind is not AttemptKind.RESUMED)
+        if len(attempts) > 1:
+            attempts = tuple(it for it in attempts if it.kind is not AttemptKind.RESUMED)
         if not attempts:
             return (Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, ended_s - origin_s, 0.0),)
         serving_s = attempts[-1].started_s
