@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise.model.decision import Candidate
+from phasewise.model.decision import KEPT_CANDIDATES, Candidate
 from phasewise.routing.policies import POLICIES, least_outstanding
 from tests.builders import make_worker
 
@@ -43,6 +43,14 @@ def test_the_losers_are_kept_cheapest_first_with_the_chosen_one_before_them():
     decision = least_outstanding(make_candidates((30, 1), (10, 2), (20, 1), (10, 1)))
     assert [it.worker.name for it in decision.candidates] == ["w3", "w1", "w2", "w0"]
     assert decision.candidates[0].worker is decision.chosen
+
+
+def test_of_a_large_fleet_the_closest_contenders_are_kept():
+    decision = least_outstanding(make_candidates(*((1_000 - index, 1) for index in range(300))))
+    assert [it.outstanding_tokens for it in decision.candidates] == [
+        701 + it for it in range(KEPT_CANDIDATES)
+    ]
+    assert decision.reason == "701 tokens under way, the fewest of 300"
 
 
 def test_a_decision_says_what_it_was_about():

@@ -31,14 +31,25 @@ def test_in_every_stretch_retries_are_bounded_by_the_burst_and_what_its_requests
 
 
 @given(requests=st.integers(0, 2000))
-def test_when_everything_fails_retries_stay_a_tenth_of_the_load(requests):
-    budget = RetryBudget()
+def test_when_everything_fails_retries_stay_the_earned_share_of_the_load(requests):
+    budget = RetryBudget(EIGHTH, 10.0)
     retries = 0
     for _ in range(requests):
         budget.earn()
         retries += budget.take()
-    assert retries <= 10 + requests / 10 + 1e-6
-    assert retries >= min(requests, 9 + requests // 10)
+    assert retries <= 10 + requests * EIGHTH
+    assert retries >= min(requests, 9 + requests // 8)
+
+
+def test_by_default_a_gateways_whole_load_of_broken_streams_is_half_paid_for_and_then_a_fifth():
+    budget = RetryBudget()
+    paid = 0
+    for _ in range(5_000):
+        paid += budget.take()
+    assert paid == 2_500
+    for _ in range(1_000):
+        budget.earn()
+    assert sum(budget.take() for _ in range(1_000)) == pytest.approx(200, abs=1)
 
 
 def test_a_full_budget_pays_a_burst_and_not_one_more():
@@ -71,7 +82,7 @@ def test_a_burst_of_less_than_one_allows_no_retry():
 
 @pytest.mark.parametrize("tokens", [-0.5, 10.5])
 def test_an_overdrawn_or_overfull_budget_is_noticed(tokens):
-    budget = RetryBudget()
+    budget = RetryBudget(EIGHTH, 10.0)
     budget._tokens = tokens
     with pytest.raises(AssertionError, match="retry budget"):
         budget.check_invariants()

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from phasewise.gateway.call import CLIENT_LEFT, Call, Ending
+from phasewise.gateway.call import CLIENT_LEFT, CLIENT_STALLED, Call, Ending
 from phasewise.gateway.exchange import Exchange, take_back_cancellation
 from phasewise.gateway.http_errors import send_error, stream_error_event
-from phasewise.model.decision import RejectReason
 from phasewise.model.timeline import Outcome
 from phasewise.ports import Quotas
 from phasewise.request_flow import (
@@ -29,16 +28,6 @@ from phasewise.request_flow import (
     Wait,
 )
 from phasewise.request_flow import Outcome as StepOutcome
-
-_BROKE = frozenset(
-    {
-        RejectReason.RETRY_BUDGET_SPENT,
-        RejectReason.ALL_ATTEMPTS_FAILED,
-        RejectReason.ATTEMPTS_TIMED_OUT,
-        RejectReason.NOT_RESUMABLE,
-    }
-)
-"""Reasons of requests that began and failed; all others were turned away."""
 
 
 class FlowDriver:
@@ -61,6 +50,8 @@ class FlowDriver:
                     outcome = CacheMiss(time.monotonic())
                 else:
                     outcome = await self._perform(step, call)
+                    # If the flow ends here, then because the client did not wait.
+                    ending = CLIENT_STALLED if call.client.stalled else CLIENT_LEFT
                 try:
                     step = flow.send(outcome)
                 except StopIteration:
@@ -77,15 +68,18 @@ class FlowDriver:
                 return await _wait(step)
             if isinstance(step, TakeQuota):
                 return await self._take(step)
-            return tuple(await asyncio.gather(*map(self._one_of_several, step.steps)))
+            # Only counting takes time: looking for an answer where none is stored does not.
+            return tuple(
+                [
+                    await self._take(it) if isinstance(it, TakeQuota) else CacheMiss(time.monotonic())
+                    for it in step.steps
+                ]
+            )
         except asyncio.CancelledError:
             if not call.client.gone:
                 raise
             take_back_cancellation()
             return Cancelled(time.monotonic())
-
-    async def _one_of_several(self, step: TakeQuota | LookUpCache) -> QuotaAnswered | CacheMiss:
-        return await self._take(step) if isinstance(step, TakeQuota) else CacheMiss(time.monotonic())
 
     async def _take(self, step: TakeQuota) -> QuotaAnswered:
         answer = await self._quotas.take(step.key_id, step.limits, step.tokens)
@@ -116,4 +110,4 @@ async def _reject(step: Reject, call: Call) -> Ending:
             headers=call.reply_headers,
             retry_after_s=step.retry_after_s,
         )
-    return Ending(Outcome.FAILED if step.reason in _BROKE else Outcome.REJECTED, step.reason)
+    return Ending(Outcome.FAILED if step.attempts else Outcome.REJECTED, step.reason)

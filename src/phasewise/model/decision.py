@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from phasewise.model.worker import Worker
 
@@ -25,9 +26,15 @@ class RejectReason(StrEnum):
     NOT_RESUMABLE = "not_resumable"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A worker that could have taken the request, and what that would have cost. Lower is better."""
+KEPT_CANDIDATES = 16
+"""A decision lives as long as its request, so it keeps the closest contenders and not a whole fleet."""
+
+
+class Candidate(NamedTuple):
+    """A worker that could have taken the request, and what that would have cost. Lower is better.
+
+    A tuple, because every placement makes one for every worker.
+    """
 
     worker: Worker
     outstanding_tokens: int
@@ -36,7 +43,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A placement with its losing candidates. `candidates` holds the chosen one too, cheapest first."""
+    """A placement with its losing candidates.
+
+    `candidates` holds the chosen one too, cheapest first, and the first KEPT_CANDIDATES of them.
+    """
 
     chosen: Worker
     policy: str

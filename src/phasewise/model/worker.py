@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Role(StrEnum):
@@ -36,16 +37,18 @@ class Worker:
     rank: int = 0
     steps_url: str | None = None
     slots: int = DEFAULT_SLOTS
+    ref: WorkerRef = field(init=False, repr=False, compare=False)
+    """What a record keeps of this worker; made once, as every placement asks every worker for it."""
 
-    @property
-    def ref(self) -> WorkerRef:
-        """What a record keeps of this worker."""
-        return WorkerRef(self.name, self.incarnation)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ref", WorkerRef(self.name, self.incarnation))
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRef:
-    """The part of a worker that a record keeps: enough to tell it, and its incarnation, from all others."""
+class WorkerRef(NamedTuple):
+    """The part of a worker that a record keeps: enough to tell it, and its incarnation, from all others.
+
+    A tuple, because what is known of workers is kept by it and a tuple is looked up fastest.
+    """
 
     name: str
     incarnation: str

@@ -8,7 +8,8 @@ performing the steps is the driver's: the gateway over HTTP, later a simulator i
     step = flow.send(Failed(...))          # the next step, or StopIteration when the request has ended
 """
 
-from phasewise.request_flow.flow import MAX_ATTEMPTS, RequestFlow, expected_tokens, request_flow
+from phasewise.request_flow.admission import expected_tokens
+from phasewise.request_flow.flow import MAX_ATTEMPTS, RequestFlow, request_flow
 from phasewise.request_flow.outcomes import (
     CacheMiss,
     Cancelled,

@@ -58,11 +58,15 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Tell the client that the request is not served, or not to its end. The last step of a flow."""
+    """Tell the client that the request is not served, or not to its end. The last step of a flow.
+
+    `attempts` were made before: with none the request was turned away, with some it failed.
+    """
 
     reason: RejectReason
     detail: str
     retry_after_s: float | None = None
+    attempts: int = 0
 
 
 Step = TakeQuota | LookUpCache | Together | Wait | Generate | Reject

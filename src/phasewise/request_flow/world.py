@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from phasewise.model.worker import Worker
+from phasewise.model.decision import Candidate
 from phasewise.ports import QuotaSettlement
 from phasewise.routing.policies import Policy
 from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView
-from phasewise.state.load_ledger import LoadLedger
+from phasewise.state.latest_time import LatestTime
+from phasewise.state.load_ledger import IDLE, LoadLedger
 from phasewise.state.retry_budget import RetryBudget
 from phasewise.state.waiting_line import WaitingLine
 
@@ -25,25 +26,36 @@ class World:
     breakers: Breakers
     line: WaitingLine
     quotas: QuotaSettlement
+    clock: LatestTime = field(default_factory=LatestTime)
 
-    def open_workers(self, model: str, now_s: float) -> tuple[Worker, ...]:
-        """Workers of the model that answer, are trusted, and have a free slot."""
-        return tuple(
-            worker
+    def candidates(self, model: str, now_s: float) -> list[Candidate]:
+        """Workers of the model that answer, are trusted, and have a free slot, with what they have to do."""
+        load_of = self.ledger.loads.get
+        candidates = [
+            Candidate(worker, load.tokens, load.requests)
             for worker in self.cluster.usable(model)
-            if self.free_slots(worker) > 0 and self.breakers.allows(worker.ref, now_s)
-        )
+            if (load := load_of(worker.ref, IDLE)).requests < worker.slots
+        ]
+        if not self.breakers.any_open:
+            return candidates
+        return [it for it in candidates if self.breakers.allowance(it.worker.ref, now_s)]
 
-    def free_slots(self, worker: Worker) -> int:
-        """How many more requests the worker may be given."""
-        return worker.slots - self.ledger.load(worker.ref).requests
+    def room(self, model: str, now_s: float) -> int:
+        """How many more requests the model's workers may be given now."""
+        load_of, workers = self.ledger.loads.get, self.cluster.usable(model)
+        free_slots = [worker.slots - load_of(worker.ref, IDLE).requests for worker in workers]
+        if not self.breakers.any_open:
+            return sum(free_slots)
+        allowances = (self.breakers.allowance(worker.ref, now_s) for worker in workers)
+        return sum(map(min, free_slots, allowances))
 
 
 def let_waiting_in(world: World, now_s: float) -> None:
-    """Grant as many tickets as there is room for; whoever makes room calls this.
+    """Grant as many tickets as there is room for.
 
+    Whoever makes room calls this: a request that ends, a worker that comes back, time for a breaker.
     A ticket that is granted keeps its room until its flow has come to use it.
     """
+    world.clock.tell(now_s)
     for model in world.line.models:
-        room = sum(world.free_slots(worker) for worker in world.open_workers(model, now_s))
-        world.line.grant(model, room, now_s)
+        world.line.grant(model, world.room(model, now_s), now_s)

@@ -1,66 +1,138 @@
-"""A circuit breaker per worker incarnation, fed by what becomes of requests. Written by request_flow only.
+"""A circuit breaker per worker, fed by what becomes of requests. Written by request_flow only.
 
 Whether a worker answers at all is the cluster view's to know; this is about workers that answer and fail.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 from phasewise.model.worker import WorkerRef
 
 FAILURES_TO_OPEN = 5
-FIRST_REST_S = 2.0
-LONGEST_REST_S = 60.0
+REMEMBERED = 20
+"""Outcomes that are remembered of a worker, from its first failure on; so many good ones clear its name."""
+FIRST_REST_S = 1.0
+LONGEST_REST_S = 8.0
+"""Below the 10 s that requests wait unless told otherwise: one that waits sees every worker tried again."""
+TRIAL_S = 3.0
+"""A request that tries a worker and has not failed by then has passed: a whole answer may take minutes."""
+UNBOUNDED = 1 << 30
 
 
 @dataclass(slots=True)
 class _Breaker:
-    failures: int = 0
+    """What is remembered of one worker; it rests while `open_until_s` is set."""
+
+    ref: WorkerRef
+    failed: deque[bool] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     rest_s: float = 0.0
     open_until_s: float | None = None
-    trial: bool = False
+    trial: int | None = None
+    trial_since_s: float = 0.0
+
+    def passed(self, now_s: float) -> bool:
+        return self.trial is not None and now_s >= self.trial_since_s + TRIAL_S
 
 
 class Breakers:
-    """After some failures in a row a worker rests; then one request tries it, and its outcome decides."""
+    """A worker that fails at least half of its requests, and five of them, rests; then one request tries it.
+
+    Failures count by share and not in a row: long streams that began before a worker fell ill end well long
+    after, and each would wipe out what a dozen new requests met. A worker that falls ill again before it has
+    cleared its name rests for longer.
+    """
 
     def __init__(self) -> None:
-        self._breakers: dict[WorkerRef, _Breaker] = {}
+        # By name: a new incarnation's failures take the place of the old one's, so that this cannot grow.
+        self._breakers: dict[str, _Breaker] = {}
+        self._open: dict[WorkerRef, _Breaker] = {}
+        self._trials = 0
 
-    def allows(self, ref: WorkerRef, now_s: float) -> bool:
-        """Whether the worker may be given a request now."""
-        breaker = self._breakers.get(ref)
-        if breaker is None or breaker.open_until_s is None:
-            return True
-        return now_s >= breaker.open_until_s and not breaker.trial
+    @property
+    def any_open(self) -> bool:
+        """Whether any worker rests or is being tried; rarely, so that a placement need not ask each."""
+        return bool(self._open)
+
+    def allowance(self, ref: WorkerRef, now_s: float) -> int:
+        """How many more requests the worker may be given now, as far as trust goes."""
+        breaker = self._open.get(ref)
+        if breaker is None or breaker.passed(now_s):
+            return UNBOUNDED
+        resting = breaker.open_until_s is not None and now_s < breaker.open_until_s
+        return 0 if resting or breaker.trial is not None else 1
 
     def is_open(self, ref: WorkerRef) -> bool:
         """Whether the worker rests or is being tried."""
-        breaker = self._breakers.get(ref)
-        return breaker is not None and breaker.open_until_s is not None
+        return ref in self._open
 
-    def begin(self, ref: WorkerRef) -> None:
-        """The worker was given a request."""
-        breaker = self._breakers.get(ref)
-        if breaker is not None and breaker.open_until_s is not None:
-            breaker.trial = True
+    def begin(self, ref: WorkerRef, now_s: float) -> int | None:
+        """The worker is given a request; the trial's number if this one tries the worker, else None."""
+        breaker = self._open.get(ref)
+        if breaker is None:
+            return None
+        if breaker.passed(now_s):
+            self._close(breaker)
+            return None
+        self._trials += 1
+        breaker.trial, breaker.trial_since_s = self._trials, now_s
+        return breaker.trial
 
-    def succeeded(self, ref: WorkerRef) -> None:
-        """The request was answered: the worker is as good as new."""
-        self._breakers.pop(ref, None)
+    def succeeded(self, ref: WorkerRef, trial: int | None) -> None:
+        """The request was answered. One that was given before the rest tells nothing of what comes after."""
+        breaker = self._breakers.get(ref.name)
+        if breaker is None or breaker.ref != ref:
+            return
+        if breaker.open_until_s is not None:
+            if trial is not None and breaker.trial == trial:
+                self._close(breaker)
+            return
+        breaker.failed.append(False)
+        if len(breaker.failed) == REMEMBERED and not any(breaker.failed):
+            del self._breakers[ref.name]
 
-    def failed(self, ref: WorkerRef, now_s: float) -> None:
-        """The request failed."""
-        breaker = self._breakers.setdefault(ref, _Breaker())
-        breaker.failures += 1
-        breaker.trial = False
-        if breaker.failures >= FAILURES_TO_OPEN:
-            breaker.rest_s = min(LONGEST_REST_S, breaker.rest_s * 2 or FIRST_REST_S)
-            breaker.open_until_s = now_s + breaker.rest_s
+    def failed(self, ref: WorkerRef, trial: int | None, now_s: float) -> None:
+        """The request failed. A crowd that was given before the rest and fails at once is one failure."""
+        breaker = self._breakers.get(ref.name)
+        if breaker is None or breaker.ref != ref:
+            breaker = self._replace(ref)
+        if breaker.open_until_s is not None:
+            if trial is not None and breaker.trial == trial:
+                self._rest(breaker, now_s)
+            return
+        breaker.failed.append(True)
+        failures = sum(breaker.failed)
+        if failures >= FAILURES_TO_OPEN and 2 * failures >= len(breaker.failed):
+            self._rest(breaker, now_s)
 
-    def abandoned(self, ref: WorkerRef) -> None:
-        """The request ended without telling anything of the worker."""
-        breaker = self._breakers.get(ref)
-        if breaker is not None:
-            breaker.trial = False
+    def abandoned(self, ref: WorkerRef, trial: int | None) -> None:
+        """The request ended without telling anything of the worker; if it tried it, another may."""
+        breaker = self._open.get(ref)
+        if breaker is not None and trial is not None and breaker.trial == trial:
+            breaker.trial = None
+
+    def check_invariants(self) -> None:
+        """What is open is what rests, and nothing else is being tried."""
+        resting = {it.ref: it for it in self._breakers.values() if it.open_until_s is not None}
+        if resting != self._open:
+            raise AssertionError(f"open breakers out of step: {self._open} but workers say {resting}")
+        if any(it.trial is not None for it in self._breakers.values() if it.ref not in self._open):
+            raise AssertionError("a worker is tried that does not rest")
+
+    def _replace(self, ref: WorkerRef) -> _Breaker:
+        if (before := self._breakers.get(ref.name)) is not None:
+            self._open.pop(before.ref, None)
+        breaker = self._breakers[ref.name] = _Breaker(ref)
+        return breaker
+
+    def _rest(self, breaker: _Breaker, now_s: float) -> None:
+        breaker.rest_s = min(LONGEST_REST_S, breaker.rest_s * 2 or FIRST_REST_S)
+        breaker.open_until_s = now_s + breaker.rest_s
+        breaker.trial = None
+        self._open[breaker.ref] = breaker
+
+    def _close(self, breaker: _Breaker) -> None:
+        breaker.open_until_s = breaker.trial = None
+        breaker.failed.clear()
+        del self._open[breaker.ref]

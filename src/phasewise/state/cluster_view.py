@@ -39,6 +39,14 @@ class ClusterView:
         """Every worker, in the order given."""
         return tuple(self._states.values())
 
+    def state(self, name: str) -> WorkerState:
+        """One worker as last seen."""
+        return self._states[name]
+
+    def is_current(self, ref: WorkerRef) -> bool:
+        """Whether this is the worker's present incarnation, up or down, and not a former one."""
+        return self._states[ref.name].worker.incarnation == ref.incarnation
+
     def usable(self, model: str) -> tuple[Worker, ...]:
         """Workers that answer and serve the model."""
         return self._usable.get(model, ())
@@ -61,7 +69,7 @@ class ClusterView:
 
     def report_unreachable(self, ref: WorkerRef, note: str) -> None:
         """A request found the worker gone; believed only of the incarnation that the request was sent to."""
-        if self._states[ref.name].worker.incarnation == ref.incarnation:
+        if self.is_current(ref):
             self.mark_down(ref.name, note)
 
     def check_invariants(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phasewise.model.worker import WorkerRef
@@ -52,6 +53,11 @@ class LoadLedger:
             del self._loads[booking.worker]
         else:
             self._loads[booking.worker] = Load(load.requests - 1, load.tokens - booking.tokens)
+
+    @property
+    def loads(self) -> Mapping[WorkerRef, Load]:
+        """What is under way on the workers that have anything: for reading, by who must ask for many."""
+        return self._loads
 
     def load(self, worker: WorkerRef) -> Load:
         """What is under way on a worker."""

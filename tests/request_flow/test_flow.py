@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phasewise.errors import FailureKind
-from phasewise.gateway.process_quotas import ProcessQuotas
 from phasewise.model.decision import RejectReason
 from phasewise.request_flow import (
     MAX_ATTEMPTS,
@@ -20,34 +19,18 @@ from phasewise.request_flow import (
     Succeeded,
     TimedOut,
     Wait,
-    World,
     expected_tokens,
     request_flow,
 )
-from phasewise.routing.policies import least_outstanding
-from phasewise.state.breakers import Breakers
-from phasewise.state.cluster_view import ClusterView, Health
-from phasewise.state.load_ledger import LoadLedger
-from phasewise.state.retry_budget import RetryBudget
-from phasewise.state.waiting_line import WaitingLine
-from tests.builders import make_request, make_worker
+from phasewise.state.cluster_view import Health
+from tests.builders import make_request
+from tests.request_flow.worlds import make_world
 
 OUTCOMES = st.one_of(
     st.just(Succeeded(1.0)),
     st.just(Cancelled(1.0)),
     st.builds(Failed, st.just(1.0), st.sampled_from(FailureKind), st.booleans()),
 )
-
-
-def make_world(workers=2, *, up=None, budget=10.0):
-    nouns = [make_worker(f"w{index}") for index in range(workers)]
-    cluster = ClusterView(nouns)
-    for worker in nouns[: workers if up is None else up]:
-        cluster.mark_up(worker.name, worker.incarnation)
-    retries = RetryBudget(burst=budget)
-    return World(
-        cluster, LoadLedger(), retries, least_outstanding, Breakers(), WaitingLine(), ProcessQuotas()
-    )
 
 
 def run_flow(world, outcomes, request=None):
@@ -109,7 +92,7 @@ def test_a_worker_that_refuses_a_connection_is_taken_out_until_seen_again():
     world = make_world(1)
     steps = run_flow(world, [Failed(1.0, FailureKind.REFUSED, False), TimedOut(11.0)])
     assert world.cluster.snapshot()[0].health is Health.DOWN
-    assert steps[-1].reason is RejectReason.QUEUE_TIMEOUT
+    assert steps[-1].reason is RejectReason.NO_HEALTHY_WORKER
 
 
 def test_two_failures_end_the_request():

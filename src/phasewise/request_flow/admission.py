@@ -1,0 +1,64 @@
+"""Admit a request: count it against its key's limits and, at the same time, look for a stored answer."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from phasewise.model.decision import RejectReason
+from phasewise.model.limits import Lease, LimitKind, NotCounted, OverLimit, QuotaAnswer
+from phasewise.model.request import GenerationRequest
+from phasewise.request_flow.outcomes import CacheMiss, Cancelled, Outcome, QuotaAnswered
+from phasewise.request_flow.steps import LookUpCache, Reject, Step, TakeQuota, Together
+
+ASSUMED_OUTPUT_TOKENS = 256
+"""What a request without a limit is taken to write, when comparing loads."""
+
+_OVER_LIMIT = {
+    LimitKind.REQUESTS: RejectReason.REQUESTS_OVER_LIMIT,
+    LimitKind.TOKENS: RejectReason.TOKENS_OVER_LIMIT,
+    LimitKind.CONCURRENCY: RejectReason.CONCURRENCY_OVER_LIMIT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The request may be served; `lease` is to be settled when it has ended."""
+
+    at_s: float
+    lease: Lease | None
+
+
+def expected_tokens(request: GenerationRequest) -> int:
+    """The work a request is booked as: its prompt and what it may write."""
+    return request.estimated_prompt_tokens + (request.max_output_tokens or ASSUMED_OUTPUT_TOKENS)
+
+
+def admit(request: GenerationRequest) -> Generator[Step, Outcome, Admitted | Reject | Cancelled]:
+    """Count the request, or refuse it."""
+    if request.limits.unlimited:
+        outcome = yield LookUpCache()
+        if isinstance(outcome, Cancelled):
+            return outcome
+        if not isinstance(outcome, CacheMiss):
+            raise TypeError(f"{type(outcome).__name__} is no outcome of LookUpCache")
+        return Admitted(outcome.at_s, None)
+    quota = TakeQuota(request.key_id, request.limits, expected_tokens(request))
+    outcomes = yield Together((quota, LookUpCache()))
+    if isinstance(outcomes, Cancelled):
+        return outcomes
+    if not isinstance(outcomes, tuple) or not isinstance(outcomes[0], QuotaAnswered):
+        raise TypeError(f"{type(outcomes).__name__} is no outcome of steps taken together")
+    answer = outcomes[0].answer
+    if isinstance(answer, Lease):
+        return Admitted(max(outcome.at_s for outcome in outcomes), answer)
+    return _refused(answer)
+
+
+def _refused(answer: QuotaAnswer) -> Reject:
+    if isinstance(answer, OverLimit):
+        detail = f"this key's limit of {answer.kind} is reached"
+        return Reject(_OVER_LIMIT[answer.kind], detail, answer.retry_after_s)
+    if isinstance(answer, NotCounted):
+        return Reject(RejectReason.LIMITS_UNAVAILABLE, "limits cannot be checked now", answer.retry_after_s)
+    raise TypeError("a lease is not a refusal")
