@@ -83,6 +83,11 @@ class HttpClient:
         async with await self.send(method, path, headers=headers, body=body) as reply:
             return Reply(reply.status, reply.headers, await reply.read_all(FETCH_LIMIT_BYTES))
 
+    def abort_silent(self, for_s: float) -> None:
+        """Break off what has waited for the server for so long without a byte; what flows is left alone."""
+        for connection in tuple(self._open):
+            connection.abort_if_silent(for_s)
+
     def close(self) -> None:
         """Drop every connection, the busy ones too."""
         for connection in tuple(self._open):
@@ -350,6 +355,17 @@ class _Connection(asyncio.Protocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+    def abort_if_silent(self, for_s: float) -> None:
+        """Break the exchange off if somebody waits for more of it and nothing came for so long."""
+        waiting = self._waiter is not None and not self._waiter.done() and not self._paused
+        silent_s = self._loop.time() - self._last_activity_s
+        if waiting and silent_s >= for_s:
+            self._break_off(
+                UpstreamError(
+                    FailureKind.TIMED_OUT, f"nothing came for {silent_s:.1f} s from a silent worker"
+                )
+            )
 
     async def _wait(self) -> None:
         if self._error is not None:
