@@ -744,6 +744,42 @@ async def test_a_slow_but_steady_body_does_not_time_out():
         assert await read_in_full(client) == b"." * 12
 
 
+@on_both_loops
+async def test_what_waits_for_a_silent_server_can_be_broken_off_and_what_flows_or_idles_is_left_alone():
+    done = asyncio.Event()
+
+    async def answer_the_third(peer):
+        if peer.number == 2:
+            await peer.request()
+            await peer.send(sized(b"idles"))
+        await peer.request()
+        if peer.number == 0:
+            await peer.send(STREAM + chunk(b"a"))
+        if peer.number <= 1:
+            await peer.read_to_the_end()
+        await peer.send(STREAM + chunk(b"b"))
+        await done.wait()
+        await peer.send(LAST_CHUNK)
+
+    async with serving(answer_the_third) as (client, server):
+        in_mid_body = asyncio.create_task(client.fetch("GET", "/"))
+        await asyncio.sleep(0.1)
+        before_the_head = asyncio.create_task(client.fetch("GET", "/"))
+        await asyncio.sleep(0.1)
+        assert await read_in_full(client) == b"idles"
+        await asyncio.sleep(0.3)
+        async with await client.send("GET", "/") as flowing:
+            assert await flowing.read() == b"b"
+            waiting = asyncio.create_task(flowing.read())
+            await asyncio.sleep(0)
+            client.abort_silent(0.3)
+            await fails_as(FailureKind.TIMED_OUT, in_mid_body)
+            await fails_as(FailureKind.TIMED_OUT, before_the_head)
+            done.set()
+            assert await asyncio.wait_for(waiting, SOON_S) == b""
+        assert len(server.peers) == 3
+
+
 # --- what is left behind ------------------------------------------------------------------------------------
 
 
