@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phasewise.config import FleetConfig, Levers, byte_size, load_fleet
+from phasewise.config import FleetConfig, Levers, byte_size, load_fleet, load_secret
 from phasewise.errors import ConfigError
 
 
@@ -67,3 +67,36 @@ def test_a_file_that_is_not_there_or_not_yaml_says_so(tmp_path):
 def test_sizes_are_read_in_binary_units():
     assert byte_size("1.5GiB") == 3 * 2**29
     assert byte_size("512MiB") == 2**29
+
+
+@pytest.mark.parametrize("redis", ["redis://:hunter2@host", "{url: ['redis://:hunter2@host']}"])
+def test_an_address_of_redis_is_not_repeated_since_it_may_hold_a_password(tmp_path, redis):
+    said = complaint(tmp_path, f"gateway: {{redis: {redis}}}")
+    assert "gateway.redis" in said
+    assert "hunter2" not in said
+
+
+def secret_file(folder, content, mode=0o600):
+    path = folder / "secret"
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+def test_a_secret_is_read_without_the_end_of_its_line(tmp_path):
+    assert load_secret(secret_file(tmp_path, b"s" * 32)) == b"s" * 32
+    assert load_secret(secret_file(tmp_path, b"s" * 40 + b"\n")) == b"s" * 40
+
+
+def test_a_short_or_missing_secret_is_refused_and_not_repeated(tmp_path):
+    with pytest.raises(ConfigError, match="openssl rand") as caught:
+        load_secret(secret_file(tmp_path, b"hunter2\n"))
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError, match="full path"):
+        load_secret(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_a_secret_that_everybody_can_read_is_warned_of(tmp_path, caplog, mode, warned):
+    load_secret(secret_file(tmp_path, b"s" * 32, mode))
+    assert ("chmod 600" in caplog.text) is warned

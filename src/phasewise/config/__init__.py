@@ -21,6 +21,7 @@ from phasewise.config.reading import (
     fleet_with,
     load_fleet,
     load_gateway_file,
+    load_secret,
     phasewise_home,
 )
 
@@ -50,5 +51,6 @@ __all__ = [
     "fleet_with",
     "load_fleet",
     "load_gateway_file",
+    "load_secret",
     "phasewise_home",
 ]

@@ -5,7 +5,9 @@ A mistake fails at start and names the key, the value and what is accepted.
 
 from __future__ import annotations
 
+import logging
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -18,8 +20,13 @@ from phasewise.config.fleet import FleetConfig
 from phasewise.config.gateway import GatewayFile
 from phasewise.errors import ConfigError
 
-_HASH_KEYS_END = "sha256"
-"""Somebody may have put the key itself where its hash belongs: values of such keys are not repeated."""
+_SECRET_ENDS = ("sha256", "gateway.redis", "redis.url")
+"""Values of such keys are not repeated: somebody may have put the key itself where its hash belongs, and an
+address of Redis may hold a password."""
+
+MIN_SECRET_BYTES = 32
+
+logger = logging.getLogger("phasewise.config")
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -57,6 +64,24 @@ def fleet_with(
 def load_gateway_file(path: Path) -> GatewayFile:
     """Read what a gateway process is started with."""
     return _validated(GatewayFile, _read_yaml(path), str(path))
+
+
+def load_secret(path: Path) -> bytes:
+    """Read a secret of at least 32 bytes; an end of line after it is not part of it."""
+    try:
+        secret = path.read_bytes().rstrip(b"\r\n")
+        mode = path.stat().st_mode
+    except OSError as error:
+        hint = "give the full path of a file that the gateway's user may read"
+        raise ConfigError(f"the secret {path} cannot be read ({error.strerror})", hint=hint) from error
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ConfigError(
+            f"the secret {path} has {len(secret)} bytes, fewer than {MIN_SECRET_BYTES}",
+            hint=f"openssl rand -hex 32 > {path}",
+        )
+    if mode & stat.S_IROTH:
+        logger.warning("everybody on this machine can read the secret %s. hint: chmod 600 %s", path, path)
+    return secret
 
 
 def phasewise_home(environ: Mapping[str, str]) -> Path:
@@ -102,7 +127,7 @@ def _describe(error: ValidationError, kind: type[BaseModel], where: str) -> str:
         if any(len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in problems):
             continue  # only says again that something inside it is wrong
         key = ".".join(str(part) for part in place) or "the file"
-        silent = problem["type"] in {"missing", "value_error"} or key.endswith(_HASH_KEYS_END)
+        silent = problem["type"] in {"missing", "value_error"} or key.endswith(_SECRET_ENDS)
         value = "" if silent else f" is {problem['input']!r}"
         lines.append(f"{where}: {key}{value}: {_accepted(problem['type'], problem['msg'], kind, place)}")
     return "\n".join(lines)

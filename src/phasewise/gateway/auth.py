@@ -6,11 +6,12 @@ Which routes need a key is said in routes.py.
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from phasewise.config import ApiKey, GatewayConfig
 from phasewise.errors import RefusalKind, RequestRefused
+from phasewise.gateway.salt import salt_secret, tenant_salt
 from phasewise.model.limits import NO_LIMITS, Limits
 from phasewise.model.request import DEFAULT_MAX_WAIT_S
 
@@ -19,7 +20,7 @@ _SCHEME = b"bearer "
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """On whose behalf a request runs."""
+    """On whose behalf a request runs. `salt` keeps its words apart from other tenants' in engines' caches."""
 
     tenant: str = "default"
     priority: int = 0
@@ -27,6 +28,7 @@ class Caller:
     key_id: str = ""
     limits: Limits = NO_LIMITS
     max_wait_s: float = DEFAULT_MAX_WAIT_S
+    salt: bytes | None = field(default=None, repr=False)
 
 
 class Doorkeeper:
@@ -34,7 +36,8 @@ class Doorkeeper:
 
     def __init__(self, config: GatewayConfig) -> None:
         # Found by hash: a lookup's timing tells something of the hash at most, and hashes are no secret.
-        self._callers = {bytes.fromhex(key.sha256): _caller(key, config) for key in config.api_keys}
+        secret = salt_secret(config)
+        self._callers = {bytes.fromhex(key.sha256): _caller(key, config, secret) for key in config.api_keys}
         self._anyone = Caller(max_wait_s=config.slo_class("default").max_wait_s)
         admin_hash = config.admin_key_sha256
         self._admin_hash = None if admin_hash is None else bytes.fromhex(admin_hash)
@@ -68,7 +71,7 @@ class Doorkeeper:
             )
 
 
-def _caller(key: ApiKey, config: GatewayConfig) -> Caller:
+def _caller(key: ApiKey, config: GatewayConfig, secret: bytes) -> Caller:
     limits = Limits(key.requests_per_minute, key.tokens_per_minute, key.max_concurrent)
     return Caller(
         tenant=key.tenant,
@@ -77,6 +80,7 @@ def _caller(key: ApiKey, config: GatewayConfig) -> Caller:
         key_id=key.sha256[:16],
         limits=limits,
         max_wait_s=config.slo_class(key.slo_class).max_wait_s,
+        salt=tenant_salt(secret, key.tenant),
     )
 
 

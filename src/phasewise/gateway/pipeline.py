@@ -17,6 +17,7 @@ from phasewise.gateway.fields import Parsed, parse_body, prompt_bytes, request_i
 from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.http_errors import send_refusal
 from phasewise.gateway.open_requests import OpenRequests
+from phasewise.gateway.salt import salted
 from phasewise.gateway.timeline_builder import TimelineBuilder
 from phasewise.model.prefix_marks import prefix_marks, text_marks
 from phasewise.model.request import Endpoint, GenerationRequest
@@ -75,7 +76,7 @@ class Pipeline:
         request = self._request(request_id, endpoint, parsed, caller, started_s, body)
         call = Call(
             path=endpoint.value,
-            body=parsed.upstream_body,
+            body=salted(parsed.upstream_body, caller.salt),
             request_id=request_id,
             hide_usage=parsed.hide_usage,
             client=client,
