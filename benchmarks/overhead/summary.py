@@ -95,6 +95,10 @@ def _figures_of(name: str, measured: Measured) -> dict[str, Any]:
         found |= {"added_ttft_ms": rounded(added.median), "added_ttft_ms_upper": rounded(added.upper)}
     if name in measured.kib_per_stream:
         found["kb_per_stream"] = rounded(measured.kib_per_stream[name], 1)
+        # Whether the streams were as fast as they were meant to be.
+        found["memory_chunks_per_s"] = next(
+            row.chunks_per_s for row in measured.memory_rows if row.arm == name
+        )
     if rates := measured.held_rates.get(name):
         # A repeat in which not even the lowest rate held counts as none at all.
         found["max_chunks_per_s"] = median(rate or 0 for rate in rates)
