@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import typer
 import yaml
 
+from phasewise.cli.app import app
 from phasewise.config import load_gateway_file
 from phasewise.fake_engine.engine import DEFAULT_MODEL
 from tests.deploy.files import DEPLOY
@@ -83,6 +85,15 @@ def test_workers_of_the_example_are_the_demo_engines(compose, gateway_file):
         assert engine["profiles"] == ["demo"]
         assert engine["entrypoint"][engine["entrypoint"].index("--port") + 1] == port
         assert worker.model == DEFAULT_MODEL
+
+
+def test_demo_engines_are_started_with_options_that_exist(compose):
+    engines = [it for it in compose["services"].values() if it.get("profiles") == ["demo"]]
+    assert engines
+    for engine in engines:
+        program, command, *options = engine["entrypoint"] + engine["command"]
+        assert program == "phasewise"
+        typer.main.get_command(app).commands[command].make_context(command, options)
 
 
 def test_only_the_gateway_reaches_the_store_of_limits(compose, gateway_file):

@@ -83,8 +83,13 @@ class RunningPrometheus:
 
 @contextlib.asynccontextmanager
 async def running_prometheus(folder, gateway_url):
-    """Prometheus with our configuration, but for where the gateway is and how often it is asked."""
+    """Prometheus as compose.yaml starts it, but for where things are and how often it asks."""
     program, port = tool("prometheus"), free_port()
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["prometheus"]
+    options = [
+        option.replace("=/etc/prometheus", f"={folder}").replace("=/prometheus", f"={folder}/data")
+        for option in compose["command"]
+    ]
     config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": SCRAPE_INTERVAL, "scrape_timeout": SCRAPE_INTERVAL}
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [gateway_url.removeprefix("http://")]
@@ -92,8 +97,7 @@ async def running_prometheus(folder, gateway_url):
     with (folder / "prometheus.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             program,
-            f"--config.file={folder}/prometheus.yml",
-            f"--storage.tsdb.path={folder}/data",
+            *options,
             f"--web.listen-address=127.0.0.1:{port}",
             stdout=log,
             stderr=log,
