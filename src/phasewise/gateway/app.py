@@ -15,7 +15,7 @@ from phasewise.gateway.asgi import Receive, Scope, Send, client_of
 from phasewise.gateway.auth import Doorkeeper
 from phasewise.gateway.exchange import Exchange
 from phasewise.gateway.flow_driver import FlowDriver
-from phasewise.gateway.health import POLL_INTERVAL_S, HealthWatcher
+from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.patience import ClientWatch, Patience
 from phasewise.gateway.pipeline import Pipeline
@@ -23,7 +23,7 @@ from phasewise.gateway.quotas import GatewayQuotas, build_quotas
 from phasewise.gateway.routes import Gateway, Router
 from phasewise.gateway.timeline_store import TimelineStore
 from phasewise.model.worker import Worker
-from phasewise.request_flow import World
+from phasewise.request_flow import World, let_waiting_in
 from phasewise.routing.policies import POLICIES, Policy
 from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView, Health
@@ -83,6 +83,7 @@ def build_app(
     timeouts: Timeouts | None = None,
     poll_interval_s: float = POLL_INTERVAL_S,
     patience: Patience | None = None,
+    probe_timeouts: Timeouts = PROBE_TIMEOUTS,
 ) -> GatewayApp:
     """Put a gateway together; nothing is contacted before it starts."""
     workers = [_worker(config) for config in file.workers]
@@ -104,7 +105,13 @@ def build_app(
     doorkeeper = Doorkeeper(file.gateway)
     # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
-    metrics = PrometheusMetrics(cluster, ledger, quota_degraded=lambda: quotas.degraded)
+    metrics = PrometheusMetrics(
+        cluster,
+        ledger,
+        waiting=world.line.__len__,
+        breaker_open=world.breakers.is_open,
+        quota_degraded=lambda: quotas.degraded,
+    )
     open_requests = OpenRequests()
     pipeline = Pipeline(
         world,
@@ -118,7 +125,15 @@ def build_app(
     gateway = Gateway(
         pipeline, doorkeeper, cluster, ledger, timelines, open_requests, metrics, clients_served
     )
-    return GatewayApp(gateway, HealthWatcher(cluster, workers, poll_interval_s), clients, quotas)
+    watcher = HealthWatcher(
+        cluster,
+        workers,
+        poll_interval_s,
+        timeouts=probe_timeouts,
+        on_look=lambda: let_waiting_in(world, time.monotonic()),
+        on_silence=lambda name, for_s: clients[name].abort_silent(for_s),
+    )
+    return GatewayApp(gateway, watcher, clients, quotas)
 
 
 def _worker(config: WorkerConfig) -> Worker:
