@@ -1,13 +1,14 @@
 """Asks every worker, once a second, whether it answers and which incarnation it is.
 
-It writes what it saw into the cluster view; what that means for a request is the flow's to decide.
+It writes what it saw into the cluster view and tells whoever has to know; what that means for a request is
+the flow's to decide.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
@@ -27,20 +28,39 @@ _STEPS_HEAD_ONLY = "/steps?since=9007199254740991&limit=1"
 
 
 class HealthWatcher:
-    """Watches the workers of one cluster view from `start` to `stop`."""
+    """Watches the workers of one cluster view from `start` to `stop`.
+
+    `on_look` is called after every look at a worker, `on_silence` with the worker's name and a time for as
+    long as a worker says nothing: what has waited for it for that time waits in vain.
+    """
 
     def __init__(
-        self, cluster: ClusterView, workers: Iterable[Worker], interval_s: float = POLL_INTERVAL_S
+        self,
+        cluster: ClusterView,
+        workers: Sequence[Worker],
+        interval_s: float = POLL_INTERVAL_S,
+        *,
+        timeouts: Timeouts = PROBE_TIMEOUTS,
+        on_look: Callable[[], None] = lambda: None,
+        on_silence: Callable[[str, float], None] = lambda _name, _for_s: None,
     ) -> None:
         self._cluster = cluster
         self._interval_s = interval_s
-        self._probes = [_Probe(worker) for worker in workers]
+        self._silence_s = SILENCES_TO_DOWN * timeouts.head_s
+        self._on_look = on_look
+        self._on_silence = on_silence
+        self._probes = [_Probe(worker, timeouts) for worker in workers]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Look at every worker once, then keep looking in the background."""
         await asyncio.gather(*(self._look(probe) for probe in self._probes))
-        self._tasks = [asyncio.create_task(self._watch(probe)) for probe in self._probes]
+        # Spread over the interval: looks at many workers at once would hold up the streams for that long.
+        step_s = self._interval_s / max(1, len(self._probes))
+        self._tasks = [
+            asyncio.create_task(self._watch(probe, index * step_s))
+            for index, probe in enumerate(self._probes, start=1)
+        ]
 
     async def stop(self) -> None:
         """Stop looking."""
@@ -50,10 +70,11 @@ class HealthWatcher:
         for probe in self._probes:
             probe.close()
 
-    async def _watch(self, probe: _Probe) -> None:
+    async def _watch(self, probe: _Probe, first_after_s: float) -> None:
+        await asyncio.sleep(first_after_s)
         while True:
-            await asyncio.sleep(self._interval_s)
             await self._look(probe)
+            await asyncio.sleep(self._interval_s)
 
     async def _look(self, probe: _Probe) -> None:
         try:
@@ -61,40 +82,40 @@ class HealthWatcher:
         except UpstreamError as error:
             if probe.believes_down(error.kind):
                 self._cluster.mark_down(probe.name, error.message)
-            return
-        if not self._is_up(probe.name):
-            self._cluster.mark_up(probe.name, await probe.incarnation())
-
-    def _is_up(self, name: str) -> bool:
-        return any(
-            state.worker.name == name and state.health is Health.UP for state in self._cluster.snapshot()
-        )
+                if error.kind is FailureKind.TIMED_OUT:
+                    self._on_silence(probe.name, self._silence_s)
+        else:
+            if self._cluster.state(probe.name).health is not Health.UP:
+                self._cluster.mark_up(probe.name, await probe.incarnation())
+        self._on_look()
 
 
 class _Probe:
     """One worker's health as last asked for."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, timeouts: Timeouts = PROBE_TIMEOUTS) -> None:
         self.name = worker.name
-        self._engine = HttpClient(worker.url, PROBE_TIMEOUTS)
+        self._engine = HttpClient(worker.url, timeouts)
         self._recorder: HttpClient | None = None
         if worker.steps_url is not None:
             origin = worker.steps_url.rstrip("/").removesuffix("/steps")
-            self._recorder = HttpClient(origin, PROBE_TIMEOUTS)
+            self._recorder = HttpClient(origin, timeouts)
         self._silences = 0
         self._times_seen_up = 0
 
     async def check(self) -> None:
         """Raise UpstreamError unless the engine says that it is well."""
         reply = await self._engine.fetch("GET", "/health")
+        self._silences = 0
         if reply.status != 200:
             raise UpstreamError(FailureKind.SERVER_ERROR, f"/health answered {reply.status}")
-        self._silences = 0
 
     def believes_down(self, kind: FailureKind) -> bool:
         """Whether a failed check of this kind, after those before it, means that the worker is down."""
+        if kind is not FailureKind.TIMED_OUT:
+            return True
         self._silences += 1
-        return kind is not FailureKind.TIMED_OUT or self._silences >= SILENCES_TO_DOWN
+        return self._silences >= SILENCES_TO_DOWN
 
     async def incarnation(self) -> str:
         """What tells this life of the engine from the one before; the best that it lets us know."""
