@@ -115,7 +115,7 @@ def build_app(
     open_requests = OpenRequests()
     pipeline = Pipeline(
         world,
-        FlowDriver(Exchange(clients), quotas),
+        FlowDriver(Exchange(clients, resumes=file.gateway.resume != "off"), quotas),
         doorkeeper,
         (timelines, metrics),
         metrics.count_refusal,

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phasewise.gateway.asgi import Client, Headers
+from phasewise.gateway.resumption import Resumption
 from phasewise.gateway.timeline_builder import TimelineBuilder
 from phasewise.model.timeline import Outcome
 
 
 @dataclass(slots=True)
 class Call:
-    """One request while it is being served. `reply_headers` stand in every answer to it."""
+    """One request while it is being served. `reply_headers` stand in every answer to it.
+
+    `resumption` is how its answer goes on elsewhere, once it broke off where that is possible.
+    """
 
     path: str
     body: bytes
@@ -20,6 +24,7 @@ class Call:
     client: Client
     timeline: TimelineBuilder
     reply_headers: Headers
+    resumption: Resumption | None = None
 
 
 @dataclass(frozen=True, slots=True)

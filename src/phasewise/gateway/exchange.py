@@ -1,7 +1,7 @@
 """Runs one attempt of a request on a worker over HTTP and says what came of it.
 
-What passes on to the client is relay.py's, how an answer is taken up elsewhere resumption.py's; whether there
-is another attempt is the flow's to decide.
+What passes on to the client is relay.py's, what is asked of a worker that takes up a broken answer
+resumption.py's; whether there is another attempt is the flow's to decide.
 """
 
 from __future__ import annotations
@@ -10,38 +10,52 @@ import asyncio
 import time
 from collections.abc import Mapping
 
+import orjson
+
 from phasewise.adapters.http_client import HttpClient, StreamedReply
 from phasewise.errors import FailureKind, UpstreamError
-from phasewise.gateway.call import CLIENT_LEFT, CLIENT_STALLED, Call, Ending
+from phasewise.gateway.asgi import Headers
+from phasewise.gateway.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, Ending
+from phasewise.gateway.continued_stream import ClientsView, ContinuedStream, completion_ending
 from phasewise.gateway.relay import relay_plain, relay_refusal, relay_stream
+from phasewise.gateway.resumability import Obstacle
+from phasewise.gateway.resumption import Resumption, TokensSoFar, resumption
 from phasewise.gateway.timeline_builder import attempt_outcome
-from phasewise.model.timeline import Outcome
+from phasewise.model.request import Endpoint
+from phasewise.model.timeline import AttemptKind, Outcome
 from phasewise.request_flow import Cancelled, Failed, Generate, Succeeded
 
 Result = Succeeded | Failed | Cancelled
 
+TOKENIZE_WITHIN_S = 30.0
+"""A worker that does not tell a prompt's tokens within this time is not the one to go on."""
+_CUT_OFF = "length"
+_JSON = (b"content-type", b"application/json")
+
 
 class Exchange:
-    """Talks to workers, one client per worker."""
+    """Talks to workers, one client per worker. Broken answers go on elsewhere if `resumes`."""
 
-    def __init__(self, workers: Mapping[str, HttpClient]) -> None:
+    def __init__(self, workers: Mapping[str, HttpClient], *, resumes: bool = True) -> None:
         self._workers = workers
+        self._resumes = resumes
 
     async def generate(self, step: Generate, call: Call) -> tuple[Result, Ending]:
         """Perform one step; the client has been answered unless it failed."""
         timeline = call.timeline
-        timeline.begin_attempt(step.worker.ref, time.monotonic())
+        kind = AttemptKind.RESUMED if step.resumes else AttemptKind.LOCAL
+        timeline.begin_attempt(step.worker.ref, time.monotonic(), kind)
         note: str | None = None
         try:
-            ending = await self._exchange(step, call)
-            result: Result = Succeeded(time.monotonic())
+            ending = await (self._resume(step, call) if step.resumes else self._exchange(step, call))
+            result: Result = Succeeded(time.monotonic(), _tokens(call, ending))
             if call.client.stalled:
                 # Only the very end of the answer was left, so that nothing had to be interrupted.
                 result, ending = Cancelled(result.at_s), CLIENT_STALLED
             outcome = ending.outcome
         except UpstreamError as error:
-            result = Failed(time.monotonic(), error.kind, content_sent=call.client.started)
-            outcome, note = attempt_outcome(error.kind), error.message
+            result, note = self._failed(error, call)
+            outcome = attempt_outcome(error.kind)
             ending = Ending(outcome, error.kind)
         except asyncio.CancelledError:
             if not call.client.gone:
@@ -53,12 +67,22 @@ class Exchange:
         timeline.end_attempt(outcome, result.at_s, note)
         return result, ending
 
+    def _failed(self, error: UpstreamError, call: Call) -> tuple[Failed, str]:
+        now_s, note = time.monotonic(), error.message
+        if not call.client.started:
+            return Failed(now_s, error.kind, content_sent=False), note
+        answer = call.timeline.answer
+        if not self._resumes or answer is None:
+            return Failed(now_s, error.kind, content_sent=True), note
+        found = resumption(Endpoint(call.path), call.body, answer, call.resumption)
+        if isinstance(found, Obstacle):
+            return Failed(now_s, error.kind, content_sent=True), f"{note}; {found.reason}"
+        call.resumption = found
+        return Failed(now_s, error.kind, content_sent=True, resumable=True), note
+
     async def _exchange(self, step: Generate, call: Call) -> Ending:
         worker = self._workers[step.worker.name]
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"x-request-id", _attempt_id(call.request_id, step.attempt)),
-        ]
+        headers = _headers(step, call)
         async with await worker.send("POST", call.path, headers=headers, body=call.body) as reply:
             call.timeline.note_sent(reply.sent_at_s)
             content_type = _content_type(reply)
@@ -71,6 +95,61 @@ class Exchange:
                 return await relay_refusal(reply, head, call)
             raise UpstreamError(FailureKind.SERVER_ERROR, f"the worker answered with HTTP {reply.status}")
 
+    # --- going on with a broken answer ----------------------------------------------------------------------
+
+    async def _resume(self, step: Generate, call: Call) -> Ending:
+        plan = call.resumption
+        if plan is None:
+            raise RuntimeError("an answer goes on that had not broken")
+        answer = plan.answer_so_far()
+        call.timeline.note_answer(answer)
+        worker = self._workers[step.worker.name]
+        tokens = await _tokens_so_far(worker, plan)
+        view = ClientsView(
+            plan.endpoint, plan.client_id, plan.created, len(tokens.prompt_ids), len(tokens.answer_ids)
+        )
+        relay = ContinuedStream(answer, view, hide_usage=call.hide_usage)
+        body = plan.continuation(tokens)
+        if body is None:
+            rest = completion_ending(plan.fields["model"], None if answer.finish_reason else _CUT_OFF)
+            await call.client.finish(relay.feed(rest, time.monotonic()))
+            return SERVED
+        headers = _headers(step, call)
+        async with await worker.send("POST", Endpoint.COMPLETIONS.value, headers=headers, body=body) as reply:
+            if reply.status != 200 or not _content_type(reply).startswith(b"text/event-stream"):
+                raise UpstreamError(
+                    FailureKind.SERVER_ERROR, f"the worker did not go on (HTTP {reply.status})"
+                )
+            return await relay_stream(reply, (), call, relay)
+
+
+async def _tokens_so_far(worker: HttpClient, plan: Resumption) -> TokensSoFar:
+    try:
+        async with asyncio.timeout(TOKENIZE_WITHIN_S):
+            answer_ids, max_model_len = await _tokenize(worker, plan.answer_question())
+            prompt_ids = plan.known_prompt_ids()
+            if prompt_ids is None:
+                prompt_ids, _ = await _tokenize(worker, plan.prompt_question())
+    except TimeoutError:
+        raise UpstreamError(
+            FailureKind.TIMED_OUT, f"the worker told no tokens in {TOKENIZE_WITHIN_S:g} s"
+        ) from None
+    return TokensSoFar(prompt_ids, answer_ids, max_model_len)
+
+
+async def _tokenize(worker: HttpClient, question: bytes) -> tuple[list[int], int]:
+    reply = await worker.fetch("POST", "/tokenize", headers=[_JSON], body=question)
+    if reply.status != 200:
+        raise UpstreamError(FailureKind.SERVER_ERROR, f"/tokenize answered with HTTP {reply.status}")
+    try:
+        told = orjson.loads(reply.body)
+        return list(told["tokens"]), int(told["max_model_len"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        raise UpstreamError(FailureKind.PROTOCOL, "/tokenize did not tell tokens") from None
+
+
+# --- small things -----------------------------------------------------------------------------------------
+
 
 def take_back_cancellation() -> None:
     """The client's leaving cancelled the task that serves it, which has an end to write down all the same."""
@@ -79,13 +158,24 @@ def take_back_cancellation() -> None:
         task.uncancel()
 
 
+def _tokens(call: Call, ending: Ending) -> int | None:
+    """The tokens of prompt and answer as the engine counted them; a request that it refused cost none."""
+    if ending.outcome is Outcome.REJECTED:
+        return 0
+    answer = call.timeline.answer
+    if answer is None or answer.report.prompt_tokens is None or answer.report.output_tokens is None:
+        return None
+    return answer.report.prompt_tokens + answer.report.output_tokens
+
+
+def _headers(step: Generate, call: Call) -> Headers:
+    # A second attempt may meet the first one's remains on the same worker: engines want ids that differ.
+    attempt_id = call.request_id if step.attempt == 1 else f"{call.request_id}-{step.attempt}"
+    return [_JSON, (b"x-request-id", attempt_id.encode())]
+
+
 def _content_type(reply: StreamedReply) -> bytes:
     for name, value in reply.headers:
         if name == b"content-type":
             return value
     return b"application/json"
-
-
-def _attempt_id(request_id: str, attempt: int) -> bytes:
-    # A second attempt may meet the first one's remains on the same worker: engines want ids that differ.
-    return request_id.encode() if attempt == 1 else f"{request_id}-{attempt}".encode()

@@ -1,0 +1,119 @@
+"""Makes a completion that goes on with a broken answer look like the rest of that answer.
+
+Ids, shape and counts become those of the stream the client is reading. What may be passed on, and what is
+noted of it, is the relay's as for every stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from phasewise.adapters.sse import EventSplitter, event_data
+from phasewise.gateway.answer import Answer
+from phasewise.gateway.streaming import StreamRelay
+from phasewise.model.request import Endpoint
+
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsView:
+    """What the chunks of the client's stream have in common, and the tokens it has had."""
+
+    endpoint: Endpoint
+    client_id: str
+    created: int | None
+    prompt_tokens: int
+    answer_tokens: int
+
+    def chunk(self, chunk: Mapping[str, Any]) -> dict[str, Any]:
+        """A completion's chunk as one of the client's."""
+        seen = {**chunk, "id": self.client_id}
+        if self.created is not None:
+            seen["created"] = self.created
+        if isinstance(chunk.get("choices"), list):
+            seen["choices"] = [self._choice(choice) for choice in chunk["choices"]]
+        if isinstance(chunk.get("usage"), dict):
+            seen["usage"] = self._usage(chunk["usage"])
+        if self.endpoint is Endpoint.CHAT:
+            seen["object"] = "chat.completion.chunk"
+        return seen
+
+    def _choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        if self.endpoint is Endpoint.COMPLETIONS:
+            return dict(choice)
+        seen = {
+            "index": 0,
+            "delta": {"content": choice.get("text", "")},
+            "logprobs": None,
+            "finish_reason": choice.get("finish_reason"),
+        }
+        if choice.get("finish_reason") is not None:
+            seen["stop_reason"] = choice.get("stop_reason")
+        return seen
+
+    def _usage(self, usage: Mapping[str, Any]) -> dict[str, Any]:
+        # What was written before the break is prompt to the new worker, and answer to the client.
+        written = self.answer_tokens + int(usage.get("completion_tokens") or 0)
+        seen = {
+            **usage,
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + written,
+            "completion_tokens": written,
+        }
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict) and isinstance(cached := details.get("cached_tokens"), int):
+            seen["prompt_tokens_details"] = {**details, "cached_tokens": min(cached, self.prompt_tokens)}
+        return seen
+
+
+class ContinuedStream(StreamRelay):
+    """The rest of an answer on its way through."""
+
+    __slots__ = ("_raw", "_view")
+
+    def __init__(self, answer: Answer, view: ClientsView, *, hide_usage: bool) -> None:
+        super().__init__(answer, hide_usage=hide_usage)
+        self._raw = EventSplitter()
+        self._view = view
+
+    def feed(self, data: bytes, at_s: float) -> bytes:
+        """What may be sent to the client now that `data` has come."""
+        seen = b"".join(map(self._as_the_clients, self._raw.feed(data)))
+        return super().feed(seen, at_s) if seen else b""
+
+    def takes_usual(self, data: bytes, start: int, end: int, at_s: float) -> bool:
+        """Nothing passes as it came."""
+        del data, start, end, at_s
+        return False
+
+    def _as_the_clients(self, event: bytes) -> bytes:
+        try:
+            chunk = orjson.loads(event_data(event))
+        except orjson.JSONDecodeError:
+            return event + b"\n\n"
+        if not isinstance(chunk, dict) or "choices" not in chunk:
+            return event + b"\n\n"
+        if self.answer.engine_request_id is None:
+            self.answer.engine_request_id = chunk.get("id")
+        return _event(self._view.chunk(chunk))
+
+
+def completion_ending(model: str, finish_reason: str | None) -> bytes:
+    """A completion that adds nothing, for an answer of which only the end is missing.
+
+    Without a reason, the client has it already.
+    """
+    frame = {"object": "text_completion", "model": model}
+    end = {"index": 0, "text": "", "logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
+    nothing = {"prompt_tokens": 0, "total_tokens": 0, "completion_tokens": 0}
+    usage = _event({**frame, "choices": [], "usage": nothing})
+    return (_event({**frame, "choices": [end]}) if finish_reason else b"") + usage + DONE
+
+
+def _event(chunk: Mapping[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(chunk) + b"\n\n"
