@@ -13,6 +13,7 @@ from phasewise.config import GatewayFile, WorkerConfig
 from phasewise.errors import ConfigError
 from phasewise.gateway.asgi import Receive, Scope, Send, client_of
 from phasewise.gateway.auth import Doorkeeper
+from phasewise.gateway.edge import Edge, EdgeBounds
 from phasewise.gateway.exchange import Exchange
 from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
@@ -44,9 +45,11 @@ class GatewayApp:
         gateway: Gateway,
         watcher: HealthWatcher,
         clients: dict[str, HttpClient],
+        edge: Edge,
         quotas: GatewayQuotas,
     ) -> None:
         self.gateway = gateway
+        self.edge = edge
         self._router = Router(gateway)
         self._watcher = watcher
         self._clients = clients
@@ -66,12 +69,13 @@ class GatewayApp:
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         await asyncio.gather(self._watcher.start(), self._quotas.start())
-        watching = asyncio.create_task(self.gateway.clients.run())
+        watches = [asyncio.create_task(it) for it in (self.gateway.clients.run(), self.edge.run())]
         states = self.gateway.cluster.snapshot()
         logger.info("%d of %d workers up", sum(it.health is Health.UP for it in states), len(states))
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        watching.cancel()
+        for watch in watches:
+            watch.cancel()
         await asyncio.gather(self._watcher.stop(), self._quotas.stop())
         for client in self._clients.values():
             client.close()
@@ -113,6 +117,8 @@ def build_app(
         quota_degraded=lambda: quotas.degraded,
     )
     open_requests = OpenRequests()
+    limits = file.gateway.limits
+    bounds = EdgeBounds.of(limits)
     pipeline = Pipeline(
         world,
         FlowDriver(Exchange(clients, resumes=file.gateway.resume != "off"), quotas),
@@ -120,8 +126,9 @@ def build_app(
         (timelines, metrics),
         metrics.count_refusal,
         open_requests,
+        bounds.body_bytes,
     )
-    clients_served = ClientWatch(patience or Patience())
+    clients_served = ClientWatch(patience or Patience(limits.body_s, limits.read_s))
     gateway = Gateway(
         pipeline, doorkeeper, cluster, ledger, timelines, open_requests, metrics, clients_served
     )
@@ -133,7 +140,7 @@ def build_app(
         on_look=lambda: let_waiting_in(world, time.monotonic()),
         on_silence=lambda name, for_s: clients[name].abort_silent(for_s),
     )
-    return GatewayApp(gateway, watcher, clients, quotas)
+    return GatewayApp(gateway, watcher, clients, Edge(bounds, metrics.count_refusal), quotas)
 
 
 def _worker(config: WorkerConfig) -> Worker:

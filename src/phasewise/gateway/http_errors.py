@@ -28,6 +28,8 @@ class HttpError:
 
 # OpenAI's clients ask again after a 5xx unless told not to: what failed twice may be what kills workers.
 _DO_NOT_RETRY: Headers = ((b"x-should-retry", b"false"),)
+# What is still to come of the request would have to be read, or be taken for the next one.
+_CLOSE: Headers = ((b"connection", b"close"),)
 
 HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
     RejectReason.NO_WORKER_FOR_MODEL: HttpError(404, "not_found_error"),
@@ -48,9 +50,10 @@ HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
     RefusalKind.FORBIDDEN: HttpError(403, "permission_error"),
     RefusalKind.NOT_FOUND: HttpError(404, "not_found_error"),
     RefusalKind.METHOD_NOT_ALLOWED: HttpError(405, "invalid_request_error"),
-    RefusalKind.TOO_LARGE: HttpError(413, "invalid_request_error"),
-    # What is still to come of the body would be taken for the next request.
-    RefusalKind.BODY_TIMEOUT: HttpError(408, "invalid_request_error", ((b"connection", b"close"),)),
+    RefusalKind.TOO_LARGE: HttpError(413, "invalid_request_error", _CLOSE),
+    RefusalKind.BODY_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
+    RefusalKind.HEAD_TOO_LARGE: HttpError(431, "invalid_request_error", _CLOSE),
+    RefusalKind.HEAD_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
 }
 
 

@@ -40,6 +40,7 @@ class Pipeline:
         timelines: Sequence[TimelineSink],
         count_refusal: Callable[[RefusalKind], None],
         open_requests: OpenRequests,
+        body_limit_bytes: int,
     ) -> None:
         self._world = world
         self._driver = driver
@@ -47,6 +48,7 @@ class Pipeline:
         self._timelines = timelines
         self._count_refusal = count_refusal
         self._open_requests = open_requests
+        self._body_limit_bytes = body_limit_bytes
         self._marks_key = secrets.token_bytes(32)
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
@@ -65,7 +67,7 @@ class Pipeline:
         reply_headers = _reply_headers(request_id, client_request_id)
         try:
             caller = self._doorkeeper.caller(header(scope, b"authorization"))
-            body = await client.read_body()
+            body = await client.read_body(self._body_limit_bytes)
             parsed = parse_body(endpoint, body)
         except RequestRefused as refusal:
             self._count_refusal(refusal.kind)

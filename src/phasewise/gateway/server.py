@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gc
+import math
 import signal
+import ssl
 import sys
+from functools import partial
 from types import FrameType
 
 import uvicorn
 
-from phasewise.config import GatewayFile
+from phasewise.config import GatewayFile, TlsConfig
+from phasewise.errors import ConfigError
 from phasewise.gateway.app import GatewayApp, build_app
-from phasewise.gateway.connection import ClientConnection
+from phasewise.gateway.edge import EdgeConnection
 
-STREAMS_MAY_FINISH_S = 30
+KEEP_ALIVE_S = 75
 BACKLOG = 4096
 
 
@@ -31,13 +35,16 @@ def serve(file: GatewayFile) -> None:
 
 def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
     """How the gateway wants to be served."""
+    tls = file.gateway.tls
+    if tls is not None:
+        _check_certificate(tls)
     return uvicorn.Config(
         app,
         host=file.gateway.host,
         port=file.gateway.port,
         interface="asgi3",
         loop="uvloop",
-        http=ClientConnection,
+        http=partial(EdgeConnection, edge=app.edge),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         access_log=False,
@@ -45,9 +52,23 @@ def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=STREAMS_MAY_FINISH_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(file.gateway.drain_s),
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
     )
+
+
+def _check_certificate(tls: TlsConfig) -> None:
+    """Fail now, and in words, where the server would fail later."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key, password="")
+    except OSError as error:
+        reason = error.strerror or "they do not make a certificate and its key"
+        raise ConfigError(
+            f"gateway.tls: {tls.certificate} and {tls.key} cannot be used ({reason})",
+            hint="give two PEM files: the certificate with its chain, and its key without a password",
+        ) from error
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,64 @@
+"""The gateway over TLS, with the certificate the tests of the client use."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import orjson
+import pytest
+
+from phasewise.adapters.http_client import HttpClient
+from phasewise.config import GatewayConfig, GatewayFile, WorkerConfig
+from phasewise.errors import ConfigError, UpstreamError
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.gateway.app import build_app
+from phasewise.gateway.server import server_config
+from tests.gateway.harness import chat_body, events_of, running_gateway
+
+CERTIFICATE = str(Path(__file__).parent.parent / "adapters" / "localhost-for-tests-only.pem")
+TLS = {"certificate": CERTIFICATE, "key": CERTIFICATE}
+
+
+async def test_a_stream_comes_over_tls_and_plain_http_does_not(monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", CERTIFICATE)
+    async with running_engines(1) as engines, running_gateway(engines, tls=TLS) as gateway:
+        client = HttpClient(gateway.url.replace("http://127.0.0.1", "https://localhost"))
+        try:
+            body = orjson.dumps(chat_body(stream=True))
+            reply = await client.fetch("POST", "/v1/chat/completions", body=body)
+        finally:
+            client.close()
+        assert events_of(reply.body)[-1] == "[DONE]"
+        with pytest.raises(UpstreamError):
+            await gateway.fetch("GET", "/health")
+
+
+async def test_a_request_that_is_refused_at_the_edge_is_told_so_over_tls():
+    context = ssl.create_default_context(cafile=CERTIFICATE)
+    async with running_engines(1) as engines, running_gateway(engines, tls=TLS) as gateway:
+        port = int(gateway.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999\r\n\r\n")
+        reply = await asyncio.wait_for(reader.read(), 10)
+        writer.transport.abort()
+        assert reply.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("wrong", ["certificate", "key"])
+def test_a_certificate_that_is_not_there_is_told_at_the_start(tmp_path, wrong):
+    worker = WorkerConfig(name="w", url="http://127.0.0.1:1", model="m")
+    config = GatewayConfig(tls={**TLS, wrong: str(tmp_path / "none.pem")})
+    file = GatewayFile(gateway=config, workers=(worker,))
+    with pytest.raises(ConfigError, match=r"gateway\.tls.*none\.pem"):
+        server_config(file, build_app(file))
+
+
+def test_a_file_that_holds_no_certificate_is_told_at_the_start(tmp_path):
+    (tmp_path / "empty.pem").write_text("nothing\n")
+    worker = WorkerConfig(name="w", url="http://127.0.0.1:1", model="m")
+    config = GatewayConfig(tls={**TLS, "certificate": str(tmp_path / "empty.pem")})
+    file = GatewayFile(gateway=config, workers=(worker,))
+    with pytest.raises(ConfigError, match="PEM"):
+        server_config(file, build_app(file))
