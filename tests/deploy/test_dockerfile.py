@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
 from dockerfile_parse import DockerfileParser
 
+from phasewise.config import load_gateway_file
 from tests.deploy.files import DEPLOY, ROOT
 
 
@@ -73,6 +75,15 @@ def _copy(source, destination, *, into):
 def test_it_does_not_run_as_root(instructions):
     users = [value for instruction, value in last_stage(instructions) if instruction == "USER"]
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1])
+
+
+def test_what_the_example_configuration_needs_is_installed(instructions):
+    """An extra that nobody defines is a warning to pip, and a gateway without its Redis client to us."""
+    (extras,) = re.findall(r"'\.\[([\w,]+)\]'", " ".join(value for _, value in instructions))
+    defined = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= set(defined)
+    configured = load_gateway_file(DEPLOY / "gateway.yaml").gateway
+    assert ("redis" in extras) == (configured.redis is not None)
 
 
 def test_build_tools_stay_in_the_first_stage(instructions):
