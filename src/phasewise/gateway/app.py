@@ -23,6 +23,7 @@ from phasewise.gateway.pipeline import Pipeline
 from phasewise.gateway.quotas import GatewayQuotas, build_quotas
 from phasewise.gateway.routes import Gateway, Router
 from phasewise.gateway.timeline_store import TimelineStore
+from phasewise.model.slo import Slo
 from phasewise.model.worker import Worker
 from phasewise.request_flow import World, let_waiting_in
 from phasewise.routing.policies import POLICIES, Policy
@@ -112,6 +113,7 @@ def build_app(
     metrics = PrometheusMetrics(
         cluster,
         ledger,
+        slos={it.name: Slo(it.ttft_s, it.tpot_s) for it in file.gateway.slo_classes},
         waiting=world.line.__len__,
         breaker_open=world.breakers.is_open,
         quota_degraded=lambda: quotas.degraded,
