@@ -444,6 +444,111 @@ async def test_poured_bytes_arrive_each_when_it_came_and_the_connection_is_kept(
         assert len(server.peers) == 1
 
 
+# Some hold what looks like a chunk of its own, or ends as one does.
+CHUNKS = [b"one", b"3\r\nabc\r\n", b"x" * 300, b"\r\n", b"0\r\n\r\n", b"y" * 16, b"data: z\r\n"]
+FRAMED = [STREAM, *map(chunk, CHUNKS), LAST_CHUNK]
+EDGES = list(itertools.accumulate(map(len, FRAMED)))
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS.values(), ids=LOOPS)
+@given(
+    cuts=st.lists(st.sampled_from(EDGES[:-1]) | st.integers(1, EDGES[-1] - 1), unique=True),
+    refused=st.sets(st.sampled_from(CHUNKS)),
+)
+@settings(max_examples=40, deadline=None)
+def test_whole_chunks_may_be_taken_as_they_came_wherever_the_network_cuts(loop_factory, cuts, refused):
+    reply_bytes = b"".join(FRAMED)
+    poured: list[bytes] = []
+
+    def take_chunk(data, start, end):
+        assert chunk(data[start:end]) == data
+        if data[start:end] in refused:
+            return False
+        poured.append(data[start:end])
+        return True
+
+    async def send_in_parts(peer):
+        while await peer.request():
+            for start, end in itertools.pairwise([0, *sorted(cuts), len(reply_bytes)]):
+                await peer.send(reply_bytes[start:end])
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+
+    async def story():
+        async with serving(send_in_parts) as (client, server):
+            for _ in range(2):
+                poured.clear()
+                async with await client.send("GET", "/") as reply:
+                    await asyncio.wait_for(reply.pour(poured.append, take_chunk), SOON_S)
+                assert b"".join(poured) == b"".join(CHUNKS)
+            assert len(server.peers) == 1
+
+    run_on(loop_factory, story())
+
+
+@on_both_loops
+async def test_a_whole_chunk_that_comes_by_itself_is_offered_as_it_came():
+    go_on = asyncio.Event()
+    taken: list[bytes] = []
+
+    async def two_chunks(peer):
+        await peer.request()
+        await peer.send(STREAM + chunk(b"one"))
+        await go_on.wait()
+        await peer.send(chunk(b"two"))
+        await asyncio.sleep(0.05)
+        await peer.send(LAST_CHUNK)
+
+    def take_chunk(data, start, end):
+        taken.append(data)
+        return True
+
+    async with serving(two_chunks) as (client, _), await client.send("GET", "/") as reply:
+        await asyncio.wait_for(reply.pour(lambda data: go_on.set(), take_chunk), SOON_S)
+    assert taken == [chunk(b"two")]
+
+
+@on_both_loops
+async def test_a_poured_reply_waits_while_it_is_paused_and_that_silence_is_not_the_servers():
+    seen: list[bytes] = []
+
+    async def two_chunks(peer):
+        await peer.request()
+        await peer.send(STREAM + chunk(b"one"))
+        await asyncio.sleep(0.05)
+        await peer.send(chunk(b"two") + LAST_CHUNK)
+
+    async with serving(two_chunks, idle_s=0.2) as (client, _), await client.send("GET", "/") as reply:
+
+        def sink(data):
+            seen.append(data)
+            if len(seen) == 1:
+                reply.pause()
+                asyncio.get_running_loop().call_later(0.6, go_on)
+
+        def go_on():
+            assert seen == [b"one"]
+            reply.resume()
+
+        await asyncio.wait_for(reply.pour(sink), SOON_S)
+    assert seen == [b"one", b"two"]
+
+
+@on_both_loops
+async def test_how_a_sink_says_the_reply_broke_is_how_it_broke():
+    async def late(peer):
+        await peer.request()
+        await peer.send(STREAM)
+        await asyncio.sleep(0.05)
+        await peer.send(chunk(b"hel"))
+
+    def refuse(data):
+        raise UpstreamError(FailureKind.SERVER_ERROR, "the engine is ill")
+
+    async with serving(late) as (client, _), await client.send("GET", "/") as reply:
+        assert "ill" in str(await fails_as(FailureKind.SERVER_ERROR, reply.pour(refuse)))
+
+
 @on_both_loops
 async def test_a_poured_reply_may_be_longer_than_any_read_ahead():
     body = b"x" * (3 * READ_AHEAD_BYTES)

@@ -22,6 +22,8 @@ import httptools
 from phasewise.errors import ConfigError, FailureKind, UpstreamError
 
 Headers = Sequence[tuple[bytes, bytes]]
+TakeChunk = Callable[[bytes, int, int], bool]
+"""Given a chunk as it came and where its data begins and ends; whether it was taken."""
 
 READ_AHEAD_BYTES = 256 * 1024
 """A reader this far behind stops us from reading more: the engine's socket fills and it waits."""
@@ -30,6 +32,7 @@ REUSE_WITHIN_S = 4.0
 FETCH_LIMIT_BYTES = 64 * 1024 * 1024
 HEAD_LIMIT_BYTES = 64 * 1024
 """A head or trailers longer than this are given up: they are kept until they end, whoever reads the body."""
+_SIZE_LINE_BYTES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +205,17 @@ class StreamedReply:
             part = await connection.read()
         return b"".join(parts)
 
-    def pour(self, sink: Callable[[bytes], None]) -> Coroutine[Any, Any, None]:
+    def pour(
+        self, sink: Callable[[bytes], None], take_chunk: TakeChunk | None = None
+    ) -> Coroutine[Any, Any, None]:
         """Hand the rest of the body to `sink`, each piece at the moment it arrives, and return at its end.
 
         For who must know when bytes came: whoever is woken to read them is woken later. `sink` must be quick,
         as nothing else happens meanwhile; what it raises is taken for a broken reply, an UpstreamError for
-        how it broke.
+        how it broke. Bytes that are exactly one chunk of a chunked body are first offered to `take_chunk` as
+        they came, size and all, and go the usual way if it refuses them.
         """
-        return self._live.pour(sink)
+        return self._live.pour(sink, take_chunk)
 
     def pause(self) -> None:
         """Let the worker wait: whoever is poured the body has no room. What was read by now still comes."""
@@ -261,6 +267,9 @@ class _Connection(asyncio.Protocol):
         self._wait_limit_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Callable[[bytes], None] | None = None
+        self._take_chunk: TakeChunk | None = None
+        self._chunk_ended = False
+        self._between_chunks = False
 
     # --- the exchange, called by the client -------------------------------------------------------------
 
@@ -300,18 +309,18 @@ class _Connection(asyncio.Protocol):
         self._queued_bytes = 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def pour(self, sink: Callable[[bytes], None]) -> None:
+    async def pour(self, sink: Callable[[bytes], None], take_chunk: TakeChunk | None) -> None:
         """Body bytes go to `sink` as they arrive, first those that were here before it."""
         parts, self._parts, self._queued_bytes = self._parts, [], 0
         self.resume()
         for part in parts:
             sink(part)
-        self._sink = sink
+        self._sink, self._take_chunk = sink, take_chunk
         try:
             while not self.body_done:
                 await self._wait()
         finally:
-            self._sink = None
+            self._sink = self._take_chunk = None
 
     def pause(self) -> None:
         """Read no more for now."""
@@ -438,6 +447,21 @@ class _Connection(asyncio.Protocol):
             self._fail(UpstreamError(FailureKind.CLOSED, "the connection was closed in mid-reply"))
 
     def data_received(self, data: bytes) -> None:
+        if self._between_chunks and self._take_chunk is not None:
+            # One whole chunk leaves the parser where it stands, so it need not see it.
+            start = data.find(b"\r\n", 0, _SIZE_LINE_BYTES) + 2
+            end = len(data) - 2
+            if (
+                start < end
+                and data.startswith(b"%x\r\n" % (end - start))
+                and data.endswith(b"\r\n")
+                and self._take_chunk(data, start, end)
+            ):
+                self._last_activity_s = self._loop.time()
+                return
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         queued_bytes = self._queued_bytes
         try:
             self._parser.feed_data(data)
@@ -449,6 +473,8 @@ class _Connection(asyncio.Protocol):
             else:
                 self._break_off(_not_http(f"the reply is not HTTP ({cause or error})"))
             return
+        # After a chunk's end, whatever does not end a line is the beginning of the next chunk's size.
+        self._between_chunks = self._chunk_ended and data.endswith(b"\r\n")
         if self._head_done:  # until then the deadline is that of the whole head
             self._last_activity_s = self._loop.time()  # `_touch` written out, as this runs once per chunk too
         if self._queued_bytes == queued_bytes:
@@ -504,6 +530,14 @@ class _Connection(asyncio.Protocol):
         else:
             self._parts.append(body)
         self._queued_bytes += len(body)
+
+    def on_chunk_header(self) -> None:
+        """A chunk's size has come; that of the last one is 0."""
+        self._chunk_ended = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk has come."""
+        self._chunk_ended = True
 
     def on_message_complete(self) -> None:
         """The reply is complete."""

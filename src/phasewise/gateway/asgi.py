@@ -63,6 +63,9 @@ class Direct(Protocol):
     def write(self, data: bytes) -> None:
         """Write some bytes of an answer that was started."""
 
+    def write_chunk(self, chunk: bytes) -> None:
+        """Write a chunk that has its size before it, of an answer in chunks."""
+
     def finish(self, last: bytes) -> None:
         """Write the last bytes of an answer that was started."""
 

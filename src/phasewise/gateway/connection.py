@@ -79,6 +79,11 @@ class DirectAnswer:
         if data and not cycle.disconnected:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
 
+    def write_chunk(self, chunk: bytes) -> None:
+        """Write a chunk that has its size before it, of an answer in chunks."""
+        if not self._cycle.disconnected:
+            self._transport.write(chunk)
+
     def finish(self, last: bytes) -> None:
         """Write the last bytes of an answer that was started."""
         cycle = self._cycle

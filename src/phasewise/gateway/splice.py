@@ -20,17 +20,21 @@ class Relay(Protocol):
     def feed(self, data: bytes, at_s: float) -> bytes:
         """What may be sent to the client now that `data` has come."""
 
+    def takes_usual(self, data: bytes, start: int, end: int, at_s: float) -> bool:
+        """Whether these bytes, from `start` to `end`, may pass as they came."""
+
 
 class Splice:
     """One stream on its way. The first bytes that may pass are led by the answer's head."""
 
-    __slots__ = ("_client", "_direct", "_feed", "_head", "_held", "_reply", "_waits")
+    __slots__ = ("_client", "_direct", "_feed", "_head", "_held", "_reply", "_takes_usual", "_waits")
 
     def __init__(
         self, reply: StreamedReply, relay: Relay, client: Client, direct: Direct, head: Headers
     ) -> None:
         self._reply = reply
         self._feed = relay.feed
+        self._takes_usual = relay.takes_usual
         self._client = client
         self._direct = direct
         self._head = head
@@ -40,7 +44,7 @@ class Splice:
     async def run(self) -> None:
         """Return when the reply has ended and all that came of it is written; fail when it broke."""
         try:
-            await self._reply.pour(self._take)
+            await self._reply.pour(self._take, self._take_chunk)
         except UpstreamError:
             # What was fed to the relay counts as the client's, and an answer may be taken up after it.
             await self._write_held()
@@ -58,6 +62,14 @@ class Splice:
                 self._hold(out, at_s)
             else:
                 self._write(out)
+
+    def _take_chunk(self, chunk: bytes, start: int, end: int) -> bool:
+        if self._waits or self._direct.paused or not self._client.started:
+            return False
+        if self._takes_usual(chunk, start, end, monotonic()):
+            self._direct.write_chunk(chunk)
+            return True
+        return False
 
     def _hold(self, out: bytes, at_s: float) -> None:
         self._held += out

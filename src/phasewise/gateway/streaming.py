@@ -80,16 +80,24 @@ class StreamRelay:
 
     def feed(self, data: bytes, at_s: float) -> bytes:
         """What may be sent to the client now that `data` has come."""
-        # An engine writes chunk after chunk that differ in one string only. Once that shape is known, two
-        # comparisons tell that a read is one such chunk, if what differs is one string and nothing more.
-        if self._expects_usual and data.startswith(self._prefix) and data.endswith(self._suffix):
-            start, end = len(self._prefix), len(data) - len(self._suffix)
-            if start < end and _STRING.fullmatch(data, start, end):
-                self._content_times_s.append(at_s)
-                if self._usual_is_text:
-                    self._text_escaped += data[start:end]
-                return data
-        return self._read(data, at_s)
+        return data if self.takes_usual(data, 0, len(data), at_s) else self._read(data, at_s)
+
+    def takes_usual(self, data: bytes, start: int, end: int, at_s: float) -> bool:
+        """Whether these bytes, from `start` to `end`, are one more chunk like those before; it is then noted.
+
+        An engine writes chunk after chunk that differ in one string only. Once that shape is known, two
+        comparisons tell that a read is one such chunk, if what differs is one string and nothing more.
+        """
+        if not self._expects_usual or not data.startswith(self._prefix, start, end):
+            return False
+        start += len(self._prefix)
+        end -= len(self._suffix)
+        if start >= end or not data.startswith(self._suffix, end) or not _STRING.fullmatch(data, start, end):
+            return False
+        self._content_times_s.append(at_s)
+        if self._usual_is_text:
+            self._text_escaped += data[start:end]
+        return True
 
     def _read(self, data: bytes, at_s: float) -> bytes:
         if self.engine_error is not None:
