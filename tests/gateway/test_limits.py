@@ -1,0 +1,187 @@
+"""Keys' limits as clients meet them: before one gateway, and before several processes on one real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import asynccontextmanager
+
+import orjson
+import pytest
+import redis.asyncio
+import yaml
+
+from phasewise.adapters.http_client import HttpClient
+from phasewise.config import ApiKey
+from phasewise.errors import UpstreamError
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.gateway.auth import key_sha256
+from phasewise.gateway.shared_quotas import LEASE_S
+from tests.gateway.harness import chat_body, eventually, running_gateway
+from tests.gateway.test_process import free_port
+
+KEY = "a-key-with-limits"
+ENDLESS = {"max_tokens": 4000, "ignore_eos": True}
+BEARER = [(b"authorization", b"Bearer " + KEY.encode())]
+
+
+def code_of(reply):
+    return "served" if reply.status == 200 else orjson.loads(reply.body)["error"]["code"]
+
+
+def key(**limits):
+    return ApiKey(sha256=key_sha256(KEY), tenant="a", **limits)
+
+
+# --- one gateway ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"requests_per_minute": 1}, "requests_over_limit"),
+        ({"tokens_per_minute": 10}, "tokens_over_limit"),
+    ],
+)
+async def test_a_key_over_its_limit_is_told_which_and_when_to_come_back(limits, code):
+    async with (
+        running_engines(1) as engines,
+        running_gateway(engines, api_keys=(key(**limits),)) as gateway,
+    ):
+        assert code_of(await gateway.chat(headers=BEARER)) == "served"
+        reply = await gateway.chat(headers=BEARER)
+        assert (reply.status, code_of(reply)) == (429, code)
+        assert 1 <= int(dict(reply.headers)[b"retry-after"]) <= 300
+        assert KEY.encode() not in reply.body
+
+
+async def test_a_place_is_free_again_when_its_request_has_ended_or_its_client_has_left():
+    async with (
+        running_engines(1) as (engine,),
+        running_gateway([engine], api_keys=(key(max_concurrent=1),)) as gateway,
+    ):
+        engine.inject("slow", factor=20.0)
+        stream = asyncio.create_task(gateway.chat(headers=BEARER, stream=True, **ENDLESS))
+        await eventually(lambda: gateway.under_way == 1)
+        assert code_of(await gateway.chat(headers=BEARER)) == "concurrency_over_limit"
+        stream.cancel()
+        await asyncio.wait([stream])
+        await eventually(lambda: not gateway.under_way)
+        assert code_of(await gateway.chat(headers=BEARER, max_tokens=1)) == "served"
+        assert code_of(await gateway.chat(headers=BEARER, max_tokens=1)) == "served"
+
+
+async def test_tokens_are_corrected_by_what_the_engine_counted():
+    # Each may write 6,000 and writes a few hundred: without the correction the second would not pass.
+    async with (
+        running_engines(1) as engines,
+        running_gateway(engines, api_keys=(key(tokens_per_minute=10_000),)) as gateway,
+    ):
+        for _ in range(3):
+            reply = await gateway.chat(headers=BEARER, max_tokens=6000)
+            assert code_of(reply) == "served"
+            assert orjson.loads(reply.body)["usage"]["total_tokens"] < 1300
+
+
+# --- several gateways, one Redis --------------------------------------------------------------------------
+
+
+class GatewayProcess:
+    """A gateway in a process of its own, and a client for it."""
+
+    def __init__(self, process, client):
+        self.process = process
+        self.client = client
+
+    async def chat(self, **fields):
+        body = orjson.dumps(chat_body("say something", **fields))
+        return await self.client.fetch("POST", "/v1/chat/completions", headers=BEARER, body=body)
+
+    async def kill(self):
+        self.process.kill()
+        await self.process.wait()
+
+
+@asynccontextmanager
+async def gateway_process(folder, engine, redis_url, **limits):
+    port = free_port()
+    path = folder / f"gateway-{port}.yaml"
+    settings = {
+        "port": port,
+        "api_keys": [key(**limits).model_dump()],
+        "redis": {"url": redis_url, "deadline_s": 10.0, "when_down": "refuse"},
+    }
+    workers = [{"name": "w0", "url": engine.base_url, "model": engine.model}]
+    path.write_text(yaml.safe_dump({"gateway": settings, "workers": workers}))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "phasewise.gateway", str(path), env=os.environ
+    )
+    client = HttpClient(f"http://127.0.0.1:{port}")
+    try:
+        await eventually(lambda: _answers(client), timeout_s=60.0)
+        yield GatewayProcess(process, client)
+    finally:
+        client.close()
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+async def _answers(client):
+    try:
+        return (await client.fetch("GET", "/health")).status == 200
+    except UpstreamError:
+        return False
+
+
+async def test_two_processes_let_exactly_the_limit_pass_between_them(tmp_path, own_redis):
+    async with (
+        running_engines(1) as (engine,),
+        gateway_process(tmp_path, engine, own_redis.url, requests_per_minute=30) as first,
+        gateway_process(tmp_path, engine, own_redis.url, requests_per_minute=30) as second,
+    ):
+        began_s = time.monotonic()
+        replies = await asyncio.gather(
+            *(gateway.chat(max_tokens=1) for _ in range(60) for gateway in (first, second))
+        )
+        # One flows in every two seconds.
+        flowed_in = int((time.monotonic() - began_s) / 2) + 1
+    codes = [code_of(reply) for reply in replies]
+    assert set(codes) == {"served", "requests_over_limit"}
+    assert 30 <= codes.count("served") <= 30 + flowed_in
+
+
+async def test_a_gateway_that_is_killed_gives_its_places_back(tmp_path, own_redis):
+    async with (
+        running_engines(1) as (engine,),
+        gateway_process(tmp_path, engine, own_redis.url, max_concurrent=3) as first,
+        gateway_process(tmp_path, engine, own_redis.url, max_concurrent=3) as second,
+    ):
+        engine.inject("slow", factor=50.0)
+        held = [asyncio.create_task(first.chat(stream=True, **ENDLESS)) for _ in range(3)]
+
+        async def full():
+            return code_of(await second.chat(max_tokens=1)) == "concurrency_over_limit"
+
+        async with redis.asyncio.Redis.from_url(own_redis.url) as plain:
+            leases = f"phasewise:{{{key_sha256(KEY)[:16]}}}:leases"
+
+            async def all_held():
+                return await plain.zcard(leases) == 3
+
+            await eventually(all_held, timeout_s=20.0)
+        assert await full()
+        # Renewed as long as the gateway lives, however long its requests last.
+        await asyncio.sleep(LEASE_S + 1.0)
+        assert await full()
+        await first.kill()
+        for task in held:
+            task.cancel()
+        await asyncio.wait(held)
+
+        async def served():
+            return code_of(await second.chat(max_tokens=1)) == "served"
+
+        await eventually(served, timeout_s=LEASE_S + 30.0)
