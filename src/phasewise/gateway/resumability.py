@@ -99,7 +99,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 def obstacle(fields: Fields, answer: Answer, text: str) -> Obstacle | None:
     """The first thing that stands in the way; None if the answer can go on."""
-    if answer.saw_other_than_text or not text or answer.engine_request_id is None:
+    if answer.saw_other_than_text or not text:
         return Obstacle(f"the answer so far: {_BEYOND_TEXT}")
     if REPLACEMENT in text:
         return Obstacle("the answer so far: some of its tokens are not text")

@@ -130,7 +130,8 @@ def resumption(
         return Obstacle("the answer so far: it is no text")
     if found := obstacle(fields, answer, text):
         return found
-    client_id = answer.engine_request_id or ""
     if earlier is not None:
         return Resumption(endpoint, fields, answer, text, earlier.client_id, earlier.created)
-    return Resumption(endpoint, fields, answer, text, client_id, answer.created)
+    if answer.engine_request_id is None:
+        return Obstacle("the answer so far: its chunks have no id")
+    return Resumption(endpoint, fields, answer, text, answer.engine_request_id, answer.created)
