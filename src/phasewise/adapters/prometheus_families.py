@@ -26,7 +26,6 @@ REASONS = (
     "engine_error",
     "client_left",
     "client_stalled",
-    "gateway_stopped",
     "gateway_error",
 )
 """Everything a timeline or a refusal may give as its reason."""

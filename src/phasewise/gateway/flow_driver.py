@@ -11,6 +11,7 @@ import time
 from phasewise.gateway.call import CLIENT_LEFT, CLIENT_STALLED, Call, Ending
 from phasewise.gateway.exchange import Exchange, take_back_cancellation
 from phasewise.gateway.http_errors import send_error, stream_error_event
+from phasewise.model.decision import RejectReason
 from phasewise.model.timeline import Outcome
 from phasewise.ports import Quotas
 from phasewise.request_flow import (
@@ -28,6 +29,8 @@ from phasewise.request_flow import (
     Wait,
 )
 from phasewise.request_flow import Outcome as StepOutcome
+
+_STOPPED = Reject(RejectReason.GATEWAY_STOPPED, "the gateway stops; another may be there", 1.0)
 
 
 class FlowDriver:
@@ -56,6 +59,10 @@ class FlowDriver:
                     step = flow.send(outcome)
                 except StopIteration:
                     return ending
+        except asyncio.CancelledError:
+            if call.client.gone:
+                raise
+            return await _stop(call)
         finally:
             # Whatever interrupts a flow, what it booked is released.
             flow.close()
@@ -97,6 +104,13 @@ async def _wait(step: Wait) -> Granted | TimedOut:
             if not step.ticket.granted:
                 return TimedOut(time.monotonic())
     return Granted(time.monotonic())
+
+
+async def _stop(call: Call) -> Ending:
+    """Tell a client who is still there that the gateway's time to finish is over."""
+    take_back_cancellation()
+    await _reject(_STOPPED, call)
+    return Ending(Outcome.CANCELLED, _STOPPED.reason)
 
 
 async def _reject(step: Reject, call: Call) -> Ending:

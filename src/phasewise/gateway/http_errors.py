@@ -45,6 +45,7 @@ HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
     RejectReason.ATTEMPTS_TIMED_OUT: HttpError(504, "upstream_error", _DO_NOT_RETRY),
     # Only ever told in a stream that has begun.
     RejectReason.NOT_RESUMABLE: HttpError(503, "upstream_error"),
+    RejectReason.GATEWAY_STOPPED: HttpError(503, "service_unavailable_error", _CLOSE),
     RefusalKind.BAD_REQUEST: HttpError(400, "invalid_request_error"),
     RefusalKind.UNAUTHENTICATED: HttpError(401, "authentication_error", ((b"www-authenticate", b"Bearer"),)),
     RefusalKind.FORBIDDEN: HttpError(403, "permission_error"),
@@ -80,8 +81,9 @@ async def send_refusal(client: Client, refusal: RequestRefused, headers: Headers
 
 def stream_error_event(reason: RejectReason) -> bytes:
     """The event that ends a stream which broke after some of the answer had been sent."""
+    who = "gateway stopped" if reason is RejectReason.GATEWAY_STOPPED else "worker broke off"
     body = error_body(
-        "the worker broke off in the middle of the answer; what came before is incomplete",
+        f"the {who} in the middle of the answer; what came before is incomplete",
         HTTP_ERRORS[reason].type,
         code=f"stream_{reason}",
     )

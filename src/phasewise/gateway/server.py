@@ -30,7 +30,17 @@ def serve(file: GatewayFile) -> None:
     # What was built by now stays until the end: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
-    uvicorn.Server(config).run()
+    GatewayServer(config).run()
+
+
+class GatewayServer(uvicorn.Server):
+    """A server that a second signal ends at once, whichever of the two it is."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Note a signal."""
+        if self.should_exit:
+            self.force_exit = True
+        super().handle_exit(sig, frame)
 
 
 def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
