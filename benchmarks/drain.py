@@ -1,0 +1,350 @@
+"""Are streams cut when the gateway stops, and does work go on for clients who left?
+
+    python benchmarks/drain.py [--streams 500] [--quick] [--json]
+
+Fake engines and the gateway are processes of their own. Each scene has a gateway of its own:
+
+- `drain`: SIGTERM with so many streams open. Counted are those that end with [DONE] and the same text as the
+  engine writes without a gateway, connections refused meanwhile, and how the process ended;
+- `overtime`: the same with streams that last longer than `drain_s`: how each ends, and how late the process;
+- `second_signal`: a second signal while streams are open ends the process at once;
+- `leave_midway`: so many clients leave in the middle of their answers. How long until the engine has nothing
+  left to do, beside the time of one of its steps;
+- `leave_early`: the same before the first token, half of them while they wait in the gateway's line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvloop
+from stress.processes import MODEL, Gateway, fake_engines, gateway
+from stress.streams import Answer, ask, chat_body, prompts
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.adapters.vllm_metrics import fetch_metrics
+from phasewise.bench.pacing import now_s
+from phasewise.cli.measuring import allow_many_streams
+
+PATIENCE = Timeouts(connect_s=30.0, head_s=120.0, idle_s=120.0)
+DIFFERENT_PROMPTS = 20
+PROMPT_WORDS = 30
+DRAIN_S = 60.0
+OVERTIME_DRAIN_S = 2.0
+GIVE_UP_S = 60.0
+AT_ONCE_S = 3.0
+MIDWAY_STEP_S = 0.2
+EARLY_STEP_S = 0.5
+CHUNK_TOKENS = 512
+ALLOWED_S = 1.0
+"""Beyond one step of the engine: so long may work for nobody go on."""
+
+
+def main() -> None:
+    """Play the scenes and print the record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--streams", type=int, default=500, help="open at once")
+    parser.add_argument("--quick", action="store_true", help="forty streams: proves that the script runs")
+    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
+    options = parser.parse_args()
+    streams = 40 if options.quick else options.streams
+    allow_many_streams()
+    record: dict[str, Any] = {"streams": streams}
+    for name, scene in SCENES.items():
+        record[name] = scene(streams)
+        print(f"{name}: {json.dumps(record[name])}", file=sys.stderr, flush=True)
+    record["held"] = all(scene["held"] for scene in record.values() if isinstance(scene, dict))
+    record["quick"] = options.quick
+    if not options.json:
+        print(json.dumps(record, indent=2))
+    print(json.dumps(record))
+
+
+# --- stopping -----------------------------------------------------------------------------------------------
+
+
+def drain(streams: int) -> dict[str, Any]:
+    """SIGTERM, and everything that was begun is answered."""
+    bodies = [chat_body(MODEL, prompt, 64) for prompt in prompts(DIFFERENT_PROMPTS, PROMPT_WORDS, seed=1)]
+    with (
+        fake_engines(2, cost(step_s=0.1), SHAPE) as urls,
+        gateway(urls, streams, {"drain_s": DRAIN_S}) as running,
+    ):
+
+        async def play() -> dict[str, Any]:
+            wanted = await texts(urls[0], bodies)
+            client, answers = HttpClient(running.url, PATIENCE), []
+            tasks = await open_streams(client, bodies, streams, answers)
+            running.process.send_signal(signal.SIGTERM)
+            sent_s = now_s()
+            refused = await connections_refused(running.url)
+            await asyncio.wait(tasks, timeout=DRAIN_S)
+            code = await exit_code(running)
+            client.close()
+            whole = sum(answer.whole and answer.text == wanted[body] for body, answer in answers)
+            return {
+                "whole": whole,
+                "ended": dict(Counter(how_ended(answer) for _, answer in answers)),
+                "new_connections_refused": refused,
+                "exit_code": code,
+                "exit_s": round(now_s() - sent_s, 2),
+                "held": whole == streams and refused and code == 0,
+            }
+
+        return uvloop.run(play())
+
+
+def overtime(streams: int) -> dict[str, Any]:
+    """SIGTERM with streams that will not end in time."""
+    bodies = [chat_body(MODEL, prompt, 600) for prompt in prompts(DIFFERENT_PROMPTS, PROMPT_WORDS, seed=2)]
+    with (
+        fake_engines(2, cost(step_s=0.1), SHAPE) as urls,
+        gateway(urls, streams, {"drain_s": OVERTIME_DRAIN_S}) as running,
+    ):
+
+        async def play() -> dict[str, Any]:
+            client, answers = HttpClient(running.url, PATIENCE), []
+            tasks = await open_streams(client, bodies, streams, answers)
+            running.process.send_signal(signal.SIGTERM)
+            sent_s = now_s()
+            await asyncio.wait(tasks, timeout=GIVE_UP_S)
+            code = await exit_code(running)
+            client.close()
+            ended = Counter(how_ended(answer) for _, answer in answers)
+            return {
+                "ended": dict(ended),
+                "drain_s": OVERTIME_DRAIN_S,
+                "exit_code": code,
+                "exit_s": round(now_s() - sent_s, 2),
+                "told": ended[TOLD],
+                "held": code == 0 and ended[TOLD] == streams,
+            }
+
+        return uvloop.run(play())
+
+
+def second_signal(streams: int) -> dict[str, Any]:
+    """SIGTERM twice, and SIGINT twice."""
+    bodies = [chat_body(MODEL, prompt, 600) for prompt in prompts(DIFFERENT_PROMPTS, PROMPT_WORDS, seed=3)]
+    ended: dict[str, Any] = {}
+    with fake_engines(1, cost(step_s=0.1), SHAPE) as urls:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with gateway(urls, streams, {"drain_s": DRAIN_S}) as running:
+
+                async def play(running: Gateway, number: signal.Signals) -> dict[str, Any]:
+                    client = HttpClient(running.url, PATIENCE)
+                    tasks = await open_streams(client, bodies, streams // 10, [])
+                    running.process.send_signal(number)
+                    await asyncio.sleep(1.0)
+                    waits = running.process.poll() is None
+                    running.process.send_signal(number)
+                    sent_s = now_s()
+                    code = await exit_code(running)
+                    client.close()
+                    await asyncio.wait(tasks, timeout=GIVE_UP_S)
+                    return {"waits": waits, "exit_code": code, "exit_s": round(now_s() - sent_s, 2)}
+
+                ended[number.name] = uvloop.run(play(running, number))
+    held = all(each["waits"] and each["exit_s"] < AT_ONCE_S for each in ended.values())
+    return {**ended, "held": held}
+
+
+# --- leaving ------------------------------------------------------------------------------------------------
+
+
+def leave_midway(streams: int) -> dict[str, Any]:
+    """All clients leave while their answers are being written."""
+    bodies = [chat_body(MODEL, prompt, 600) for prompt in prompts(DIFFERENT_PROMPTS, PROMPT_WORDS, seed=4)]
+    with (
+        fake_engines(1, cost(MIDWAY_STEP_S), SHAPE) as (url,),
+        gateway([url], streams, {}) as running,
+    ):
+        return uvloop.run(left(running.url, url, [bodies[index % len(bodies)] for index in range(streams)]))
+
+
+def leave_early(streams: int) -> dict[str, Any]:
+    """All clients leave before the first token: half of them wait in the engine for theirs, half in line."""
+    bodies = [chat_body(MODEL, prompt, 600) for prompt in prompts(streams, CHUNK_TOKENS, seed=5)]
+    with (
+        # A prompt takes a step of its own, so that all but the first few still wait for theirs.
+        fake_engines(1, cost(EARLY_STEP_S), {**SHAPE, "max_num_batched_tokens": CHUNK_TOKENS}) as (url,),
+        gateway([url], streams // 2, {"queue": {"max_waiting": streams}}) as running,
+    ):
+        return uvloop.run(left(running.url, url, bodies, early=True))
+
+
+async def left(url: str, engine_url: str, bodies: list[bytes], *, early: bool = False) -> dict[str, Any]:
+    """Open streams, leave all at once, and wait for the engine to be idle."""
+    client, engine, watch = (HttpClient(each, PATIENCE) for each in (url, engine_url, url))
+    step_s, begun = (EARLY_STEP_S if early else MIDWAY_STEP_S), 0
+
+    def first_token() -> None:
+        nonlocal begun
+        begun += 1
+
+    async def all_there() -> bool:
+        if not early:
+            return begun == len(bodies)
+        return await work_in(engine) == len(bodies) // 2 and await in_line(watch) >= len(bodies) // 2
+
+    async def idle() -> bool:
+        return await work_in(engine) == 0
+
+    tasks = [asyncio.create_task(ask(client, body, first_token)) for body in bodies]
+    await until_true(all_there)
+    in_engine, waiting = await work_in(engine), await in_line(watch)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    left_s = now_s()
+    await until_true(idle)
+    idle_s = now_s() - left_s
+    # Nobody may come out of the line into an engine that was just freed.
+    await asyncio.sleep(2 * step_s)
+    in_engine_after, waiting_after = await work_in(engine), await in_line(watch)
+    for each in (client, engine, watch):
+        each.close()
+    return {
+        "left": len(bodies),
+        "before_first_token": len(bodies) - begun,
+        "in_engine": in_engine,
+        "in_line": waiting,
+        "in_engine_after": in_engine_after,
+        "in_line_after": waiting_after,
+        "step_s": step_s,
+        "idle_after_s": round(idle_s, 2),
+        "held": in_engine_after == waiting_after == 0 and idle_s <= step_s + ALLOWED_S,
+    }
+
+
+# --- parts of scenes ----------------------------------------------------------------------------------------
+
+TOLD = "error event stream_gateway_stopped"
+SHAPE = {
+    "max_model_len": 1024,
+    "max_num_seqs": 512,
+    "max_num_batched_tokens": 65536,
+    "block_size": 16,
+    "total_blocks": 65536,
+}
+
+
+def cost(step_s: float) -> dict[str, float]:
+    """An engine whose every step takes the same time, whatever is in it."""
+    return {
+        "floor_s": step_s,
+        "knee_tokens": 10**9,
+        "beyond_knee_s_per_token": 0.0,
+        "attention_s_per_token_pair": 0.0,
+        "kv_read_s_per_token": 0.0,
+        "per_request_s": 0.0,
+    }
+
+
+async def texts(url: str, bodies: list[bytes]) -> dict[bytes, str]:
+    """What the engine writes to each of these when nothing is before it."""
+    client = HttpClient(url, PATIENCE)
+    try:
+        answers = await asyncio.gather(*(ask(client, body, keep_text=True) for body in bodies))
+    finally:
+        client.close()
+    return {body: answer.text for body, answer in zip(bodies, answers, strict=True)}
+
+
+async def open_streams(
+    client: HttpClient, bodies: list[bytes], count: int, answers: list[tuple[bytes, Answer]]
+) -> list[asyncio.Task[None]]:
+    """So many streams, all of which have written something; their answers are added when they end."""
+    begun, all_begun = 0, asyncio.Event()
+
+    def note() -> None:
+        nonlocal begun
+        begun += 1
+        if begun == count:
+            all_begun.set()
+
+    async def one(body: bytes) -> None:
+        answers.append((body, await ask(client, body, note, keep_text=True)))
+
+    tasks = [asyncio.create_task(one(bodies[index % len(bodies)])) for index in range(count)]
+    await asyncio.wait_for(all_begun.wait(), GIVE_UP_S)
+    return tasks
+
+
+def how_ended(answer: Answer) -> str:
+    """A stream's end in a few words."""
+    if answer.error_event is not None:
+        return f"error event {answer.error_event}"
+    if answer.failure is not None:
+        return f"broken off: {answer.failure}"
+    return "whole" if answer.whole else f"incomplete, status {answer.status}"
+
+
+async def connections_refused(url: str) -> bool:
+    """Whether new connections come to be refused while the old ones are served."""
+    address = urlsplit(url)
+
+    async def refused() -> bool:
+        try:
+            with socket.create_connection((address.hostname or "", address.port or 0), timeout=1.0):
+                return False
+        except ConnectionRefusedError:
+            return True
+
+    await until_true(refused)
+    return True
+
+
+async def exit_code(running: Gateway) -> int | None:
+    """How the process ended; None if it does not."""
+    try:
+        return await asyncio.to_thread(running.process.wait, GIVE_UP_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+async def work_in(engine: HttpClient) -> int:
+    """Requests that the engine runs or keeps waiting."""
+    metrics = await fetch_metrics(engine)
+    return int(sum(metrics.gauge(f"num_requests_{which}") or 0 for which in ("running", "waiting")))
+
+
+async def in_line(watch: HttpClient) -> int:
+    """Requests that wait in the gateway, by its own metrics."""
+    text = (await watch.fetch("GET", "/metrics")).body.decode()
+    rows = [row for row in text.splitlines() if row.startswith("phasewise_waiting_requests ")]
+    return int(float(rows[0].rpartition(" ")[2]))
+
+
+async def until_true(check: Callable[[], Awaitable[bool]]) -> None:
+    """Return when it holds, which it must within a minute."""
+    deadline_s = now_s() + GIVE_UP_S
+    while not await check():
+        if now_s() > deadline_s:
+            raise SystemExit("what the scene waits for did not happen within a minute")
+        await asyncio.sleep(0.02)
+
+
+SCENES: dict[str, Callable[[int], dict[str, Any]]] = {
+    "drain": drain,
+    "overtime": overtime,
+    "second_signal": second_signal,
+    "leave_midway": leave_midway,
+    "leave_early": leave_early,
+}
+
+
+if __name__ == "__main__":
+    main()
