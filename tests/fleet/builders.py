@@ -37,7 +37,7 @@ def stand_in(name, port, home, *options, role=Role.MIXED):
     )
 
 
-def make_plan(home, *engine_options, gateway_options=()):
+def make_plan(home, *engine_options, gateway_options=(), drain_s=120.0):
     """A fleet of one stand-in engine and a stand-in gateway."""
     (home / "logs").mkdir(parents=True, exist_ok=True)
     engine_port, gateway_port = free_ports(2)
@@ -49,7 +49,7 @@ def make_plan(home, *engine_options, gateway_options=()):
         engines=(engine,),
         gateway=stand_in("gateway", gateway_port, home, *gateway_options, role=None),
         gateway_file=GatewayFile(
-            gateway=GatewayConfig(port=gateway_port),
+            gateway=GatewayConfig(port=gateway_port, drain_s=drain_s),
             workers=(WorkerConfig(name="main-0", url=engine.url, model="stand-in"),),
         ),
     )

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+from phasewise.config import GatewayConfig
 from phasewise.model.worker import Role
 
 
@@ -77,6 +78,7 @@ class FleetState(_Frozen):
     keys_needed: bool = False
     admin_key_file: str | None = None
     scratch: str
+    drain_s: float = GatewayConfig().drain_s
     engines: tuple[MemberState, ...]
     gateway: MemberState
     failure: Failure | None = None

@@ -22,8 +22,6 @@ from phasewise.fleet.process import signal_group
 from phasewise.fleet.run_file import read_state
 from phasewise.fleet.run_paths import RunPaths
 
-# Killing a supervisor that still lets streams finish would cut them: it has all the time it may take.
-SUPERVISOR_STOPS_WITHIN_S = Pace().longest_stop_s + CLOSES_WITHIN_S + 5.0
 GROUPS_STOP_WITHIN_S = 8.0
 _POLL_S = 0.1
 
@@ -36,7 +34,7 @@ def stop_fleet(paths: RunPaths, state: FleetState, show: Callable[[FleetState], 
     if supervisor_lives(state):
         with suppress(ProcessLookupError):
             os.kill(state.supervisor.pid, signal.SIGTERM)
-        if not _comes_true(lambda: _supervisor_ended(paths, state, show), SUPERVISOR_STOPS_WITHIN_S):
+        if not _comes_true(lambda: _supervisor_ended(paths, state, show), supervisor_stops_within_s(state)):
             signal_group(state.supervisor, signal.SIGKILL)
             with suppress(ProcessLookupError):
                 os.kill(state.supervisor.pid, signal.SIGKILL)
@@ -44,6 +42,11 @@ def stop_fleet(paths: RunPaths, state: FleetState, show: Callable[[FleetState], 
     shutil.rmtree(state.scratch, ignore_errors=True)
     for path in (paths.state, paths.gateway_file, paths.plan):
         path.unlink(missing_ok=True)
+
+
+def supervisor_stops_within_s(state: FleetState) -> float:
+    """Killing a supervisor that still lets streams finish would cut them: it has all the time it may take."""
+    return Pace().longest_stop_s(state.drain_s) + CLOSES_WITHIN_S + 5.0
 
 
 def _supervisor_ended(paths: RunPaths, state: FleetState, show: Callable[[FleetState], None] | None) -> bool:

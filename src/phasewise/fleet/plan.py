@@ -79,6 +79,11 @@ class FleetPlan(_Frozen):
         return bool(self.gateway_file.gateway.api_keys)
 
     @property
+    def drain_s(self) -> float:
+        """How long running requests may go on when the fleet is stopped."""
+        return self.gateway_file.gateway.drain_s
+
+    @property
     def makes_admin_key(self) -> bool:
         """Whether the file leaves the admin key to us."""
         return self.gateway_file.gateway.admin_key_sha256 is None

@@ -22,7 +22,7 @@ from phasewise.fleet import proc_fs
 from phasewise.fleet.fleet_state import Failure, FleetState, ProcessIdentity, Stage
 from phasewise.fleet.keeper import Keeper
 from phasewise.fleet.member import Member
-from phasewise.fleet.pace import STREAMS_MAY_FINISH_S, Pace
+from phasewise.fleet.pace import Pace
 from phasewise.fleet.plan import FleetPlan
 from phasewise.fleet.restart_policy import GiveUp, after_death
 
@@ -72,6 +72,7 @@ class Supervisor:
             keys_needed=self._plan.keys_needed,
             admin_key_file=str(self._plan.paths.admin_key) if self._plan.makes_admin_key else None,
             scratch=str(self._scratch),
+            drain_s=self._plan.drain_s,
             engines=tuple(states[:-1]),
             gateway=states[-1],
             failure=self._failure,
@@ -245,8 +246,9 @@ class Supervisor:
         if gateway.child is None or gateway.child.gone or gateway.stage not in _SERVING:
             return
         gateway.child.terminate()
-        self._enter(gateway, Stage.DRAINING, f"running streams have {STREAMS_MAY_FINISH_S:.0f} s to finish")
-        await self._leaders_end([gateway], self._pace.drain_grace_s)
+        drain_s = self._plan.drain_s
+        self._enter(gateway, Stage.DRAINING, f"running streams have {drain_s:.0f} s to finish")
+        await self._leaders_end([gateway], drain_s + self._pace.drain_grace_s)
         gateway.enter(Stage.STOPPED if gateway.child.gone else Stage.STOPPING)
 
     async def _leaders_end(self, members: list[Member], limit_s: float) -> None:
