@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phasewise.errors import RefusalKind, RequestRefused
-from phasewise.gateway.fields import ALLOWED_FIELDS, ENGINE_CONTROLS, parse_body, request_id_from
+from phasewise.gateway.fields import ALLOWED_FIELDS, DEEPEST, ENGINE_CONTROLS, parse_body, request_id_from
 from phasewise.model.request import Endpoint
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -126,7 +126,7 @@ def test_an_escaped_name_does_not_hide_an_address():
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
         {"type": "image_url", "image_url": "DATA:image/png;base64,AAAA"},
         {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-        {"type": "image_url", "image_url": None, "uuid": "u"},
+        {"type": "image_url", "image_url": None},
         {"type": "text", "text": "http://h/x.png"},
         "words",
     ],
@@ -134,6 +134,40 @@ def test_an_escaped_name_does_not_hide_an_address():
 def test_media_that_come_along_pass_as_the_same_bytes(part):
     body = orjson.dumps(saying(part))
     assert parse_body(Endpoint.CHAT, body).upstream_body is body
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        # What an engine keeps under that name may be another tenant's.
+        ({"type": "image_url", "image_url": None, "uuid": "u"}, "uuid"),
+        ({"uuid": None, "image_url": {"url": "data:image/png;base64,AAAA"}}, "uuid"),
+        ({"type": "image_embeds", "image_embeds": "AAAA"}, "type"),
+        ({"audio_embeds": "AAAA"}, "audio_embeds"),
+        ({"type": "prompt_embeds", "data": "AAAA"}, "type"),
+    ],
+)
+def test_what_is_kept_by_the_engine_or_is_a_tensor_cannot_be_handed_to_it(part, name):
+    assert refusal(saying(part)).param == f"messages[1].content[1].{name}"
+
+
+def nested(levels):
+    return b'{"model":"m","messages":[],"tools":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
+
+
+def test_a_body_may_be_nested_so_deep_and_no_deeper():
+    assert parse_body(Endpoint.CHAT, nested(DEEPEST)).model == "m"
+    assert "deep" in str(refusal(nested(DEEPEST + 1)))
+    assert refusal(nested(100_000))
+
+
+def test_many_shallow_messages_are_not_deep():
+    many = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}] * 1000
+    assert parse({"model": "m", "messages": many}).model == "m"
+
+
+def test_a_limit_beyond_all_answers_outweighs_nobody():
+    assert parse({**CHAT, "max_tokens": 2**62}).max_output_tokens == 2**31
 
 
 @pytest.mark.parametrize("messages", [None, 7, [7], [{}], [{"content": None}], [{"content": {"a": 1}}]])

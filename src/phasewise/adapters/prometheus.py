@@ -124,7 +124,7 @@ class PrometheusMetrics:
         resumed = [it.outcome for it in timeline.attempts if it.kind is AttemptKind.RESUMED]
         for outcome in resumed:
             self._counters[RESUMES].series((model, outcome)).add(1)
-        self._counters[RETRIES].series((model,)).add(len(timeline.attempts) - len(resumed) - 1)
+        self._counters[RETRIES].series((model,)).add(max(0, len(timeline.attempts) - len(resumed) - 1))
 
     # --- telling ----------------------------------------------------------------------------------------
 
@@ -211,6 +211,8 @@ class _Tally:
         """Count one request."""
         self._requests.add(1)
         self._count_tokens(timeline)
+        if not timeline.generates:
+            return
         first_s, whole_s, per_token_s = ttft_s(timeline), e2e_s(timeline), tpot_s(timeline)
         if first_s is not None:
             self._observe_start(timeline, first_s)

@@ -17,6 +17,7 @@ import orjson
 
 from phasewise.errors import ConfigError
 from phasewise.fake_engine import tokens
+from phasewise.fake_engine.embeddings import embeddings_reply
 from phasewise.fake_engine.engine_loop import EngineLoop, TokenStream
 from phasewise.fake_engine.faults import Fault, FaultBoard, RequestFaults, fault_from_json, fault_to_json
 from phasewise.fake_engine.metrics import EngineMetrics
@@ -94,6 +95,7 @@ class FakeEngineApp:
         self._routes: dict[str, dict[str, Callable[[_Exchange], Coroutine[Any, Any, None]]]] = {
             _CHAT: {"POST": self._generate},
             _COMPLETIONS: {"POST": self._generate},
+            "/v1/embeddings": {"POST": self._embed},
             "/v1/models": {"GET": self._models},
             "/health": {"GET": self._health},
             "/version": {"GET": self._version},
@@ -195,6 +197,12 @@ class FakeEngineApp:
             token = await answer.next()
             output_ids.append(token.token_id)
         await answer.exchange.send_bytes(200, _JSON, writer.plain(output_ids, token.finished))
+
+    async def _embed(self, exchange: _Exchange) -> None:
+        data = parse_json(exchange.body)
+        check_model(data, self._core.model)
+        reply = embeddings_reply(data, self._core.model, exchange.header(b"x-request-id"))
+        await exchange.send_json(200, reply)
 
     # --- what can be asked of it --------------------------------------------------------------------------
 

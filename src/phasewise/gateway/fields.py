@@ -32,7 +32,7 @@ _COMMON = frozenset(
         "stop_token_ids", "bad_words", "include_stop_str_in_output", "skip_special_tokens",
         "spaces_between_special_tokens", "allowed_token_ids", "prompt_logprobs", "logprob_token_ids",
         "return_tokens_as_token_ids", "truncate_prompt_tokens", "truncation_side", "use_beam_search",
-        "add_special_tokens", "echo", "repetition_detection",
+        "add_special_tokens", "echo", "repetition_detection", "thinking_token_budget",
         # structured outputs, by their present and their former names
         "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
         "guided_decoding_backend", "guided_whitespace_pattern",
@@ -41,23 +41,32 @@ _COMMON = frozenset(
 _CHAT = frozenset(
     {
         "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice",
-        "parallel_tool_calls", "reasoning_effort", "thinking_token_budget", "include_reasoning",
-        "add_generation_prompt", "continue_final_message", "documents", "chat_template_kwargs",
+        "parallel_tool_calls", "reasoning_effort", "include_reasoning", "add_generation_prompt",
+        "continue_final_message", "documents", "chat_template_kwargs",
     }
 )
 # fmt: on
 _COMPLETIONS = frozenset({"prompt", "suffix", "best_of"})
+_EMBEDDINGS = frozenset(
+    {
+        "model", "input", "encoding_format", "dimensions", "user",
+        # vLLM's
+        "truncate_prompt_tokens", "truncation_side", "add_special_tokens",
+    }
+)  # fmt: skip
 
 ALLOWED_FIELDS: dict[Endpoint, frozenset[str]] = {
     Endpoint.CHAT: _COMMON | _CHAT,
     Endpoint.COMPLETIONS: _COMMON | _COMPLETIONS,
+    Endpoint.EMBEDDINGS: _EMBEDDINGS,
 }
 # fmt: off
 ENGINE_CONTROLS = frozenset(
     {
         "kv_transfer_params", "ec_transfer_params", "cache_salt", "priority", "return_token_ids",
         "request_id", "session_id", "prompt_embeds", "vllm_xargs", "chat_template",
-        "mm_processor_kwargs", "media_io_kwargs",
+        "mm_processor_kwargs", "media_io_kwargs", "mm_payload", "return_mm_kwargs", "return_prompt_text",
+        "return_token_offsets", "routed_experts_prompt_start", "stream_interval", "watermarking", "padding",
     }
 )
 # fmt: on
@@ -75,7 +84,18 @@ TEMPLATE_CONTROLS = ENGINE_CONTROLS | _RENDERER_CONTROLS
 """What chat_template_kwargs may not hold: engines hand it to the function that renders the prompt, whose own
 parameters it would then set, and not only to the template."""
 
+DEEPEST = 64
+"""How deep a body may be nested. Engines walk through schemas and messages by functions that call themselves,
+and what is too deep for one of those is an error of theirs, which looks as if the worker were ill."""
+MOST_OUTPUT_TOKENS = 2**31
+"""No answer is longer: a larger limit would only make one request outweigh all others in every sum."""
+
 _TEXT_PART = frozenset({"type", "text"})
+_PROMPT_FIELD = {
+    Endpoint.CHAT: b'"messages"',
+    Endpoint.COMPLETIONS: b'"prompt"',
+    Endpoint.EMBEDDINGS: b'"input"',
+}
 _USAGE_WANTED = b',"stream_options":{"include_usage":true}}'
 
 
@@ -106,6 +126,7 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
         raise _bad("the body is not a JSON object")
     if not fields.keys() <= ALLOWED_FIELDS[endpoint]:
         raise _refused_field(next(name for name in fields if name not in ALLOWED_FIELDS[endpoint]))
+    _check_depth(fields, body)
     if endpoint is Endpoint.CHAT:
         _check_template_kwargs(fields.get("chat_template_kwargs"))
         _check_media(fields.get("messages"))
@@ -119,7 +140,7 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
     return Parsed(
         model=model,
         stream=bool(stream),
-        max_output_tokens=_output_limit(fields),
+        max_output_tokens=_output_limit(fields) if endpoint.generates else 0,
         hide_usage=hide_usage,
         upstream_body=upstream_body,
         choices=_choices(fields),
@@ -129,8 +150,7 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
 
 def prompt_bytes(endpoint: Endpoint, body: bytes) -> bytes:
     """As much of the body as is ever marked, from where its prompt begins."""
-    name = b'"messages"' if endpoint is Endpoint.CHAT else b'"prompt"'
-    start = max(body.find(name), 0)
+    start = max(body.find(_PROMPT_FIELD[endpoint]), 0)
     return body[start : start + MARK_SIZES_BYTES[-1]]
 
 
@@ -154,6 +174,23 @@ def _ask_for_usage(fields: dict[str, Any], body: bytes) -> tuple[bool, bytes]:
     return True, orjson.dumps({**fields, "stream_options": {"include_usage": True}})
 
 
+def _check_depth(fields: dict[str, Any], body: bytes) -> None:
+    # Most bodies have fewer brackets than they may have levels: nothing has to be looked at.
+    if body.count(b"[") + body.count(b"{") <= DEEPEST:
+        return
+    level: list[Any] = [fields]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return
+    raise _bad(f"the body is nested more than {DEEPEST} deep")
+
+
 def _check_template_kwargs(kwargs: object) -> None:
     if isinstance(kwargs, dict) and not TEMPLATE_CONTROLS.isdisjoint(kwargs):
         name = next(name for name in kwargs if name in TEMPLATE_CONTROLS)
@@ -161,9 +198,10 @@ def _check_template_kwargs(kwargs: object) -> None:
 
 
 def _check_media(messages: object) -> None:
-    """Refuse parts of messages that name an address: the engine would fetch it from within its own network.
+    """Refuse parts that name an address, or something in the engine's cache, and parts that are tensors.
 
-    Looked for in what was parsed, not in the bytes, where an escaped letter could hide it.
+    An address the engine would fetch from within its own network; what is in its cache may be another
+    tenant's. Looked for in what was parsed, not in the bytes, where an escaped letter could hide it.
     """
     if not isinstance(messages, list):
         return
@@ -171,17 +209,18 @@ def _check_media(messages: object) -> None:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, list):
             for index, part in enumerate(content):
-                if isinstance(part, dict) and not part.keys() <= _TEXT_PART and (name := _address_in(part)):
-                    param = f"messages[{place}].content[{index}].{name[:64]}"
-                    raise _bad(f"{param} is not a data: URL", param, hint="send the data itself as one")
+                if isinstance(part, dict) and not part.keys() <= _TEXT_PART:
+                    _check_part(part, f"messages[{place}].content[{index}]")
 
 
-def _address_in(part: dict[str, Any]) -> str | None:
+def _check_part(part: dict[str, Any], place: str) -> None:
     # By the fields, whatever the part says its type is: engines go by the fields where there is no type.
     for name, value in part.items():
+        param = f"{place}.{name[:64]}"
+        if name == "uuid" or name.endswith("_embeds") or (name == "type" and str(value).endswith("_embeds")):
+            raise _refused_control(param)
         if (name == "input_audio" or name.endswith("url")) and not _is_inline(value):
-            return name
-    return None
+            raise _bad(f"{param} is not a data: URL", param, hint="send the data itself as one")
 
 
 def _is_inline(media: object) -> bool:
@@ -193,7 +232,7 @@ def _output_limit(fields: dict[str, Any]) -> int | None:
     for name in ("max_completion_tokens", "max_tokens"):
         limit = fields.get(name)
         if isinstance(limit, int) and limit > 0:
-            return limit
+            return min(limit, MOST_OUTPUT_TOKENS)
     return None
 
 

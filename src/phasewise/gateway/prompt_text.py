@@ -14,9 +14,10 @@ from phasewise.model.request import Endpoint
 
 def prompt_text(endpoint: Endpoint, fields: dict[str, Any]) -> bytes:
     """The beginning of what a request says, turn after turn; nothing where it sends token ids."""
-    texts = (
-        _chat_texts(fields.get("messages")) if endpoint is Endpoint.CHAT else _prompts(fields.get("prompt"))
-    )
+    if endpoint is Endpoint.CHAT:
+        texts = _chat_texts(fields.get("messages"))
+    else:
+        texts = _prompts(fields.get("prompt" if endpoint is Endpoint.COMPLETIONS else "input"))
     taken: list[str] = []
     room = TEXT_LIMIT_BYTES
     for text in texts:

@@ -63,6 +63,7 @@ class Router:
         self._table: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completions,
+            ("POST", "/v1/embeddings"): self._embeddings,
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
@@ -109,6 +110,9 @@ class Router:
 
     def _completions(self, scope: Scope, client: Client) -> Awaitable[None]:
         return self._gateway.pipeline.generate(Endpoint.COMPLETIONS, scope, client)
+
+    def _embeddings(self, scope: Scope, client: Client) -> Awaitable[None]:
+        return self._gateway.pipeline.generate(Endpoint.EMBEDDINGS, scope, client)
 
     async def _models(self, scope: Scope, client: Client) -> None:
         self._gateway.doorkeeper.caller(header(scope, b"authorization"))

@@ -139,6 +139,7 @@ class TimelineBuilder:
             text_marks=request.text_marks,
             client_blocked_s=client_blocked_s,
             streamed=request.stream,
+            generates=request.endpoint.generates,
         )
 
     def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:

@@ -14,15 +14,21 @@ DEFAULT_MAX_WAIT_S = 10.0
 
 
 class Endpoint(StrEnum):
-    """The OpenAI endpoints that generate."""
+    """The OpenAI endpoints that engines work for. All but embeddings write an answer token by token."""
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
+    EMBEDDINGS = "/v1/embeddings"
+
+    @property
+    def generates(self) -> bool:
+        """Whether answers have a decode phase."""
+        return self is not Endpoint.EMBEDDINGS
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One request for generation, without its text.
+    """One request for an engine's work, without its text.
 
     `key_id` is what its key's limits are counted under, `max_wait_s` how long it may wait for room.
     """

@@ -101,7 +101,8 @@ class Timeline:
     no text; with several `choices` the streams of all of them are interleaved. `client_request_id` is what
     the client called its request; nothing makes it unique. `client_blocked_s` is how long the stream waited
     for its client to take what had come, None where nobody could see it. A reply that was not `streamed`
-    comes as a whole: nobody waited for its first token, and none was seen.
+    comes as a whole: nobody waited for its first token, and none was seen. One that does not `generate`, an
+    embedding, has no token at all.
     """
 
     request_id: str
@@ -127,6 +128,7 @@ class Timeline:
     text_marks: tuple[str, ...] = ()
     client_blocked_s: float | None = None
     streamed: bool = True
+    generates: bool = True
     version: int = field(default=TIMELINE_VERSION)
 
     @property

@@ -36,7 +36,7 @@ _OPTIONAL = {
 }
 _OPTIONAL_TIMES = {"finished": "finished_s", "blocked": "client_blocked_s"}
 _MARKS = {"marks": "prefix_marks", "text": "text_marks"}
-_DEFAULTED = ("tenant", "slo_class", "choices", "streamed")
+_DEFAULTED = ("tenant", "slo_class", "choices", "streamed", "generates")
 
 Record = dict[str, Any]
 
@@ -106,6 +106,8 @@ def _add_unusual(record: Record, timeline: Timeline) -> None:
         record["choices"] = timeline.choices
     if not timeline.streamed:
         record["streamed"] = False
+    if not timeline.generates:
+        record["generates"] = False
 
 
 def from_record(record: Record) -> Timeline:

@@ -88,6 +88,9 @@ def _of_requests(gathered: Gathered) -> Iterator[str]:
 
 def _of_kinds(timelines: Sequence[Timeline]) -> Iterator[str]:
     """Requests of a kind whose tokens nobody can time one by one."""
+    if embeddings := sum(not it.generates for it in timelines):
+        yield f"what {embeddings} requests for embeddings took: only generation is looked at"
+    timelines = [it for it in timelines if it.generates]
     asked = len(timelines)
     if plain := sum(not it.streamed for it in timelines):
         yield f"when {plain} of {asked} requests got their first token: their replies were not streamed"

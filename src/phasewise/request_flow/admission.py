@@ -31,7 +31,10 @@ class Admitted:
 
 def expected_tokens(request: GenerationRequest) -> int:
     """The work a request is booked as: its prompt and what it may write."""
-    return request.estimated_prompt_tokens + (request.max_output_tokens or ASSUMED_OUTPUT_TOKENS)
+    output_tokens = request.max_output_tokens
+    return request.estimated_prompt_tokens + (
+        ASSUMED_OUTPUT_TOKENS if output_tokens is None else output_tokens
+    )
 
 
 def admit(request: GenerationRequest) -> Generator[Step, Outcome, Admitted | Reject | Cancelled]:
