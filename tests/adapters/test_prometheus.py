@@ -221,6 +221,16 @@ def test_labels_are_the_configurations_or_of_closed_lists_whatever_was_recorded(
             assert name == "le" or value in accepted[name]
 
 
+@given(timelines)
+def test_nothing_that_is_counted_ever_shrinks(timeline):
+    metrics, _, _ = make_metrics()
+    metrics.record(timeline)
+    before = samples(metrics)
+    metrics.record(timeline)
+    after = samples(metrics)
+    assert all(0 <= value <= after[key] for key, value in before.items())
+
+
 def test_series_stay_within_their_bound_when_everything_happens_that_can():
     metrics, _, _ = make_metrics()
     spans = [make_span(part, 0.01) for part in TTFT_PARTS]
