@@ -9,15 +9,17 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha1
 from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any
 
 from phasewise.errors import ConfigError, StoreUnreachable
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
+    from redis.asyncio.connection import AbstractConnection
 
 _SCRIPT = resources.files(__package__).joinpath("redis_quotas.lua").read_text(encoding="utf-8")
+_SCRIPT_SHA = sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 _CLOSES_WITHIN_S = 1.0
 
 
@@ -51,6 +53,8 @@ class Renew:
 
 
 Operation = Take | Settle | Renew
+_Command = tuple[str | int, ...]
+_LOAD_SCRIPT: _Command = ("SCRIPT LOAD", _SCRIPT)
 Waits = tuple[int, int, bool]
 """What came of Take: the waits for requests and for tokens in microseconds, and whether no place is free."""
 
@@ -59,23 +63,25 @@ class RedisQuotas:
     """The limits' store. Nothing is contacted before the first use, and the URL is never shown."""
 
     def __init__(self, url: str, key_prefix: str, lease_s: float) -> None:
-        self._redis = _client(url)
+        # One connection and no pool: what is asked is answered in order, and the pool's care for every
+        # command costs more than the commands do.
+        self._connection = _connection(url)
         self._key_prefix = key_prefix
         self._lease_ms = round(lease_s * 1000)
-        self._script_sha = ""
 
     async def perform(self, operations: Sequence[Operation], deadline_s: float) -> list[Waits | None]:
         """Perform all, in this order, within the deadline; raises StoreUnreachable.
 
         The answer to Take is its waits, to the others None. After a failure it is not known what was done.
         """
-        commands = [self._command(operation) for operation in operations]
         try:
             async with asyncio.timeout(deadline_s):
-                replies = await self._replies(commands)
+                replies = await self._replies([self._command(operation) for operation in operations])
         except Exception as error:
             # Anything: who waits for an answer must get one, and clients of Redis fail in many ways.
             raise StoreUnreachable(f"Redis does not answer ({type(error).__name__})") from None
+        if not operations:
+            return []
         return [
             (reply[0], reply[1], bool(reply[2])) if isinstance(operation, Take) else None
             for operation, reply in zip(operations, replies, strict=True)
@@ -85,17 +91,14 @@ class RedisQuotas:
         """Let the connection go."""
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_CLOSES_WITHIN_S):
-                await self._redis.aclose()
+                await self._connection.disconnect()
 
-    async def _replies(self, commands: list[tuple[list[str], list[str | int]]]) -> list[Any]:
-        if not self._script_sha or not commands:
-            self._script_sha = await self._redis.script_load(_SCRIPT)
-        replies = await self._send(commands)
+    async def _replies(self, commands: list[_Command]) -> list[Any]:
+        replies = await self._exchange(commands or [_LOAD_SCRIPT])
         missing = [index for index, reply in enumerate(replies) if _script_is_missing(reply)]
         if missing:
-            # Redis was restarted, or its scripts were flushed: these were not performed.
-            self._script_sha = await self._redis.script_load(_SCRIPT)
-            again = await self._send([commands[index] for index in missing])
+            # Redis is new, was restarted, or its scripts were flushed: these were not performed.
+            _, *again = await self._exchange([_LOAD_SCRIPT, *(commands[index] for index in missing)])
             for index, reply in zip(missing, again, strict=True):
                 replies[index] = reply
         for reply in replies:
@@ -103,27 +106,34 @@ class RedisQuotas:
                 raise reply
         return replies
 
-    async def _send(self, commands: list[tuple[list[str], list[str | int]]]) -> list[Any]:
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            for keys, arguments in commands:
-                pipeline.evalsha(self._script_sha, len(keys), *keys, *arguments)
-            replies: list[Any] = await pipeline.execute(raise_on_error=False)
-            return replies
+    async def _exchange(self, commands: list[_Command]) -> list[Any]:
+        """What Redis says to each; errors are among it, so that none is left to be read by another."""
+        packed = self._connection.pack_commands(commands)
+        await self._connection.send_packed_command(packed, check_health=False)
+        return [await self._reply() for _ in commands]
 
-    def _command(self, operation: Operation) -> tuple[list[str], list[str | int]]:
+    async def _reply(self) -> Any:  # noqa: ANN401 - whatever Redis says
+        try:
+            return await self._connection.read_response()
+        except Exception as error:
+            if not self._connection.is_connected:
+                raise
+            return error
+
+    def _command(self, operation: Operation) -> _Command:
         # In braces: what a cluster chooses a node by, so that a key's three names are on the same one.
         root = f"{self._key_prefix}:{{{operation.key_id}}}:"
-        keys = [root + "requests", root + "tokens", root + "leases"]
+        script = ("EVALSHA", _SCRIPT_SHA, 3, root + "requests", root + "tokens", root + "leases")
         match operation:
             case Take(_, lease_id, request_cost, token_cost, places):
-                return keys, ["take", request_cost, token_cost, places, self._lease_ms, lease_id]
+                return (*script, "take", request_cost, token_cost, places, self._lease_ms, lease_id)
             case Settle(_, lease_id, requests, tokens):
-                return keys, ["settle", requests, tokens, lease_id]
+                return (*script, "settle", requests, tokens, lease_id)
             case Renew(_, lease_ids):
-                return keys, ["renew", self._lease_ms, *lease_ids]
+                return (*script, "renew", self._lease_ms, *lease_ids)
 
 
-def _client(url: str) -> Redis:
+def _connection(url: str) -> AbstractConnection:
     try:
         asyncio_redis, retry, backoff = map(
             import_module, ("redis.asyncio", "redis.asyncio.retry", "redis.backoff")
@@ -135,16 +145,18 @@ def _client(url: str) -> Redis:
         ) from None
     try:
         # No tries of its own: a request that was counted, with the answer lost, would be counted twice.
-        client: Redis = asyncio_redis.Redis.from_url(
-            url, retry=retry.Retry(backoff.NoBackoff(), 0), max_connections=1
+        # And no timeouts of its own: there is one for all that is done at once.
+        pool = asyncio_redis.ConnectionPool.from_url(
+            url, retry=retry.Retry(backoff.NoBackoff(), 0), socket_timeout=None
         )
+        connection: AbstractConnection = pool.make_connection()
     except (ValueError, TypeError):
         # What is wrong with it is not told: it may hold a password.
         raise ConfigError(
             "gateway.redis.url is not an address of Redis",
             hint="accepted: redis://HOST:PORT/NUMBER, rediss:// for TLS, unix:///PATH",
         ) from None
-    return client
+    return connection
 
 
 def _script_is_missing(reply: object) -> bool:
