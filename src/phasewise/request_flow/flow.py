@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
 from phasewise.errors import FailureKind
 from phasewise.model.decision import Decision, RejectReason
 from phasewise.model.request import GenerationRequest
-from phasewise.model.worker import Worker, WorkerRef
+from phasewise.model.worker import Worker
 from phasewise.request_flow.admission import admit, expected_tokens
 from phasewise.request_flow.outcomes import Cancelled, Failed, Outcome, Succeeded
-from phasewise.request_flow.placement import RETRY_SOON_S, place
+from phasewise.request_flow.placement import RETRY_SOON_S, Progress, no_healthy_worker, place
 from phasewise.request_flow.steps import Generate, Reject, Step
 from phasewise.request_flow.world import World, let_waiting_in
 
 MAX_ATTEMPTS = 2
-"""A prompt that kills engines kills at most this many."""
+"""A prompt that kills engines kills at most this many. Attempts that met no engine are not counted."""
 
 RequestFlow = Generator[Step, Outcome, None]
 _Result = Succeeded | Failed | Cancelled
@@ -30,59 +30,74 @@ def request_flow(request: GenerationRequest, world: World) -> RequestFlow:
     if isinstance(admitted, Reject):
         yield admitted
         return
-    used_tokens: int | None = None
+    progress = Progress(admitted.at_s, admitted.at_s, admitted.at_s + request.max_wait_s)
+    ended: _Ended | None = None
     try:
-        ended = yield from _serve(request, world, admitted.at_s)
-        used_tokens = _used_tokens(ended)
+        ended = yield from _serve(request, world, progress)
     finally:
         if admitted.lease is not None:
-            world.quotas.settle(admitted.lease, used_tokens)
+            world.quotas.settle(admitted.lease, _used_tokens(ended, progress))
     if isinstance(ended, Reject):
         yield ended
 
 
-def _used_tokens(ended: _Ended) -> int | None:
+def _used_tokens(ended: _Ended | None, progress: Progress) -> int | None:
     if isinstance(ended, Succeeded):
         return ended.tokens
     # Nobody computed anything for a request that found no place; how far another got, nobody knows.
-    return 0 if isinstance(ended, Reject) and not ended.attempts else None
+    return None if progress.attempts else 0
 
 
-def _serve(request: GenerationRequest, world: World, admitted_s: float) -> Generator[Step, Outcome, _Ended]:
-    world.clock.tell(admitted_s)
+def _serve(request: GenerationRequest, world: World, progress: Progress) -> Generator[Step, Outcome, _Ended]:
+    world.clock.tell(progress.admitted_s)
     world.retries.earn()
-    tried: list[WorkerRef] = []
     failure: Failed | None = None
-    now_s = admitted_s
     while True:
-        placed = yield from place(request, world, tried, admitted_s, now_s)
+        placed = yield from place(request, world, progress)
         if not isinstance(placed, Decision):
             return placed
+        progress.attempts += 1
         resumes = failure is not None and failure.content_sent
-        result = yield from _run(request, world, Generate(placed, len(tried) + 1, resumes))
+        result = yield from _run(request, world, Generate(placed, len(progress.tried) + 1, resumes))
         if not isinstance(result, Failed):
             return result
-        failure, now_s = result, result.at_s
-        tried.append(placed.chosen.ref)
-        if given_up := _given_up(world, failure, tried):
+        progress.tried.append(placed.chosen.ref)
+        _note_failure(progress, result, failure, request.max_wait_s)
+        if given_up := _given_up(world, progress, result):
             return given_up
+        failure = result
 
 
-def _given_up(world: World, failure: Failed, tried: Sequence[WorkerRef]) -> Reject | None:
+def _note_failure(progress: Progress, failure: Failed, before: Failed | None, max_wait_s: float) -> None:
+    """Take the attempt back if it met no engine, and let the request wait anew, but not for every refusal."""
+    progress.now_s = failure.at_s
+    refused = failure.kind is FailureKind.REFUSED
+    progress.attempts -= refused
+    if not refused or before is None or before.kind is not FailureKind.REFUSED:
+        progress.wait_until_s = failure.at_s + max_wait_s
+
+
+def _given_up(world: World, progress: Progress, failure: Failed) -> Reject | None:
     """Why there is no further attempt; None if there is one, which is then paid for."""
-    attempts = len(tried)
     if failure.content_sent and not failure.resumable:
-        detail = f"a worker failed in mid-answer ({failure.kind})"
-        return Reject(RejectReason.NOT_RESUMABLE, detail, attempts=attempts)
-    if attempts >= MAX_ATTEMPTS:
+        return _failed(
+            RejectReason.NOT_RESUMABLE, f"a worker failed in mid-answer ({failure.kind})", progress
+        )
+    if failure.kind is FailureKind.REFUSED:
+        # Nobody was there, and the worker is taken out: asking another costs no engine anything.
+        return no_healthy_worker(progress) if failure.at_s >= progress.wait_until_s else None
+    if progress.attempts >= MAX_ATTEMPTS:
         if failure.kind is FailureKind.TIMED_OUT:
-            detail = "no worker answered in time"
-            return Reject(RejectReason.ATTEMPTS_TIMED_OUT, detail, attempts=attempts)
-        return Reject(RejectReason.ALL_ATTEMPTS_FAILED, f"{attempts} attempts failed", attempts=attempts)
+            return _failed(RejectReason.ATTEMPTS_TIMED_OUT, "no worker answered in time", progress)
+        return _failed(RejectReason.ALL_ATTEMPTS_FAILED, f"{MAX_ATTEMPTS} attempts failed", progress)
     if not world.retries.take():
         detail = f"a worker failed ({failure.kind})"
-        return Reject(RejectReason.RETRY_BUDGET_SPENT, detail, RETRY_SOON_S, attempts)
+        return Reject(RejectReason.RETRY_BUDGET_SPENT, detail, RETRY_SOON_S, progress.attempts)
     return None
+
+
+def _failed(reason: RejectReason, detail: str, progress: Progress) -> Reject:
+    return Reject(reason, detail, attempts=progress.attempts)
 
 
 def _run(request: GenerationRequest, world: World, step: Generate) -> Generator[Step, Outcome, _Result]:

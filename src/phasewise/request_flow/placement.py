@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
+from dataclasses import dataclass, field
 
 from phasewise.model.decision import Decision, RejectReason
 from phasewise.model.request import GenerationRequest
@@ -17,44 +18,55 @@ RETRY_SOON_S = 1.0
 Placing = Generator[Step, Outcome, Decision | Reject | Cancelled]
 
 
-def place(
-    request: GenerationRequest, world: World, tried: Sequence[WorkerRef], since_s: float, now_s: float
-) -> Placing:
-    """A worker with room, for a request that was admitted at `since_s` and has been `tried` so far.
+@dataclass(slots=True)
+class Progress:
+    """How far a request has come: how long it may wait, whom it was given to, how many of those it met.
 
-    A request that has begun waits for a worker to come back; a new one is told at once that none is there.
+    An attempt under way counts among `attempts`; one that was refused a connection no longer does.
+    """
+
+    admitted_s: float
+    now_s: float
+    wait_until_s: float
+    tried: list[WorkerRef] = field(default_factory=list)
+    attempts: int = 0
+
+
+def place(request: GenerationRequest, world: World, progress: Progress) -> Placing:
+    """A worker with room.
+
+    A request that was given to a worker waits for one to come back; a new one is told at once that none is
+    there.
     """
     model = request.model
     if model not in world.cluster.models:
         return Reject(RejectReason.NO_WORKER_FOR_MODEL, "no worker serves this model")
-    if not tried and not world.cluster.usable(model):
-        return _no_healthy_worker(0)
+    if not progress.tried and not world.cluster.usable(model):
+        return no_healthy_worker(progress)
     # Whoever comes when others wait stands behind them, even if there is room that they have not come to use.
-    if not world.line.is_waiting(model) and (decision := _choose(request, world, tried, now_s)):
+    if not world.line.is_waiting(model) and (decision := _choose(world, model, progress)):
         return decision
-    return (yield from _wait_for_room(request, world, tried, since_s, now_s))
+    return (yield from _wait_for_room(request, world, progress))
 
 
-def _wait_for_room(
-    request: GenerationRequest, world: World, tried: Sequence[WorkerRef], since_s: float, now_s: float
-) -> Placing:
+def _wait_for_room(request: GenerationRequest, world: World, progress: Progress) -> Placing:
     line, model = world.line, request.model
     # An answer that broke off has a client in front of it, and there are never more of them than slots.
-    ticket = line.join(model, request.priority, since_s, even_if_full=bool(tried))
+    begun = bool(progress.tried)
+    ticket = line.join(model, request.priority, progress.admitted_s, even_if_full=begun)
     if ticket is None:
-        advice_s = line.expected_wait_s(model, now_s)
-        return Reject(RejectReason.QUEUE_FULL, "too many requests wait already", advice_s)
-    until_s = now_s + request.max_wait_s
+        return_after_s = line.turn_away(model, progress.now_s)
+        return Reject(RejectReason.QUEUE_FULL, "too many requests wait already", return_after_s)
     while True:
         # There may be more room than those before it were granted.
-        let_waiting_in(world, now_s)
-        outcome = yield from _wait(world, ticket, until_s)
+        let_waiting_in(world, progress.now_s)
+        outcome = yield from _wait(world, ticket, progress.wait_until_s)
         if isinstance(outcome, Cancelled):
             return outcome
-        now_s = outcome.at_s
+        progress.now_s = outcome.at_s
         if isinstance(outcome, TimedOut):
-            return _timed_out(world, model, now_s, len(tried))
-        if decision := _choose(request, world, tried, now_s):
+            return _timed_out(world, model, progress)
+        if decision := _choose(world, model, progress):
             return decision
         ticket = line.rejoin(ticket)
 
@@ -75,22 +87,21 @@ def _wait(
             let_waiting_in(world, world.clock.now_s)
 
 
-def _timed_out(world: World, model: str, now_s: float, attempts: int) -> Reject:
+def _timed_out(world: World, model: str, progress: Progress) -> Reject:
     if not world.cluster.usable(model):
-        return _no_healthy_worker(attempts)
-    advice_s = world.line.expected_wait_s(model, now_s)
-    return Reject(RejectReason.QUEUE_TIMEOUT, "no worker had room in time", advice_s, attempts)
+        return no_healthy_worker(progress)
+    detail, return_after_s = "no worker had room in time", world.line.turn_away(model, progress.now_s)
+    return Reject(RejectReason.QUEUE_TIMEOUT, detail, return_after_s, progress.attempts)
 
 
-def _no_healthy_worker(attempts: int) -> Reject:
+def no_healthy_worker(progress: Progress) -> Reject:
+    """Nobody is there to serve the request."""
     detail = "no worker of this model answers"
-    return Reject(RejectReason.NO_HEALTHY_WORKER, detail, RETRY_SOON_S, attempts)
+    return Reject(RejectReason.NO_HEALTHY_WORKER, detail, RETRY_SOON_S, progress.attempts)
 
 
-def _choose(
-    request: GenerationRequest, world: World, tried: Sequence[WorkerRef], now_s: float
-) -> Decision | None:
-    candidates = world.candidates(request.model, now_s)
+def _choose(world: World, model: str, progress: Progress) -> Decision | None:
+    candidates, tried = world.candidates(model, progress.now_s), progress.tried
     # A worker that failed this request is asked again only where there is no other: its failure may have
     # been a closed idle connection, and the attempts are counted anyway.
     if tried and (fresh := [it for it in candidates if it.worker.ref not in tried]):

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 PACE_OVER_GRANTS = 64
-"""How fast the line moves is told from the last so many grants."""
-SHORTEST_ADVICE_S = 1.0
-LONGEST_ADVICE_S = 60.0
+"""How fast a line moves is told from the last so many grants."""
+SHARE_OF_RETURNED = 0.5
+"""The part of the line's pace that those are told to share who were turned away; newcomers have the rest."""
+SOONEST_RETURN_S = 1.0
+LATEST_RETURN_S = 60.0
+"""OpenAI's clients ignore a longer advice and come back within seconds."""
 
 
 class Ticket:
@@ -35,29 +38,72 @@ class Ticket:
 class _Queue:
     """Those who wait for one model. Who left is taken out of the heap when it is met there, or in bulk."""
 
-    __slots__ = ("granted", "grants", "heap", "waiting")
+    __slots__ = ("_heap", "granted", "waiting")
 
     def __init__(self) -> None:
-        self.heap: list[tuple[float, int, Ticket]] = []
+        self._heap: list[tuple[float, int, Ticket]] = []
         self.waiting = 0
         self.granted = 0
-        self.grants: deque[float] = deque(maxlen=PACE_OVER_GRANTS)
+
+    @property
+    def empty(self) -> bool:
+        return not self.waiting and not self.granted
 
     def push(self, ticket: Ticket) -> None:
-        heappush(self.heap, (ticket.order_s, ticket.number, ticket))
+        heappush(self._heap, (ticket.order_s, ticket.number, ticket))
         self.waiting += 1
 
     def pop(self) -> Ticket:
-        while not (ticket := heappop(self.heap)[2]).waiting:
+        while not (ticket := heappop(self._heap)[2]).waiting:
             pass
         self.waiting -= 1
         return ticket
 
     def forget_one(self) -> None:
+        """One of those who wait has left."""
         self.waiting -= 1
-        if len(self.heap) > 2 * self.waiting + PACE_OVER_GRANTS:
-            self.heap = [entry for entry in self.heap if entry[2].waiting]
-            heapify(self.heap)
+        if len(self._heap) > 2 * self.waiting + PACE_OVER_GRANTS:
+            self._heap = [entry for entry in self._heap if entry[2].waiting]
+            heapify(self._heap)
+
+    def check_invariants(self) -> None:
+        inside = sum(ticket.waiting for _, _, ticket in self._heap)
+        if inside != self.waiting or self.granted < 0:
+            raise AssertionError(
+                f"line out of step: {self.waiting} waiting but {inside} tickets, {self.granted} granted"
+            )
+
+
+class _Pace:
+    """How fast a line moves, and how many it has told to come back."""
+
+    __slots__ = ("_grants", "_told_s", "_yet_to_return")
+
+    def __init__(self) -> None:
+        self._grants: deque[float] = deque(maxlen=PACE_OVER_GRANTS)
+        self._yet_to_return = 0.0
+        self._told_s = 0.0
+
+    def begin(self) -> None:
+        """The line forms anew: what was granted before an idle time says nothing of its pace."""
+        self._grants.clear()
+
+    def granted(self, now_s: float) -> None:
+        self._grants.append(now_s)
+
+    def return_after_s(self, waiting: int, now_s: float) -> float:
+        """When the line would come to one more, if all who were turned away came back in that order.
+
+        Told the same short time, all of them would be back at once and leave no room for newcomers.
+        """
+        if not self._grants or now_s <= self._grants[0]:
+            return SOONEST_RETURN_S
+        returning_per_s = SHARE_OF_RETURNED * len(self._grants) / (now_s - self._grants[0])
+        returned = returning_per_s * (now_s - self._told_s)
+        self._yet_to_return = max(0.0, self._yet_to_return - returned) + 1.0
+        self._told_s = now_s
+        after_s = (waiting + self._yet_to_return) / returning_per_s
+        return min(LATEST_RETURN_S, max(SOONEST_RETURN_S, after_s))
 
 
 class WaitingLine:
@@ -70,6 +116,7 @@ class WaitingLine:
         self._capacity = capacity
         self._aging_s = aging_s
         self._queues: dict[str, _Queue] = {}
+        self._paces: dict[str, _Pace] = {}
         self._waiting = 0
         self._next_number = 0
 
@@ -111,7 +158,7 @@ class WaitingLine:
             ticket.waiting = False
             self._waiting -= 1
             queue.forget_one()
-        if not queue.waiting and not queue.granted:
+        if queue.empty:
             del self._queues[ticket.model]
 
     def grant(self, model: str, room: int, now_s: float) -> None:
@@ -122,35 +169,30 @@ class WaitingLine:
             ticket.waiting, ticket.granted = False, True
             self._waiting -= 1
             queue.granted += 1
-            queue.grants.append(now_s)
+            self._paces[model].granted(now_s)
             if ticket.on_grant is not None:
                 ticket.on_grant()
 
-    def expected_wait_s(self, model: str, now_s: float) -> float:
-        """When to come again: how long the line takes at the pace of its last grants, within bounds."""
-        queue = self._queues.get(model)
-        if queue is None or not queue.grants:
-            return SHORTEST_ADVICE_S
-        per_grant_s = (now_s - queue.grants[0]) / len(queue.grants)
-        return min(LONGEST_ADVICE_S, max(SHORTEST_ADVICE_S, per_grant_s * (queue.waiting + 1)))
+    def turn_away(self, model: str, now_s: float) -> float:
+        """After how long a request that found no room should come again."""
+        pace, queue = self._paces.get(model), self._queues.get(model)
+        if pace is None:
+            return SOONEST_RETURN_S
+        return pace.return_after_s(0 if queue is None else queue.waiting, now_s)
 
     def check_invariants(self) -> None:
         """Counts are those of the tickets, and no queue is kept that nobody stands in."""
-        waiting = 0
         for model, queue in self._queues.items():
-            inside = sum(ticket.waiting for _, _, ticket in queue.heap)
-            waiting += inside
-            if inside != queue.waiting or queue.granted < 0 or not (inside or queue.granted):
-                raise AssertionError(
-                    f"line of {model} out of step: {queue.waiting} waiting but {inside} tickets, "
-                    f"{queue.granted} granted"
-                )
-        if waiting != self._waiting:
-            raise AssertionError(f"line counts {self._waiting} waiting, its queues {waiting}")
+            queue.check_invariants()
+            if queue.empty:
+                raise AssertionError(f"the empty line of {model} is kept")
+        if self._waiting != sum(queue.waiting for queue in self._queues.values()):
+            raise AssertionError(f"line out of step: {self._waiting} waiting over all")
 
     def _push(self, ticket: Ticket) -> None:
         queue = self._queues.get(ticket.model)
         if queue is None:
             queue = self._queues[ticket.model] = _Queue()
+            self._paces.setdefault(ticket.model, _Pace()).begin()
         queue.push(ticket)
         self._waiting += 1
