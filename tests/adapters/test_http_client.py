@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
@@ -450,6 +451,33 @@ FRAMED = [STREAM, *map(chunk, CHUNKS), LAST_CHUNK]
 EDGES = list(itertools.accumulate(map(len, FRAMED)))
 
 
+class Notes:
+    """A reader that notes what it is handed, and refuses some chunks."""
+
+    def __init__(self, refused=()):
+        self.refused = refused
+        self.taken: list[bytes] = []
+        self.parts: list[list[bytes]] = []
+        self.passed: list[bytes] = []
+        self._noted: list[bytes] = []
+
+    def take(self, parts):
+        self.parts.append(list(parts))
+        self.taken += parts
+
+    def takes_chunk(self, data, start, end):
+        if data[start:end] in self.refused:
+            return False
+        self._noted.append(data[start:end])
+        return True
+
+    def pass_on(self, chunks):
+        assert b"".join(map(chunk, self._noted)) == chunks
+        self.passed.append(chunks)
+        self.taken += self._noted
+        self._noted = []
+
+
 @pytest.mark.parametrize("loop_factory", LOOPS.values(), ids=LOOPS)
 @given(
     cuts=st.lists(st.sampled_from(EDGES[:-1]) | st.integers(1, EDGES[-1] - 1), unique=True),
@@ -458,14 +486,6 @@ EDGES = list(itertools.accumulate(map(len, FRAMED)))
 @settings(max_examples=40, deadline=None)
 def test_whole_chunks_may_be_taken_as_they_came_wherever_the_network_cuts(loop_factory, cuts, refused):
     reply_bytes = b"".join(FRAMED)
-    poured: list[bytes] = []
-
-    def take_chunk(data, start, end):
-        assert chunk(data[start:end]) == data
-        if data[start:end] in refused:
-            return False
-        poured.append(data[start:end])
-        return True
 
     async def send_in_parts(peer):
         while await peer.request():
@@ -477,76 +497,90 @@ def test_whole_chunks_may_be_taken_as_they_came_wherever_the_network_cuts(loop_f
     async def story():
         async with serving(send_in_parts) as (client, server):
             for _ in range(2):
-                poured.clear()
+                notes = Notes(refused)
                 async with await client.send("GET", "/") as reply:
-                    await asyncio.wait_for(reply.pour(poured.append, take_chunk), SOON_S)
-                assert b"".join(poured) == b"".join(CHUNKS)
+                    await asyncio.wait_for(reply.read_into(notes), SOON_S)
+                assert b"".join(notes.taken) == b"".join(CHUNKS)
             assert len(server.peers) == 1
 
     run_on(loop_factory, story())
 
 
 @on_both_loops
-async def test_a_whole_chunk_that_comes_by_itself_is_offered_as_it_came():
-    go_on = asyncio.Event()
-    taken: list[bytes] = []
+async def test_what_came_together_is_handed_on_together_whole_chunks_as_they_came():
+    notes = Notes(refused={b"four"})
 
-    async def two_chunks(peer):
+    async def in_bursts(peer):
+        await peer.request()
+        bursts = [b"one"], [b"two", b"three"], [b"four", b"five"]
+        for burst in (STREAM, *(b"".join(map(chunk, burst)) for burst in bursts)):
+            await peer.send(burst)
+            await asyncio.sleep(0.05)
+        await peer.send(chunk(b"six") + chunk(b"seven") + LAST_CHUNK)
+
+    async with serving(in_bursts) as (client, _), await client.send("GET", "/") as reply:
+        await asyncio.wait_for(reply.read_into(notes), SOON_S)
+    # The parser has to see the first chunk to know that it stands between chunks.
+    assert notes.parts == [[b"one"], [b"four", b"five"]]
+    assert notes.passed == [chunk(b"two") + chunk(b"three"), chunk(b"six") + chunk(b"seven")]
+
+
+@pytest.mark.parametrize("size_line", [b"0x3", b"+3", b"03", b"3;a=b", b" 3", b"3_0"])
+@on_both_loops
+async def test_a_chunk_that_is_not_framed_as_we_would_is_left_to_the_parser(size_line):
+    notes = Notes()
+
+    async def odd(peer):
         await peer.request()
         await peer.send(STREAM + chunk(b"one"))
-        await go_on.wait()
-        await peer.send(chunk(b"two"))
         await asyncio.sleep(0.05)
-        await peer.send(LAST_CHUNK)
+        await peer.send(size_line + b"\r\ntwo\r\n" + LAST_CHUNK)
 
-    def take_chunk(data, start, end):
-        taken.append(data)
-        return True
-
-    async with serving(two_chunks) as (client, _), await client.send("GET", "/") as reply:
-        await asyncio.wait_for(reply.pour(lambda data: go_on.set(), take_chunk), SOON_S)
-    assert taken == [chunk(b"two")]
+    async with serving(odd) as (client, _), await client.send("GET", "/") as reply:
+        with contextlib.suppress(UpstreamError):
+            await asyncio.wait_for(reply.read_into(notes), SOON_S)
+    assert notes.passed == []
 
 
 @on_both_loops
-async def test_a_poured_reply_waits_while_it_is_paused_and_that_silence_is_not_the_servers():
-    seen: list[bytes] = []
-
+async def test_a_reply_waits_while_it_is_paused_and_that_silence_is_not_the_servers():
     async def two_chunks(peer):
         await peer.request()
         await peer.send(STREAM + chunk(b"one"))
         await asyncio.sleep(0.05)
         await peer.send(chunk(b"two") + LAST_CHUNK)
 
-    async with serving(two_chunks, idle_s=0.2) as (client, _), await client.send("GET", "/") as reply:
-
-        def sink(data):
-            seen.append(data)
-            if len(seen) == 1:
+    class Slow(Notes):
+        def take(self, parts):
+            super().take(parts)
+            if len(self.taken) == 1:
                 reply.pause()
-                asyncio.get_running_loop().call_later(0.6, go_on)
+                asyncio.get_running_loop().call_later(0.6, self.go_on)
 
-        def go_on():
-            assert seen == [b"one"]
+        def go_on(self):
+            assert self.taken == [b"one"]
             reply.resume()
 
-        await asyncio.wait_for(reply.pour(sink), SOON_S)
-    assert seen == [b"one", b"two"]
+    slow = Slow()
+    async with serving(two_chunks, idle_s=0.2) as (client, _), await client.send("GET", "/") as reply:
+        await asyncio.wait_for(reply.read_into(slow), SOON_S)
+    assert slow.taken == [b"one", b"two"]
 
 
 @on_both_loops
-async def test_how_a_sink_says_the_reply_broke_is_how_it_broke():
+async def test_how_a_reader_says_the_reply_broke_is_how_it_broke():
     async def late(peer):
         await peer.request()
         await peer.send(STREAM)
         await asyncio.sleep(0.05)
         await peer.send(chunk(b"hel"))
 
-    def refuse(data):
-        raise UpstreamError(FailureKind.SERVER_ERROR, "the engine is ill")
+    class Refuses(Notes):
+        def take(self, parts):
+            raise UpstreamError(FailureKind.SERVER_ERROR, "the engine is ill")
 
     async with serving(late) as (client, _), await client.send("GET", "/") as reply:
-        assert "ill" in str(await fails_as(FailureKind.SERVER_ERROR, reply.pour(refuse)))
+        assert "ill" in str(await fails_as(FailureKind.SERVER_ERROR, reply.read_into(Refuses())))
 
 
 @on_both_loops

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
 from urllib.parse import SplitResult, urlsplit
 
 import httptools
@@ -22,8 +22,6 @@ import httptools
 from phasewise.errors import ConfigError, FailureKind, UpstreamError
 
 Headers = Sequence[tuple[bytes, bytes]]
-TakeChunk = Callable[[bytes, int, int], bool]
-"""Given a chunk as it came and where its data begins and ends; whether it was taken."""
 
 READ_AHEAD_BYTES = 256 * 1024
 """A reader this far behind stops us from reading more: the engine's socket fills and it waits."""
@@ -51,6 +49,19 @@ class Reply:
     status: int
     headers: Headers
     body: bytes
+
+
+class Reader(Protocol):
+    """Who is handed a body in the moment it arrives. It must be quick, as nothing else happens meanwhile."""
+
+    def take(self, parts: Sequence[bytes]) -> None:
+        """The pieces of the body that came together; an UpstreamError says how the reply broke."""
+
+    def takes_chunk(self, data: bytes, start: int, end: int) -> bool:
+        """Whether a chunk whose data is data[start:end] may be passed on as it came."""
+
+    def pass_on(self, chunks: bytes) -> None:
+        """Chunks as they came, sizes and all, each of which was said to pass."""
 
 
 class HttpClient:
@@ -205,17 +216,17 @@ class StreamedReply:
             part = await connection.read()
         return b"".join(parts)
 
-    def pour(
-        self, sink: Callable[[bytes], None], take_chunk: TakeChunk | None = None
-    ) -> Coroutine[Any, Any, None]:
+    def pour(self, sink: Callable[[bytes], None]) -> Coroutine[Any, Any, None]:
         """Hand the rest of the body to `sink`, each piece at the moment it arrives, and return at its end.
 
         For who must know when bytes came: whoever is woken to read them is woken later. `sink` must be quick,
-        as nothing else happens meanwhile; what it raises is taken for a broken reply, an UpstreamError for
-        how it broke. Bytes that are exactly one chunk of a chunked body are first offered to `take_chunk` as
-        they came, size and all, and go the usual way if it refuses them.
+        as nothing else happens meanwhile; what it raises is taken for a broken reply.
         """
-        return self._live.pour(sink, take_chunk)
+        return self._live.pour(sink)
+
+    def read_into(self, reader: Reader) -> Coroutine[Any, Any, None]:
+        """Hand the rest of the body to `reader`, all that comes together at once, and return at its end."""
+        return self._live.read_into(reader)
 
     def pause(self) -> None:
         """Let the worker wait: whoever is poured the body has no room. What was read by now still comes."""
@@ -267,7 +278,7 @@ class _Connection(asyncio.Protocol):
         self._wait_limit_s = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Callable[[bytes], None] | None = None
-        self._take_chunk: TakeChunk | None = None
+        self._reader: Reader | None = None
         self._chunk_ended = False
         self._between_chunks = False
 
@@ -309,18 +320,34 @@ class _Connection(asyncio.Protocol):
         self._queued_bytes = 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def pour(self, sink: Callable[[bytes], None], take_chunk: TakeChunk | None) -> None:
+    async def pour(self, sink: Callable[[bytes], None]) -> None:
         """Body bytes go to `sink` as they arrive, first those that were here before it."""
+        for part in self._take_parts():
+            sink(part)
+        self._sink = sink
+        try:
+            await self._wait_for_end()
+        finally:
+            self._sink = None
+
+    async def read_into(self, reader: Reader) -> None:
+        """Body bytes go to `reader` read by read, first those that were here before it."""
+        if parts := self._take_parts():
+            reader.take(parts)
+        self._reader = reader
+        try:
+            await self._wait_for_end()
+        finally:
+            self._reader = None
+
+    def _take_parts(self) -> list[bytes]:
         parts, self._parts, self._queued_bytes = self._parts, [], 0
         self.resume()
-        for part in parts:
-            sink(part)
-        self._sink, self._take_chunk = sink, take_chunk
-        try:
-            while not self.body_done:
-                await self._wait()
-        finally:
-            self._sink = self._take_chunk = None
+        return parts
+
+    async def _wait_for_end(self) -> None:
+        while not self.body_done:
+            await self._wait()
 
     def pause(self) -> None:
         """Read no more for now."""
@@ -447,32 +474,21 @@ class _Connection(asyncio.Protocol):
             self._fail(UpstreamError(FailureKind.CLOSED, "the connection was closed in mid-reply"))
 
     def data_received(self, data: bytes) -> None:
-        if self._between_chunks and self._take_chunk is not None:
-            # One whole chunk leaves the parser where it stands, so it need not see it.
-            start = data.find(b"\r\n", 0, _SIZE_LINE_BYTES) + 2
-            end = len(data) - 2
-            if (
-                start < end
-                and data.startswith(b"%x\r\n" % (end - start))
-                and data.endswith(b"\r\n")
-                and self._take_chunk(data, start, end)
-            ):
-                self._last_activity_s = self._loop.time()
-                return
-        self._parse(data)
+        reader = self._reader
+        if reader is not None and self._between_chunks and not (data := _pass_chunks(data, reader)):
+            # A whole chunk leaves the parser where it stands, so it need not see it.
+            self._last_activity_s = self._loop.time()
+        else:
+            self._parse(data)
 
     def _parse(self, data: bytes) -> None:
         queued_bytes = self._queued_bytes
+        broken: UpstreamError | None = None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             # What a callback of ours raised stands behind the parser's own error.
-            cause = error.__context__
-            if isinstance(cause, UpstreamError):
-                self._break_off(cause)
-            else:
-                self._break_off(_not_http(f"the reply is not HTTP ({cause or error})"))
-            return
+            broken = _not_http(f"the reply is not HTTP ({error.__context__ or error})")
         # After a chunk's end, whatever does not end a line is the beginning of the next chunk's size.
         self._between_chunks = self._chunk_ended and data.endswith(b"\r\n")
         if self._head_done:  # until then the deadline is that of the whole head
@@ -480,19 +496,28 @@ class _Connection(asyncio.Protocol):
         if self._queued_bytes == queued_bytes:
             self._framing_bytes += len(data)
             if self._framing_bytes > HEAD_LIMIT_BYTES:
-                self._break_off(
-                    _not_http(f"a reply's head or trailers are larger than {HEAD_LIMIT_BYTES} bytes")
-                )
-                return
+                broken = _not_http(f"a reply's head or trailers are larger than {HEAD_LIMIT_BYTES} bytes")
         else:
             self._framing_bytes = 0
-            if self._sink is not None:
-                self._queued_bytes = 0
-            elif self._queued_bytes > READ_AHEAD_BYTES:
-                self.pause()
-        waiter = self._waiter
-        if waiter is not None and (self._parts or self.body_done) and not waiter.done():
-            waiter.set_result(None)
+            broken = self._hand_over() or broken
+        if broken is not None:
+            self._break_off(broken)
+        elif self._waiter is not None and (self._parts or self.body_done):
+            self._wake()
+
+    def _hand_over(self) -> UpstreamError | None:
+        """What came is given to who wants it at once, or waits to be read; how the reply broke if it did."""
+        if self._reader is not None:
+            parts, self._parts, self._queued_bytes = self._parts, [], 0
+            try:
+                self._reader.take(parts)
+            except UpstreamError as error:
+                return error
+        elif self._sink is not None:
+            self._queued_bytes = 0
+        elif self._queued_bytes > READ_AHEAD_BYTES:
+            self.pause()
+        return None
 
     def _break_off(self, error: UpstreamError) -> None:
         self._fail(error)
@@ -547,3 +572,25 @@ class _Connection(asyncio.Protocol):
 
 def _not_http(why: str) -> UpstreamError:
     return UpstreamError(FailureKind.PROTOCOL, why)
+
+
+def _pass_chunks(data: bytes, reader: Reader) -> bytes:
+    """Offer the reader the whole chunks that these bytes begin with; what is left of them."""
+    at, size, takes_chunk = 0, len(data), reader.takes_chunk
+    while at < size:
+        start = data.find(b"\r\n", at, at + _SIZE_LINE_BYTES) + 2
+        try:
+            end = start + int(data[at : start - 2], 16)
+        except ValueError:
+            break
+        # Written as we would write it, or the parser had better see it.
+        framed = data.startswith(b"%x\r\n" % (end - start), at) and data.startswith(b"\r\n", end)
+        if not framed or start == end or not takes_chunk(data, start, end):
+            break
+        at = end + 2
+    if at == size:
+        reader.pass_on(data)
+        return b""
+    if at:
+        reader.pass_on(data[:at])
+    return data[at:]

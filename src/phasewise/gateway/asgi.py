@@ -42,10 +42,8 @@ class Direct(Protocol):
     """An answer whose pieces are written when they are said; see connection.py."""
 
     listener: Listener | None
-
-    @property
-    def paused(self) -> bool:
-        """Whether the client takes nothing at the moment."""
+    paused: bool
+    """Whether the client takes nothing at the moment."""
 
     @property
     def left(self) -> bool:
@@ -63,8 +61,8 @@ class Direct(Protocol):
     def write(self, data: bytes) -> None:
         """Write some bytes of an answer that was started."""
 
-    def write_chunk(self, chunk: bytes) -> None:
-        """Write a chunk that has its size before it, of an answer in chunks."""
+    def write_chunks(self, chunks: bytes) -> None:
+        """Write chunks that have their sizes before them, of an answer in chunks."""
 
     def finish(self, last: bytes) -> None:
         """Write the last bytes of an answer that was started."""

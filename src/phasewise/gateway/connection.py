@@ -28,18 +28,15 @@ class DirectAnswer:
     For HTTP/1.1 and methods whose answers have a body. Nothing is written to a client that has left.
     """
 
-    __slots__ = ("_connection", "_cycle", "_transport", "listener")
+    __slots__ = ("_connection", "_cycle", "_transport", "listener", "paused")
 
     def __init__(self, connection: ClientConnection, cycle: RequestResponseCycle) -> None:
         self._connection = connection
         self._cycle = cycle
         self._transport = connection.transport
         self.listener: Listener | None = None
-
-    @property
-    def paused(self) -> bool:
+        self.paused: bool = connection.flow.write_paused
         """Whether the client takes nothing at the moment. What is written all the same waits in memory."""
-        return self._connection.flow.write_paused
 
     @property
     def complete(self) -> bool:
@@ -79,10 +76,10 @@ class DirectAnswer:
         if data and not cycle.disconnected:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
 
-    def write_chunk(self, chunk: bytes) -> None:
-        """Write a chunk that has its size before it, of an answer in chunks."""
+    def write_chunks(self, chunks: bytes) -> None:
+        """Write chunks that have their sizes before them, of an answer in chunks."""
         if not self._cycle.disconnected:
-            self._transport.write(chunk)
+            self._transport.write(chunks)
 
     def finish(self, last: bytes) -> None:
         """Write the last bytes of an answer that was started."""
@@ -165,10 +162,17 @@ class ClientConnection(HttpToolsProtocol):
             scope["extensions"] = {DROP: {"now": self.transport.abort}}
         super()._start_asgi_task(cycle, app)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._answer is not None:
+            self._answer.paused = True
+
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._answer is not None and self._answer.listener is not None:
-            self._answer.listener.has_room()
+        if self._answer is not None:
+            self._answer.paused = False
+            if self._answer.listener is not None:
+                self._answer.listener.has_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

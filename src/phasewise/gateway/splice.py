@@ -6,6 +6,7 @@ relay's to say, how the request ends its caller's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -27,7 +28,17 @@ class Relay(Protocol):
 class Splice:
     """One stream on its way. The first bytes that may pass are led by the answer's head."""
 
-    __slots__ = ("_client", "_direct", "_feed", "_head", "_held", "_reply", "_takes_usual", "_waits")
+    __slots__ = (
+        "_client",
+        "_direct",
+        "_feed",
+        "_head",
+        "_held",
+        "_passes",
+        "_reply",
+        "_takes_usual",
+        "_waits",
+    )
 
     def __init__(
         self, reply: StreamedReply, relay: Relay, client: Client, direct: Direct, head: Headers
@@ -40,55 +51,64 @@ class Splice:
         self._head = head
         self._held = b""
         self._waits = False
+        self._passes = client.started
+        """Whether the head was written and nothing waits, so that what comes may go right through."""
 
     async def run(self) -> None:
         """Return when the reply has ended and all that came of it is written; fail when it broke."""
         try:
-            await self._reply.pour(self._take, self._take_chunk)
+            await self._reply.read_into(self)
         except UpstreamError:
             # What was fed to the relay counts as the client's, and an answer may be taken up after it.
             await self._write_held()
             raise
         await self._write_held()
 
-    async def _write_held(self) -> None:
-        while self._waits:
-            await self._client.wait_for_room()
+    def takes_chunk(self, data: bytes, start: int, end: int) -> bool:
+        """As the reader of the reply: whether a chunk may pass as it came."""
+        return self._passes and not self._direct.paused and self._takes_usual(data, start, end, monotonic())
 
-    def _take(self, data: bytes) -> None:
+    def pass_on(self, chunks: bytes) -> None:
+        """As the reader of the reply: write chunks that may pass."""
+        self._direct.write_chunks(chunks)
+
+    def take(self, parts: Sequence[bytes]) -> None:
+        """As the reader of the reply: write what may be written of all else."""
         at_s = monotonic()
-        if out := self._feed(data, at_s):
-            if self._waits or self._direct.paused:
-                self._hold(out, at_s)
-            else:
-                self._write(out)
-
-    def _take_chunk(self, chunk: bytes, start: int, end: int) -> bool:
-        if self._waits or self._direct.paused or not self._client.started:
-            return False
-        if self._takes_usual(chunk, start, end, monotonic()):
-            self._direct.write_chunk(chunk)
-            return True
-        return False
+        out: list[bytes] = []
+        try:
+            for part in parts:
+                out.append(self._feed(part, at_s))
+        finally:
+            # What the relay let pass has passed, even if the reply turns out to be broken after it.
+            if released := b"".join(out):
+                if self._waits or self._direct.paused:
+                    self._hold(released, at_s)
+                else:
+                    self._write(released)
 
     def _hold(self, out: bytes, at_s: float) -> None:
         self._held += out
         if not self._waits:
-            self._waits = True
+            self._waits, self._passes = True, False
             self._client.sending_since_s = at_s
             self._client.on_room = self._go_on
             self._reply.pause()
 
+    async def _write_held(self) -> None:
+        while self._waits:
+            await self._client.wait_for_room()
+
     def _go_on(self) -> None:
-        if self._waits:
-            held, self._held, self._waits = self._held, b"", False
-            self._client.on_room = None
-            self._client.waited()
-            self._write(held)
-            self._reply.resume()
+        held, self._held, self._waits = self._held, b"", False
+        self._client.on_room = None
+        self._client.waited()
+        self._write(held)
+        self._reply.resume()
 
     def _write(self, out: bytes) -> None:
         if not self._client.started:
             self._client.started = True
             self._direct.start(200, self._head)
+        self._passes = True
         self._direct.write(out)

@@ -90,13 +90,15 @@ class StreamRelay:
         """
         if not self._expects_usual or not data.startswith(self._prefix, start, end):
             return False
-        start += len(self._prefix)
         end -= len(self._suffix)
-        if start >= end or not data.startswith(self._suffix, end) or not _STRING.fullmatch(data, start, end):
+        text = data[start + len(self._prefix) : end]
+        if not text or not data.startswith(self._suffix, end):
+            return False
+        if (b'"' in text or b"\\" in text or b"\n" in text) and not _STRING.fullmatch(text):
             return False
         self._content_times_s.append(at_s)
         if self._usual_is_text:
-            self._text_escaped += data[start:end]
+            self._text_escaped += text
         return True
 
     def _read(self, data: bytes, at_s: float) -> bytes:
