@@ -105,7 +105,7 @@ def test_down_and_status_say_that_streams_are_waited_for(tmp_path):
         time.sleep(0.05)
     status = phasewise("status", home=tmp_path)
     _, said = down.communicate(timeout=30)
-    assert "draining (running streams have 30 s to finish)" in status.stdout
+    assert "draining (running streams have 120 s to finish)" in status.stdout
     assert said.count("draining") == 1
     assert "a second `phasewise down` does not wait" in said
     assert down.returncode == 0

@@ -24,5 +24,5 @@ class Pace:
     kill_grace_s: float = 5.0
 
     def longest_stop_s(self, drain_s: float) -> float:
-        """How long stopping every process may take at most where running requests have `drain_s` to finish."""
+        """How long stopping every process may take at most if running requests have `drain_s` to finish."""
         return drain_s + self.drain_grace_s + self.stop_grace_s + self.cleanup_grace_s + self.kill_grace_s
