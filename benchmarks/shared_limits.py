@@ -223,7 +223,7 @@ async def ask(client: HttpClient, key: str) -> str:
 
 
 async def ask_slowly(asking: Sequence[HttpClient], seconds: float) -> dict[str, Any]:
-    """One request after the other, of either key and at either gateway by turns: how long those served took."""
+    """One request after the other, of either key and at either gateway by turns; times of those served."""
     times_s: dict[str, list[float]] = {NO_LIMITS: [], NEVER_REACHED: []}
     codes: Counter[str] = Counter()
     until_s, number = time.monotonic() + seconds, 0
