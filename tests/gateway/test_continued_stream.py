@@ -95,6 +95,27 @@ def test_usage_nobody_asked_for_is_noted_and_kept_back():
     assert relay.answer.report.output_tokens == 8
 
 
+@given(st.lists(st.integers(1, 4), max_size=8))
+def test_what_the_client_has_is_not_sent_twice_however_it_comes(sizes):
+    text, parts = " lighthouse keeper", []
+    for size in sizes:
+        parts.append(content(text[:size]))
+        text = text[size:]
+    relay = ContinuedStream(so_far(), CHAT, again=" lightho", hide_usage=True)
+    out = b"".join(relay.feed(part, 3.0) for part in (*parts, content(text, "stop"), DONE)) + relay.close()
+    sent = "".join(it["choices"][0]["delta"]["content"] for it in events_of(out)[:-1])
+    assert sent == "use keeper"
+    assert relay.answer.text_escaped == b"Onceuse keeper"
+
+
+@pytest.mark.parametrize("other", [content(" lightning"), content(" light", "stop"), content("x")])
+def test_a_worker_that_chooses_another_word_has_failed(other):
+    relay = ContinuedStream(so_far(), CHAT, again=" lightho", hide_usage=True)
+    with pytest.raises(UpstreamError):
+        relay.feed(other, 3.0)
+    assert relay.answer.text_escaped == b"Once"
+
+
 def test_the_notes_hold_the_new_engines_own_id():
     relay, _ = continued([content("a", "stop"), DONE])
     assert relay.answer.engine_request_id == "cmpl-r1-2"

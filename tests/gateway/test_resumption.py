@@ -172,6 +172,32 @@ async def test_a_worker_that_cannot_tell_tokens_ends_the_stream_with_an_error(pa
     assert b"[DONE]" not in reply.body
 
 
+async def test_a_worker_that_nobody_knew_was_gone_is_passed_over(pair):
+    body = chat_body(stream=True, max_tokens=20, ignore_eos=True)
+    expected = await undisturbed(pair[1], **body)
+    async with (
+        running_engines(1) as others,
+        running_gateway([*pair, *others], poll_interval_s=60.0) as gateway,
+    ):
+        pair[1].die()
+        pair[0].inject("cut", after_tokens=6, times=1)
+        reply = await gateway.fetch("POST", "/v1/chat/completions", body)
+        timeline = await gateway.timeline(request_id_of(reply))
+    assert text_of(events_of(reply.body)) == text_of(expected)
+    assert [it["outcome"] for it in timeline["attempts"]] == ["failed", "failed", "succeeded"]
+    assert len(timeline["content"]) == 20
+
+
+async def test_a_stream_whose_workers_are_all_gone_waits_for_one_to_come_back(pair):
+    body = chat_body(stream=True, max_tokens=20, ignore_eos=True)
+    expected = await undisturbed(pair[1], **body)
+    async with running_gateway(pair) as gateway:
+        pair[1].die()
+        pair[0].inject("die", after_tokens=6, restart_after_s=0.5)
+        reply = await gateway.fetch("POST", "/v1/chat/completions", body)
+    assert text_of(events_of(reply.body)) == text_of(expected)
+
+
 async def test_a_prompt_that_kills_workers_in_mid_answer_kills_two(pair):
     async with running_engines(2) as others, running_gateway([*pair, *others]) as gateway:
         for engine in (*pair, *others):

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from phasewise.gateway.answer import Answer
+from phasewise.gateway.resumability import Obstacle
 from phasewise.gateway.resumption import Resumption, TokensSoFar, resumption
 from phasewise.model.request import Endpoint
 from tests.gateway.harness import chat_body
@@ -13,9 +14,9 @@ from tests.gateway.harness import chat_body
 SO_FAR = TokensSoFar(prompt_ids=[1, 2, 3], answer_ids=[7, 8, 7, 7], max_model_len=100)
 
 
-def plan_for(endpoint=Endpoint.CHAT, *, finish_reason=None, **fields):
+def plan_for(endpoint=Endpoint.CHAT, *, text=None, finish_reason=None, **fields):
     answer = Answer()
-    answer.text_escaped.extend(b'caf\\u00e9 \\"au lait\\"')
+    answer.text_escaped.extend(text.encode() if text else b'caf\\u00e9 \\"au lait\\"')
     answer.engine_request_id = "chatcmpl-r1"
     answer.finish_reason = finish_reason
     found = resumption(endpoint, orjson.dumps(fields), answer, None)
@@ -120,3 +121,34 @@ def test_notes_go_on_from_the_content_so_far():
     assert notes.engine_request_id is None
     notes.content_times_s.append(2.5)
     assert list(plan.answer.content_times_s) == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "again"),
+    [
+        ("a lighthouse in the fo", "a lighthouse in the", " fo"),
+        ("a lighthouse in the ", "a lighthouse in the", " "),
+        ("a lighthouse", "a", " lighthouse"),
+    ],
+)
+def test_a_word_that_may_be_broken_is_written_again(text, kept, again):
+    plan = plan_for(text=text, **chat_body(stop=["END"], temperature=0))
+    assert (plan.text, plan.again) == (kept, again)
+    assert plan_for(text=text, **chat_body(stop=["."], temperature=0)).again == ""
+    assert plan_for(text=text, **chat_body(temperature=0)).text == text
+
+
+@pytest.mark.parametrize("text", ["one", "a " + "x" * 100])
+def test_an_answer_that_is_one_broken_word_cannot_go_on(text):
+    answer = Answer()
+    answer.text_escaped.extend(text.encode())
+    answer.engine_request_id = "chatcmpl-r1"
+    body = orjson.dumps(chat_body(stop=["END"], temperature=0))
+    assert isinstance(resumption(Endpoint.CHAT, body, answer, None), Obstacle)
+
+
+def test_line_ends_are_read_as_in_mid_text():
+    plan = plan_for(text="one\\n\\n", **chat_body())
+    asked = orjson.loads(plan.marked_answer_question())
+    assert (asked["prompt"], asked["return_token_strs"]) == ("one\n\nx", True)
+    assert plan_for(text="one", **chat_body()).marked_answer_question() is None

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from phasewise.adapters.sse import EventSplitter, event_data
+from phasewise.errors import FailureKind, UpstreamError
 from phasewise.gateway.answer import Answer
 from phasewise.gateway.streaming import StreamRelay
 from phasewise.model.request import Endpoint
@@ -72,14 +73,15 @@ class ClientsView:
 
 
 class ContinuedStream(StreamRelay):
-    """The rest of an answer on its way through."""
+    """The rest of an answer on its way through. What is written `again` the client has already."""
 
-    __slots__ = ("_raw", "_view")
+    __slots__ = ("_again", "_raw", "_view")
 
-    def __init__(self, answer: Answer, view: ClientsView, *, hide_usage: bool) -> None:
+    def __init__(self, answer: Answer, view: ClientsView, *, again: str = "", hide_usage: bool) -> None:
         super().__init__(answer, hide_usage=hide_usage)
         self._raw = EventSplitter()
         self._view = view
+        self._again = again
 
     def feed(self, data: bytes, at_s: float) -> bytes:
         """What may be sent to the client now that `data` has come."""
@@ -100,7 +102,17 @@ class ContinuedStream(StreamRelay):
             return event + b"\n\n"
         if self.answer.engine_request_id is None:
             self.answer.engine_request_id = chunk.get("id")
+        if self._again:
+            self._take_out_again(chunk["choices"])
         return _event(self._view.chunk(chunk))
+
+    def _take_out_again(self, choices: list[dict[str, Any]]) -> None:
+        for choice in choices:
+            text = choice.get("text") or ""
+            size = min(len(text), len(self._again))
+            if text[:size] != self._again[:size] or (size < len(self._again) and choice["finish_reason"]):
+                raise UpstreamError(FailureKind.PROTOCOL, "the worker went on from another word")
+            choice["text"], self._again = text[size:], self._again[size:]
 
 
 def completion_ending(model: str, finish_reason: str | None) -> bytes:

@@ -10,8 +10,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-import orjson
-
 from phasewise.adapters.http_client import HttpClient, StreamedReply
 from phasewise.errors import FailureKind, UpstreamError
 from phasewise.gateway.asgi import Headers
@@ -19,18 +17,16 @@ from phasewise.gateway.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, En
 from phasewise.gateway.continued_stream import ClientsView, ContinuedStream, completion_ending
 from phasewise.gateway.relay import relay_plain, relay_refusal, relay_stream
 from phasewise.gateway.resumability import Obstacle
-from phasewise.gateway.resumption import Resumption, TokensSoFar, resumption
+from phasewise.gateway.resumption import resumption
 from phasewise.gateway.timeline_builder import attempt_outcome
+from phasewise.gateway.tokenizing import tokens_so_far
 from phasewise.model.request import Endpoint
 from phasewise.model.timeline import AttemptKind, Outcome
 from phasewise.request_flow import Cancelled, Failed, Generate, Succeeded
 
 Result = Succeeded | Failed | Cancelled
 
-TOKENIZE_WITHIN_S = 30.0
-"""A worker that does not tell a prompt's tokens within this time is not the one to go on."""
 _CUT_OFF = "length"
-_JSON = (b"content-type", b"application/json")
 
 
 class Exchange:
@@ -104,12 +100,13 @@ class Exchange:
         answer = plan.answer_so_far()
         call.timeline.note_answer(answer)
         worker = self._workers[step.worker.name]
-        tokens = await _tokens_so_far(worker, plan)
+        tokens = await tokens_so_far(worker, plan)
         view = ClientsView(
             plan.endpoint, plan.client_id, plan.created, len(tokens.prompt_ids), len(tokens.answer_ids)
         )
-        relay = ContinuedStream(answer, view, hide_usage=call.hide_usage)
         body = plan.continuation(tokens)
+        again = "" if body is None else plan.again
+        relay = ContinuedStream(answer, view, again=again, hide_usage=call.hide_usage)
         if body is None:
             rest = completion_ending(plan.fields["model"], None if answer.finish_reason else _CUT_OFF)
             await call.client.finish(relay.feed(rest, time.monotonic()))
@@ -121,31 +118,6 @@ class Exchange:
                     FailureKind.SERVER_ERROR, f"the worker did not go on (HTTP {reply.status})"
                 )
             return await relay_stream(reply, (), call, relay)
-
-
-async def _tokens_so_far(worker: HttpClient, plan: Resumption) -> TokensSoFar:
-    try:
-        async with asyncio.timeout(TOKENIZE_WITHIN_S):
-            answer_ids, max_model_len = await _tokenize(worker, plan.answer_question())
-            prompt_ids = plan.known_prompt_ids()
-            if prompt_ids is None:
-                prompt_ids, _ = await _tokenize(worker, plan.prompt_question())
-    except TimeoutError:
-        raise UpstreamError(
-            FailureKind.TIMED_OUT, f"the worker told no tokens in {TOKENIZE_WITHIN_S:g} s"
-        ) from None
-    return TokensSoFar(prompt_ids, answer_ids, max_model_len)
-
-
-async def _tokenize(worker: HttpClient, question: bytes) -> tuple[list[int], int]:
-    reply = await worker.fetch("POST", "/tokenize", headers=[_JSON], body=question)
-    if reply.status != 200:
-        raise UpstreamError(FailureKind.SERVER_ERROR, f"/tokenize answered with HTTP {reply.status}")
-    try:
-        told = orjson.loads(reply.body)
-        return list(told["tokens"]), int(told["max_model_len"])
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        raise UpstreamError(FailureKind.PROTOCOL, "/tokenize did not tell tokens") from None
 
 
 # --- small things -----------------------------------------------------------------------------------------
@@ -171,7 +143,7 @@ def _tokens(call: Call, ending: Ending) -> int | None:
 def _headers(step: Generate, call: Call) -> Headers:
     # A second attempt may meet the first one's remains on the same worker: engines want ids that differ.
     attempt_id = call.request_id if step.attempt == 1 else f"{call.request_id}-{step.attempt}"
-    return [_JSON, (b"x-request-id", attempt_id.encode())]
+    return [(b"content-type", b"application/json"), (b"x-request-id", attempt_id.encode())]
 
 
 def _content_type(reply: StreamedReply) -> bytes:

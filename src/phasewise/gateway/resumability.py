@@ -171,15 +171,27 @@ def _uncountable(fields: Fields, text: str) -> str | None:
 
 
 def _stop_across_the_break(fields: Fields, text: str) -> str | None:
-    """Whether a stop string may have begun before the break, where the worker that goes on does not look."""
-    stops = fields.get("stop")
-    if not stops or (_greedy(fields) and not fields.get("include_stop_str_in_output")):
-        # Such an engine keeps back what may begin a stop string, and would write the same again.
-        return None
-    for stop in [stops] if isinstance(stops, str) else stops:
-        if not isinstance(stop, str) or any(text.endswith(stop[:size]) for size in range(1, len(stop))):
+    stops = _long_stops(fields)
+    if fields.get("include_stop_str_in_output"):
+        if any(text.endswith(stop[:size]) for stop in stops for size in range(1, len(stop))):
+            # The worker that goes on would not see the whole of it.
             return "stop: the answer so far ends with the beginning of a stop string"
+    elif stops and not _greedy(fields):
+        return "stop: a word that the engine had kept back in part would be chosen anew"
     return None
+
+
+def keeps_back(fields: Fields) -> bool:
+    """Whether an engine keeps back the end of what it wrote, which may begin a stop string.
+
+    What it has sent then ends anywhere within a word.
+    """
+    return bool(_long_stops(fields)) and not fields.get("include_stop_str_in_output")
+
+
+def _long_stops(fields: Fields) -> list[str]:
+    stops = fields.get("stop") or []
+    return [str(stop) for stop in ([stops] if isinstance(stops, str) else stops) if len(str(stop)) > 1]
 
 
 def _greedy(fields: Fields) -> bool:

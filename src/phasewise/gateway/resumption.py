@@ -6,6 +6,7 @@ both together. Asking is exchange.py's, what comes back continued_stream.py's.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,15 @@ from typing import Any
 import orjson
 
 from phasewise.gateway.answer import Answer
-from phasewise.gateway.resumability import CARRIED, Obstacle, obstacle
+from phasewise.gateway.resumability import CARRIED, Obstacle, keeps_back, obstacle
 from phasewise.model.request import Endpoint
 
 ENGINES_SHORT_ANSWER_TOKENS = 16
 """What /v1/completions writes when it is not told how much."""
+MARK = "x"
+"""Put after a line's end to have it read as in mid-text: at a text's end some tokenizers join lines' ends."""
+LONGEST_WORD = 64
+_LAST_WORD = re.compile(r"\s*\S*\Z")
 _TEMPLATE_FIELDS = ("messages", "add_generation_prompt", "add_special_tokens", "chat_template_kwargs")
 _TEXT_FIELDS = ("add_special_tokens",)
 
@@ -35,13 +40,16 @@ class TokensSoFar:
 class Resumption:
     """An answer that broke off and can go on: the request's fields, and what its client has.
 
-    `client_id` is the id that the client's chunks carry, `created` their time.
+    `text` is what the new worker goes on from. `again` is the last of what the client has, if that may end
+    within a word: the new worker writes it again. `client_id` is the id that the client's chunks carry,
+    `created` their time.
     """
 
     endpoint: Endpoint
     fields: dict[str, Any]
     answer: Answer
     text: str
+    again: str
     client_id: str
     created: int | None
 
@@ -69,6 +77,13 @@ class Resumption:
     def answer_question(self) -> bytes:
         """Asks for the tokens of the answer so far."""
         return self._question((), prompt=self.text, add_special_tokens=False)
+
+    def marked_answer_question(self) -> bytes | None:
+        """Asks for them with a mark at the end, where that may make a difference."""
+        if not self.text.endswith("\n"):
+            return None
+        marked = self.text + MARK
+        return self._question((), prompt=marked, add_special_tokens=False, return_token_strs=True)
 
     def _question(self, names: tuple[str, ...], **more: object) -> bytes:
         asked = {name: self.fields[name] for name in ("model", *names) if name in self.fields}
@@ -130,8 +145,11 @@ def resumption(
         return Obstacle("the answer so far: it is no text")
     if found := obstacle(fields, answer, text):
         return found
+    client_id, created = answer.engine_request_id, answer.created
     if earlier is not None:
-        return Resumption(endpoint, fields, answer, text, earlier.client_id, earlier.created)
-    if answer.engine_request_id is None:
-        return Obstacle("the answer so far: its chunks have no id")
-    return Resumption(endpoint, fields, answer, text, answer.engine_request_id, answer.created)
+        client_id, created = earlier.client_id, earlier.created
+    last_word = _LAST_WORD.search(text) if keeps_back(fields) else None
+    again = last_word[0] if last_word else ""
+    if client_id is None or len(again) > LONGEST_WORD or len(again) == len(text):
+        return Obstacle("the answer so far: there is not enough of it to go on from")
+    return Resumption(endpoint, fields, answer, text[: len(text) - len(again)], again, client_id, created)
