@@ -512,7 +512,7 @@ async def test_metrics_show_the_phases(gateway):
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/", 404), ("GET", "/v1/embeddings", 404), ("GET", "/v1/chat/completions", 405)],
+    [("GET", "/", 404), ("GET", "/v1/responses", 404), ("GET", "/v1/chat/completions", 405)],
 )
 async def test_other_addresses_are_refused_in_openais_shape(gateway, method, path, status):
     reply = await gateway.fetch(method, path)

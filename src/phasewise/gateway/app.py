@@ -17,6 +17,7 @@ from phasewise.gateway.edge import Edge, EdgeBounds
 from phasewise.gateway.exchange import Exchange
 from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
+from phasewise.gateway.logs import RequestLog
 from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.patience import ClientWatch, Patience
 from phasewise.gateway.pipeline import Pipeline
@@ -25,6 +26,7 @@ from phasewise.gateway.routes import Gateway, Router
 from phasewise.gateway.timeline_store import TimelineStore
 from phasewise.model.slo import Slo
 from phasewise.model.worker import Worker
+from phasewise.ports import TimelineSink
 from phasewise.request_flow import World, let_waiting_in
 from phasewise.routing.policies import POLICIES, Policy
 from phasewise.state.breakers import Breakers
@@ -118,6 +120,9 @@ def build_app(
         breaker_open=world.breakers.is_open,
         quota_degraded=lambda: quotas.degraded,
     )
+    sinks: list[TimelineSink] = [timelines, metrics]
+    if file.gateway.log.requests:
+        sinks.append(RequestLog({worker.model for worker in workers}))
     open_requests = OpenRequests()
     limits = file.gateway.limits
     bounds = EdgeBounds.of(limits)
@@ -125,7 +130,7 @@ def build_app(
         world,
         FlowDriver(Exchange(clients, resumes=file.gateway.resume != "off"), quotas),
         doorkeeper,
-        (timelines, metrics),
+        sinks,
         metrics.count_refusal,
         open_requests,
         bounds.body_bytes,

@@ -20,8 +20,10 @@ from phasewise.gateway.asgi import Client, Headers, Scope, header
 from phasewise.gateway.auth import Doorkeeper
 from phasewise.gateway.http_errors import JSON, send_refusal
 from phasewise.gateway.open_requests import OpenRequests
+from phasewise.gateway.openapi import openapi_document
 from phasewise.gateway.patience import ClientWatch
 from phasewise.gateway.pipeline import Pipeline
+from phasewise.gateway.slowest import LOOKED_AT, MEASURES, slowest
 from phasewise.gateway.timeline_store import Page, TimelineStore
 from phasewise.model.latency import TtftBreakdown, ttft_breakdown
 from phasewise.model.request import Endpoint
@@ -67,11 +69,13 @@ class Router:
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
+            ("GET", "/openapi.json"): self._openapi,
             ("GET", "/phasewise/v1/requests"): self._requests,
             ("GET", "/phasewise/v1/requests/open"): self._open,
             ("GET", "/phasewise/v1/requests/{id}"): self._request,
             ("GET", "/phasewise/v1/workers"): self._workers,
         }
+        self._document = orjson.dumps(openapi_document(self._table))
 
     @property
     def addresses(self) -> tuple[tuple[str, str], ...]:
@@ -142,32 +146,42 @@ class Router:
     async def _metrics(self, scope: Scope, client: Client) -> None:
         await client.respond(200, [(b"content-type", CONTENT_TYPE)], self._gateway.metrics.text())
 
+    async def _openapi(self, scope: Scope, client: Client) -> None:
+        await client.respond(200, JSON, self._document)
+
     # --- admin --------------------------------------------------------------------------------------------
 
     async def _requests(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
-        page = _page_asked(self._gateway.timelines, parse_qs(scope["query_string"].decode("latin-1")))
-        headers = [
-            *NDJSON,
-            (b"content-length", b"%d" % sum(len(line) + 1 for line in page.lines)),
-            (b"x-phasewise-now", b"%.6f" % time.time()),
-            (b"x-phasewise-next", b"%d" % page.next_after),
-        ]
+        query = _query(scope)
+        if "slowest" in query:
+            await self._slowest(query, client)
+            return
+        page = _page_asked(self._gateway.timelines, query)
+        headers = [(b"x-phasewise-next", b"%d" % page.next_after)]
         if page.more:
             headers.append((b"x-phasewise-more", b"1"))
         if page.dropped:
             headers.append((b"x-phasewise-dropped", b"%d" % page.dropped))
-        await client.start(200, headers)
-        for piece in _pieces(page.lines):
-            await client.send_part(piece)
-            # A client that reads fast never makes us wait, but the streams beside it have to get their turn.
-            await asyncio.sleep(0)
-        await client.finish()
+        await _send_lines(client, page.lines, headers)
+
+    async def _slowest(self, query: dict[str, list[str]], client: Client) -> None:
+        measure = query["slowest"][-1]
+        if measure not in MEASURES:
+            accepted = ", ".join(MEASURES)
+            raise RequestRefused(
+                RefusalKind.BAD_REQUEST,
+                "slowest is no known time",
+                param="slowest",
+                hint=f"accepted: {accepted}",
+            )
+        newest = self._gateway.timelines.newest(LOOKED_AT).lines
+        lines = await slowest(newest, measure, _limit(query, DEFAULT_LIMIT))
+        await _send_lines(client, lines, [(b"x-phasewise-looked-at", b"%d" % len(newest))])
 
     async def _open(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        limit = min(int(_number(query, "limit", DEFAULT_OPEN_LIMIT)), MOST_LINES)
+        limit = _limit(_query(scope), DEFAULT_OPEN_LIMIT)
         open_requests = self._gateway.open_requests
         headers = [
             *NDJSON,
@@ -228,6 +242,16 @@ async def _send_json(client: Client, answer: dict[str, Any]) -> None:
     await client.respond(200, JSON, orjson.dumps(answer))
 
 
+async def _send_lines(client: Client, lines: list[bytes], headers: Headers) -> None:
+    length = (b"content-length", b"%d" % sum(len(line) + 1 for line in lines))
+    await client.start(200, [*NDJSON, length, (b"x-phasewise-now", b"%.6f" % time.time()), *headers])
+    for piece in _pieces(lines):
+        await client.send_part(piece)
+        # A client that reads fast never makes us wait, but the streams beside it have to get their turn.
+        await asyncio.sleep(0)
+    await client.finish()
+
+
 def _breakdown_ms(breakdown: TtftBreakdown) -> dict[str, Any]:
     return {
         "total_ms": round(breakdown.ttft_s * 1e3, 3),
@@ -240,7 +264,7 @@ def _breakdown_ms(breakdown: TtftBreakdown) -> dict[str, Any]:
 
 
 def _page_asked(timelines: TimelineStore, query: dict[str, list[str]]) -> Page:
-    limit = min(int(_number(query, "limit", DEFAULT_LIMIT)), MOST_LINES)
+    limit = _limit(query, DEFAULT_LIMIT)
     if "after" not in query and "since_unix_s" not in query:
         return timelines.newest(limit)
     return timelines.page(limit, _after(query), _number(query, "since_unix_s", 0.0))
@@ -257,6 +281,14 @@ def _pieces(lines: list[bytes]) -> Iterator[bytes]:
             piece, size = [], 0
     if piece:
         yield b"".join(piece)
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    return parse_qs(scope["query_string"].decode("latin-1"))
+
+
+def _limit(query: dict[str, list[str]], default: int) -> int:
+    return min(int(_number(query, "limit", default)), MOST_LINES)
 
 
 def _after(query: dict[str, list[str]]) -> int:

@@ -16,6 +16,7 @@ from phasewise.config import GatewayFile, TlsConfig
 from phasewise.errors import ConfigError
 from phasewise.gateway.app import GatewayApp, build_app
 from phasewise.gateway.edge import EdgeConnection
+from phasewise.gateway.logs import set_up_logging
 
 KEEP_ALIVE_S = 75
 BACKLOG = 4096
@@ -26,6 +27,7 @@ def serve(file: GatewayFile) -> None:
     # uvicorn raises the signal again after a clean end; by then it means nothing but "leave".
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
+    set_up_logging(file.gateway.log)
     config = server_config(file, build_app(file))
     # What was built by now stays until the end: the collector need not look at it again and again.
     gc.collect()
@@ -58,6 +60,7 @@ def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
         ws="none",
         lifespan="on",
         access_log=False,
+        log_config=None,
         log_level="warning",
         server_header=False,
         proxy_headers=False,

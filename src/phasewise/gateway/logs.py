@@ -1,0 +1,107 @@
+"""What the gateway writes to standard error: its own words, the server's, and a line per request if wanted.
+
+Never a prompt, an answer or a key: of requests only what their timelines hold, of errors their kind and place
+but not their words, which may be a client's.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Container
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal
+
+import orjson
+
+from phasewise.config import LogConfig
+from phasewise.model.latency import e2e_s, ttft_s
+from phasewise.model.timeline import Timeline
+
+OURS, SERVERS = "phasewise", "uvicorn.error"
+NO_MODEL = "none"
+"""Shown for a model that no worker serves: its name is whatever a client sent."""
+
+_FIELDS = "request_fields"
+_ExcInfo = (
+    tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None] | bool | None
+)
+
+requests_logger = logging.getLogger("phasewise.requests")
+
+
+def set_up_logging(config: LogConfig) -> None:
+    """Send what we and the server log to standard error, in the form that is configured."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(config.format))
+    for name, level in ((OURS, logging.INFO), (SERVERS, logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(level)
+        logger.propagate = False
+
+
+class RequestLog:
+    """Writes a line for every request that has ended; a TimelineSink."""
+
+    def __init__(self, models: Container[str]) -> None:
+        self._models = models
+
+    def record(self, timeline: Timeline) -> None:
+        """Write the request's line."""
+        fields = request_fields(timeline, self._models)
+        requests_logger.info("request ended", extra={_FIELDS: fields})
+
+
+def request_fields(timeline: Timeline, models: Container[str]) -> dict[str, Any]:
+    """What is told of a request; what is not known is left out."""
+    serving = timeline.serving_attempt
+    first_s, whole_s = ttft_s(timeline), e2e_s(timeline)
+    fields = {
+        "id": timeline.request_id,
+        "tenant": timeline.tenant,
+        "model": timeline.model if timeline.model in models else NO_MODEL,
+        "outcome": timeline.outcome,
+        "reason": timeline.reason,
+        "worker": None if serving is None else serving.worker.name,
+        "attempts": len(timeline.attempts),
+        "ttft_ms": None if first_s is None else round(first_s * 1e3, 1),
+        "e2e_ms": None if whole_s is None else round(whole_s * 1e3, 1),
+        "prompt_tokens": timeline.prompt_tokens,
+        "output_tokens": timeline.output_tokens,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+class LineFormatter(logging.Formatter):
+    """One line per record, whatever it holds: `time level logger message name=value...`, or JSON."""
+
+    def __init__(self, form: Literal["text", "json"]) -> None:
+        super().__init__()
+        self._as_json = form == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as a line."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        level, name, message = record.levelname.lower(), record.name, record.getMessage().strip()
+        fields: dict[str, Any] = dict(getattr(record, _FIELDS, {}))
+        if error := _kind_and_place(record.exc_info):
+            fields["error"] = error
+        if self._as_json:
+            line = {"time": at, "level": level, "logger": name, "message": message, **fields}
+            return orjson.dumps(line, default=str).decode()
+        told = " ".join([at, level, name, message, *(f"{key}={value}" for key, value in fields.items())])
+        return told.replace("\r", " ").replace("\n", " ")
+
+
+def _kind_and_place(exc_info: _ExcInfo) -> str | None:
+    """`KeyError at app.py:12 in build < ...`, the innermost place first."""
+    error = exc_info[1] if isinstance(exc_info, tuple) else None
+    if error is None:
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(frames)]
+    kind = type(error).__name__
+    return f"{kind} at {' < '.join(places)}" if places else kind

@@ -1,0 +1,249 @@
+"""The gateway's addresses, fields and errors as an OpenAPI document, made from the tables that are served by.
+
+What a field means is the engine's to say; here stands which ones are taken, and of which type they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from phasewise import __version__
+from phasewise.errors import RefusalKind
+from phasewise.gateway.fields import ALLOWED_FIELDS, MODEL_NAME_LIMIT
+from phasewise.gateway.http_errors import HTTP_ERRORS
+from phasewise.model.decision import RejectReason
+from phasewise.model.request import Endpoint
+
+Json = dict[str, Any]
+
+_NUMBER: Json = {"type": ["number", "null"]}
+_INTEGER: Json = {"type": ["integer", "null"]}
+_BOOLEAN: Json = {"type": ["boolean", "null"]}
+_TEXT: Json = {"type": ["string", "null"]}
+_OBJECT: Json = {"type": ["object", "null"]}
+_LIST: Json = {"type": ["array", "null"]}
+_ANYTHING: Json = {}
+_TOKEN_IDS: Json = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_TEXT_OR_TEXTS: Json = {"type": ["string", "array", "null"], "items": {"type": "string"}}
+_PROMPT: Json = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}},
+        _TOKEN_IDS,
+        {"type": "array", "items": _TOKEN_IDS},
+    ]
+}
+_MESSAGES: Json = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["role"],
+        "properties": {
+            "role": {"type": "string"},
+            "content": {"type": ["string", "array", "null"], "items": {"type": "object"}},
+        },
+    },
+}
+
+_BY_TYPE: tuple[tuple[Json, str], ...] = (
+    (
+        _NUMBER,
+        "frequency_penalty presence_penalty temperature top_p min_p repetition_penalty length_penalty",
+    ),
+    (
+        _INTEGER,
+        "max_tokens max_completion_tokens n seed top_k min_tokens top_logprobs prompt_logprobs best_of "
+        "truncate_prompt_tokens dimensions thinking_token_budget",
+    ),
+    (
+        _BOOLEAN,
+        "stream ignore_eos include_stop_str_in_output skip_special_tokens spaces_between_special_tokens "
+        "return_tokens_as_token_ids use_beam_search add_special_tokens echo parallel_tool_calls "
+        "include_reasoning add_generation_prompt continue_final_message",
+    ),
+    (
+        _TEXT,
+        "user suffix guided_regex guided_grammar guided_decoding_backend guided_whitespace_pattern "
+        "reasoning_effort encoding_format truncation_side",
+    ),
+    (
+        _OBJECT,
+        "logit_bias response_format stream_options structured_outputs chat_template_kwargs "
+        "repetition_detection",
+    ),
+    (_LIST, "stop_token_ids bad_words allowed_token_ids logprob_token_ids guided_choice tools documents"),
+    (_TEXT_OR_TEXTS, "stop"),
+    (_ANYTHING, "logprobs guided_json tool_choice"),
+    (_PROMPT, "prompt input"),
+    (_MESSAGES, "messages"),
+    ({"type": "string", "minLength": 1, "maxLength": MODEL_NAME_LIMIT}, "model"),
+)
+FIELD_SCHEMAS: dict[str, Json] = {name: schema for schema, names in _BY_TYPE for name in names.split()}
+REQUIRED_FIELDS = {
+    Endpoint.CHAT: ["model", "messages"],
+    Endpoint.COMPLETIONS: ["model", "prompt"],
+    Endpoint.EMBEDDINGS: ["model", "input"],
+}
+
+NOTHING_BUT_EDGE = (400, 405, 408, 413, 431)
+"""What any address may answer, because it is said before the address is looked at, or instead of it."""
+_ENGINES_WORK = (401, 404, 429, 503, 504)
+_ENGINES_OWN = "An engine's own refusal, passed on as it came."
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One address, as the document tells of it."""
+
+    summary: str
+    answers: str
+    errors: tuple[int, ...] = ()
+    key: str | None = None
+    parameters: tuple[str, ...] = ()
+
+
+_ADMIN = (401, 403)
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("POST", "/v1/chat/completions"): Operation("Chat.", "application/json", _ENGINES_WORK, "client"),
+    ("POST", "/v1/completions"): Operation("Completions.", "application/json", _ENGINES_WORK, "client"),
+    ("POST", "/v1/embeddings"): Operation("Embeddings.", "application/json", _ENGINES_WORK, "client"),
+    ("GET", "/v1/models"): Operation("Models that workers serve.", "application/json", (401,), "client"),
+    ("GET", "/health"): Operation("Whether a worker answers.", "application/json", (503,)),
+    ("GET", "/metrics"): Operation("Prometheus metrics.", "text/plain"),
+    ("GET", "/openapi.json"): Operation("This document.", "application/json"),
+    ("GET", "/phasewise/v1/requests"): Operation(
+        "Timelines of requests that have ended.",
+        "application/x-ndjson",
+        _ADMIN,
+        "admin",
+        ("limit", "after", "since_unix_s", "slowest"),
+    ),
+    ("GET", "/phasewise/v1/requests/open"): Operation(
+        "Requests under way.", "application/x-ndjson", _ADMIN, "admin", ("limit",)
+    ),
+    ("GET", "/phasewise/v1/requests/{id}"): Operation(
+        "One request's timeline.", "application/json", (*_ADMIN, 404), "admin", ("id",)
+    ),
+    ("GET", "/phasewise/v1/workers"): Operation(
+        "Workers, their health and load.", "application/json", _ADMIN, "admin"
+    ),
+}
+_PARAMETER_SCHEMAS: dict[str, Json] = {
+    "limit": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
+    "since_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
+    "after": {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18},
+    "slowest": {"enum": ["ttft", "tpot", "e2e"]},
+    "id": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"},
+}
+
+
+def openapi_document(addresses: Iterable[tuple[str, str]]) -> Json:
+    """The document of a gateway that serves these addresses."""
+    paths: dict[str, Json] = {}
+    for method, path in addresses:
+        paths.setdefault(path, {})[method.lower()] = _operation(path, OPERATIONS[method, path])
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "phasewise gateway",
+            "version": __version__,
+            "description": "An OpenAI-compatible address before one or more engines.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {"Error": _ERROR, **{_schema_name(it): _body_schema(it) for it in Endpoint}},
+            "responses": {f"Error{status}": _error_response(status) for status in sorted(_codes_by_status())},
+            "securitySchemes": {
+                "client": {"type": "http", "scheme": "bearer", "description": "A client's key."},
+                "admin": {"type": "http", "scheme": "bearer", "description": "The admin key."},
+            },
+        },
+    }
+
+
+_ERROR: Json = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"enum": [kind.value for kind in (*RejectReason, *RefusalKind)]},
+            },
+        }
+    },
+}
+
+
+def _operation(path: str, operation: Operation) -> Json:
+    described: Json = {
+        "summary": operation.summary,
+        "operationId": path.strip("/").replace("/", "_").replace("{id}", "by_id").replace(".", "_"),
+        "responses": {
+            "200": {"description": "The answer.", "content": {operation.answers: {}}},
+            **{
+                str(status): {"$ref": f"#/components/responses/Error{status}"}
+                for status in sorted({*NOTHING_BUT_EDGE, *operation.errors})
+            },
+        },
+    }
+    if operation.key is not None:
+        # Without configured keys a gateway on loopback asks clients for none.
+        described["security"] = [{operation.key: []}, *([{}] if operation.key == "client" else [])]
+    if operation.parameters:
+        described["parameters"] = [_parameter(name) for name in operation.parameters]
+    if path in set(Endpoint):
+        _describe_engines_work(described, Endpoint(path))
+    return described
+
+
+def _describe_engines_work(described: Json, endpoint: Endpoint) -> None:
+    schema = {"$ref": f"#/components/schemas/{_schema_name(endpoint)}"}
+    described["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    described["responses"]["4XX"] = {"description": _ENGINES_OWN}
+    if endpoint.generates:
+        described["responses"]["200"]["content"]["text/event-stream"] = {}
+
+
+def _parameter(name: str) -> Json:
+    in_path = name == "id"
+    return {
+        "name": name,
+        "in": "path" if in_path else "query",
+        "required": in_path,
+        "schema": _PARAMETER_SCHEMAS[name],
+    }
+
+
+def _schema_name(endpoint: Endpoint) -> str:
+    return f"{endpoint.name.title()}Request"
+
+
+def _body_schema(endpoint: Endpoint) -> Json:
+    return {
+        "type": "object",
+        "required": REQUIRED_FIELDS[endpoint],
+        "properties": {name: FIELD_SCHEMAS[name] for name in sorted(ALLOWED_FIELDS[endpoint])},
+        "additionalProperties": False,
+    }
+
+
+def _codes_by_status() -> dict[int, list[str]]:
+    codes: dict[int, list[str]] = {}
+    for kind, error in HTTP_ERRORS.items():
+        codes.setdefault(error.status, []).append(kind.value)
+    return codes
+
+
+def _error_response(status: int) -> Json:
+    return {
+        "description": f"Codes: {', '.join(sorted(_codes_by_status()[status]))}.",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
