@@ -73,6 +73,12 @@ class RunningGateway:
         return self.app.gateway.ledger.total_requests
 
 
+async def waiting_in(client):
+    """How many requests wait in the line of the gateway that `client` speaks to."""
+    rows = (await client.fetch("GET", "/metrics")).body.decode().splitlines()
+    return next(float(row.split()[1]) for row in rows if row.startswith("phasewise_waiting_requests "))
+
+
 def chat_body(text="say something", model="fake-model", **fields):
     return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 8, **fields}
 

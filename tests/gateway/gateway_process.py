@@ -1,0 +1,82 @@
+"""A gateway in a process of its own, as a user starts one, and the file it is started with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+
+import yaml
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.errors import UpstreamError
+from tests.gateway.harness import eventually
+
+STARTS_WITHIN_S = 60.0
+
+
+class GatewayProcess:
+    """A gateway that answers; `client` speaks to it."""
+
+    def __init__(self, process, port):
+        self.process = process
+        self.port = port
+        self.client = HttpClient(
+            f"http://127.0.0.1:{port}", Timeouts(connect_s=30.0, head_s=120.0, idle_s=120.0)
+        )
+
+    async def refuses_connections(self):
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except ConnectionRefusedError:
+            return True
+        writer.close()
+        return False
+
+    async def ended(self, within_s=60.0):
+        """Its exit code and what it wrote to standard error."""
+        _, errors = await asyncio.wait_for(self.process.communicate(), within_s)
+        return self.process.returncode, errors.decode()
+
+
+async def start(path):
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "phasewise.gateway", str(path), stderr=asyncio.subprocess.PIPE
+    )
+
+
+@contextlib.asynccontextmanager
+async def running_process(folder, engine, *, slots=256, **settings):
+    """A gateway process before one engine until the block is left; `settings` are those under `gateway`."""
+    port = _free_port()
+    process = await start(_write_file(folder, engine, slots, {"port": port, **settings}))
+    gateway = GatewayProcess(process, port)
+    try:
+        await eventually(lambda: _answers(gateway.client), timeout_s=STARTS_WITHIN_S)
+        yield gateway
+    finally:
+        gateway.client.close()
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+def _free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def _write_file(folder, engine, slots, settings):
+    path = folder / "gateway.yaml"
+    workers = [{"name": "w0", "url": engine.base_url, "model": engine.model, "slots": slots}]
+    path.write_text(yaml.safe_dump({"gateway": settings, "workers": workers}))
+    return path
+
+
+async def _answers(client):
+    try:
+        return (await client.fetch("GET", "/health")).status == 200
+    except UpstreamError:
+        return False
