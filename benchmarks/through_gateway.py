@@ -1,0 +1,278 @@
+"""How much of a real engine's throughput is left behind the gateway?
+
+    python benchmarks/through_gateway.py [--minutes 10] [--streams 8] [--quick] [--json] [--home DIR]
+
+`phasewise up` starts one engine with the demo model and the gateway before it, with all that it has on by
+default. The whole engine is kept on one core; the gateway and the clients share another, and are never what
+the engine waits for. A block is a closed loop: so many clients ask twice each for 64 tokens, the same prompts
+every time, and output tokens per second are counted until the last has its answer.
+
+A round has six blocks: the engine bare (twice, called A and A') and through the gateway (B), then the same
+backwards, so that a steady drift falls on all alike; rounds take turns in which comes first. Every round
+gives one ratio of B to the bare blocks, and as a control one of A' to A. The interval is Student's t over the
+rounds' logarithms. Where the control's own interval is wider than 2% either way, the run does not tell.
+Beside the wall clock stand tokens per second of CPU time that the engine used, which other programs on the
+machine disturb less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import exp, log, sqrt
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
+
+import uvloop
+from engine_placement import move, phasewise, processes_of
+from stress.processes import cpu_s
+from stress.streams import ask, chat_body, prompts
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.adapters.step_feed import PORT_OFFSET
+from phasewise.bench.pacing import now_s
+from phasewise.bench.student import t_quantile
+
+TARGET_RATIO = 0.97
+CONTROL_HALFWIDTH = 0.02
+CONFIDENCE = 0.95
+OUTPUT_TOKENS = 64
+QUICK_TOKENS = 16
+PROMPT_WORDS = 40
+ASKS = 2
+PATIENCE = Timeouts(connect_s=10.0, head_s=300.0, idle_s=300.0)
+BARE, AGAIN, THROUGH = "bare", "bare again", "gateway"
+ROUNDS = ((BARE, THROUGH, AGAIN), (THROUGH, AGAIN, BARE), (AGAIN, BARE, THROUGH))
+"""Each is followed by itself backwards."""
+FLEET = "through-gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where the engine is, and which processes are its own."""
+
+    model: str
+    urls: dict[str, str]
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What every block asks for: each client its own prompt, so often, for so many tokens."""
+
+    bodies: tuple[bytes, ...]
+    asks: int
+    output_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens of a block."""
+        return len(self.bodies) * self.asks * self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Output tokens per second of the wall clock, and of the engine's CPU time."""
+
+    per_s: float
+    per_cpu_s: float
+
+
+@dataclass(slots=True)
+class Round:
+    """The blocks of one round, by arm."""
+
+    blocks: dict[str, list[Block]] = field(default_factory=lambda: {BARE: [], AGAIN: [], THROUGH: []})
+
+    def rate(self, *arms: str, cpu: bool = False) -> float:
+        """The mean over these arms' blocks."""
+        blocks = [block for arm in arms for block in self.blocks[arm]]
+        return mean(block.per_cpu_s if cpu else block.per_s for block in blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio and its bounds."""
+
+    middle: float
+    low: float
+    high: float
+
+    @property
+    def halfwidth(self) -> float:
+        """How far the bounds are from the middle, as a share of it."""
+        return (self.high - self.low) / (2 * self.middle)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    default_home = Path(__file__).resolve().parent.parent / ".phasewise"
+    parser.add_argument(
+        "--home", type=Path, default=default_home, help="where engine and model are installed"
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long to measure")
+    parser.add_argument("--streams", type=int, default=8, help="answers at once")
+    parser.add_argument("--quick", action="store_true", help="two short rounds, to see that it runs")
+    parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
+    options = parser.parse_args()
+    if len(os.sched_getaffinity(0)) < 2:
+        sys.exit("needs two cores: one for the engine, one for the gateway and the clients")
+    os.environ.setdefault("PHASEWISE_HOME", str(options.home))
+    with one_engine() as setting:
+        asked = load(setting.model, options.streams, options.quick)
+        rounds = uvloop.run(measure(setting, asked, options.minutes, options.quick))
+    record = summary(rounds, asked, options.quick)
+    if not options.json:
+        print(json.dumps(record, indent=2))
+    print(json.dumps(record))
+
+
+@contextmanager
+def one_engine() -> Iterator[Setting]:
+    """A fleet of one engine on a core of its own; everything else, this process too, on another."""
+    engine_port, gateway_port = free_ports()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "fleet.yaml"
+        settings = {"name": FLEET, "first_engine_port": engine_port, "gateway": {"port": gateway_port}}
+        # YAML reads JSON too.
+        file.write_text(json.dumps(settings))
+        try:
+            state = phasewise("up", str(file), "--detach")
+            yield set_apart(state)
+        finally:
+            phasewise("down", "--name", FLEET)
+
+
+def set_apart(state: dict[str, Any]) -> Setting:
+    """Move the processes to their cores."""
+    engine, gateway = state["engines"][0], state["gateway"]
+    own = tuple(engine["cores"][:1])
+    others = tuple(sorted(os.sched_getaffinity(0) - set(own)))[:1]
+    front, core = processes_of(engine["process"]["pid"])
+    move([*front, *core], own)
+    move([gateway["process"]["pid"], os.getpid()], others)
+    urls = {BARE: engine["url"], AGAIN: engine["url"], THROUGH: gateway["url"]}
+    return Setting(state["model"], urls, (*front, *core))
+
+
+def load(model: str, streams: int, quick: bool) -> Load:
+    """So many clients."""
+    asks, output_tokens = (1, QUICK_TOKENS) if quick else (ASKS, OUTPUT_TOKENS)
+    texts = prompts(streams, PROMPT_WORDS, seed=1)
+    return Load(tuple(chat_body(model, text, output_tokens) for text in texts), asks, output_tokens)
+
+
+async def measure(setting: Setting, asked: Load, minutes: float, quick: bool) -> list[Round]:
+    """Rounds until the time is up, at least two."""
+    clients = {arm: HttpClient(url, PATIENCE) for arm, url in setting.urls.items()}
+    rounds: list[Round] = []
+    try:
+        for arm in (BARE, THROUGH):
+            await run_block(clients[arm], asked, setting.pids)
+        began_s, longest_s = now_s(), 0.0
+        while len(rounds) < 2 or (not quick and now_s() - began_s + longest_s < 60 * minutes):
+            round_began_s = now_s()
+            order = ROUNDS[len(rounds) % len(ROUNDS)]
+            rounds.append(Round())
+            for arm in (*order, *reversed(order)):
+                rounds[-1].blocks[arm].append(await run_block(clients[arm], asked, setting.pids))
+            longest_s = max(longest_s, now_s() - round_began_s)
+            say(rounds)
+    finally:
+        for client in clients.values():
+            client.close()
+    return rounds
+
+
+async def run_block(client: HttpClient, asked: Load, pids: Sequence[int]) -> Block:
+    """One closed loop: every client asks so often, one request after the other."""
+
+    async def ask_in_turn(body: bytes) -> None:
+        for _ in range(asked.asks):
+            answer = await ask(client, body)
+            if not answer.whole:
+                raise SystemExit(
+                    f"a request failed (status {answer.status}, {answer.failure or answer.code})"
+                )
+
+    used_s, began_s = sum(map(cpu_s, pids)), now_s()
+    await asyncio.gather(*map(ask_in_turn, asked.bodies))
+    wall_s, used_s = now_s() - began_s, sum(map(cpu_s, pids)) - used_s
+    return Block(asked.tokens / wall_s, asked.tokens / used_s)
+
+
+def summary(rounds: Sequence[Round], asked: Load, quick: bool) -> dict[str, Any]:
+    """The record that is printed."""
+    through, control = (ratio(rounds, THROUGH, BARE, AGAIN), ratio(rounds, AGAIN, BARE))
+    cpu = ratio(rounds, THROUGH, BARE, AGAIN, cpu=True)
+    cpu_control = ratio(rounds, AGAIN, BARE, cpu=True)
+    conclusive = control.halfwidth <= CONTROL_HALFWIDTH
+    return {
+        "throughput_ratio": round(through.middle, 4),
+        "throughput_ratio_low": round(through.low, 4),
+        "throughput_ratio_high": round(through.high, 4),
+        "aa_ratio": round(control.middle, 4),
+        "aa_halfwidth": round(control.halfwidth, 4),
+        "conclusive": conclusive,
+        "target_ratio": TARGET_RATIO,
+        "held": through.low >= TARGET_RATIO if conclusive else None,
+        "engine_cpu_ratio": round(cpu.middle, 4),
+        "engine_cpu_ratio_low": round(cpu.low, 4),
+        "engine_cpu_aa_halfwidth": round(cpu_control.halfwidth, 4),
+        "tokens_per_s": {
+            arm: round(median(block.per_s for it in rounds for block in it.blocks[arm]), 1)
+            for arm in (BARE, AGAIN, THROUGH)
+        },
+        "streams": len(asked.bodies),
+        "output_tokens": asked.output_tokens,
+        "rounds": len(rounds),
+        "quick": quick,
+    }
+
+
+def ratio(rounds: Sequence[Round], arm: str, *to: str, cpu: bool = False) -> Interval:
+    """An arm's rate as a share of others', with the bounds that 95% of such runs would keep."""
+    logs = [log(it.rate(arm, cpu=cpu) / it.rate(*to, cpu=cpu)) for it in rounds]
+    middle = mean(logs)
+    spread = t_quantile((1 + CONFIDENCE) / 2, len(logs) - 1) * stdev(logs) / sqrt(len(logs))
+    return Interval(exp(middle), exp(middle - spread), exp(middle + spread))
+
+
+def free_ports() -> tuple[int, int]:
+    """A port for the engine, whose recorder listens so many above it, and one for the gateway."""
+    for _ in range(100):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as first,
+            socket.create_server(("127.0.0.1", 0)) as second,
+        ):
+            port = first.getsockname()[1] - PORT_OFFSET
+            try:
+                with socket.create_server(("127.0.0.1", port)):
+                    return port, second.getsockname()[1]
+            except (OSError, OverflowError):
+                time.sleep(0.01)
+    raise SystemExit("no free ports")
+
+
+def say(rounds: Sequence[Round]) -> None:
+    """Progress, apart from the results."""
+    last = rounds[-1]
+    told = ", ".join(f"{arm} {last.rate(arm):.1f}" for arm in (BARE, AGAIN, THROUGH))
+    print(f"round {len(rounds)}: {told} tokens/s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
