@@ -8,20 +8,26 @@ from hypothesis import strategies as st
 
 from phasewise.errors import FailureKind
 from phasewise.model.decision import RejectReason
+from phasewise.model.limits import LimitKind, Limits, NotCounted, OverLimit
 from phasewise.request_flow import (
     MAX_ATTEMPTS,
     CacheMiss,
     Cancelled,
     Failed,
     Generate,
+    Granted,
     LookUpCache,
+    QuotaAnswered,
     Reject,
     Succeeded,
+    TakeQuota,
     TimedOut,
+    Together,
     Wait,
     expected_tokens,
     request_flow,
 )
+from phasewise.state.breakers import FAILURES_TO_OPEN
 from phasewise.state.cluster_view import Health
 from tests.builders import make_request
 from tests.request_flow.worlds import make_world
@@ -64,7 +70,8 @@ def test_whatever_happens_the_ledger_returns_to_zero_and_no_third_attempt_is_mad
     world.ledger.check_invariants()
     world.retries.check_invariants()
     assert world.ledger.total_requests == 0
-    assert sum(isinstance(step, Generate) for step in steps) <= MAX_ATTEMPTS
+    refusals = sum(isinstance(it, Failed) and it.kind is FailureKind.REFUSED for it in outcomes)
+    assert sum(isinstance(step, Generate) for step in steps) <= MAX_ATTEMPTS + refusals
     assert all(isinstance(step, Generate | Wait) for step in steps[:-1])
 
 
@@ -126,3 +133,168 @@ def test_a_request_is_booked_as_its_prompt_and_what_it_may_write():
     assert world.ledger.load(step.worker.ref).tokens == 150
     assert expected_tokens(make_request(prompt_bytes=400)) == 356
     flow.close()
+
+
+def test_workers_that_are_not_there_cost_no_attempt():
+    world = make_world(4)
+    refused = Failed(1.0, FailureKind.REFUSED, False)
+    steps = run_flow(world, [refused, refused, Failed(1.0, FailureKind.CLOSED, False), Succeeded(2.0)])
+    assert [step.worker.name for step in steps] == ["w0", "w1", "w2", "w3"]
+    assert [step.attempt for step in steps] == [1, 2, 3, 4]
+    assert world.retries._tokens == 9.0
+
+
+def test_a_worker_that_is_up_but_takes_no_connection_is_not_asked_for_ever():
+    world = make_world(1)
+    flow = request_flow(make_request(max_wait_s=5.0), world)
+    next(flow)
+    step = flow.send(CacheMiss(0.0))
+    for at_s in range(1, 6):
+        step = flow.send(Failed(float(at_s), FailureKind.REFUSED, False))
+        assert (isinstance(step, Wait), step.until_s) == (True, 6.0)
+        world.cluster.mark_up("w0", str(at_s + 1))
+        step = flow.send(Granted(float(at_s)))
+        assert isinstance(step, Generate)
+    step = flow.send(Failed(6.0, FailureKind.REFUSED, False))
+    assert (step.reason, step.attempts) == (RejectReason.NO_HEALTHY_WORKER, 0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.REFUSED])
+def test_every_failure_that_met_an_engine_counts_against_its_worker(kind):
+    world = make_world(1)
+    for _ in range(FAILURES_TO_OPEN):
+        run_flow(world, [Failed(1.0, kind, content_sent=True)])
+    assert world.breakers.is_open(world.cluster.state("w0").worker.ref)
+
+
+def test_answers_and_clients_that_leave_do_not_count_against_a_worker():
+    world = make_world(1)
+    for _ in range(3 * FAILURES_TO_OPEN):
+        run_flow(world, [Succeeded(1.0)])
+        run_flow(world, [Cancelled(1.0)])
+    assert not world.breakers.any_open
+
+
+def test_failures_of_a_former_life_do_not_count_against_a_restarted_worker():
+    world = make_world(1, slots=256)
+    flows = []
+    for _ in range(FAILURES_TO_OPEN):
+        flows.append(request_flow(make_request(), world))
+        next(flows[-1])
+        flows[-1].send(CacheMiss(0.0))
+    world.cluster.mark_up("w0", "2")
+    for flow in flows:
+        flow.send(Failed(1.0, FailureKind.CLOSED, content_sent=True))
+    assert not world.breakers.any_open
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "reason"),
+    [
+        ([Failed(1.0, FailureKind.CLOSED, True)], RejectReason.NOT_RESUMABLE),
+        ([Failed(1.0, FailureKind.CLOSED, True, True)] * 2, RejectReason.ALL_ATTEMPTS_FAILED),
+        ([Failed(1.0, FailureKind.TIMED_OUT, False)] * 2, RejectReason.ATTEMPTS_TIMED_OUT),
+    ],
+)
+def test_a_request_that_fails_says_how(outcomes, reason):
+    step = run_flow(make_world(3), outcomes)[-1]
+    assert (step.reason, step.attempts) == (reason, len(outcomes))
+
+
+def test_a_broken_answer_is_taken_up_and_a_request_without_content_begun_anew():
+    broke = run_flow(make_world(2), [Failed(1.0, FailureKind.CLOSED, True, True), Succeeded(2.0)])
+    unseen = run_flow(make_world(2), [Failed(1.0, FailureKind.CLOSED, False), Succeeded(2.0)])
+    assert [step.resumes for step in broke] == [False, True]
+    assert [step.resumes for step in unseen] == [False, False]
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+
+LIMITED = make_request(limits=Limits(tokens_per_minute=1_000), key_id="k", max_output_tokens=50)
+
+
+def start_limited(world, answer=None):
+    """A flow of a key with limits; without an answer it gets a lease."""
+    flow = request_flow(LIMITED, world)
+    step = next(flow)
+    assert step == Together((TakeQuota("k", LIMITED.limits, 150), LookUpCache()))
+    answer = answer or world.quotas.lease("lease", 150)
+    return flow, flow.send((QuotaAnswered(0.0, answer), CacheMiss(0.5)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (OverLimit(LimitKind.REQUESTS, 3.0), RejectReason.REQUESTS_OVER_LIMIT),
+        (OverLimit(LimitKind.TOKENS, 3.0), RejectReason.TOKENS_OVER_LIMIT),
+        (OverLimit(LimitKind.CONCURRENCY, 3.0), RejectReason.CONCURRENCY_OVER_LIMIT),
+        (NotCounted(3.0), RejectReason.LIMITS_UNAVAILABLE),
+    ],
+)
+def test_a_key_over_its_limit_is_told_which_and_when_to_come_again(answer, reason):
+    _, step = start_limited(make_world(), answer)
+    assert (step.reason, step.retry_after_s, step.attempts) == (reason, 3.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "used_tokens"),
+    [
+        (Succeeded(1.0, 120), 120),
+        (Succeeded(1.0), None),
+        (Cancelled(1.0), None),
+        (Failed(1.0, FailureKind.CLOSED, True), None),
+    ],
+)
+def test_a_lease_is_settled_with_what_is_known_to_be_used(outcome, used_tokens):
+    world = make_world(1)
+    flow, _ = start_limited(world)
+    next(iter([*_sent(flow, outcome)]), None)
+    assert world.quotas.settled == {"lease": used_tokens}
+
+
+def _sent(flow, outcome):
+    try:
+        yield flow.send(outcome)
+    except StopIteration:
+        return
+
+
+@pytest.mark.parametrize("leave", ["cancelled", "closed", "timed out"])
+def test_a_lease_of_a_request_that_found_no_place_is_settled_as_unused(leave):
+    world = make_world(1, slots=1)
+    run = request_flow(make_request(), world)
+    next(run)
+    run.send(CacheMiss(0.0))
+    flow, step = start_limited(world)
+    assert isinstance(step, Wait)
+    if leave == "closed":
+        flow.close()
+    else:
+        list(_sent(flow, Cancelled(1.0) if leave == "cancelled" else TimedOut(99.0)))
+    assert world.quotas.settled == {"lease": 0}
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(max_concurrent=1)])
+def test_a_client_that_leaves_before_it_is_admitted_leaves_nothing_behind(limits):
+    world = make_world()
+    flow = request_flow(make_request(limits=limits), world)
+    next(flow)
+    assert list(_sent(flow, Cancelled(0.1))) == []
+    assert world.quotas.settled == {}
+    assert world.ledger.total_requests == 0
+
+
+@pytest.mark.parametrize("step", [LookUpCache, Together, Generate, Wait])
+def test_an_outcome_that_does_not_belong_to_its_step_is_a_mistake_of_the_driver(step):
+    world = make_world(1, slots=1)
+    flow = request_flow(make_request(limits=Limits(max_concurrent=1 if step is Together else None)), world)
+    at = next(flow)
+    if step in (Generate, Wait):
+        other = request_flow(make_request(), world)
+        next(other)
+        if step is Wait:
+            other.send(CacheMiss(0.0))
+        at = flow.send(CacheMiss(0.0))
+    assert isinstance(at, step)
+    with pytest.raises(TypeError, match="no outcome of"):
+        flow.send(QuotaAnswered(0.0, NotCounted(1.0)))

@@ -47,7 +47,7 @@ def make_world(workers=2, *, up=None, slots=256, budget=10.0, capacity=1_000, ag
 
 
 def start_flow(world, at_s=0.0, **fields):
-    """A flow that was just admitted, and its first step after that."""
+    """A flow that was just admitted, and its first step after that. Hold it: one that is let go ends."""
     flow = request_flow(make_request(arrived_s=at_s, **fields), world)
     next(flow)
     return flow, flow.send(CacheMiss(at_s))

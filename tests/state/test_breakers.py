@@ -1,0 +1,201 @@
+"""When a worker is left alone, when it is tried again, and what is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from phasewise.model.worker import WorkerRef
+from phasewise.state.breakers import (
+    FAILURES_TO_OPEN,
+    FIRST_REST_S,
+    LONGEST_REST_S,
+    REMEMBERED,
+    TRIAL_S,
+    UNBOUNDED,
+    Breakers,
+)
+
+W0, W1 = WorkerRef("w0", "1"), WorkerRef("w1", "1")
+
+
+def make_breakers(*, resting=(), at_s=0.0):
+    breakers = Breakers()
+    for ref in resting:
+        fail(breakers, ref, FAILURES_TO_OPEN, at_s)
+    return breakers
+
+
+def fail(breakers, ref, times, at_s=0.0):
+    for trial in [breakers.begin(ref, at_s) for _ in range(times)]:
+        breakers.failed(ref, trial, at_s)
+
+
+def succeed(breakers, ref, times):
+    for _ in range(times):
+        breakers.succeeded(ref, breakers.begin(ref, 0.0))
+
+
+def rest_after(breakers, ref, at_s):
+    """How long the worker rests, having been tried at this time in vain."""
+    breakers.failed(ref, breakers.begin(ref, at_s), at_s)
+    return breakers._open[ref].open_until_s - at_s
+
+
+def test_a_worker_rests_after_some_failures_and_another_does_not():
+    breakers = make_breakers()
+    fail(breakers, W0, FAILURES_TO_OPEN - 1)
+    assert breakers.allowance(W0, 0.0) == UNBOUNDED
+    fail(breakers, W0, 1)
+    assert breakers.allowance(W0, 0.0) == 0
+    assert breakers.allowance(W1, 0.0) == UNBOUNDED
+    assert (breakers.is_open(W0), breakers.is_open(W1)) == (True, False)
+
+
+def test_a_success_now_and_then_does_not_hide_a_worker_that_fails_most():
+    breakers = make_breakers()
+    for _ in range(2):
+        fail(breakers, W0, 2)
+        succeed(breakers, W0, 1)
+    fail(breakers, W0, 1)
+    assert breakers.is_open(W0)
+
+
+def test_failures_that_are_a_minority_do_not_make_a_worker_rest():
+    breakers = make_breakers()
+    for _ in range(50):
+        fail(breakers, W0, 1)
+        succeed(breakers, W0, 2)
+    assert not breakers.is_open(W0)
+
+
+def test_after_its_rest_a_worker_is_tried_by_one_request():
+    breakers = make_breakers(resting=[W0])
+    assert breakers.allowance(W0, FIRST_REST_S - 0.01) == 0
+    assert breakers.allowance(W0, FIRST_REST_S) == 1
+    assert breakers.begin(W0, FIRST_REST_S) is not None
+    assert breakers.allowance(W0, FIRST_REST_S) == 0
+
+
+def test_a_trial_that_succeeds_ends_the_rest():
+    breakers = make_breakers(resting=[W0])
+    breakers.succeeded(W0, breakers.begin(W0, 2.0))
+    assert breakers.allowance(W0, 2.0) == UNBOUNDED
+    assert not breakers.any_open
+
+
+def test_a_trial_that_lasts_has_passed_though_its_answer_is_not_complete():
+    breakers = make_breakers(resting=[W0])
+    breakers.begin(W0, 2.0)
+    assert breakers.allowance(W0, 2.0 + TRIAL_S - 0.01) == 0
+    assert breakers.allowance(W0, 2.0 + TRIAL_S) == UNBOUNDED
+    assert breakers.begin(W0, 2.0 + TRIAL_S) is None
+    assert not breakers.is_open(W0)
+
+
+def test_a_trial_that_fails_late_is_a_failure_like_any_other():
+    breakers = make_breakers(resting=[W0])
+    trial = breakers.begin(W0, 2.0)
+    breakers.begin(W0, 2.0 + TRIAL_S)
+    breakers.failed(W0, trial, 30.0)
+    assert not breakers.is_open(W0)
+
+
+def test_each_trial_that_fails_doubles_the_rest_up_to_a_bound():
+    breakers = make_breakers(resting=[W0])
+    rests = [rest_after(breakers, W0, 100.0 * number) for number in range(1, 6)]
+    assert rests == [FIRST_REST_S * 2, FIRST_REST_S * 4, LONGEST_REST_S, LONGEST_REST_S, LONGEST_REST_S]
+
+
+def test_a_crowd_that_fails_at_once_makes_one_rest_and_not_a_long_one():
+    breakers = make_breakers()
+    fail(breakers, W0, 100)
+    assert breakers.allowance(W0, FIRST_REST_S) == 1
+
+
+def test_a_stream_from_before_that_ends_well_does_not_end_the_rest():
+    breakers = make_breakers()
+    old = breakers.begin(W0, 0.0)
+    fail(breakers, W0, FAILURES_TO_OPEN)
+    breakers.succeeded(W0, old)
+    assert breakers.is_open(W0)
+
+
+def test_a_trial_that_tells_nothing_leaves_the_worker_to_be_tried_by_another():
+    breakers = make_breakers(resting=[W0])
+    trial = breakers.begin(W0, 2.0)
+    breakers.abandoned(W0, None)
+    assert breakers.allowance(W0, 2.0) == 0
+    breakers.abandoned(W0, trial)
+    assert breakers.allowance(W0, 2.0) == 1
+
+
+def test_a_worker_that_falls_ill_again_soon_rests_longer_and_one_that_cleared_its_name_does_not():
+    breakers = make_breakers(resting=[W0])
+    breakers.succeeded(W0, breakers.begin(W0, 2.0))
+    fail(breakers, W0, FAILURES_TO_OPEN, at_s=3.0)
+    assert breakers.allowance(W0, 3.0 + FIRST_REST_S) == 0
+    breakers.succeeded(W0, breakers.begin(W0, 9.0))
+    succeed(breakers, W0, REMEMBERED)
+    fail(breakers, W0, FAILURES_TO_OPEN, at_s=20.0)
+    assert breakers.allowance(W0, 20.0 + FIRST_REST_S) == 1
+
+
+def test_a_restarted_worker_begins_anew_and_the_former_life_is_forgotten():
+    breakers = make_breakers(resting=[W0])
+    for life in range(2, 200):
+        ref = WorkerRef("w0", str(life))
+        assert breakers.allowance(ref, 0.0) == UNBOUNDED
+        fail(breakers, ref, FAILURES_TO_OPEN)
+        breakers.check_invariants()
+    assert len(breakers._breakers) == len(breakers._open) == 1
+
+
+class AnyOutcomes(RuleBasedStateMachine):
+    """Whatever requests report, a resting worker has at most one that tries it, and time lets it be tried."""
+
+    requests = Bundle("requests")
+
+    def __init__(self):
+        super().__init__()
+        self.breakers = Breakers()
+        self.now_s = 0.0
+
+    @rule(target=requests, ref=st.sampled_from([W0, W1]))
+    def give(self, ref):
+        if not self.breakers.allowance(ref, self.now_s):
+            return (ref, None)
+        return (ref, self.breakers.begin(ref, self.now_s))
+
+    @rule(request=consumes(requests), outcome=st.sampled_from(["succeeded", "failed", "abandoned"]))
+    def end(self, request, outcome):
+        extra = (self.now_s,) if outcome == "failed" else ()
+        getattr(self.breakers, outcome)(*request, *extra)
+
+    @rule(ref=st.sampled_from([W0, W1]), times=st.integers(1, 8))
+    def fail_often(self, ref, times):
+        for _ in range(times):
+            self.breakers.failed(ref, None, self.now_s)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0]))
+    def pass_time(self, seconds):
+        self.now_s += seconds
+
+    @invariant()
+    def nobody_rests_for_ever(self):
+        self.breakers.check_invariants()
+        for ref in (W0, W1):
+            assert self.breakers.allowance(ref, self.now_s + LONGEST_REST_S + TRIAL_S) >= 1
+
+
+AnyOutcomes.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyOutcomes = AnyOutcomes.TestCase
+
+
+def test_breakers_out_of_step_are_noticed():
+    breakers = make_breakers(resting=[W0])
+    breakers._breakers["w0"].open_until_s = None
+    with pytest.raises(AssertionError, match="out of step"):
+        breakers.check_invariants()
