@@ -13,6 +13,7 @@ from hashlib import sha1
 from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any
 
+from phasewise.adapters.fair_deadline import fair_deadline
 from phasewise.errors import ConfigError, StoreUnreachable
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class RedisQuotas:
         The answer to Take is its waits, to the others None. After a failure it is not known what was done.
         """
         try:
-            async with asyncio.timeout(deadline_s):
+            async with fair_deadline(deadline_s):
                 replies = await self._replies([self._command(operation) for operation in operations])
         except Exception as error:
             # Anything: who waits for an answer must get one, and clients of Redis fail in many ways.
