@@ -308,6 +308,11 @@ def client_of(scope: Scope, receive: Receive, send: Send) -> Client:
     return client
 
 
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """The headers by their names in lower case; of several with one name, the first."""
+    return dict(reversed(scope["headers"]))
+
+
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header of that name (in lower case)."""
     for key, value in scope["headers"]:

@@ -14,7 +14,8 @@ from phasewise.model.timeline import Outcome
 class Call:
     """One request while it is being served. `reply_headers` stand in every answer to it.
 
-    `resumption` is how its answer goes on elsewhere, once it broke off where that is possible.
+    `resumption` is how its answer goes on elsewhere, once it broke off where that is possible; `wants_timing`
+    is whether the client asked to be told where the time went.
     """
 
     path: str
@@ -25,6 +26,7 @@ class Call:
     timeline: TimelineBuilder
     reply_headers: Headers
     resumption: Resumption | None = None
+    wants_timing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,22 @@ Placement and retries are the flow's, talking to workers the flow driver's.
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Callable, Sequence
 
 from phasewise.errors import RefusalKind, RequestRefused
-from phasewise.gateway.asgi import Client, ClientLeft, Headers, Scope, header
+from phasewise.gateway.asgi import Client, ClientLeft, Headers, Scope, headers_of
 from phasewise.gateway.auth import Caller, Doorkeeper
 from phasewise.gateway.call import Call, Ending
-from phasewise.gateway.fields import Parsed, parse_body, prompt_bytes, request_id_from
+from phasewise.gateway.fields import Parsed, parse_body, request_id_from
 from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.http_errors import send_refusal
+from phasewise.gateway.marking import Marking
 from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.salt import salted
+from phasewise.gateway.server_timing import ASKS_FOR_TIMING, wants_timing
 from phasewise.gateway.timeline_builder import TimelineBuilder
-from phasewise.model.prefix_marks import prefix_marks, text_marks
 from phasewise.model.request import Endpoint, GenerationRequest
 from phasewise.model.timeline import Outcome
 from phasewise.ports import TimelineSink
@@ -49,7 +50,7 @@ class Pipeline:
         self._count_refusal = count_refusal
         self._open_requests = open_requests
         self._body_limit_bytes = body_limit_bytes
-        self._marks_key = secrets.token_bytes(32)
+        self._marking = Marking()
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
         """Serve one request."""
@@ -61,12 +62,13 @@ class Pipeline:
         self, endpoint: Endpoint, scope: Scope, client: Client
     ) -> tuple[GenerationRequest, Call] | None:
         started_unix_s, started_s = time.time(), time.monotonic()
+        headers = headers_of(scope)
         # Never the client's: two clients may choose the same, and an engine joins what has the same id.
-        request_id = secrets.token_hex(16)
-        client_request_id = request_id_from(header(scope, b"x-request-id"))
+        request_id = os.urandom(16).hex()
+        client_request_id = request_id_from(headers.get(b"x-request-id"))
         reply_headers = _reply_headers(request_id, client_request_id)
         try:
-            caller = self._doorkeeper.caller(header(scope, b"authorization"))
+            caller = self._doorkeeper.caller(headers.get(b"authorization"))
             body = await client.read_body(self._body_limit_bytes)
             parsed = parse_body(endpoint, body)
         except RequestRefused as refusal:
@@ -84,6 +86,7 @@ class Pipeline:
             client=client,
             timeline=TimelineBuilder(request, started_unix_s, client_request_id),
             reply_headers=reply_headers,
+            wants_timing=wants_timing(headers.get(ASKS_FOR_TIMING)),
         )
         return request, call
 
@@ -125,9 +128,9 @@ class Pipeline:
             tenant=caller.tenant,
             priority=caller.priority,
             slo_class=caller.slo_class,
-            prefix_marks=prefix_marks(prompt_bytes(endpoint, body), self._marks_key),
+            prefix_marks=self._marking.prefix_marks(endpoint, body),
             choices=parsed.choices,
-            text_marks=text_marks(parsed.text, self._marks_key),
+            text_marks=self._marking.text_marks(parsed),
             key_id=caller.key_id,
             limits=caller.limits,
             max_wait_s=caller.max_wait_s,

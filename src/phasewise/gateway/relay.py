@@ -8,8 +8,10 @@ from phasewise.adapters.http_client import FETCH_LIMIT_BYTES, StreamedReply
 from phasewise.gateway.answer import Answer, read_plain_answer
 from phasewise.gateway.asgi import Client, Headers
 from phasewise.gateway.call import SERVED, Call, Ending
-from phasewise.gateway.splice import Splice
+from phasewise.gateway.server_timing import SERVER_TIMING, server_timing
+from phasewise.gateway.splice import Relay, Splice
 from phasewise.gateway.streaming import StreamRelay
+from phasewise.gateway.timed_relay import TimedRelay
 from phasewise.model.timeline import Outcome
 
 ENGINE_REFUSED = "engine_4xx"
@@ -24,10 +26,11 @@ async def relay_stream(
     client.streaming = True
     relay = relay or StreamRelay(Answer(), hide_usage=call.hide_usage)
     call.timeline.note_answer(relay.answer)
+    passing = TimedRelay(relay, call.timeline.so_far) if call.wants_timing else relay
     if client.direct is not None:
-        await Splice(reply, relay, client, client.direct, head).run()
+        await Splice(reply, passing, client, client.direct, head).run()
     else:
-        await _relay_parts(reply, head, relay, client)
+        await _relay_parts(reply, head, passing, client)
     last = relay.close()
     if not client.started:
         await client.start(200, head)
@@ -37,7 +40,7 @@ async def relay_stream(
     return SERVED
 
 
-async def _relay_parts(reply: StreamedReply, head: Headers, relay: StreamRelay, client: Client) -> None:
+async def _relay_parts(reply: StreamedReply, head: Headers, relay: Relay, client: Client) -> None:
     """As a splice, for a server that speaks nothing but ASGI."""
     while data := await reply.read():
         if out := relay.feed(data, time.monotonic()):
@@ -49,9 +52,14 @@ async def _relay_parts(reply: StreamedReply, head: Headers, relay: StreamRelay, 
 async def relay_plain(reply: StreamedReply, head: Headers, call: Call) -> Ending:
     """Send a whole reply on."""
     body = await reply.read_all(FETCH_LIMIT_BYTES)
-    await call.client.respond(200, head, body)
-    # Read when the client already has it: nobody waits for our notes.
-    call.timeline.note_answer(read_plain_answer(body))
+    if call.wants_timing:
+        call.timeline.note_answer(read_plain_answer(body))
+        timing = (SERVER_TIMING, server_timing(call.timeline.so_far(time.monotonic())))
+        await call.client.respond(200, [*head, timing], body)
+    else:
+        await call.client.respond(200, head, body)
+        # Read when the client already has it: nobody waits for our notes.
+        call.timeline.note_answer(read_plain_answer(body))
     return SERVED
 
 
