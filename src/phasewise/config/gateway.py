@@ -91,7 +91,7 @@ class GatewayConfig(Frozen):
     queue: QueueConfig = QueueConfig()
     redis: RedisConfig | None = None
     salt_secret_file: str | None = None
-    resume: Literal["text", "token_ids", "off"] = "text"
+    resume: Literal["text", "off"] = "text"
     tls: TlsConfig | None = None
     limits: EdgeLimits = EdgeLimits()
     log: LogConfig = LogConfig()
