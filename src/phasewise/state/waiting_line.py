@@ -100,7 +100,9 @@ class _Pace:
             return SOONEST_RETURN_S
         returning_per_s = SHARE_OF_RETURNED * len(self._grants) / (now_s - self._grants[0])
         returned = returning_per_s * (now_s - self._told_s)
-        self._yet_to_return = max(0.0, self._yet_to_return - returned) + 1.0
+        # Many never come: no more are reckoned with than could come within the longest time that is told.
+        most = returning_per_s * LATEST_RETURN_S
+        self._yet_to_return = min(most, max(0.0, self._yet_to_return - returned) + 1.0)
         self._told_s = now_s
         after_s = (waiting + self._yet_to_return) / returning_per_s
         return min(LATEST_RETURN_S, max(SOONEST_RETURN_S, after_s))
