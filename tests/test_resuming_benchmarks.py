@@ -1,0 +1,67 @@
+"""The pieces of benchmarks/faults.py and resume_exactness.py that judge."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.resuming.near_tie import parting
+from benchmarks.resuming.reading import CUT, WHOLE, Read
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+TEXTS = ["Once", " upon", "", " a", " time"]
+EXPECTED = Read("Once upon a time", ended=WHOLE, ids=frozenset({"1"}), usage={"prompt_tokens": 3})
+
+
+@pytest.fixture
+def faults(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for name in [it for it in sys.modules if it.partition(".")[0] in {"faults", "resuming", "stress"}]:
+        monkeypatch.delitem(sys.modules, name)
+    import faults
+
+    return faults
+
+
+@pytest.mark.parametrize(
+    ("got", "at"),
+    [
+        ("Once upon a time", None),
+        ("Once up", None),
+        ("Once upon a time and more", None),
+        ("Once in a while", 1),
+        ("Once upon the", 3),
+        ("Twice", 0),
+    ],
+)
+def test_texts_part_at_the_first_token_that_the_other_does_not_hold(got, at):
+    assert parting(TEXTS, got) == at
+
+
+@pytest.mark.parametrize(
+    ("read", "counts"),
+    [
+        (EXPECTED, {"whole": 1}),
+        (
+            Read("Once a time", ended=WHOLE, ids=EXPECTED.ids, usage=EXPECTED.usage),
+            {"whole": 1, "wrong_text": 1},
+        ),
+        (Read(EXPECTED.text, ended=WHOLE, ids=EXPECTED.ids), {"whole": 1, "wrong_usage": 1}),
+        (
+            Read(EXPECTED.text, ended=WHOLE, ids=frozenset({"1", "2"}), usage=EXPECTED.usage),
+            {"whole": 1, "wrong_text": 1},
+        ),
+        (Read("Once up", ended="stream_not_resumable"), {"errors": {"stream_not_resumable": 1}}),
+        (Read("Once up", ended=CUT), {"errors": {CUT: 1}, "undocumented_ends": 1}),
+        (
+            Read("Twice", ended="stream_all_attempts_failed"),
+            {"errors": {"stream_all_attempts_failed": 1}, "wrong_text": 1},
+        ),
+    ],
+)
+def test_a_stream_is_whole_and_right_or_ends_as_documented_after_the_right_beginning(faults, read, counts):
+    result = faults.Result()
+    faults.judge(result, read, EXPECTED)
+    assert result == faults.Result(streams=1, **counts)
