@@ -84,6 +84,7 @@ class Seen:
 
     capacity_per_s: float
     goodputs_per_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    served_per_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     offered: Counter[str] = field(default_factory=Counter)
     tries: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
@@ -98,6 +99,7 @@ class Seen:
     def add(self, arm: str, run: Offered) -> None:
         """Count a run."""
         self.goodputs_per_s[arm].append(run.goodput_per_s(SLO))
+        self.served_per_s[arm].append(run.served_per_s())
         self.offered[arm] += len(run.users)
         self.tries[arm] += len(run.answers)
         self.lag_p99_s.append(run.lag_p99_s())
@@ -176,6 +178,7 @@ def note(seen: Seen, arm: str, run: Offered) -> None:
     seen.add(arm, run)
     say(
         f"{arm}: {len(run.users)} offered, {run.goodput_per_s(SLO):.1f}/s good, "
+        f"{run.served_per_s():.1f}/s served, "
         f"{len(run.answers)} tries, lag p99 {run.lag_p99_s() * 1000:.0f} ms, broken {dict(run.broken)}"
     )
 
@@ -202,6 +205,7 @@ def summary(seen: Seen, sizes: Sizes, quick: bool) -> dict[str, Any]:
         "goodput_ratio_by_repeat": ratios,
         "target_ratio": TARGET_RATIO,
         "held": held,
+        "served_per_s": {arm: round(mean(each), 1) for arm, each in seen.served_per_s.items()},
         "offered": dict(seen.offered),
         "tries": dict(seen.tries),
         "refusals": dict(seen.refusals),

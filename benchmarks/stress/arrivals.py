@@ -78,6 +78,15 @@ class Offered:
         good = sum(user.is_good(slo) for user in self.users if user.wanted_s >= self.counted_from_s)
         return good / self.duration_s
 
+    def served_per_s(self) -> float:
+        """Requests per second that were served at all, of the same."""
+        served = sum(
+            user.answers[-1].whole
+            for user in self.users
+            if user.answers and user.wanted_s >= self.counted_from_s
+        )
+        return served / self.duration_s
+
     @property
     def answers(self) -> list[Answer]:
         """Every answer to every try."""
