@@ -15,6 +15,7 @@ from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.config import GatewayConfig, GatewayFile, WorkerConfig
 from phasewise.gateway.app import build_app
 from phasewise.gateway.auth import key_sha256
+from phasewise.gateway.health import PROBE_TIMEOUTS
 from phasewise.gateway.server import server_config
 
 ADMIN_KEY = "the-admins"
@@ -141,7 +142,15 @@ async def eventually(check, timeout_s=5.0):
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(engines, *, timeouts=QUICK, poll_interval_s=0.05, patience=None, **options):
+async def running_gateway(
+    engines,
+    *,
+    timeouts=QUICK,
+    poll_interval_s=0.05,
+    patience=None,
+    probe_timeouts=PROBE_TIMEOUTS,
+    **options,
+):
     """A gateway before these engines (or worker configurations) until the block is left."""
     workers = tuple(
         engine if isinstance(engine, WorkerConfig) else worker_for(engine, f"w{index}")
@@ -149,7 +158,7 @@ async def running_gateway(engines, *, timeouts=QUICK, poll_interval_s=0.05, pati
     )
     options.setdefault("admin_key_sha256", key_sha256(ADMIN_KEY))
     file = GatewayFile(gateway=GatewayConfig(**options), workers=workers)
-    app = build_app(file, timeouts, poll_interval_s, patience)
+    app = build_app(file, timeouts, poll_interval_s, patience, probe_timeouts)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     server = _QuietServer(server_config(file, app))

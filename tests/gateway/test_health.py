@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import replace
 
+import orjson
 import pytest
 
+from phasewise.adapters.http_client import Timeouts
+from phasewise.config import WorkerConfig
 from phasewise.errors import FailureKind
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.health import SILENCES_TO_DOWN, HealthWatcher, _Probe
 from phasewise.state.cluster_view import ClusterView, Health
 from tests.builders import make_worker
-from tests.gateway.harness import eventually, listening
+from tests.gateway.harness import (
+    chat_body,
+    events_of,
+    eventually,
+    listening,
+    request_id_of,
+    running_gateway,
+)
+
+PATIENT = Timeouts(connect_s=60.0, head_s=60.0, idle_s=60.0)
+IMPATIENT = Timeouts(connect_s=0.2, head_s=0.2, idle_s=0.2)
 
 
 async def watched(url, steps_url=None):
@@ -78,3 +93,128 @@ def test_silence_is_believed_when_it_lasts():
     probe = _Probe(make_worker())
     verdicts = [probe.believes_down(FailureKind.TIMED_OUT) for _ in range(SILENCES_TO_DOWN)]
     assert verdicts == [False] * (SILENCES_TO_DOWN - 1) + [True]
+
+
+# --- a worker that falls silent -----------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def streaming_worker(chunks=20, gap_s=0.1):
+    """A worker that streams an answer at leisure; while `silent` is set it answers nothing else."""
+    silent, writers = asyncio.Event(), []
+
+    async def serve(reader, writer):
+        writers.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                if head.startswith(b"POST"):
+                    await stream(writer)
+                elif not silent.is_set():
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+    async def stream(writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        for _ in range(chunks):
+            chunk = {"id": "x", "choices": [{"index": 0, "delta": {"content": "y"}}]}
+            writer.write(b"data: " + orjson.dumps(chunk) + b"\n\n")
+            await asyncio.sleep(gap_s)
+        writer.write(b"data: [DONE]\n\n")
+        writer.write_eof()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield WorkerConfig(name="w0", url=url, model="fake-model"), silent
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.01)  # aborted connections are told so on the loop's next turn
+
+
+async def test_a_request_whose_worker_hangs_goes_on_elsewhere_long_before_its_own_deadline():
+    async with (
+        running_engines(2) as pair,
+        running_gateway(pair, timeouts=PATIENT, probe_timeouts=IMPATIENT) as gateway,
+    ):
+        pair[0].inject("hang", after_tokens=5)
+        body = chat_body(stream=True, max_tokens=20, ignore_eos=True)
+        reply = await gateway.fetch("POST", "/v1/chat/completions", body)
+        timeline = await gateway.timeline(request_id_of(reply))
+        assert events_of(reply.body)[-1] == "[DONE]"
+        assert [it["outcome"] for it in timeline["attempts"]] == ["timed_out", "succeeded"]
+        assert gateway.app.gateway.cluster.state("w0").health is Health.DOWN
+        assert gateway.under_way == 0
+
+
+async def test_a_stream_that_flows_is_left_alone_though_its_worker_answers_nothing_else():
+    async with (
+        streaming_worker() as (worker, silent),
+        running_gateway([worker], timeouts=PATIENT, probe_timeouts=IMPATIENT) as gateway,
+    ):
+        answering = asyncio.create_task(gateway.chat(stream=True))
+        await eventually(lambda: gateway.under_way == 1)
+        silent.set()
+        await eventually(lambda: gateway.app.gateway.cluster.state("w0").health is Health.DOWN)
+        assert not answering.done()
+        reply = await answering
+        assert events_of(reply.body)[-1] == "[DONE]"
+        assert len(events_of(reply.body)) == 21
+
+
+async def test_silence_is_told_again_and_again_and_other_failures_are_not():
+    silences = []
+    async with streaming_worker() as (config, silent):
+        workers = [
+            replace(make_worker("w0"), url=config.url),
+            replace(make_worker("w1"), url="http://127.0.0.1:9"),
+        ]
+        watcher = HealthWatcher(
+            ClusterView(workers),
+            workers,
+            interval_s=0.01,
+            timeouts=IMPATIENT,
+            on_silence=lambda *told: silences.append(told),
+        )
+        await watcher.start()
+        silent.set()
+        await eventually(lambda: len(silences) >= 2)
+        await watcher.stop()
+    assert set(silences) == {("w0", SILENCES_TO_DOWN * IMPATIENT.head_s)}
+
+
+# --- looking ------------------------------------------------------------------------------------------------
+
+
+async def test_looks_at_many_workers_are_spread_over_the_interval(monkeypatch):
+    first_looks_s = []
+
+    async def watch(self, probe, first_after_s):
+        first_looks_s.append(first_after_s)
+
+    monkeypatch.setattr(HealthWatcher, "_watch", watch)
+    workers = [replace(make_worker(f"w{index}"), url="http://127.0.0.1:9") for index in range(4)]
+    watcher = HealthWatcher(ClusterView(workers), workers, interval_s=2.0)
+    await watcher.start()
+    await asyncio.sleep(0)
+    await watcher.stop()
+    assert first_looks_s == [0.5, 1.0, 1.5, 2.0]
+
+
+async def test_every_look_is_told_whatever_was_seen():
+    looks = 0
+
+    def look():
+        nonlocal looks
+        looks += 1
+
+    async with running_engines(1) as (engine,):
+        workers = [
+            replace(make_worker("w0"), url=engine.base_url),
+            replace(make_worker("w1"), url="http://127.0.0.1:9"),
+        ]
+        watcher = HealthWatcher(ClusterView(workers), workers, interval_s=60.0, on_look=look)
+        await watcher.start()
+        await watcher.stop()
+    assert looks == len(workers)
