@@ -1,0 +1,172 @@
+"""What does it cost the gateway to place a request, to keep a long line, and to watch many workers?
+
+    python benchmarks/decision_cost.py [--workers 16,256,1000] [--seconds 20] [--quick] [--json]
+
+Processor time of this process, so that others on the machine matter little; the smallest of several repeats.
+A decision is what a flow does between its admission and its first attempt, with every worker busy to a
+different degree. A request in line is one that joins behind a thousand others, is granted and leaves. A look
+is the health watcher's, at a server in a process of its own that answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
+
+import uvloop
+
+from phasewise.gateway.health import HealthWatcher
+from phasewise.gateway.process_quotas import ProcessQuotas
+from phasewise.model.request import Endpoint, GenerationRequest
+from phasewise.model.worker import Worker
+from phasewise.request_flow import CacheMiss, Generate, World, request_flow
+from phasewise.routing.policies import least_outstanding
+from phasewise.state.breakers import Breakers
+from phasewise.state.cluster_view import ClusterView
+from phasewise.state.load_ledger import LoadLedger
+from phasewise.state.retry_budget import RetryBudget
+from phasewise.state.waiting_line import WaitingLine
+
+WAITING = 1_000
+REQUEST = GenerationRequest("r", Endpoint.CHAT, "m", arrived_s=0.0, prompt_bytes=4_000)
+
+
+def main() -> None:
+    """Measure, and print a table or one JSON object."""
+    options = _options()
+    counts = [int(it) for it in options.workers.split(",")]
+    repeats = 5 if options.quick else 15
+    result: dict[str, object] = {
+        "decision_us": {count: round(_decision_us(count, repeats), 1) for count in counts},
+        "line_us": round(_line_us(repeats), 2),
+        **_watching(max(16, min(counts[-1], 256)), 3.0 if options.quick else options.seconds),
+    }
+    if options.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name}: {value}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--workers", default="16,256,1000")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def _fleet(count: int, url: str = "http://127.0.0.1") -> list[Worker]:
+    return [Worker(name=f"w{index}", url=url, model="m", incarnation="1") for index in range(count)]
+
+
+def _decision_us(count: int, repeats: int) -> float:
+    workers = _fleet(count)
+    cluster, ledger = ClusterView(workers), LoadLedger()
+    for index, worker in enumerate(workers):
+        cluster.mark_up(worker.name, worker.incarnation)
+        for _ in range(3):
+            ledger.book(worker.ref, index * 7919 % 997)
+    world = World(
+        cluster, ledger, RetryBudget(), least_outstanding, Breakers(), WaitingLine(), ProcessQuotas()
+    )
+
+    def decide() -> None:
+        flow = request_flow(REQUEST, world)
+        next(flow)
+        if not isinstance(flow.send(CacheMiss(0.0)), Generate):
+            raise TypeError("nothing was decided")
+        flow.close()
+
+    return _least_us(decide, max(20, 20_000 // count), repeats, f"{count} workers")
+
+
+def _line_us(repeats: int) -> float:
+    line = WaitingLine(capacity=2 * WAITING)
+    for index in range(WAITING):
+        line.join("m", index % 3, float(index))
+
+    def pass_through() -> None:
+        ticket = line.join("m", 1_000, 0.0)
+        if ticket is None:
+            raise ValueError("the line is full")
+        line.grant("m", 1, 0.0)
+        line.leave(ticket)
+
+    return _least_us(pass_through, 2_000, repeats, f"{WAITING} waiting")
+
+
+def _least_us(work: Callable[[], None], times: int, repeats: int, what: str) -> float:
+    print(f"measuring: {what}", file=sys.stderr)
+    least_s = float("inf")
+    for _ in range(repeats):
+        began_s = time.process_time()
+        for _ in range(times):
+            work()
+        least_s = min(least_s, time.process_time() - began_s)
+    return least_s / times * 1e6
+
+
+# --- watching ---------------------------------------------------------------------------------------------
+
+
+def _watching(count: int, seconds: float) -> dict[str, object]:
+    print(f"measuring: looks at {count} workers for {seconds:g} s", file=sys.stderr)
+    context = get_context("spawn")
+    ports: Queue[int] = context.Queue()
+    server = context.Process(target=_serve, args=(ports,), daemon=True)
+    server.start()
+    try:
+        return uvloop.run(_watch(_fleet(count, f"http://127.0.0.1:{ports.get(timeout=30)}"), seconds))
+    finally:
+        server.terminate()
+        server.join()
+
+
+async def _watch(workers: list[Worker], seconds: float) -> dict[str, object]:
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    watcher = HealthWatcher(ClusterView(workers), workers, on_look=look)
+    await watcher.start()
+    await asyncio.sleep(1.0)
+    looks, cpu_s, began_s = 0, time.process_time(), time.monotonic()
+    await asyncio.sleep(seconds)
+    cpu_s, passed_s = time.process_time() - cpu_s, time.monotonic() - began_s
+    await watcher.stop()
+    return {
+        "watched": len(workers),
+        "looks_per_s": round(looks / passed_s, 1),
+        "look_us": round(cpu_s / max(1, looks) * 1e6, 1),
+        "watching_core_share": round(cpu_s / passed_s, 4),
+    }
+
+
+def _serve(ports: Queue[int]) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        ports.put(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    uvloop.run(serve())
+
+
+if __name__ == "__main__":
+    main()
