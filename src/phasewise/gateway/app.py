@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.prometheus import PrometheusMetrics
-from phasewise.config import GatewayFile, WorkerConfig
+from phasewise.config import GatewayConfig, GatewayFile, WorkerConfig
 from phasewise.errors import ConfigError
 from phasewise.gateway.asgi import Receive, Scope, Send, client_of
 from phasewise.gateway.auth import Doorkeeper
@@ -93,37 +93,16 @@ def build_app(
     probe_timeouts: Timeouts = PROBE_TIMEOUTS,
 ) -> GatewayApp:
     """Put a gateway together; nothing is contacted before it starts."""
-    workers = [_worker(config) for config in file.workers]
-    if len({worker.name for worker in workers}) != len(workers):
-        raise ConfigError("two workers have the same name", hint="give each worker a name of its own")
-    cluster, ledger = ClusterView(workers), LoadLedger()
-    queue = file.gateway.queue
-    quotas = build_quotas(file.gateway)
-    world = World(
-        cluster,
-        ledger,
-        RetryBudget(),
-        _policy(file.gateway.policy),
-        Breakers(),
-        WaitingLine(queue.max_waiting, queue.aging_s),
-        quotas,
-    )
+    workers, quotas = _workers(file), build_quotas(file.gateway)
+    world = _world(file.gateway, workers, quotas)
     clients = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
-    doorkeeper = Doorkeeper(file.gateway)
+    doorkeeper, open_requests = Doorkeeper(file.gateway), OpenRequests()
     # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
-    metrics = PrometheusMetrics(
-        cluster,
-        ledger,
-        slos={it.name: Slo(it.ttft_s, it.tpot_s) for it in file.gateway.slo_classes},
-        waiting=world.line.__len__,
-        breaker_open=world.breakers.is_open,
-        quota_degraded=lambda: quotas.degraded,
-    )
+    metrics = _metrics(file.gateway, world, quotas)
     sinks: list[TimelineSink] = [timelines, metrics]
     if file.gateway.log.requests:
         sinks.append(RequestLog({worker.model for worker in workers}))
-    open_requests = OpenRequests()
     limits = file.gateway.limits
     bounds = EdgeBounds.of(limits)
     pipeline = Pipeline(
@@ -137,10 +116,10 @@ def build_app(
     )
     clients_served = ClientWatch(patience or Patience(limits.body_s, limits.read_s))
     gateway = Gateway(
-        pipeline, doorkeeper, cluster, ledger, timelines, open_requests, metrics, clients_served
+        pipeline, doorkeeper, world.cluster, world.ledger, timelines, open_requests, metrics, clients_served
     )
     watcher = HealthWatcher(
-        cluster,
+        world.cluster,
         workers,
         poll_interval_s,
         timeouts=probe_timeouts,
@@ -148,6 +127,36 @@ def build_app(
         on_silence=lambda name, for_s: clients[name].abort_silent(for_s),
     )
     return GatewayApp(gateway, watcher, clients, Edge(bounds, metrics.count_refusal), quotas)
+
+
+def _workers(file: GatewayFile) -> list[Worker]:
+    workers = [_worker(config) for config in file.workers]
+    if len({worker.name for worker in workers}) != len(workers):
+        raise ConfigError("two workers have the same name", hint="give each worker a name of its own")
+    return workers
+
+
+def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) -> World:
+    return World(
+        ClusterView(workers),
+        LoadLedger(),
+        RetryBudget(),
+        _policy(config.policy),
+        Breakers(),
+        WaitingLine(config.queue.max_waiting, config.queue.aging_s),
+        quotas,
+    )
+
+
+def _metrics(config: GatewayConfig, world: World, quotas: GatewayQuotas) -> PrometheusMetrics:
+    return PrometheusMetrics(
+        world.cluster,
+        world.ledger,
+        slos={it.name: Slo(it.ttft_s, it.tpot_s) for it in config.slo_classes},
+        waiting=world.line.__len__,
+        breaker_open=world.breakers.is_open,
+        quota_degraded=lambda: quotas.degraded,
+    )
 
 
 def _worker(config: WorkerConfig) -> Worker:
