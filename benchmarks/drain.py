@@ -190,9 +190,9 @@ async def left(url: str, engine_url: str, bodies: list[bytes], *, early: bool = 
     client, engine, watch = (HttpClient(each, PATIENCE) for each in (url, engine_url, url))
     step_s, begun = (EARLY_STEP_S if early else MIDWAY_STEP_S), 0
 
-    def first_token() -> None:
+    def count(number: int) -> None:
         nonlocal begun
-        begun += 1
+        begun += number == 1
 
     async def all_there() -> bool:
         if not early:
@@ -202,7 +202,7 @@ async def left(url: str, engine_url: str, bodies: list[bytes], *, early: bool = 
     async def idle() -> bool:
         return await work_in(engine) == 0
 
-    tasks = [asyncio.create_task(ask(client, body, first_token)) for body in bodies]
+    tasks = [asyncio.create_task(ask(client, body, count)) for body in bodies]
     await until_true(all_there)
     in_engine, waiting = await work_in(engine), await in_line(watch)
     for task in tasks:
@@ -269,9 +269,9 @@ async def open_streams(
     """So many streams, all of which have written something; their answers are added when they end."""
     begun, all_begun = 0, asyncio.Event()
 
-    def note() -> None:
+    def note(number: int) -> None:
         nonlocal begun
-        begun += 1
+        begun += number == 1
         if begun == count:
             all_begun.set()
 

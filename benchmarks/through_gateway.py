@@ -4,8 +4,9 @@
 
 `phasewise up` starts one engine with the demo model and the gateway before it, with all that it has on by
 default. The whole engine is kept on one core; the gateway and the clients share another, and are never what
-the engine waits for. A block is a closed loop: so many clients ask twice each for 64 tokens, the same prompts
-every time, and output tokens per second are counted until the last has its answer.
+the engine waits for. A block is a closed loop of so many clients, who ask again as soon as they are served,
+for 32 to 96 tokens, so that answers do not begin together; the prompts and lengths are the same in every
+block. After a lead-in, tokens that arrive within eight seconds are counted, and the clients leave.
 
 A round has six blocks: the engine bare (twice, called A and A') and through the gateway (B), then the same
 backwards, so that a steady drift falls on all alike; rounds take turns in which comes first. Every round
@@ -30,6 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 from pathlib import Path
+from random import Random
 from statistics import mean, median, stdev
 from typing import Any
 
@@ -46,10 +48,12 @@ from phasewise.bench.student import t_quantile
 TARGET_RATIO = 0.97
 CONTROL_HALFWIDTH = 0.02
 CONFIDENCE = 0.95
-OUTPUT_TOKENS = 64
-QUICK_TOKENS = 16
+OUTPUT_TOKENS = (32, 96)
 PROMPT_WORDS = 40
-ASKS = 2
+ASKS = 20
+LEAD_IN_S = 2.0
+COUNTED_S = 8.0
+QUICK_S = 2.0
 PATIENCE = Timeouts(connect_s=10.0, head_s=300.0, idle_s=300.0)
 BARE, AGAIN, THROUGH = "bare", "bare again", "gateway"
 ROUNDS = ((BARE, THROUGH, AGAIN), (THROUGH, AGAIN, BARE), (AGAIN, BARE, THROUGH))
@@ -68,16 +72,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What every block asks for: each client its own prompt, so often, for so many tokens."""
+    """What every block asks for, by client one request after the other, and for how long it counts."""
 
-    bodies: tuple[bytes, ...]
-    asks: int
-    output_tokens: int
-
-    @property
-    def tokens(self) -> int:
-        """Output tokens of a block."""
-        return len(self.bodies) * self.asks * self.output_tokens
+    bodies: tuple[tuple[bytes, ...], ...]
+    lead_in_s: float
+    counted_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +168,15 @@ def set_apart(state: dict[str, Any]) -> Setting:
 
 
 def load(model: str, streams: int, quick: bool) -> Load:
-    """So many clients."""
-    asks, output_tokens = (1, QUICK_TOKENS) if quick else (ASKS, OUTPUT_TOKENS)
-    texts = prompts(streams, PROMPT_WORDS, seed=1)
-    return Load(tuple(chat_body(model, text, output_tokens) for text in texts), asks, output_tokens)
+    """So many clients, each with more to ask for than a block has time for."""
+    rng = Random(1)
+    bodies = tuple(
+        tuple(
+            chat_body(model, text, rng.randint(*OUTPUT_TOKENS)) for text in prompts(ASKS, PROMPT_WORDS, seed)
+        )
+        for seed in range(streams)
+    )
+    return Load(bodies, LEAD_IN_S, QUICK_S if quick else COUNTED_S)
 
 
 async def measure(setting: Setting, asked: Load, minutes: float, quick: bool) -> list[Round]:
@@ -198,20 +202,34 @@ async def measure(setting: Setting, asked: Load, minutes: float, quick: bool) ->
 
 
 async def run_block(client: HttpClient, asked: Load, pids: Sequence[int]) -> Block:
-    """One closed loop: every client asks so often, one request after the other."""
+    """One closed loop, which ends in the middle of answers."""
+    tokens = 0
 
-    async def ask_in_turn(body: bytes) -> None:
-        for _ in range(asked.asks):
-            answer = await ask(client, body)
+    def count(_: int) -> None:
+        nonlocal tokens
+        tokens += 1
+
+    async def ask_in_turn(bodies: Sequence[bytes]) -> None:
+        for body in bodies:
+            answer = await ask(client, body, count)
             if not answer.whole:
                 raise SystemExit(
                     f"a request failed (status {answer.status}, {answer.failure or answer.code})"
                 )
+        raise SystemExit("a client has nothing left to ask for: raise ASKS")
 
-    used_s, began_s = sum(map(cpu_s, pids)), now_s()
-    await asyncio.gather(*map(ask_in_turn, asked.bodies))
-    wall_s, used_s = now_s() - began_s, sum(map(cpu_s, pids)) - used_s
-    return Block(asked.tokens / wall_s, asked.tokens / used_s)
+    tasks = [asyncio.create_task(ask_in_turn(bodies)) for bodies in asked.bodies]
+    await asyncio.sleep(asked.lead_in_s)
+    before, used_s, began_s = tokens, sum(map(cpu_s, pids)), now_s()
+    await asyncio.sleep(asked.counted_s)
+    counted, wall_s, used_s = tokens - before, now_s() - began_s, sum(map(cpu_s, pids)) - used_s
+    ended_early = [task for task in tasks if task.done()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in ended_early:
+        task.result()
+    return Block(counted / wall_s, counted / used_s)
 
 
 def summary(rounds: Sequence[Round], asked: Load, quick: bool) -> dict[str, Any]:
@@ -237,7 +255,7 @@ def summary(rounds: Sequence[Round], asked: Load, quick: bool) -> dict[str, Any]
             for arm in (BARE, AGAIN, THROUGH)
         },
         "streams": len(asked.bodies),
-        "output_tokens": asked.output_tokens,
+        "counted_s": asked.counted_s,
         "rounds": len(rounds),
         "quick": quick,
     }

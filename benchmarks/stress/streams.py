@@ -71,9 +71,13 @@ def prompts(count: int, words: int, seed: int) -> list[str]:
 
 
 async def ask(
-    client: HttpClient, body: bytes, on_content: Callable[[], None] | None = None, *, keep_text: bool = False
+    client: HttpClient,
+    body: bytes,
+    on_content: Callable[[int], None] | None = None,
+    *,
+    keep_text: bool = False,
 ) -> Answer:
-    """Send a request and read what comes; `on_content` is called with the first content."""
+    """Send a request and read what comes; `on_content` is called with each content's number, from 1 on."""
     answer = Answer(now_s())
     try:
         async with await client.send("POST", Endpoint.CHAT, headers=HEADERS, body=body) as reply:
@@ -106,7 +110,7 @@ class _Listener:
 
     __slots__ = ("_answer", "_keep_text", "_on_content", "_splitter")
 
-    def __init__(self, answer: Answer, on_content: Callable[[], None] | None, keep_text: bool) -> None:
+    def __init__(self, answer: Answer, on_content: Callable[[int], None] | None, keep_text: bool) -> None:
         self._answer = answer
         self._on_content = on_content
         self._keep_text = keep_text
@@ -128,5 +132,5 @@ class _Listener:
                     answer.text += content_text(event)
                 if answer.first_s is None:
                     answer.first_s = at_s
-                    if self._on_content is not None:
-                        self._on_content()
+                if self._on_content is not None:
+                    self._on_content(answer.chunks)
