@@ -185,7 +185,11 @@ async def test_a_prompt_beyond_the_context_is_refused(client, engine):
     assert "maximum context length is 8192 tokens" in error["message"]
 
 
-@pytest.mark.parametrize("body", [b'{"model":', b"[]", b'{"max_tokens": 3}'], ids=["cut", "list", "empty"])
+@pytest.mark.parametrize(
+    "body",
+    [b'{"model":', b"[]", b'{"max_tokens": 3}', b'{"messages": [{"role": "user", "content": 1.5}]}'],
+    ids=["cut", "list", "empty", "number"],
+)
 async def test_a_body_that_is_no_request_is_refused(client, body):
     reply = await post(client, CHAT, body)
     error = orjson.loads(reply.body)["error"]

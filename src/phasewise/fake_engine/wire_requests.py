@@ -114,9 +114,17 @@ def _chat_text(data: Mapping[str, Any]) -> str:
     messages = data["messages"]
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise _invalid("list_type", "body.messages", "Input should be a valid list")
+    if not all(_is_content(message.get("content")) for message in messages):
+        raise _invalid("string_type", "body.messages", "Input should be a valid string")
     if not messages:
         raise _bad("Cannot apply chat template to an empty conversation. Provide at least one message.", None)
     return render_chat(messages, open_answer=open_answer, continue_final=continue_final)
+
+
+def _is_content(content: object) -> bool:
+    if isinstance(content, list):
+        return all(isinstance(part, dict) for part in content)
+    return content is None or isinstance(content, str)
 
 
 def _check_fields(data: Mapping[str, Any], chat: bool) -> None:

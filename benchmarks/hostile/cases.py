@@ -1,0 +1,47 @@
+"""A request to send and what may come back, and the two tenants in whose names requests are sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MODEL = "fake-model"
+CANARIES = {"a": "canary-a-7f3e52", "b": "canary-b-91cd08"}
+"""Words that only this tenant says, in every prompt and in its key."""
+KEYS = {tenant: f"key-{canary}" for tenant, canary in CANARIES.items()}
+ADMIN_KEY = "key-admin-canary-5be1"
+OTHER = {"a": "b", "b": "a"}
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A well-framed request; `accepted` are the statuses it may have, none for any that is documented."""
+
+    kind: str
+    body: bytes
+    path: str = "/v1/chat/completions"
+    method: str = "POST"
+    tenant: str | None = None
+    headers: Headers = ()
+    accepted: tuple[int, ...] = ()
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it has to be served."""
+        return self.accepted == (200,)
+
+
+@dataclass(frozen=True, slots=True)
+class RawCase:
+    """Bytes of a connection of their own; `accepted` as of a Case, 0 being a close without a word."""
+
+    kind: str
+    data: bytes
+    accepted: tuple[int, ...] = ()
+    slowly: bool = False
+
+
+def key_header(key: str) -> tuple[bytes, bytes]:
+    """How a client shows its key."""
+    return b"authorization", b"Bearer " + key.encode()

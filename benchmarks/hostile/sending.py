@@ -1,0 +1,101 @@
+"""Sends cases to a gateway, some at once, and hands what came back to the tally."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.errors import FailureKind, UpstreamError
+
+from .cases import Case, RawCase
+from .judge import Tally
+
+AT_ONCE = 32
+HANG_S = 30.0
+DRIBBLE_EVERY_S = 0.05
+
+_Any = TypeVar("_Any", Case, RawCase)
+
+
+async def send_all(url: str, cases: Sequence[Case], tally: Tally) -> None:
+    """Send well-framed requests over connections that are kept alive."""
+    client = HttpClient(url, Timeouts(connect_s=HANG_S, head_s=HANG_S, idle_s=HANG_S))
+
+    async def send(case: Case) -> None:
+        try:
+            async with asyncio.timeout(2 * HANG_S):
+                reply = await client.fetch(case.method, case.path, headers=case.headers, body=case.body)
+        except TimeoutError:
+            tally.hung(case)
+        except UpstreamError as error:
+            if error.kind is FailureKind.TIMED_OUT:
+                tally.hung(case)
+            else:
+                tally.not_as_expected[f"{case.kind}: {error.kind}"] += 1
+        else:
+            tally.answered(case, reply.status, reply.body)
+
+    try:
+        await _some_at_once(cases, send)
+    finally:
+        client.close()
+
+
+async def send_raw(url: str, cases: Sequence[RawCase], tally: Tally) -> None:
+    """Send bytes, each over a connection of its own."""
+    address = urlsplit(url)
+
+    async def send(case: RawCase) -> None:
+        try:
+            async with asyncio.timeout(HANG_S):
+                data = await _exchanged(str(address.hostname), int(address.port or 0), case)
+        except TimeoutError:
+            tally.hung(case)
+            return
+        status = int(data[9:12]) if data[:9] == b"HTTP/1.1 " else 0
+        tally.answered_raw(case, status, data.count(b"HTTP/1.1 "), data.partition(b"\r\n\r\n")[2])
+
+    await _some_at_once(cases, send)
+
+
+async def _exchanged(host: str, port: int, case: RawCase) -> bytes:
+    """What comes back: everything up to the close if a refusal is due, else the first answer's head."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        if case.slowly:
+            return await _dribbled(reader, writer, case.data)
+        with contextlib.suppress(ConnectionError):
+            writer.write(case.data)
+            await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            if case.accepted:
+                return await reader.read(-1)
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                return await reader.readuntil(b"\r\n\r\n")
+        return b""
+    finally:
+        writer.transport.abort()
+
+
+async def _dribbled(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
+    reading = asyncio.create_task(reader.read(-1))
+    for place in range(len(data)):
+        if reading.done():
+            break
+        writer.write(data[place : place + 1])
+        await asyncio.sleep(DRIBBLE_EVERY_S)
+    return await reading
+
+
+async def _some_at_once(cases: Sequence[_Any], send: Callable[[_Any], Awaitable[None]]) -> None:
+    waiting = iter(cases)
+
+    async def go_on() -> None:
+        for case in waiting:
+            await send(case)
+
+    await asyncio.gather(*(go_on() for _ in range(AT_ONCE)))
