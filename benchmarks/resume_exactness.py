@@ -12,8 +12,10 @@ these ways:
                           characters, so that the text so far ends anywhere within a word
   within_a_word           the same, if one simply went on from there
 Where a continuation parts from the answer, the engine is asked how close its two best choices were there.
-`same_ids` is the share of breaks at which the text's tokens were the very ones that had been written. Last,
-what `return_token_ids` would add to a chunk, in bytes and in the time to take it out again.
+`penalised` are answers under a frequency penalty, continued with the past made up for as the gateway does it,
+and with the past forgotten. `same_ids` is the share of breaks at which the text's tokens were the very ones
+that had been written. Last, what `return_token_ids` would add to a chunk, in bytes and in the time to take it
+out again.
 """
 
 from __future__ import annotations
@@ -132,14 +134,20 @@ async def measured(url: str, prompts: tuple[str, ...], cuts: int) -> dict[str, A
                 for tally, gap in zip(tallies.values(), gaps, strict=True):
                     tally.add(gap)
             print(f"{number + 1} of {len(prompts)}: {tallies[BY_TEXT]}", file=sys.stderr, flush=True)
+        penalised = [await penalised_pair(client, prompt) for prompt in prompts]
         price = await price_of_ids(client)
     finally:
         client.close()
     shares = {f"exact_{way}": round(it.exact / (broken - it.refused), 3) for way, it in tallies.items()}
     parted = {f"parted_{way}": tally.parted for way, tally in tallies.items()}
     gaps_nats = {way: sorted(tally.gaps) for way, tally in tallies.items()}
+    penalty = {
+        "penalised_exact": round(sum(made_up for made_up, _ in penalised) / len(prompts), 3),
+        "penalised_exact_if_forgotten": round(sum(forgotten for _, forgotten in penalised) / len(prompts), 3),
+    }
     same = round(same_ids / broken, 3)
-    return {"breaks": broken, "same_ids": same, **shares, **parted, "gaps_nats": gaps_nats, **price}
+    facts = {"breaks": broken, "same_ids": same, **shares, **parted, **penalty}
+    return {**facts, "gaps_nats": gaps_nats, **price}
 
 
 def cut_points(tokens: int, cuts: int) -> list[int]:
@@ -185,6 +193,24 @@ def plan_for(body: dict[str, Any], text: str) -> Resumption | Obstacle:
     notes.text_escaped.extend(json.dumps(text)[1:-1].encode())
     notes.engine_request_id = "chatcmpl-cut"
     return resumption(Endpoint.CHAT, json.dumps(body).encode(), notes, None)
+
+
+async def penalised_pair(client: HttpClient, prompt: str) -> tuple[bool, bool]:
+    """Whether a penalised answer goes on exactly: with its past made up for, and with its past forgotten."""
+    body = {**GREEDY, "messages": [{"role": "user", "content": prompt}], "max_tokens": ANSWER_TOKENS}
+    body["frequency_penalty"] = 1.2
+    answer = await undisturbed(client, CHAT, body)
+    half = len(answer.texts) // 2
+    plan = plan_for(body, "".join(answer.texts[:half]))
+    if isinstance(plan, Obstacle):
+        return True, True
+    asked = json.loads(plan.continuation(await tokens_so_far(client, plan)) or b"{}")
+    asked["max_tokens"] = GO_ON_TOKENS
+    forgotten = {name: value for name, value in asked.items() if name != "logit_bias"}
+    replies = await asyncio.gather(*(ask(client, COMPLETIONS, it) for it in (asked, forgotten)))
+    rest = "".join(answer.texts[half : half + GO_ON_TOKENS])
+    made_up, without = (reply["choices"][0]["text"] == rest for reply in replies)
+    return made_up, without
 
 
 async def price_of_ids(client: HttpClient) -> dict[str, float]:
