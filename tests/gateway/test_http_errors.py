@@ -56,6 +56,13 @@ async def test_an_error_has_openais_shape(reason, status):
 async def test_a_client_is_told_when_to_come_back():
     _, headers, _ = await answer_of(send_error, RejectReason.QUEUE_FULL, "words", retry_after_s=1.2)
     assert headers[b"retry-after"] == b"2"
+    assert b"x-should-retry" not in headers
+
+
+async def test_a_client_that_would_not_wait_so_long_is_told_not_to_come_back_by_itself():
+    _, headers, _ = await answer_of(send_error, RejectReason.QUEUE_FULL, "words", retry_after_s=60.1)
+    assert headers[b"retry-after"] == b"61"
+    assert headers[b"x-should-retry"] == b"false"
 
 
 async def test_a_refusal_names_its_field_and_its_hint():

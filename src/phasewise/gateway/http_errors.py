@@ -16,6 +16,9 @@ from phasewise.model.decision import RejectReason
 
 JSON: Headers = ((b"content-type", b"application/json"),)
 
+LONGEST_HEEDED_S = 60.0
+"""OpenAI's clients take a longer retry-after for none and come back within seconds, unless told not to."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpError:
@@ -70,8 +73,16 @@ async def send_error(
     """Answer with an error; the answer must not have been started."""
     error = HTTP_ERRORS[kind]
     body = error_body(message, error.type, code=kind, param=param)
-    retry = [] if retry_after_s is None else [(b"retry-after", b"%d" % max(1, math.ceil(retry_after_s)))]
-    await client.respond(error.status, [*JSON, *error.headers, *retry, *headers], body)
+    await client.respond(
+        error.status, [*JSON, *error.headers, *_when_to_return(retry_after_s), *headers], body
+    )
+
+
+def _when_to_return(after_s: float | None) -> Headers:
+    if after_s is None:
+        return ()
+    told: Headers = ((b"retry-after", b"%d" % max(1, math.ceil(after_s))),)
+    return (*told, *_DO_NOT_RETRY) if after_s > LONGEST_HEEDED_S else told
 
 
 async def send_refusal(client: Client, refusal: RequestRefused, headers: Headers = ()) -> None:
