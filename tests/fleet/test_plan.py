@@ -38,6 +38,12 @@ def test_a_role_that_nothing_routes_by_is_refused(role):
     assert raised.value.message == f"pools.b.role is '{role}': only 'mixed' is accepted for now"
 
 
+def test_a_gateway_that_the_fleet_could_not_watch_is_refused():
+    gateway = GatewayConfig(tls={"certificate": "c.pem", "key": "k.pem"})
+    with pytest.raises(ConfigError, match=r"gateway\.tls"):
+        plan_of(FleetConfig(gateway=gateway))
+
+
 def test_without_a_recorder_no_steps_are_promised():
     plan = plan_of(FleetConfig(), engine=make_engine(plugin_version=None))
     assert plan.engines[0].steps_url is None

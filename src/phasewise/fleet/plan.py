@@ -99,6 +99,7 @@ def plan_fleet(
 ) -> FleetPlan:
     """Plan every process of a fleet on this machine."""
     _refuse_parted_phases(fleet)
+    _refuse_tls(fleet)
     places = place_engines(fleet, machine)
     engines = tuple(_plan_engine(place, engine, model, fleet, home) for place in places)
     return FleetPlan(
@@ -119,6 +120,15 @@ def _refuse_parted_phases(fleet: FleetConfig) -> None:
                 f"pools.{pool.name}.role is '{pool.role}': only '{Role.MIXED}' is accepted for now",
                 hint="leave role out: every engine then takes both phases",
             )
+
+
+def _refuse_tls(fleet: FleetConfig) -> None:
+    # Whoever watches the fleet asks the gateway at loopback, for which no certificate is good.
+    if fleet.gateway.tls is not None:
+        raise ConfigError(
+            "gateway.tls is not taken by `phasewise up`",
+            hint="leave it out, or start the gateway by itself: python -m phasewise.gateway FILE",
+        )
 
 
 def _plan_engine(
