@@ -11,23 +11,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.real_engine import free_port
+
 READY_WITHIN_S = 20.0
 STOP_WITHIN_S = 10.0
 INSTALL_HINT = "apt-get install redis-server"
 
 
 class RedisServer:
-    """A server that can be killed, held up and started again on the same port; it keeps nothing on disk."""
+    """A server that can be killed, held up and started again on the same port; it keeps nothing on disk.
 
-    def __init__(self, folder: Path, password: str | None = None) -> None:
-        self.port = _free_port()
+    With a `certificate`, a PEM file with its key in it, it speaks TLS alone.
+    """
+
+    def __init__(self, folder: Path, password: str | None = None, certificate: Path | None = None) -> None:
+        self.port = free_port()
         self._folder = folder
         self._password = password
+        self._certificate = certificate
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         login = "" if self._password is None else f":{self._password}@"
+        if self._certificate is not None:
+            return f"rediss://{login}localhost:{self.port}/0?ssl_ca_certs={self._certificate}"
         return f"redis://{login}127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
@@ -35,8 +43,8 @@ class RedisServer:
         if program is None:
             raise RuntimeError(f"redis-server is not installed. hint: {INSTALL_HINT}")
         command = [
-            program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-            "--dir", str(self._folder), "--daemonize", "no",
+            program, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(self._folder),
+            *self._port_options(),
         ]  # fmt: skip
         if self._password is not None:
             command += ["--requirepass", self._password]
@@ -45,6 +53,15 @@ class RedisServer:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
         self._wait_until_ready()
+
+    def _port_options(self) -> list[str]:
+        if self._certificate is None:
+            return ["--port", str(self.port)]
+        pem = str(self._certificate)
+        return [
+            "--port", "0", "--tls-port", str(self.port), "--tls-auth-clients", "no",
+            "--tls-cert-file", pem, "--tls-key-file", pem, "--tls-ca-cert-file", pem,
+        ]  # fmt: skip
 
     def kill(self) -> None:
         """As kill -9 does."""
@@ -84,18 +101,13 @@ class RedisServer:
 
 
 @contextmanager
-def running_redis(folder: Path, password: str | None = None) -> Iterator[RedisServer]:
+def running_redis(
+    folder: Path, password: str | None = None, certificate: Path | None = None
+) -> Iterator[RedisServer]:
     """A server until the block is left."""
-    server = RedisServer(folder, password)
+    server = RedisServer(folder, password, certificate)
     server.start()
     try:
         yield server
     finally:
         server.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

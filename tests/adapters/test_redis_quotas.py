@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from pathlib import Path
 
 import pytest
 import redis.asyncio
@@ -11,7 +12,9 @@ import redis.asyncio
 from phasewise.adapters.redis_quotas import RedisQuotas, Renew, Settle, Take
 from phasewise.errors import ConfigError, StoreUnreachable
 from tests.gateway.harness import eventually
+from tests.redis_server import running_redis
 
+CERTIFICATE = Path(__file__).parent / "localhost-for-tests-only.pem"
 GENEROUS_S = 10.0
 REQUEST_US, TOKENS_US = 10_000_000, 12_000_000
 
@@ -139,6 +142,20 @@ async def test_a_redis_that_was_killed_is_used_again_once_it_is_back(own_redis):
         assert waits[2] is False
     finally:
         await store.close()
+
+
+async def test_redis_is_spoken_to_over_tls_if_its_certificate_is_trusted(tmp_path):
+    with running_redis(tmp_path, password="hunter2", certificate=CERTIFICATE) as server:
+        trusting = RedisQuotas(server.url, "t", lease_s=10.0)
+        doubting = RedisQuotas(server.url.partition("?")[0], "t", lease_s=10.0)
+        try:
+            (waits,) = await trusting.perform([take()], GENEROUS_S)
+            assert waits[2] is False
+            with pytest.raises(StoreUnreachable):
+                await doubting.perform([take()], GENEROUS_S)
+        finally:
+            await trusting.close()
+            await doubting.close()
 
 
 @pytest.mark.parametrize(

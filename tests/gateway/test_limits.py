@@ -14,13 +14,13 @@ import redis.asyncio
 import yaml
 
 from phasewise.adapters.http_client import HttpClient
-from phasewise.config import ApiKey
+from phasewise.config import ApiKey, RedisConfig
 from phasewise.errors import UpstreamError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.auth import key_sha256
 from phasewise.gateway.shared_quotas import LEASE_S
 from tests.gateway.harness import chat_body, eventually, running_gateway
-from tests.gateway.test_process import free_port
+from tests.real_engine import free_port
 
 KEY = "a-key-with-limits"
 ENDLESS = {"max_tokens": 4000, "ignore_eos": True}
@@ -83,6 +83,27 @@ async def test_tokens_are_corrected_by_what_the_engine_counted():
             reply = await gateway.chat(headers=BEARER, max_tokens=6000)
             assert code_of(reply) == "served"
             assert orjson.loads(reply.body)["usage"]["total_tokens"] < 1300
+
+
+@pytest.mark.parametrize(
+    ("when_down", "status", "code"), [("refuse", 503, "limits_unavailable"), ("count_alone", 200, "served")]
+)
+async def test_while_redis_is_away_the_rule_is_followed_and_metrics_tell(own_redis, when_down, status, code):
+    own_redis.kill()
+    unlimited = ApiKey(sha256=key_sha256("unlimited"))
+    async with (
+        running_engines(1) as engines,
+        running_gateway(
+            engines,
+            api_keys=(key(max_concurrent=1), unlimited),
+            redis=RedisConfig(url=own_redis.url, when_down=when_down),
+        ) as gateway,
+    ):
+        reply = await gateway.chat(headers=BEARER)
+        assert (reply.status, code_of(reply)) == (status, code)
+        assert (b"retry-after" in dict(reply.headers)) is (status == 503)
+        assert code_of(await gateway.chat(headers=[(b"authorization", b"Bearer unlimited")])) == "served"
+        assert b"\nphasewise_quota_degraded 1" in (await gateway.fetch("GET", "/metrics")).body
 
 
 # --- several gateways, one Redis --------------------------------------------------------------------------
