@@ -142,22 +142,21 @@ def test_those_who_had_time_to_come_back_are_no_longer_reckoned_with():
     assert later_s < crowded_s
 
 
-def test_a_long_overload_is_forgotten_a_minute_after_it_ended():
-    line = make_line(waiting=1, grants_s=[0.1 * number for number in range(1, 21)])
-    for _ in range(10_000):
-        overloaded_s = line.turn_away("m", 2.1)
-    line = line_that_moves_on(line, from_s=2.1, until_s=62.2)
+def test_an_overload_is_forgotten_once_the_line_was_empty():
+    line = make_line(waiting=0, grants_s=[0.1 * number for number in range(1, 20)])
+    tickets = [line.join("m", 0, 2.0) for _ in range(2)]
+    for number in (1, 2):
+        line.grant("m", number, 2.0 + 0.05 * number)
+    for _ in range(100_000):
+        overloaded_s = line.turn_away("m", 2.2)
     assert overloaded_s == LATEST_RETURN_S
-    assert line.turn_away("m", 62.2) < 2.0
-
-
-def line_that_moves_on(line, from_s, until_s):
-    """The same line after ten have been granted in every second, and one waits."""
-    for number in range(int((until_s - from_s) * 10)):
-        ticket = line.join("m", 1_000, from_s)
-        line.grant("m", 1, from_s + number * 0.1)
+    for ticket in tickets:
         line.leave(ticket)
-    return line
+    for _ in range(30):
+        line.join("m", 0, 2.3)
+    for number in range(1, 11):
+        line.grant("m", number, 2.3 + 0.1 * number)
+    assert line.turn_away("m", 3.3) < 10.0
 
 
 @given(grants=st.integers(0, 70), turned_away=st.integers(1, 500), pace_s=st.floats(0.001, 30.0))

@@ -14,8 +14,8 @@ PACE_OVER_GRANTS = 64
 SHARE_OF_RETURNED = 0.5
 """The part of the line's pace that those are told to share who were turned away; newcomers have the rest."""
 SOONEST_RETURN_S = 1.0
-LATEST_RETURN_S = 60.0
-"""OpenAI's clients ignore a longer advice and come back within seconds."""
+LATEST_RETURN_S = 600.0
+"""A bound that a long overload reaches makes those who reached it return together: it has to be far away."""
 
 
 class Ticket:
@@ -85,8 +85,9 @@ class _Pace:
         self._told_s = 0.0
 
     def begin(self) -> None:
-        """The line forms anew: what was granted before an idle time says nothing of its pace."""
+        """The line forms anew: who came back meanwhile found room, and what was granted is long ago."""
         self._grants.clear()
+        self._yet_to_return = 0.0
 
     def granted(self, now_s: float) -> None:
         self._grants.append(now_s)
@@ -100,9 +101,7 @@ class _Pace:
             return SOONEST_RETURN_S
         returning_per_s = SHARE_OF_RETURNED * len(self._grants) / (now_s - self._grants[0])
         returned = returning_per_s * (now_s - self._told_s)
-        # Many never come: no more are reckoned with than could come within the longest time that is told.
-        most = returning_per_s * LATEST_RETURN_S
-        self._yet_to_return = min(most, max(0.0, self._yet_to_return - returned) + 1.0)
+        self._yet_to_return = max(0.0, self._yet_to_return - returned) + 1.0
         self._told_s = now_s
         after_s = (waiting + self._yet_to_return) / returning_per_s
         return min(LATEST_RETURN_S, max(SOONEST_RETURN_S, after_s))
