@@ -154,6 +154,24 @@ async def test_chunks_that_add_up_to_too_large_a_body_are_refused():
         assert code_of(await sent(gateway, data)) == (413, "too_large")
 
 
+async def test_a_client_that_sends_all_of_its_chunks_still_reads_why_they_are_too_many():
+    data = CHAT + b"transfer-encoding: chunked\r\n\r\n" + chunked(b"x" * 60_000) * 30
+    async with running_engines(1) as engines, running_gateway(engines, limits={"body": "1MiB"}) as gateway:
+        assert code_of(await sent(gateway, data)) == (413, "too_large")
+
+
+async def test_a_body_that_is_held_back_until_it_is_wanted_is_asked_for():
+    async with (
+        running_engines(1) as engines,
+        running_gateway(engines) as gateway,
+        connected(gateway) as (reader, writer),
+    ):
+        writer.write(head_of(BODY, b"expect: 100-continue"))
+        assert b" 100 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        writer.write(BODY)
+        assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+
+
 async def test_framing_without_end_is_no_body_but_is_refused_too():
     async with running_engines(1) as engines, running_gateway(engines, limits={"body": "1KiB"}) as gateway:
         async with connected(gateway) as (reader, writer):

@@ -133,7 +133,7 @@ class DirectAnswer:
         cycle.message_event.set()
         self.listener = None
         if not cycle.keep_alive:
-            self._transport.close()
+            self._connection.answered_for_good()
         cycle.on_response()
 
 
@@ -166,6 +166,10 @@ class ClientConnection(HttpToolsProtocol):
         super().pause_writing()
         if self._answer is not None:
             self._answer.paused = True
+
+    def answered_for_good(self) -> None:
+        """The last answer on this connection was written."""
+        self.transport.close()
 
     def resume_writing(self) -> None:
         super().resume_writing()

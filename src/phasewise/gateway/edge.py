@@ -177,6 +177,8 @@ class EdgeConnection(ClientConnection):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._refused:
+            return
         if self._in_message and not self._in_head and self.cycle.response_complete:
             # Answered before its body had come; what is left of it is read and thrown away, but not for ever.
             self._edge.expect(self, self._edge.bounds.head_s)
@@ -244,6 +246,17 @@ class EdgeConnection(ClientConnection):
             cycle.disconnected = True
             cycle.message_event.set()
         self.transport.write(_answer(refusal))
+        self._linger()
+
+    def answered_for_good(self) -> None:
+        """As when a request is refused: what is still to come of it is read, for a while."""
+        if self._in_message and not self.pipeline:
+            self._refused = True
+            self._linger()
+        else:
+            super().answered_for_good()
+
+    def _linger(self) -> None:
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._edge.relieve(self)
