@@ -24,7 +24,6 @@ COMES_BACK = frozenset({429, 503})
 MOST_RETRIES = 3
 WITHOUT_HEADER_S = 1.0
 """How long a client waits that was not told when to come back."""
-LEAD_IN_S = 3.0
 FINISH_WITHIN_S = 6.0
 """After the last arrival: what takes longer has missed its bounds."""
 
@@ -110,14 +109,21 @@ class Offered:
 
 
 async def offer(
-    url: str, demand: Demand, rate_per_s: float, duration_s: float, seed: int, *, retries: bool = False
+    url: str,
+    demand: Demand,
+    rate_per_s: float,
+    duration_s: float,
+    seed: int,
+    *,
+    lead_in_s: float,
+    retries: bool = False,
 ) -> Offered:
     """Users come at random at this rate; those that are refused come back when told to, if they `retries`.
 
-    Who comes in the lead-in finds empty engines, and is not counted. At the end who waits to come back is let
-    go, and answers that have begun may finish.
+    Who comes in the lead-in finds empty engines or an empty line, and is not counted. At the end who waits to
+    come back is let go, and answers that have begun may finish.
     """
-    rng, end_s = Random(seed), LEAD_IN_S + duration_s
+    rng, end_s = Random(seed), lead_in_s + duration_s
     times_s = list(takewhile(lambda at_s: at_s < end_s, arrival_times_s(OpenLoop(rate_per_s), rng)))
     bodies = demand.bodies(len(times_s), seed)
     client, over = HttpClient(url, PATIENCE), asyncio.Event()
@@ -136,7 +142,7 @@ async def offer(
     finally:
         await _let_go(tasks)
         client.close()
-    return Offered(users, started_s + LEAD_IN_S, duration_s)
+    return Offered(users, started_s + lead_in_s, duration_s)
 
 
 async def keep_full(url: str, demand: Demand, clients: int, duration_s: float, seed: int) -> float:
