@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 from random import Random
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
@@ -36,17 +36,12 @@ class Demand:
     prompt_tokens: tuple[int, int]
     output_tokens: tuple[int, int]
 
-    def bodies(self, count: int, seed: int) -> list[bytes]:
-        """So many requests that share no beginning."""
+    def bodies(self, seed: int) -> Iterator[bytes]:
+        """Requests without end that share no beginning."""
         rng = Random(seed)
-        return [
-            chat_body(
-                self.model,
-                prompts(1, rng.randint(*self.prompt_tokens), rng.getrandbits(32))[0],
-                rng.randint(*self.output_tokens),
-            )
-            for _ in range(count)
-        ]
+        while True:
+            (prompt,) = prompts(1, rng.randint(*self.prompt_tokens), rng.getrandbits(32))
+            yield chat_body(self.model, prompt, rng.randint(*self.output_tokens))
 
 
 @dataclass(slots=True)
@@ -125,7 +120,7 @@ async def offer(
     """
     rng, end_s = Random(seed), lead_in_s + duration_s
     times_s = list(takewhile(lambda at_s: at_s < end_s, arrival_times_s(OpenLoop(rate_per_s), rng)))
-    bodies = demand.bodies(len(times_s), seed)
+    bodies = list(islice(demand.bodies(seed), len(times_s)))
     client, over = HttpClient(url, PATIENCE), asyncio.Event()
     users: list[User] = []
     tasks: list[asyncio.Task[None]] = []
@@ -148,7 +143,7 @@ async def offer(
 async def keep_full(url: str, demand: Demand, clients: int, duration_s: float, seed: int) -> float:
     """Requests per second that so many clients get through, each asking again as soon as it is served."""
     client = HttpClient(url, PATIENCE)
-    bodies = iter(demand.bodies(int(clients * duration_s * 4), seed))
+    bodies = demand.bodies(seed)
     ended_s: list[float] = []
 
     async def ask_again_and_again() -> None:
