@@ -211,6 +211,25 @@ async def test_a_connection_on_which_nothing_is_sent_is_closed_without_a_word():
         assert len(gateway.app.edge) == 0
 
 
+@pytest.mark.parametrize("before", [b"", HEALTH])
+async def test_line_ends_are_no_head(before):
+    async with (
+        running_engines(1) as engines,
+        running_gateway(engines, limits={"head_s": 0.5}) as gateway,
+        connected(gateway) as (reader, writer),
+    ):
+        writer.write(before)
+        reading = asyncio.create_task(reader.read())
+
+        def kept_busy():
+            if not writer.is_closing():
+                writer.write(b"\r\n")
+            return reading.done()
+
+        await eventually(kept_busy, timeout_s=10.0)
+        assert (await reading).count(b"HTTP/1.1 ") == (1 if before else 0)
+
+
 async def test_a_second_head_on_a_connection_has_no_more_time_than_the_first():
     async with running_engines(1) as engines, running_gateway(engines, limits={"head_s": 0.5}) as gateway:
         reply = await sent(gateway, HEALTH + CHAT)

@@ -32,7 +32,7 @@ LINGER_S = 2.0
 systems throw away what was received when they learn that what they sent was not read."""
 FRAMING_BYTES = 1024 * 1024
 """What a body's chunk sizes may take beyond as much as the body itself."""
-HTTP_1_0_METHODS = frozenset({"GET", "HEAD"})
+HTTP_1_0_METHODS = frozenset({b"GET", b"HEAD"})
 """Load balancers ask for health in HTTP/1.0; answers that come in chunks cannot be told to such a client."""
 
 
@@ -128,8 +128,13 @@ class EdgeConnection(ClientConnection):
             if self._in_head:
                 self._head_bytes += len(data)
         self._parse(data)
-        if self._in_message and not self._refused:
+        if self._refused:
+            return
+        if self._in_message:
             self._bound_what_is_under_way()
+        elif self.cycle is None or self.cycle.response_complete:
+            # Line ends before a head, or the end of a body that was answered already: the next head is due.
+            self._edge.expect(self, self._edge.bounds.head_s)
 
     def _parse(self, data: bytes) -> None:
         # In the place of uvicorn's, which logs whatever a stranger sends and answers into other answers.
@@ -218,8 +223,8 @@ class EdgeConnection(ClientConnection):
             raise RequestRefused(RefusalKind.HEAD_TOO_LARGE, f"more than {MOST_HEADERS} headers were sent")
 
     def _check_version(self) -> None:
-        version, method = self.parser.get_http_version(), self.parser.get_method().decode("ascii")
-        if version != "1.1" and (version != "1.0" or method not in HTTP_1_0_METHODS):
+        version = self.parser.get_http_version()
+        if version != "1.1" and (version != "1.0" or self.parser.get_method() not in HTTP_1_0_METHODS):
             raise _bad("this needs HTTP/1.1", hint="use a client that speaks it")
         if self.parser.should_upgrade():
             raise _bad("the gateway takes no upgrade to another protocol", hint="stay with HTTP/1.1")
