@@ -145,8 +145,9 @@ async def measured(url: str, prompts: tuple[str, ...], cuts: int) -> dict[str, A
         "penalised_exact": round(sum(made_up for made_up, _ in penalised) / len(prompts), 3),
         "penalised_exact_if_forgotten": round(sum(forgotten for _, forgotten in penalised) / len(prompts), 3),
     }
+    refused = {f"refused_{way}": tally.refused for way, tally in tallies.items()}
     same = round(same_ids / broken, 3)
-    facts = {"breaks": broken, "same_ids": same, **shares, **parted, **penalty}
+    facts = {"breaks": broken, "same_ids": same, **shares, **refused, **parted, **penalty}
     return {**facts, "gaps_nats": gaps_nats, **price}
 
 

@@ -15,7 +15,7 @@ from phasewise.adapters.http_client import HttpClient
 ADMIN_KEY = "benchmark"
 ADMIN_KEY_SHA256 = hashlib.sha256(ADMIN_KEY.encode()).hexdigest()
 ADMIN = [(b"authorization", b"Bearer " + ADMIN_KEY.encode())]
-GIVE_UP_S = 120.0
+GIVE_UP_S = 300.0
 NOT_THERE = ("cannot be reached", "went away before")
 """What the gateway notes of an attempt that met no engine."""
 
@@ -52,16 +52,19 @@ def _attempts(record: dict) -> Attempts:
     return Attempts(len(met), any(it["kind"] == "resumed" for it in attempts))
 
 
-async def wait_for_workers(url: str, count: int) -> None:
-    """Return when the gateway says that so many workers are up."""
+async def wait_for_workers(
+    url: str, count: int, other_than: Collection[tuple[str, str]] = ()
+) -> set[tuple[str, str]]:
+    """The names and incarnations of the workers that are up, once so many are, and none of `other_than`."""
     client = HttpClient(url)
     deadline_s = time.monotonic() + GIVE_UP_S
     try:
         while True:
             reply = await client.fetch("GET", "/phasewise/v1/workers", headers=ADMIN)
             workers = orjson.loads(reply.body)["workers"]
-            if sum(it["health"] == "up" for it in workers) >= count:
-                return
+            up = {(it["name"], it["incarnation"]) for it in workers if it["health"] == "up"}
+            if len(up) >= count and up.isdisjoint(other_than):
+                return up
             if time.monotonic() > deadline_s:
                 raise SystemExit(f"not all of {count} workers came up")
             await asyncio.sleep(0.2)
