@@ -252,6 +252,33 @@ class StreamedReply:
 class _Connection(asyncio.Protocol):
     """One TCP connection and the exchange on it."""
 
+    __slots__ = (
+        "_arrivals",
+        "_between_chunks",
+        "_chunk_ended",
+        "_error",
+        "_framing_bytes",
+        "_head_done",
+        "_keep_alive",
+        "_last_activity_s",
+        "_loop",
+        "_parser",
+        "_parts",
+        "_paused",
+        "_queued_bytes",
+        "_reader",
+        "_registry",
+        "_sink",
+        "_transport",
+        "_wait_limit_s",
+        "_waiter",
+        "_watchdog",
+        "body_done",
+        "headers",
+        "sent_at_s",
+        "status",
+    )
+
     def __init__(self, loop: asyncio.AbstractEventLoop, registry: set[_Connection]) -> None:
         self._loop = loop
         self._registry = registry
@@ -261,10 +288,11 @@ class _Connection(asyncio.Protocol):
         self._last_activity_s = 0.0
         self.sent_at_s = 0.0
         self._arrivals = select.poll()
+        # One for all exchanges: a connection is only used again after a reply that was read to its end.
+        self._parser = httptools.HttpResponseParser(self)
         self._reset()
 
     def _reset(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []

@@ -38,6 +38,7 @@ class Splice:
         "_reply",
         "_takes_usual",
         "_waits",
+        "pass_on",
     )
 
     def __init__(
@@ -46,6 +47,8 @@ class Splice:
         self._reply = reply
         self._feed = relay.feed
         self._takes_usual = relay.takes_usual
+        # As the reader of the reply: write chunks that may pass.
+        self.pass_on = direct.write_chunks
         self._client = client
         self._direct = direct
         self._head = head
@@ -67,10 +70,6 @@ class Splice:
     def takes_chunk(self, data: bytes, start: int, end: int) -> bool:
         """As the reader of the reply: whether a chunk may pass as it came."""
         return self._passes and not self._direct.paused and self._takes_usual(data, start, end, monotonic())
-
-    def pass_on(self, chunks: bytes) -> None:
-        """As the reader of the reply: write chunks that may pass."""
-        self._direct.write_chunks(chunks)
 
     def take(self, parts: Sequence[bytes]) -> None:
         """As the reader of the reply: write what may be written of all else."""
