@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import logging
 
 import orjson
@@ -98,6 +100,23 @@ def test_an_error_is_told_by_its_kind_and_place_and_not_by_its_words(form):
     line = LineFormatter(form).format(record_of(failed()))
     assert "KeyError at " in line
     assert "in failed" in line
+    assert SECRET not in line
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_an_error_that_nobody_waited_for_is_told_without_its_words(form, caplog):
+    async def fail():
+        raise failed()
+
+    task = asyncio.create_task(fail())
+    await asyncio.wait([task])
+    del task
+    gc.collect()
+    (record,) = [it for it in caplog.records if it.name == "asyncio"]
+    assert SECRET in record.getMessage()
+    line = LineFormatter(form).format(record)
+    assert "Task exception was never retrieved" in line
+    assert "KeyError" in line
     assert SECRET not in line
 
 

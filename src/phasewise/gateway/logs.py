@@ -20,7 +20,7 @@ from phasewise.config import LogConfig
 from phasewise.model.latency import e2e_s, ttft_s
 from phasewise.model.timeline import Timeline
 
-OURS, SERVERS = "phasewise", "uvicorn.error"
+OURS, SERVERS, LOOPS = "phasewise", "uvicorn.error", "asyncio"
 NO_MODEL = "none"
 """Shown for a model that no worker serves: its name is whatever a client sent."""
 
@@ -33,10 +33,10 @@ requests_logger = logging.getLogger("phasewise.requests")
 
 
 def set_up_logging(config: LogConfig) -> None:
-    """Send what we and the server log to standard error, in the form that is configured."""
+    """Send what we, the server and the event loop log to standard error, in the form that is configured."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(config.format))
-    for name, level in ((OURS, logging.INFO), (SERVERS, logging.WARNING)):
+    for name, level in ((OURS, logging.INFO), (SERVERS, logging.WARNING), (LOOPS, logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(level)
@@ -86,6 +86,9 @@ class LineFormatter(logging.Formatter):
         """The record as a line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         level, name, message = record.levelname.lower(), record.name, record.getMessage().strip()
+        if name == LOOPS:
+            # Further lines show the task that failed, and with it the words of its error.
+            message = message.partition("\n")[0]
         fields: dict[str, Any] = dict(getattr(record, _FIELDS, {}))
         if error := _kind_and_place(record.exc_info):
             fields["error"] = error
