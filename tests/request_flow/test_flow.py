@@ -90,6 +90,15 @@ def test_a_retry_goes_to_a_worker_that_has_not_failed():
     assert [step.worker.name for step in steps] == ["w0", "w1"]
 
 
+def test_a_retry_does_not_try_a_worker_that_was_resting_where_there_is_another():
+    world = make_world(3)
+    for _ in range(FAILURES_TO_OPEN):
+        world.breakers.failed(world.cluster.state("w1").worker.ref, None, 0.0)
+    world.ledger.book(world.cluster.state("w2").worker.ref, 1_000)
+    steps = run_flow(world, [Failed(60.0, FailureKind.CLOSED, False), Succeeded(61.0)])
+    assert [step.worker.name for step in steps] == ["w0", "w2"]
+
+
 def test_the_only_worker_is_asked_twice_when_it_still_answers():
     steps = run_flow(make_world(1), [Failed(1.0, FailureKind.CLOSED, False), Succeeded(2.0)])
     assert [step.worker.name for step in steps] == ["w0", "w0"]

@@ -102,8 +102,10 @@ def no_healthy_worker(progress: Progress) -> Reject:
 
 def _choose(world: World, model: str, progress: Progress) -> Decision | None:
     candidates, tried = world.candidates(model, progress.now_s), progress.tried
-    # A worker that failed this request is asked again only where there is no other: its failure may have
-    # been a closed idle connection, and the attempts are counted anyway.
-    if tried and (fresh := [it for it in candidates if it.worker.ref not in tried]):
-        candidates = fresh
+    if tried:
+        # A worker that failed this request is asked again only where there is no other: its failure may have
+        # been a closed idle connection. And nobody's last attempt is to try a worker that was resting.
+        fresh = [it for it in candidates if it.worker.ref not in tried]
+        trusted = [it for it in fresh if not world.breakers.is_open(it.worker.ref)]
+        candidates = trusted or fresh or candidates
     return world.policy(candidates) if candidates else None
