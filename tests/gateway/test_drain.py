@@ -88,9 +88,10 @@ async def test_a_second_signal_does_not_wait(tmp_path, number):
         await eventually(gateway.refuses_connections, timeout_s=30.0)
         assert not sending.done()
         gateway.process.send_signal(number)
-        code, _ = await gateway.ended()
-        await asyncio.gather(sending, return_exceptions=True)
+        code, errors = await gateway.ended()
+        assert await sending == "stream_gateway_stopped"
     assert code == 0
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize("slots", [STREAMS, STREAMS // 2])
