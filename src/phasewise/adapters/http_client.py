@@ -165,13 +165,20 @@ def _split_address(base_url: str) -> SplitResult:
 
 
 class StreamedReply:
-    """A reply whose head has come. Leaving its context ends the exchange, early if need be."""
+    """A reply whose head has come. Leaving its context ends the exchange, early if need be.
 
-    __slots__ = ("_client", "_connection")
+    Header names are in lower case, values as they came; `sent_at_s` is when the request was written, on the
+    monotonic clock.
+    """
+
+    __slots__ = ("_client", "_connection", "headers", "sent_at_s", "status")
 
     def __init__(self, client: HttpClient, connection: _Connection) -> None:
         self._client = client
         self._connection: _Connection | None = connection
+        self.status = connection.status
+        self.headers: Headers = connection.headers
+        self.sent_at_s = connection.sent_at_s
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,21 +187,6 @@ class StreamedReply:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-
-    @property
-    def status(self) -> int:
-        """The status code."""
-        return self._live.status
-
-    @property
-    def headers(self) -> Headers:
-        """Header names in lower case, values as they came."""
-        return self._live.headers
-
-    @property
-    def sent_at_s(self) -> float:
-        """When the request was written, on the monotonic clock."""
-        return self._live.sent_at_s
 
     def read(self) -> Coroutine[Any, Any, bytes]:
         """The body bytes that arrived since the last call; waits for some; empty at the end."""
