@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from phasewise.gateway.answer import Answer
@@ -150,3 +152,9 @@ def test_an_answer_goes_on_under_the_id_it_began_with_however_often_it_breaks():
     second = resumption(Endpoint.CHAT, body, answered(engine_request_id="cmpl-2", created=9), first)
     assert isinstance(second, Resumption)
     assert (second.client_id, second.created) == ("chatcmpl-r1", 5)
+
+
+def test_all_that_stands_in_the_way_is_documented():
+    page = (Path(__file__).parents[2] / "docs/explanation/streams-stay-whole.md").read_text()
+    for name in (*HARMLESS, "seed", "stop", "frequency_penalty", "messages", "prompt"):
+        assert f"`{name}`" in page, f"{name} is not on docs/explanation/streams-stay-whole.md"
