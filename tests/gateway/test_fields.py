@@ -161,6 +161,19 @@ def test_a_body_may_be_nested_so_deep_and_no_deeper():
     assert refusal(nested(100_000))
 
 
+@pytest.mark.parametrize("value", [[], "x", 7, True])
+@pytest.mark.parametrize("name", ["structured_outputs", "response_format", "chat_template_kwargs"])
+def test_what_has_to_be_an_object_is_one(name, value):
+    assert refusal({**CHAT, name: value}).param == name
+    assert parse({**CHAT, name: None}).model == "m"
+
+
+@pytest.mark.parametrize("number", [b"9223372036854775808", b"-9223372036854775808", b"1e30", b"9" * 40])
+def test_a_number_that_fits_nowhere_is_refused(number):
+    assert refusal(b'{"model":"m","messages":[],"top_k":' + number + b"}").param == "top_k"
+    assert parse({**CHAT, "seed": 2**63 - 1}).model == "m"
+
+
 def test_many_shallow_messages_are_not_deep():
     many = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}] * 1000
     assert parse({"model": "m", "messages": many}).model == "m"
@@ -186,9 +199,7 @@ def test_each_endpoint_has_its_own_fields():
     assert refusal(CHAT, Endpoint.COMPLETIONS).param == "messages"
 
 
-@pytest.mark.parametrize(
-    "extra", ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "ignore_eos"]
-)
+@pytest.mark.parametrize("extra", ["top_k", "min_p", "repetition_penalty", "ignore_eos"])
 def test_sampling_extras_of_the_engine_pass(extra):
     assert parse({**CHAT, extra: 1}).model == "m"
 

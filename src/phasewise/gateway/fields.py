@@ -87,6 +87,16 @@ parameters it would then set, and not only to the template."""
 DEEPEST = 64
 """How deep a body may be nested. Engines walk through schemas and messages by functions that call themselves,
 and what is too deep for one of those is an error of theirs, which looks as if the worker were ill."""
+OBJECT_FIELDS = frozenset(
+    {
+        "logit_bias", "response_format", "stream_options", "structured_outputs", "chat_template_kwargs",
+        "repetition_detection",
+    }
+)  # fmt: skip
+LARGEST_NUMBER = 2**63 - 1
+"""Whether values make sense is the engine's to say, but for what it answers with an error of its own: vLLM
+0.32 does so where structured_outputs is no object and where a number does not fit. A client's mistake must
+not look like an ill worker."""
 MOST_OUTPUT_TOKENS = 2**31
 """No answer is longer: a larger limit would only make one request outweigh all others in every sum."""
 
@@ -127,6 +137,7 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
     if not fields.keys() <= ALLOWED_FIELDS[endpoint]:
         raise _refused_field(next(name for name in fields if name not in ALLOWED_FIELDS[endpoint]))
     _check_depth(fields, body)
+    _check_values(fields)
     if endpoint is Endpoint.CHAT:
         _check_template_kwargs(fields.get("chat_template_kwargs"))
         _check_media(fields.get("messages"))
@@ -164,11 +175,7 @@ def _ask_for_usage(fields: dict[str, Any], body: bytes) -> tuple[bool, bytes]:
     if "stream_options" not in fields:
         # Spliced in before the closing brace: a long prompt is not written out anew for one small field.
         return True, body.rstrip()[:-1] + _USAGE_WANTED
-    if options is None:
-        options = {}
-    if not isinstance(options, dict):
-        raise _bad("stream_options must be an object", "stream_options")
-    if options.get("include_usage") is True:
+    if options is not None and options.get("include_usage") is True:
         return False, body
     # Without include_usage the engine would have ignored every other option, so none is kept.
     return True, orjson.dumps({**fields, "stream_options": {"include_usage": True}})
@@ -190,6 +197,16 @@ def _check_depth(fields: dict[str, Any], body: bytes) -> None:
         if not level:
             return
     raise _bad(f"the body is nested more than {DEEPEST} deep")
+
+
+def _check_values(fields: dict[str, Any]) -> None:
+    for name, value in fields.items():
+        kind = type(value)
+        if name in OBJECT_FIELDS:
+            if value is not None and kind is not dict:
+                raise _bad(f"{name} must be an object", name)
+        elif (kind is int or kind is float) and abs(value) > LARGEST_NUMBER:
+            raise _bad(f"{name} is too large a number", name)
 
 
 def _check_template_kwargs(kwargs: object) -> None:

@@ -11,15 +11,16 @@ from typing import Any
 
 from phasewise import __version__
 from phasewise.errors import RefusalKind
-from phasewise.gateway.fields import ALLOWED_FIELDS, MODEL_NAME_LIMIT
+from phasewise.gateway.fields import ALLOWED_FIELDS, LARGEST_NUMBER, MODEL_NAME_LIMIT, OBJECT_FIELDS
 from phasewise.gateway.http_errors import HTTP_ERRORS
 from phasewise.model.decision import RejectReason
 from phasewise.model.request import Endpoint
 
 Json = dict[str, Any]
 
-_NUMBER: Json = {"type": ["number", "null"]}
-_INTEGER: Json = {"type": ["integer", "null"]}
+_RANGE: Json = {"minimum": -LARGEST_NUMBER, "maximum": LARGEST_NUMBER}
+_NUMBER: Json = {"type": ["number", "null"], **_RANGE}
+_INTEGER: Json = {"type": ["integer", "null"], **_RANGE}
 _BOOLEAN: Json = {"type": ["boolean", "null"]}
 _TEXT: Json = {"type": ["string", "null"]}
 _OBJECT: Json = {"type": ["object", "null"]}
@@ -68,11 +69,7 @@ _BY_TYPE: tuple[tuple[Json, str], ...] = (
         "user suffix guided_regex guided_grammar guided_decoding_backend guided_whitespace_pattern "
         "reasoning_effort encoding_format truncation_side",
     ),
-    (
-        _OBJECT,
-        "logit_bias response_format stream_options structured_outputs chat_template_kwargs "
-        "repetition_detection",
-    ),
+    (_OBJECT, " ".join(OBJECT_FIELDS)),
     (_LIST, "stop_token_ids bad_words allowed_token_ids logprob_token_ids guided_choice tools documents"),
     (_TEXT_OR_TEXTS, "stop"),
     (_ANYTHING, "logprobs guided_json tool_choice"),
