@@ -13,6 +13,7 @@ PURE = (
     "bench/validity.py", "bench/window.py", "calibrate/client_view.py", "calibrate/played.py",
     "calibrate/result.py", "calibrate/scenes.py",
     "compare/metrics.py", "compare/verdict.py", "gateway/server_timing.py",
+    "gateway/resumability.py", "gateway/resumption.py", "gateway/continued_stream.py",
     "levers/agenda.py", "levers/cases.py", "levers/catalogue.py", "levers/findings.py", "levers/modelled.py",
     "levers/notes.py", "levers/picture.py", "levers/workloads.py",
     "levers/accuracy_price.py", "levers/accuracy_reading.py", "levers/held_out_text.py",
