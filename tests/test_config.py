@@ -1,5 +1,6 @@
 """Bad configuration fails at start and names the key, the value and what is accepted."""
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_an_empty_file_is_one_engine_with_the_demo_model(tmp_path):
 
 def test_an_unknown_key_is_named_with_the_keys_there_are(tmp_path):
     said = complaint(tmp_path, "pools: [{levers: {max_runing: 4}}]")
-    assert "pools.0.levers.max_runing is 4" in said
+    assert "pools.0.levers.max_runing: there is no such key" in said
     for name in Levers.model_fields:
         assert name in said
 
@@ -54,14 +55,44 @@ def test_a_mistake_names_key_value_and_what_is_accepted(tmp_path, text, key, acc
     assert accepted in said
 
 
-def test_what_may_be_a_key_is_not_repeated(tmp_path):
-    assert "hunter2" not in complaint(tmp_path, "gateway: {admin_key_sha256: hunter2}")
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("gateway: {admin_key_sha256: hunter2}", "gateway.admin_key_sha256"),
+        ("gateway: {admin_key: hunter2}", "gateway.admin_key"),
+        ("gateway: {api_keys: [hunter2]}", "gateway.api_keys.0"),
+        ("gateway: {api_keys: hunter2}", "gateway.api_keys"),
+        ("gateway: {api_keys: [{key: hunter2, tenant: a}]}", "gateway.api_keys.0"),
+        ("gateway: {api_keys: [{hunter2: a}]}", "gateway.api_keys.0"),
+        ("gateway: {redis: {host: h, password: hunter2}}", "gateway.redis"),
+        ("gateway: {redis: {urls: 'redis://:hunter2@h'}}", "gateway.redis"),
+        ("gateway: {host: 0.0.0.0, redis: {url: 'redis://:hunter2@h'}}", "gateway"),
+        ("gateway: [redis://:hunter2@h]", "gateway"),
+        ("gateway: redis://:hunter2@h", "gateway"),
+        ("gateway: {tls: {certificate: a, key: [hunter2]}}", "gateway.tls.key"),
+        ("pools: {password: hunter2}", "pools"),
+        ("api_key: hunter2", "api_key"),
+        ("hunter2", "the file"),
+        ("gateway:\n  redis:\n    url: redis://:hunter2@h: 6379", "line 3, column 28"),
+        ("gateway: {admin_key_sha256: *hunter2}", "line 1, column 29"),
+        ('gateway:\n  admin_key_sha256: "hunter2\n', "line"),
+    ],
+)
+def test_what_may_be_a_key_or_a_password_is_not_repeated(tmp_path, text, named):
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert named in caught.value.message
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_file_that_is_not_there_or_not_yaml_says_so(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         load_fleet(tmp_path / "nowhere.yaml")
     assert "is not YAML" in complaint(tmp_path, "pools: [")
+    assert "is not YAML" in complaint(tmp_path, "name: 2026-99-99")
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
+    with pytest.raises(ConfigError, match="is not YAML"):
+        load_fleet(tmp_path / "latin.yaml")
 
 
 def test_sizes_are_read_in_binary_units():
@@ -94,6 +125,9 @@ def test_a_short_or_missing_secret_is_refused_and_not_repeated(tmp_path):
     assert "hunter2" not in str(caught.value)
     with pytest.raises(ConfigError, match="full path"):
         load_secret(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="salt_secret_file") as caught:
+        load_secret(Path("hunter2"))
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True)])

@@ -20,9 +20,11 @@ from phasewise.config.fleet import FleetConfig
 from phasewise.config.gateway import GatewayFile
 from phasewise.errors import ConfigError
 
-_SECRET_ENDS = ("sha256", "gateway.redis", "redis.url")
-"""Values of such keys are not repeated: somebody may have put the key itself where its hash belongs, and an
-address of Redis may hold a password."""
+_SECRET_PARTS = frozenset({"api_keys", "admin_key_sha256", "redis", "salt_secret_file", "tls"})
+"""Nothing that stands under such keys is repeated: somebody may have put a key itself where its hash or its
+file belongs, and an address of Redis may hold a password."""
+_SILENT_PROBLEMS = frozenset({"missing", "value_error", "extra_forbidden", "model_type"})
+"""With these it is not one value that is wrong: what stands there may be anything, a password too."""
 
 MIN_SECRET_BYTES = 32
 
@@ -72,8 +74,10 @@ def load_secret(path: Path) -> bytes:
         secret = path.read_bytes().rstrip(b"\r\n")
         mode = path.stat().st_mode
     except OSError as error:
+        # What is no full path may be the secret itself.
+        which = str(path) if path.is_absolute() else "that gateway.salt_secret_file names"
         hint = "give the full path of a file that the gateway's user may read"
-        raise ConfigError(f"the secret {path} cannot be read ({error.strerror})", hint=hint) from error
+        raise ConfigError(f"the secret {which} cannot be read ({error.strerror})", hint=hint) from None
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigError(
             f"the secret {path} has {len(secret)} bytes, fewer than {MIN_SECRET_BYTES}",
@@ -103,20 +107,32 @@ def byte_size(text: str) -> int:
 
 def _read_yaml(path: Path) -> object:
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="check the path") from error
     try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}", hint="see docs/reference/fleet-file.md") from error
+        return yaml.safe_load(content.decode()) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        # Nor may the cause be shown: it quotes the file.
+        hint = "see docs/reference/fleet-file.md"
+        raise ConfigError(f"{path} is not YAML: {_why_not_yaml(error)}", hint=hint) from None
+
+
+def _why_not_yaml(error: Exception) -> str:
+    """What is wrong and where, in words that hold nothing of the file: its next line may be a key."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return "it holds characters or a value that cannot be read"
+    mark = error.problem_mark
+    problem = re.sub(r"(['\"])(?!<).{2,}\1", "...", error.problem or "something cannot be read")
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def _validated(kind: type[_Model], data: object, where: str) -> _Model:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_describe(error, kind, where), hint="see docs/reference/fleet-file.md") from error
+        # Without its cause, which repeats every value.
+        raise ConfigError(_describe(error, kind, where), hint="see docs/reference/fleet-file.md") from None
 
 
 def _describe(error: ValidationError, kind: type[BaseModel], where: str) -> str:
@@ -126,11 +142,19 @@ def _describe(error: ValidationError, kind: type[BaseModel], where: str) -> str:
         place = problem["loc"]
         if any(len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in problems):
             continue  # only says again that something inside it is wrong
-        key = ".".join(str(part) for part in place) or "the file"
-        silent = problem["type"] in {"missing", "value_error"} or key.endswith(_SECRET_ENDS)
+        secret = not _SECRET_PARTS.isdisjoint(place)
+        silent = secret or problem["type"] in _SILENT_PROBLEMS or isinstance(problem["input"], dict | list)
         value = "" if silent else f" is {problem['input']!r}"
-        lines.append(f"{where}: {key}{value}: {_accepted(problem['type'], problem['msg'], kind, place)}")
+        accepted = _accepted(problem["type"], problem["msg"], kind, place)
+        lines.append(f"{where}: {_shown(place, secret, problem['type'])}{value}: {accepted}")
     return "\n".join(lines)
+
+
+def _shown(place: tuple[int | str, ...], secret: bool, problem: str) -> str:
+    parts = [str(part) for part in place]
+    if secret and problem == "extra_forbidden":
+        parts[-1] = "(a key)"  # which may be the secret itself
+    return ".".join(parts) or "the file"
 
 
 def _accepted(problem: str, message: str, kind: type[BaseModel], place: tuple[int | str, ...]) -> str:
