@@ -7,10 +7,10 @@ to others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from phasewise.model.noun import noun
 from phasewise.model.timeline import Part, Source, Span
 
 _PARTS_MS = (
@@ -21,7 +21,7 @@ _PARTS_MS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class EngineReport:
     """A reply's counts and phase durations; None and () where the engine did not say.
 

@@ -8,13 +8,14 @@ their values make sense, is the engine's to say.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.prompt_text import prompt_text
+from phasewise.gateway.schemas import check_schemas
+from phasewise.model.noun import noun
 from phasewise.model.prefix_marks import MARK_SIZES_BYTES, TEXT_FROM_BYTES
 from phasewise.model.request import Endpoint
 
@@ -109,7 +110,7 @@ _PROMPT_FIELD = {
 _USAGE_WANTED = b',"stream_options":{"include_usage":true}}'
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Parsed:
     """A request's body: what the gateway needs of it, and the bytes for the engine.
 
@@ -138,6 +139,7 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
         raise _refused_field(next(name for name in fields if name not in ALLOWED_FIELDS[endpoint]))
     _check_depth(fields, body)
     _check_values(fields)
+    check_schemas(fields, body)
     if endpoint is Endpoint.CHAT:
         _check_template_kwargs(fields.get("chat_template_kwargs"))
         _check_media(fields.get("messages"))
@@ -203,10 +205,18 @@ def _check_values(fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         kind = type(value)
         if name in OBJECT_FIELDS:
-            if value is not None and kind is not dict:
+            if kind is dict:
+                for inner in value.values():
+                    _check_number(name, inner)
+            elif value is not None:
                 raise _bad(f"{name} must be an object", name)
-        elif (kind is int or kind is float) and abs(value) > LARGEST_NUMBER:
-            raise _bad(f"{name} is too large a number", name)
+        else:
+            _check_number(name, value)
+
+
+def _check_number(name: str, value: object) -> None:
+    if (type(value) is int or type(value) is float) and abs(value) > LARGEST_NUMBER:
+        raise _bad(f"{name} is too large a number", name)
 
 
 def _check_template_kwargs(kwargs: object) -> None:

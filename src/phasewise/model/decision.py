@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from phasewise.model.noun import noun
 from phasewise.model.worker import Worker
 
 
@@ -24,6 +24,7 @@ class RejectReason(StrEnum):
     ALL_ATTEMPTS_FAILED = "all_attempts_failed"
     ATTEMPTS_TIMED_OUT = "attempts_timed_out"
     NOT_RESUMABLE = "not_resumable"
+    GATEWAY_FULL = "gateway_full"
     GATEWAY_STOPPED = "gateway_stopped"
 
 
@@ -42,7 +43,7 @@ class Candidate(NamedTuple):
     outstanding_requests: int
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Decision:
     """A placement with its losing candidates.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from phasewise.model.limits import NO_LIMITS, Limits
+from phasewise.model.noun import noun
 
 BYTES_PER_TOKEN = 4
 """A rule of thumb for sizing a prompt before any tokenizer has seen it; only ever used to compare loads."""
@@ -26,7 +26,7 @@ class Endpoint(StrEnum):
         return self is not Endpoint.EMBEDDINGS
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class GenerationRequest:
     """One request for an engine's work, without its text.
 

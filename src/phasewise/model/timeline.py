@@ -6,9 +6,10 @@ only this. Latency definitions (TTFT, TPOT, ...) stand in latency.py, the stored
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from phasewise.model.noun import noun
 from phasewise.model.worker import WorkerRef
 
 TIMELINE_VERSION = 1
@@ -61,7 +62,7 @@ class Outcome(StrEnum):
     UNFINISHED = "unfinished"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Span:
     """A stretch of time that belongs to a part.
 
@@ -76,7 +77,7 @@ class Span:
     within: Part | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Attempt:
     """One try at one worker."""
 
@@ -90,7 +91,7 @@ class Attempt:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Timeline:
     """Everything known of one request's time. Offsets are seconds since `started_unix_s`.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from phasewise.errors import FailureKind
 from phasewise.model.limits import QuotaAnswer
+from phasewise.model.noun import noun
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class QuotaAnswered:
     """The request was counted, or found to be over a limit."""
 
@@ -16,39 +15,40 @@ class QuotaAnswered:
     answer: QuotaAnswer
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class CacheMiss:
     """No stored answer fits."""
 
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Granted:
     """The ticket was granted: there is room for the request."""
 
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class TimedOut:
     """The ticket was not granted in time."""
 
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Succeeded:
     """The answer, or the engine's own refusal of a bad request, reached the client.
 
-    `tokens` are those of prompt and answer as the engine counted them, None if it did not say.
+    `tokens` are those of prompt and answer, here as below: as the engine counted them, else as they were seen
+    to pass; None where nobody could see.
     """
 
     at_s: float
     tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Failed:
     """The worker broke the conversation.
 
@@ -60,13 +60,15 @@ class Failed:
     kind: FailureKind
     content_sent: bool
     resumable: bool = False
+    tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Cancelled:
     """The client went away."""
 
     at_s: float
+    tokens: int | None = None
 
 
 Outcome = (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from phasewise.model.decision import Decision, RejectReason
 from phasewise.model.limits import Limits
+from phasewise.model.noun import noun
 from phasewise.model.worker import Worker
+from phasewise.state.breakers import Trial
 from phasewise.state.waiting_line import Ticket
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class TakeQuota:
     """Count the request against its key's limits. Outcome: QuotaAnswered."""
 
@@ -19,19 +19,19 @@ class TakeQuota:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class LookUpCache:
     """Look for a stored answer. Outcome: CacheMiss."""
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Together:
     """Perform several steps at once. Outcome: theirs, in the same order, as a tuple."""
 
     steps: tuple[TakeQuota | LookUpCache, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Wait:
     """Wait until the ticket is granted, or until a time. Outcome: Granted or TimedOut."""
 
@@ -39,16 +39,18 @@ class Wait:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Generate:
     """Run the request on a worker and stream the answer. Outcome: Succeeded or Failed.
 
-    One that `resumes` goes on from what the client already has.
+    One that `resumes` goes on from what the client already has. One with a `trial` tries a worker that was
+    resting: the driver gives the trial a way to see whether the answer has begun.
     """
 
     decision: Decision
     attempt: int
     resumes: bool = False
+    trial: Trial | None = None
 
     @property
     def worker(self) -> Worker:
@@ -56,7 +58,7 @@ class Generate:
         return self.decision.chosen
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Reject:
     """Tell the client that the request is not served, or not to its end. The last step of a flow.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from phasewise.model.noun import noun
 from phasewise.model.worker import WorkerRef
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Load:
     """Work under way on one worker."""
 
@@ -19,7 +19,7 @@ class Load:
 IDLE = Load()
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Booking:
     """A claim on a worker, to be released exactly once."""
 
