@@ -127,8 +127,7 @@ class EdgeConnection(ClientConnection):
             self._message_bytes += len(data)
             if self._in_head:
                 self._head_bytes += len(data)
-        self._parse(data)
-        if self._refused:
+        if not self._parse(data):
             return
         if self._in_message:
             self._bound_what_is_under_way()
@@ -136,7 +135,8 @@ class EdgeConnection(ClientConnection):
             # Line ends before a head, or the end of a body that was answered already: the next head is due.
             self._edge.expect(self, self._edge.bounds.head_s)
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> bool:
+        """Whether nothing had to be refused."""
         # In the place of uvicorn's, which logs whatever a stranger sends and answers into other answers.
         self._unset_keepalive_if_required()
         try:
@@ -145,10 +145,12 @@ class EdgeConnection(ClientConnection):
             cause = error.__context__
             if isinstance(cause, RequestRefused):
                 self._refuse(cause)
-                return
+                return False
             if cause is not None and not isinstance(cause, httptools.HttpParserError):
                 logger.error("reading a request failed", exc_info=cause)
             self._refuse(_bad("what was sent is not HTTP/1.1", hint="check its head and its framing"))
+            return False
+        return True
 
     def _bound_what_is_under_way(self) -> None:
         bounds = self._edge.bounds
