@@ -17,6 +17,8 @@ from phasewise.model.request import Endpoint
 
 SHARE_OF_TIME = 0.02
 """So much of the time goes at most into marking beginnings, and as much into marking texts."""
+SHORT_BYTES = 2048
+"""The beginning of a shorter request is marked always: that takes hardly longer than asking for the time."""
 SAVED_UP_S = 0.25
 """After a quiet time some hundred long prompts in a row are marked all the same."""
 
@@ -55,6 +57,8 @@ class Marking:
         """Marks of the prompt's beginning; none where there is no time."""
         if len(body) < MARK_SIZES_BYTES[0]:
             return ()
+        if len(body) < SHORT_BYTES:
+            return prefix_marks(prompt_bytes(endpoint, body), self._key)
         return self._within(self._beginnings, lambda: prefix_marks(prompt_bytes(endpoint, body), self._key))
 
     def text_marks(self, parsed: Parsed) -> Marks:
