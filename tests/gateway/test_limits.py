@@ -19,7 +19,7 @@ from phasewise.errors import UpstreamError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.auth import key_sha256
 from phasewise.gateway.shared_quotas import LEASE_S
-from tests.gateway.harness import chat_body, eventually, running_gateway
+from tests.gateway.harness import chat_body, eventually, listening, running_gateway
 from tests.real_engine import free_port
 
 KEY = "a-key-with-limits"
@@ -83,6 +83,55 @@ async def test_tokens_are_corrected_by_what_the_engine_counted():
             reply = await gateway.chat(headers=BEARER, max_tokens=6000)
             assert code_of(reply) == "served"
             assert orjson.loads(reply.body)["usage"]["total_tokens"] < 1300
+
+
+async def read_some(gateway, chunks, **fields):
+    """A stream of which a client reads so many chunks before it leaves."""
+    body = orjson.dumps(chat_body(stream=True, ignore_eos=True, **fields))
+    async with await gateway.client.send("POST", "/v1/chat/completions", headers=BEARER, body=body) as reply:
+        read = b""
+        while read.count(b"data: ") <= chunks:
+            read += await reply.read()
+    await eventually(lambda: not gateway.under_way)
+
+
+async def test_a_client_that_leaves_pays_for_what_it_has_read():
+    # Charged 256 for naming no limit: what it reads beyond that would be free if the charge stayed.
+    async with (
+        running_engines(1) as engines,
+        running_gateway(engines, api_keys=(key(tokens_per_minute=900),)) as gateway,
+    ):
+        await read_some(gateway, 1000, max_tokens=None)
+        assert code_of(await gateway.chat(headers=BEARER, max_tokens=1)) == "tokens_over_limit"
+
+
+async def test_a_client_that_leaves_does_not_pay_for_what_it_might_have_read():
+    async with (
+        running_engines(1) as (engine,),
+        running_gateway([engine], api_keys=(key(tokens_per_minute=6_000),)) as gateway,
+    ):
+        engine.inject("slow", factor=10.0)
+        await read_some(gateway, 3, max_tokens=4_000)
+        reply = await gateway.chat(headers=BEARER, max_tokens=4_000)
+        assert code_of(reply) == "served"
+
+
+async def test_a_silly_limit_that_nobody_could_correct_costs_a_minute_and_not_days():
+    async def never(_head, _body, _writer):
+        await asyncio.Event().wait()
+
+    async with (
+        listening(never) as worker,
+        running_gateway([worker], api_keys=(key(tokens_per_minute=6_000),)) as gateway,
+    ):
+        plain = asyncio.create_task(gateway.chat(headers=BEARER, max_tokens=2_000_000_000))
+        await eventually(lambda: gateway.under_way == 1)
+        plain.cancel()
+        await asyncio.wait([plain])
+        await eventually(lambda: not gateway.under_way)
+        reply = await gateway.chat(headers=BEARER, max_tokens=1)
+        assert code_of(reply) == "tokens_over_limit"
+        assert int(dict(reply.headers)[b"retry-after"]) <= 60
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,9 @@ def test_a_key_over_its_limit_is_told_which_and_when_to_come_again(answer, reaso
         (Succeeded(1.0, 120), 120),
         (Succeeded(1.0), None),
         (Cancelled(1.0), None),
+        (Cancelled(1.0, 90), 90),
         (Failed(1.0, FailureKind.CLOSED, True), None),
+        (Failed(1.0, FailureKind.CLOSED, True, tokens=90), 90),
     ],
 )
 def test_a_lease_is_settled_with_what_is_known_to_be_used(outcome, used_tokens):
@@ -259,6 +261,47 @@ def test_a_lease_is_settled_with_what_is_known_to_be_used(outcome, used_tokens):
     flow, _ = start_limited(world)
     next(iter([*_sent(flow, outcome)]), None)
     assert world.quotas.settled == {"lease": used_tokens}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "used_tokens"),
+    [
+        ([Failed(1.0, FailureKind.CLOSED, True, True, 90), Succeeded(2.0, 120)], 120),
+        ([Failed(1.0, FailureKind.CLOSED, True, True, 90), Cancelled(2.0, 40)], 90),
+        ([Failed(1.0, FailureKind.CLOSED, False, tokens=90), Succeeded(2.0, 70)], 70),
+        (
+            [
+                Failed(1.0, FailureKind.CLOSED, True, True, 90),
+                Failed(2.0, FailureKind.REFUSED, True, True, 0),
+                Cancelled(3.0, 0),
+            ],
+            90,
+        ),
+    ],
+)
+def test_of_several_attempts_a_key_pays_for_what_its_client_had(outcomes, used_tokens):
+    world = make_world(2)
+    flow, _ = start_limited(world)
+    for outcome in outcomes:
+        list(_sent(flow, outcome))
+    flow.close()
+    assert world.quotas.settled == {"lease": used_tokens}
+
+
+def test_an_attempt_that_is_interrupted_leaves_the_charge_as_it_was():
+    world = make_world(1)
+    flow, _ = start_limited(world)
+    flow.close()
+    assert world.quotas.settled == {"lease": None}
+
+
+@pytest.mark.parametrize(("per_minute", "charged"), [(None, 2_100), (5_000, 2_100), (1_000, 1_000)])
+def test_a_request_is_charged_as_it_is_booked_but_no_more_than_a_full_bucket(per_minute, charged):
+    limits = Limits(tokens_per_minute=per_minute, max_concurrent=1)
+    request = make_request(limits=limits, prompt_bytes=400, max_output_tokens=500, choices=4)
+    step = next(request_flow(request, make_world()))
+    assert expected_tokens(request) == 2_100
+    assert step.steps[0] == TakeQuota(request.key_id, limits, charged)
 
 
 def _sent(flow, outcome):

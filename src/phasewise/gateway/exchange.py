@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from phasewise.adapters.http_client import HttpClient, StreamedReply
 from phasewise.errors import FailureKind, UpstreamError
+from phasewise.gateway.answer import NO_REPORT
 from phasewise.gateway.asgi import Headers
 from phasewise.gateway.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, Ending
 from phasewise.gateway.continued_stream import ClientsView, ContinuedStream, completion_ending
@@ -41,13 +42,17 @@ class Exchange:
         timeline = call.timeline
         kind = AttemptKind.RESUMED if step.resumes else AttemptKind.LOCAL
         timeline.begin_attempt(step.worker.ref, time.monotonic(), kind)
+        if step.trial is not None:
+            chunks = len(call.resumption.answer.content_times_s) if call.resumption else 0
+            step.trial.answered = lambda: timeline.content_chunks > chunks
         note: str | None = None
         try:
             ending = await (self._resume(step, call) if step.resumes else self._exchange(step, call))
-            result: Result = Succeeded(time.monotonic(), _tokens(call, ending))
+            tokens = 0 if ending.outcome is Outcome.REJECTED else _tokens(call)
+            result: Result = Succeeded(time.monotonic(), tokens)
             if call.client.stalled:
                 # Only the very end of the answer was left, so that nothing had to be interrupted.
-                result, ending = Cancelled(result.at_s), CLIENT_STALLED
+                result, ending = Cancelled(result.at_s, tokens), CLIENT_STALLED
             outcome = ending.outcome
         except UpstreamError as error:
             result, note = self._failed(error, call)
@@ -59,22 +64,22 @@ class Exchange:
                 raise
             take_back_cancellation()
             ending = CLIENT_STALLED if call.client.stalled else CLIENT_LEFT
-            result, outcome = Cancelled(time.monotonic()), ending.outcome
+            result, outcome = Cancelled(time.monotonic(), _tokens(call)), ending.outcome
         timeline.end_attempt(outcome, result.at_s, note)
         return result, ending
 
     def _failed(self, error: UpstreamError, call: Call) -> tuple[Failed, str]:
-        now_s, note = time.monotonic(), error.message
+        now_s, note, tokens = time.monotonic(), error.message, _tokens_of_failed(call, error.kind)
         if not call.client.started:
-            return Failed(now_s, error.kind, content_sent=False), note
+            return Failed(now_s, error.kind, content_sent=False, tokens=tokens), note
         answer = call.timeline.answer
         if not self._resumes or answer is None:
-            return Failed(now_s, error.kind, content_sent=True), note
+            return Failed(now_s, error.kind, content_sent=True, tokens=tokens), note
         found = resumption(Endpoint(call.path), call.body, answer, call.resumption)
         if isinstance(found, Obstacle):
-            return Failed(now_s, error.kind, content_sent=True), f"{note}; {found.reason}"
+            return Failed(now_s, error.kind, content_sent=True, tokens=tokens), f"{note}; {found.reason}"
         call.resumption = found
-        return Failed(now_s, error.kind, content_sent=True, resumable=True), note
+        return Failed(now_s, error.kind, content_sent=True, resumable=True, tokens=tokens), note
 
     async def _exchange(self, step: Generate, call: Call) -> Ending:
         worker = self._workers[step.worker.name]
@@ -130,14 +135,24 @@ def take_back_cancellation() -> None:
         task.uncancel()
 
 
-def _tokens(call: Call, ending: Ending) -> int | None:
-    """The tokens of prompt and answer as the engine counted them; a request that it refused cost none."""
-    if ending.outcome is Outcome.REJECTED:
+def _tokens(call: Call) -> int | None:
+    """The tokens of prompt and answer: as the engine counted them, else of a stream as it passed by.
+
+    The prompt is then estimated, and a chunk taken for the one token that it holds at least.
+    """
+    answer, request = call.timeline.answer, call.timeline.request
+    report = NO_REPORT if answer is None else answer.report
+    if report.prompt_tokens is not None and report.output_tokens is not None:
+        return report.prompt_tokens + report.output_tokens
+    return request.estimated_prompt_tokens + call.timeline.content_chunks if request.stream else None
+
+
+def _tokens_of_failed(call: Call, kind: FailureKind) -> int:
+    """The same of an attempt that failed: a client has nothing of a plain reply that broke."""
+    if kind is FailureKind.REFUSED:
         return 0
-    answer = call.timeline.answer
-    if answer is None or answer.report.prompt_tokens is None or answer.report.output_tokens is None:
-        return None
-    return answer.report.prompt_tokens + answer.report.output_tokens
+    tokens = _tokens(call)
+    return call.timeline.request.estimated_prompt_tokens if tokens is None else tokens
 
 
 def _headers(step: Generate, call: Call) -> Headers:

@@ -47,6 +47,16 @@ class TimelineBuilder:
         """The notes on what the last worker answered."""
         return self._answer
 
+    @property
+    def request(self) -> GenerationRequest:
+        """Whose milestones these are."""
+        return self._request
+
+    @property
+    def content_chunks(self) -> int:
+        """How many chunks with content the client's answer has had, as far as the last worker knows of it."""
+        return 0 if self._answer is None else len(self._answer.content_times_s)
+
     def begin_attempt(self, worker: WorkerRef, at_s: float, kind: AttemptKind = AttemptKind.LOCAL) -> None:
         """A worker is about to be asked."""
         self._worker = worker

@@ -30,11 +30,20 @@ class Admitted:
 
 
 def expected_tokens(request: GenerationRequest) -> int:
-    """The work a request is booked as: its prompt and what it may write."""
+    """The work a request is booked as: its prompt and what it may write, in all its answers."""
     output_tokens = request.max_output_tokens
-    return request.estimated_prompt_tokens + (
-        ASSUMED_OUTPUT_TOKENS if output_tokens is None else output_tokens
-    )
+    if output_tokens is None:
+        output_tokens = ASSUMED_OUTPUT_TOKENS
+    return request.estimated_prompt_tokens + output_tokens * request.choices
+
+
+def charged_tokens(request: GenerationRequest) -> int:
+    """What a request takes from its key's tokens until it is known what it used: a full bucket at most.
+
+    More would lock a key out, for days if it names a silly limit, where nobody can tell what was used.
+    """
+    expected, per_minute = expected_tokens(request), request.limits.tokens_per_minute
+    return expected if per_minute is None else min(expected, per_minute)
 
 
 def admit(request: GenerationRequest) -> Generator[Step, Outcome, Admitted | Reject | Cancelled]:
@@ -46,7 +55,7 @@ def admit(request: GenerationRequest) -> Generator[Step, Outcome, Admitted | Rej
         if not isinstance(outcome, CacheMiss):
             raise TypeError(f"{type(outcome).__name__} is no outcome of LookUpCache")
         return Admitted(outcome.at_s, None)
-    quota = TakeQuota(request.key_id, request.limits, expected_tokens(request))
+    quota = TakeQuota(request.key_id, request.limits, charged_tokens(request))
     outcomes = yield Together((quota, LookUpCache()))
     if isinstance(outcomes, Cancelled):
         return outcomes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 
 from phasewise.errors import FailureKind
 from phasewise.model.decision import Decision, RejectReason
@@ -13,6 +14,7 @@ from phasewise.request_flow.outcomes import Cancelled, Failed, Outcome, Succeede
 from phasewise.request_flow.placement import RETRY_SOON_S, Progress, no_healthy_worker, place
 from phasewise.request_flow.steps import Generate, Reject, Step
 from phasewise.request_flow.world import World, let_waiting_in
+from phasewise.state.breakers import Trial
 
 MAX_ATTEMPTS = 2
 """A prompt that kills engines kills at most this many. Attempts that met no engine are not counted."""
@@ -36,16 +38,9 @@ def request_flow(request: GenerationRequest, world: World) -> RequestFlow:
         ended = yield from _serve(request, world, progress)
     finally:
         if admitted.lease is not None:
-            world.quotas.settle(admitted.lease, _used_tokens(ended, progress))
+            world.quotas.settle(admitted.lease, progress.tokens)
     if isinstance(ended, Reject):
         yield ended
-
-
-def _used_tokens(ended: _Ended | None, progress: Progress) -> int | None:
-    if isinstance(ended, Succeeded):
-        return ended.tokens
-    # Nobody computed anything for a request that found no place; how far another got, nobody knows.
-    return None if progress.attempts else 0
 
 
 def _serve(request: GenerationRequest, world: World, progress: Progress) -> Generator[Step, Outcome, _Ended]:
@@ -58,7 +53,10 @@ def _serve(request: GenerationRequest, world: World, progress: Progress) -> Gene
             return placed
         progress.attempts += 1
         resumes = failure is not None and failure.content_sent
+        # Whoever interrupts the attempt does not say how far it came.
+        tokens_before, progress.tokens = progress.tokens, None
         result = yield from _run(request, world, Generate(placed, len(progress.tried) + 1, resumes))
+        progress.tokens = _tokens_computed(result, tokens_before)
         if not isinstance(result, Failed):
             return result
         progress.tried.append(placed.chosen.ref)
@@ -66,6 +64,13 @@ def _serve(request: GenerationRequest, world: World, progress: Progress) -> Gene
         if given_up := _given_up(world, progress, result):
             return given_up
         failure = result
+
+
+def _tokens_computed(result: _Result, before: int | None) -> int | None:
+    """What the client's limits are charged: not for what was computed twice because a worker broke."""
+    if isinstance(result, Succeeded) or result.tokens is None:
+        return result.tokens
+    return max(result.tokens, before or 0)
 
 
 def _note_failure(progress: Progress, failure: Failed, before: Failed | None, max_wait_s: float) -> None:
@@ -104,7 +109,8 @@ def _run(request: GenerationRequest, world: World, step: Generate) -> Generator[
     """Book the worker, run the request on it, and let whoever waits have the room."""
     worker, clock = step.worker, world.clock
     booking = world.ledger.book(worker.ref, expected_tokens(request))
-    trial = world.breakers.begin(worker.ref, clock.now_s)
+    if (trial := world.breakers.begin(worker.ref)) is not None:
+        step = replace(step, trial=trial)
     result: Outcome | None = None
     try:
         result = yield step
@@ -119,7 +125,7 @@ def _run(request: GenerationRequest, world: World, step: Generate) -> Generator[
             let_waiting_in(world, clock.now_s)
 
 
-def _learn(world: World, worker: Worker, trial: int | None, result: Outcome | None) -> None:
+def _learn(world: World, worker: Worker, trial: Trial | None, result: Outcome | None) -> None:
     """What the attempt tells of the worker, if it is still the same incarnation."""
     if not world.cluster.is_current(worker.ref):
         return

@@ -40,7 +40,8 @@ class TimedOut:
 class Succeeded:
     """The answer, or the engine's own refusal of a bad request, reached the client.
 
-    `tokens` are those of prompt and answer as the engine counted them, None if it did not say.
+    `tokens` are those of prompt and answer, here as below: as the engine counted them, else as they were seen
+    to pass; None where nobody could see.
     """
 
     at_s: float
@@ -59,6 +60,7 @@ class Failed:
     kind: FailureKind
     content_sent: bool
     resumable: bool = False
+    tokens: int | None = None
 
 
 @noun
@@ -66,6 +68,7 @@ class Cancelled:
     """The client went away."""
 
     at_s: float
+    tokens: int | None = None
 
 
 Outcome = (

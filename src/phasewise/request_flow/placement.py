@@ -22,7 +22,8 @@ Placing = Generator[Step, Outcome, Decision | Reject | Cancelled]
 class Progress:
     """How far a request has come: how long it may wait, whom it was given to, how many of those it met.
 
-    An attempt under way counts among `attempts`; one that was refused a connection no longer does.
+    An attempt under way counts among `attempts`; one that was refused a connection no longer does. `tokens`
+    are those of prompt and answer that were computed for it, None where nobody knows.
     """
 
     admitted_s: float
@@ -30,6 +31,7 @@ class Progress:
     wait_until_s: float
     tried: list[WorkerRef] = field(default_factory=list)
     attempts: int = 0
+    tokens: int | None = 0
 
 
 def place(request: GenerationRequest, world: World, progress: Progress) -> Placing:

@@ -6,6 +6,7 @@ from phasewise.model.decision import Decision, RejectReason
 from phasewise.model.limits import Limits
 from phasewise.model.noun import noun
 from phasewise.model.worker import Worker
+from phasewise.state.breakers import Trial
 from phasewise.state.waiting_line import Ticket
 
 
@@ -42,12 +43,14 @@ class Wait:
 class Generate:
     """Run the request on a worker and stream the answer. Outcome: Succeeded or Failed.
 
-    One that `resumes` goes on from what the client already has.
+    One that `resumes` goes on from what the client already has. One with a `trial` tries a worker that was
+    resting: the driver gives the trial a way to see whether the answer has begun.
     """
 
     decision: Decision
     attempt: int
     resumes: bool = False
+    trial: Trial | None = None
 
     @property
     def worker(self) -> Worker:

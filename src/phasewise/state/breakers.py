@@ -6,6 +6,7 @@ Whether a worker answers at all is the cluster view's to know; this is about wor
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from phasewise.model.worker import WorkerRef
@@ -16,9 +17,23 @@ REMEMBERED = 20
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 8.0
 """Below the 10 s that requests wait unless told otherwise: one that waits sees every worker tried again."""
-TRIAL_S = 3.0
-"""A request that tries a worker and has not failed by then has passed: a whole answer may take minutes."""
 UNBOUNDED = 1 << 30
+
+
+class Trial:
+    """A request that tries a worker. `answered` is asked whether its answer has begun; a driver sets it.
+
+    Time alone tells nothing: a worker may take requests, answer none, and still say that it is well.
+    """
+
+    __slots__ = ("answered",)
+
+    def __init__(self) -> None:
+        self.answered: Callable[[], bool] = _not_yet
+
+
+def _not_yet() -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -29,11 +44,12 @@ class _Breaker:
     failed: deque[bool] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     rest_s: float = 0.0
     open_until_s: float | None = None
-    trial: int | None = None
-    trial_since_s: float = 0.0
+    trial: Trial | None = None
 
-    def passed(self, now_s: float) -> bool:
-        return self.trial is not None and now_s >= self.trial_since_s + TRIAL_S
+    @property
+    def passed(self) -> bool:
+        # A whole answer may take minutes: its beginning will do.
+        return self.trial is not None and self.trial.answered()
 
 
 class Breakers:
@@ -41,14 +57,14 @@ class Breakers:
 
     Failures count by share and not in a row: long streams that began before a worker fell ill end well long
     after, and each would wipe out what a dozen new requests met. A worker that falls ill again before it has
-    cleared its name rests for longer.
+    cleared its name rests for longer. One that is tried has no other request until the answer begins: if it
+    hangs, it holds one request and not as many as it has slots.
     """
 
     def __init__(self) -> None:
         # By name: a new incarnation's failures take the place of the old one's, so that this cannot grow.
         self._breakers: dict[str, _Breaker] = {}
         self._open: dict[WorkerRef, _Breaker] = {}
-        self._trials = 0
 
     @property
     def any_open(self) -> bool:
@@ -58,7 +74,7 @@ class Breakers:
     def allowance(self, ref: WorkerRef, now_s: float) -> int:
         """How many more requests the worker may be given now, as far as trust goes."""
         breaker = self._open.get(ref)
-        if breaker is None or breaker.passed(now_s):
+        if breaker is None or breaker.passed:
             return UNBOUNDED
         resting = breaker.open_until_s is not None and now_s < breaker.open_until_s
         return 0 if resting or breaker.trial is not None else 1
@@ -67,38 +83,40 @@ class Breakers:
         """Whether the worker rests or is being tried."""
         return ref in self._open
 
-    def begin(self, ref: WorkerRef, now_s: float) -> int | None:
-        """The worker is given a request; the trial's number if this one tries the worker, else None."""
+    def begin(self, ref: WorkerRef) -> Trial | None:
+        """The worker is given a request; a trial if this one tries the worker, else None."""
+        if not self._open:
+            return None
         breaker = self._open.get(ref)
         if breaker is None:
+            self._forget_former_life(ref)
             return None
-        if breaker.passed(now_s):
+        if breaker.passed:
             self._close(breaker)
             return None
-        self._trials += 1
-        breaker.trial, breaker.trial_since_s = self._trials, now_s
+        breaker.trial = Trial()
         return breaker.trial
 
-    def succeeded(self, ref: WorkerRef, trial: int | None) -> None:
+    def succeeded(self, ref: WorkerRef, trial: Trial | None) -> None:
         """The request was answered. One that was given before the rest tells nothing of what comes after."""
         breaker = self._breakers.get(ref.name)
         if breaker is None or breaker.ref != ref:
             return
         if breaker.open_until_s is not None:
-            if trial is not None and breaker.trial == trial:
+            if trial is not None and breaker.trial is trial:
                 self._close(breaker)
             return
         breaker.failed.append(False)
         if len(breaker.failed) == REMEMBERED and not any(breaker.failed):
             del self._breakers[ref.name]
 
-    def failed(self, ref: WorkerRef, trial: int | None, now_s: float) -> None:
+    def failed(self, ref: WorkerRef, trial: Trial | None, now_s: float) -> None:
         """The request failed. A crowd that was given before the rest and fails at once is one failure."""
         breaker = self._breakers.get(ref.name)
         if breaker is None or breaker.ref != ref:
             breaker = self._replace(ref)
         if breaker.open_until_s is not None:
-            if trial is not None and breaker.trial == trial:
+            if trial is not None and breaker.trial is trial:
                 self._rest(breaker, now_s)
             return
         breaker.failed.append(True)
@@ -106,10 +124,12 @@ class Breakers:
         if failures >= FAILURES_TO_OPEN and 2 * failures >= len(breaker.failed):
             self._rest(breaker, now_s)
 
-    def abandoned(self, ref: WorkerRef, trial: int | None) -> None:
-        """The request ended without telling anything of the worker; if it tried it, another may."""
+    def abandoned(self, ref: WorkerRef, trial: Trial | None) -> None:
+        """The request was broken off on our side; if it tried the worker and saw nothing, another may."""
         breaker = self._open.get(ref)
-        if breaker is not None and trial is not None and breaker.trial == trial:
+        if breaker is not None and trial is not None and breaker.trial is trial:
+            if breaker.passed:
+                self._close(breaker)
             breaker.trial = None
 
     def check_invariants(self) -> None:
@@ -120,9 +140,14 @@ class Breakers:
         if any(it.trial is not None for it in self._breakers.values() if it.ref not in self._open):
             raise AssertionError("a worker is tried that does not rest")
 
-    def _replace(self, ref: WorkerRef) -> _Breaker:
-        if (before := self._breakers.get(ref.name)) is not None:
+    def _forget_former_life(self, ref: WorkerRef) -> None:
+        before = self._breakers.get(ref.name)
+        if before is not None and before.ref != ref:
             self._open.pop(before.ref, None)
+            del self._breakers[ref.name]
+
+    def _replace(self, ref: WorkerRef) -> _Breaker:
+        self._forget_former_life(ref)
         breaker = self._breakers[ref.name] = _Breaker(ref)
         return breaker
 
