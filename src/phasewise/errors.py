@@ -95,6 +95,8 @@ class FailureKind(StrEnum):
     TIMED_OUT = "timed_out"
     PROTOCOL = "protocol"
     SERVER_ERROR = "server_error"
+    NO_SOCKET = "no_socket"
+    """This process could open no connection: nothing is known of the worker."""
 
 
 class UpstreamError(PhasewiseError):

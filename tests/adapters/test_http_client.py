@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from phasewise.adapters import http_client
 from phasewise.adapters.http_client import HEAD_LIMIT_BYTES, READ_AHEAD_BYTES, HttpClient, Timeouts
 from phasewise.errors import ConfigError, FailureKind, UpstreamError
+from tests.few_files import no_more_files
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -722,6 +723,17 @@ async def test_a_connection_closed_before_the_head_is_whole_fails_as_closed(begu
 
     async with serving(break_off) as (client, _):
         await fails_as(FailureKind.CLOSED, client.send("GET", "/"))
+
+
+@on_both_loops
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_process_without_sockets_does_not_say_that_the_server_refused(host):
+    async with serving(name_yourself) as (_, server):
+        client = HttpClient(server.url.replace("127.0.0.1", host))
+        with no_more_files():
+            await fails_as(FailureKind.NO_SOCKET, client.send("GET", "/"))
+        assert await read_in_full(client) == b"0"
+        client.close()
 
 
 @on_both_loops

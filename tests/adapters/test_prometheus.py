@@ -13,7 +13,7 @@ from hypothesis import given
 from prometheus_client.parser import text_string_to_metric_families
 
 from phasewise.adapters.prometheus import PrometheusMetrics
-from phasewise.adapters.prometheus_families import METRICS, REASONS
+from phasewise.adapters.prometheus_families import METRICS, NO_LABEL, REASONS
 from phasewise.errors import RefusalKind
 from phasewise.model.latency import meets
 from phasewise.model.slo import DEFAULT_SLO, Slo
@@ -100,11 +100,11 @@ def test_requests_are_counted_by_how_they_ended_and_tokens_by_kind():
     metrics, _, _ = make_metrics()
     metrics.record(make_timeline(cached_tokens=40))
     failed = [make_attempt(outcome=Outcome.FAILED), make_attempt()]
-    metrics.record(make_timeline((), outcome=Outcome.FAILED, reason="closed", attempts=tuple(failed)))
+    metrics.record(make_timeline((), outcome=Outcome.FAILED, reason="not_resumable", attempts=tuple(failed)))
     metrics.count_refusal(RefusalKind.BAD_REQUEST)
     seen = samples(metrics)
     assert seen["phasewise_requests_total", "model=m", "outcome=succeeded", "reason=none"] == 1
-    assert seen["phasewise_requests_total", "model=m", "outcome=failed", "reason=closed"] == 1
+    assert seen["phasewise_requests_total", "model=m", "outcome=failed", "reason=not_resumable"] == 1
     assert seen["phasewise_requests_total", "model=none", "outcome=rejected", "reason=bad_request"] == 1
     assert seen["phasewise_tokens_total", "kind=cached", "model=m"] == 40
     assert seen["phasewise_retries_total", "model=m"] == 1
@@ -283,6 +283,7 @@ def test_every_metric_is_told_and_documented_with_its_labels():
     assert documented == {metric.name: (metric.kind, metric.labels) for metric in METRICS}
 
 
-def test_every_reason_is_documented():
+def test_every_reason_is_documented_and_no_other():
     table = PAGE.read_text().partition("| outcome | reason |")[2]
-    assert set(REASONS) <= set(re.findall(r"`(\w+)`", table))
+    rows = re.findall(r"^\| `\w+` \| ([^|]*) \|", table, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", "".join(rows))) == {*REASONS, NO_LABEL}

@@ -17,6 +17,7 @@ from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.health import SILENCES_TO_DOWN, HealthWatcher, _Probe
 from phasewise.state.cluster_view import ClusterView, Health
 from tests.builders import make_worker
+from tests.few_files import no_more_files
 from tests.gateway.harness import (
     chat_body,
     events_of,
@@ -84,9 +85,22 @@ async def test_a_worker_that_says_it_is_ill_is_down():
         await watcher.stop()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.TIMED_OUT])
+@pytest.mark.parametrize("kind", sorted(set(FailureKind) - {FailureKind.TIMED_OUT, FailureKind.NO_SOCKET}))
 def test_a_broken_conversation_is_believed_at_once(kind):
     assert _Probe(make_worker()).believes_down(kind)
+
+
+async def test_without_sockets_workers_keep_the_health_they_had_and_the_log_says_so_once(caplog):
+    async with running_engines(1) as (engine,):
+        cluster, watcher = await watched(engine.base_url)
+        probe = watcher._probes[0]
+        with no_more_files():
+            for _ in range(3):
+                probe._engine.close()
+                await watcher._look(probe)
+        assert cluster.snapshot()[0].health is Health.UP
+        assert caplog.text.count("ulimit -n") == 1
+        await watcher.stop()
 
 
 def test_silence_is_believed_when_it_lasts():

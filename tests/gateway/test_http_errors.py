@@ -38,6 +38,7 @@ def test_every_reason_is_in_the_table():
         (RejectReason.ATTEMPTS_TIMED_OUT, 504),
         (RejectReason.TOKENS_OVER_LIMIT, 429),
         (RejectReason.QUEUE_FULL, 503),
+        (RejectReason.GATEWAY_FULL, 503),
         (RefusalKind.BAD_REQUEST, 400),
         (RefusalKind.UNAUTHENTICATED, 401),
         (RefusalKind.TOO_LARGE, 413),

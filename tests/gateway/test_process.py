@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 
 import orjson
 import pytest
 
+from phasewise.adapters.open_files import ENOUGH
 from phasewise.fake_engine.fleet import running_engines
 from tests.gateway.gateway_process import running_process, start
 from tests.gateway.harness import chat_body, events_of, eventually
@@ -25,6 +27,17 @@ async def test_a_signal_lets_running_streams_finish_and_exits_cleanly(tmp_path, 
         code, errors = await gateway.ended()
         assert code == 0
         assert "Traceback" not in errors
+
+
+async def test_it_takes_as_many_sockets_as_the_system_lets_it(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        async with running_engines(1) as (engine,), running_process(tmp_path, engine) as gateway:
+            limits = resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert limits[0] == (hard if hard != resource.RLIM_INFINITY else ENOUGH)
 
 
 @pytest.mark.parametrize(

@@ -168,12 +168,22 @@ def test_a_worker_that_is_up_but_takes_no_connection_is_not_asked_for_ever():
     assert (step.reason, step.attempts) == (RejectReason.NO_HEALTHY_WORKER, 0)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.REFUSED])
+@pytest.mark.parametrize("kind", sorted(set(FailureKind) - {FailureKind.REFUSED, FailureKind.NO_SOCKET}))
 def test_every_failure_that_met_an_engine_counts_against_its_worker(kind):
     world = make_world(1)
     for _ in range(FAILURES_TO_OPEN):
         run_flow(world, [Failed(1.0, kind, content_sent=True)])
     assert world.breakers.is_open(world.cluster.state("w0").worker.ref)
+
+
+def test_a_gateway_without_sockets_turns_requests_away_and_holds_it_against_no_worker():
+    world = make_world(2)
+    for _ in range(3 * FAILURES_TO_OPEN):
+        step = run_flow(world, [Failed(1.0, FailureKind.NO_SOCKET, content_sent=False)])[-1]
+        assert (step.reason, step.attempts) == (RejectReason.GATEWAY_FULL, 0)
+        assert step.retry_after_s
+    assert not world.breakers.any_open
+    assert {it.health for it in world.cluster.snapshot()} == {Health.UP}
 
 
 def test_answers_and_clients_that_leave_do_not_count_against_a_worker():

@@ -192,7 +192,7 @@ class ManyFlows:
         line_was_empty = not self.world.line.is_waiting(model)
         nobody_was_there = not self.world.cluster.usable(model)
         if isinstance(outcome, Failed):
-            it.met_engines -= outcome.kind is FailureKind.REFUSED
+            it.met_engines -= outcome.kind in {FailureKind.REFUSED, FailureKind.NO_SOCKET}
         try:
             it.step = it.flow.send(outcome)
         except StopIteration:

@@ -7,6 +7,7 @@ callers: a broken conversation is an UpstreamError that says how it broke.
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 import socket
 import ssl
@@ -31,6 +32,7 @@ FETCH_LIMIT_BYTES = 64 * 1024 * 1024
 HEAD_LIMIT_BYTES = 64 * 1024
 """A head or trailers longer than this are given up: they are kept until they end, whoever reads the body."""
 _SIZE_LINE_BYTES = 10
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +130,9 @@ class HttpClient:
                 FailureKind.TIMED_OUT, f"{self.base_url} took no connection in {self._timeouts.connect_s:g} s"
             ) from None
         except OSError as error:
-            raise UpstreamError(
-                FailureKind.REFUSED, f"{self.base_url} cannot be reached ({error.strerror or error})"
-            ) from error
+            kind = FailureKind.NO_SOCKET if _is_ours(error) else FailureKind.REFUSED
+            message = f"{self.base_url} cannot be reached ({error.strerror or error})"
+            raise UpstreamError(kind, message) from error
         return connection
 
     def _head(self, method: str, path: str, headers: Headers, body: bytes) -> bytes:
@@ -147,6 +149,17 @@ class HttpClient:
             self._idle.append(connection)
         else:
             connection.abort()
+
+
+def _is_ours(error: OSError) -> bool:
+    """Whether it is this process or machine that cannot connect, which says nothing of the server."""
+    if error.errno in _SHORTAGES:
+        return True
+    try:  # what a resolver says when it has no descriptor tells nothing
+        socket.socket().close()
+    except OSError:
+        return True
+    return False
 
 
 def _split_address(base_url: str) -> SplitResult:

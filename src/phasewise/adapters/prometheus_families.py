@@ -6,7 +6,7 @@ How requests are counted into them is prometheus.py's matter; docs/reference/met
 from __future__ import annotations
 
 from phasewise.adapters.prometheus_series import Metric
-from phasewise.errors import FailureKind, RefusalKind
+from phasewise.errors import RefusalKind
 from phasewise.model.decision import RejectReason
 
 NO_LABEL = "none"
@@ -21,9 +21,7 @@ DEFAULT_CLASS = "default"
 REASONS = (
     *RejectReason,
     *RefusalKind,
-    *FailureKind,
     "engine_4xx",
-    "engine_error",
     "client_left",
     "client_stalled",
     "gateway_error",

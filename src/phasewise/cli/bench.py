@@ -17,6 +17,7 @@ import typer
 import uvloop
 
 from phasewise.adapters.address import origin
+from phasewise.adapters.open_files import allow_many_streams
 from phasewise.bench.report_page import check_available, render_page
 from phasewise.bench.report_table import render, render_max_rate, render_sweep
 from phasewise.bench.session import CacheState, RunSpec
@@ -27,7 +28,6 @@ from phasewise.cli.bench_modes import Job, Results, parse_sweep, run_loads, run_
 from phasewise.cli.console import err, out
 from phasewise.cli.diagnose_options import AdminKey, Costs
 from phasewise.cli.diagnose_view import show
-from phasewise.cli.measuring import allow_many_streams
 from phasewise.cli.output_files import refuse_unwritable
 from phasewise.cli.page_facts import command_line, page_facts
 from phasewise.config import phasewise_home

@@ -18,6 +18,7 @@ import typer
 import uvloop
 
 from phasewise.adapters.address import origin
+from phasewise.adapters.open_files import allow_many_streams
 from phasewise.calibrate.machine import Devices, check_given, find_machine
 from phasewise.calibrate.procedure import CalibrateSpec, Course
 from phasewise.calibrate.procedure import calibrate as run_calibration
@@ -27,7 +28,6 @@ from phasewise.cli import workload_options as options
 from phasewise.cli.console import out
 from phasewise.cli.interrupts import Interrupts
 from phasewise.cli.live_view import live_line
-from phasewise.cli.measuring import allow_many_streams
 from phasewise.cli.output_files import refuse_unwritable
 from phasewise.config import phasewise_home
 from phasewise.costs.accelerators import ACCELERATORS

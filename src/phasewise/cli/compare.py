@@ -12,13 +12,14 @@ import orjson
 import typer
 import uvloop
 
+from phasewise.adapters.open_files import allow_many_streams
 from phasewise.bench.comparison import FEWEST_PAIRS
 from phasewise.bench.run import BenchRun
 from phasewise.bench.session import CacheState, RunSpec
 from phasewise.cli import workload_options as options
 from phasewise.cli.console import err, out
 from phasewise.cli.interrupts import Interrupts
-from phasewise.cli.measuring import allow_many_streams, measure_with_view
+from phasewise.cli.measuring import measure_with_view
 from phasewise.compare.arms import Arm, arm_of
 from phasewise.compare.procedure import CONTROL_PAIRS, MOST_PAIRS, ComparePlan, compare_arms
 from phasewise.compare.result_table import render

@@ -15,6 +15,7 @@ from pathlib import Path
 from signal import SIGHUP, SIGTERM
 
 from phasewise import __version__
+from phasewise.adapters.open_files import allow_many_streams
 from phasewise.bench.run import BenchRun
 from phasewise.bench.session import RunSpec
 from phasewise.cli.admin_key import find_admin_key
@@ -22,7 +23,7 @@ from phasewise.cli.console import err, out
 from phasewise.cli.diagnose_view import show
 from phasewise.cli.engine import current_engine
 from phasewise.cli.interrupts import Interrupts
-from phasewise.cli.measuring import allow_many_streams, measure_with_view
+from phasewise.cli.measuring import measure_with_view
 from phasewise.cli.reaching_verdicts import Known, concurrency_of, reach_verdict
 from phasewise.cli.verify_view import announcement, duration_words
 from phasewise.compare.arms import Arm, FleetArm

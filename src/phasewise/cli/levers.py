@@ -17,6 +17,7 @@ import orjson
 import typer
 import uvloop
 
+from phasewise.adapters.open_files import allow_many_streams
 from phasewise.bench.comparison import FEWEST_PAIRS
 from phasewise.bench.report_page import check_available
 from phasewise.bench.run import BenchRun
@@ -24,7 +25,7 @@ from phasewise.bench.session import RunSpec
 from phasewise.cli.console import err, out
 from phasewise.cli.engine import EnginePython, current_engine
 from phasewise.cli.interrupts import Interrupts
-from phasewise.cli.measuring import allow_many_streams, measure_with_view
+from phasewise.cli.measuring import measure_with_view
 from phasewise.cli.page_facts import command_line
 from phasewise.config import DEMO_MODEL, byte_size, phasewise_home
 from phasewise.errors import ConfigError

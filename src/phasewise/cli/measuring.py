@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import sys
-from contextlib import suppress
 
 from phasewise.bench.generator import LoadGenerator
 from phasewise.bench.run import BenchRun
@@ -29,12 +27,3 @@ async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Int
             return await measure(url, spec, started)
     finally:
         interrupts.running = None
-
-
-def allow_many_streams() -> None:
-    """Let this process hold as many sockets open as the system permits: a stream takes one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = hard if hard != resource.RLIM_INFINITY else 65_536
-    if soft < wanted:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -110,9 +110,7 @@ class GatewayConfig(Frozen):
             raise ValueError("each entry of slo_classes needs a name of its own")
         for key in self.api_keys:
             if key.slo_class != DEFAULT_CLASS and key.slo_class not in known:
-                raise ValueError(
-                    f"api_keys names {key.slo_class!r}, which slo_classes does not define"
-                )
+                raise ValueError(f"api_keys names {key.slo_class!r}, which slo_classes does not define")
         return self
 
     def slo_class(self, name: str) -> SloClass:

@@ -7,6 +7,7 @@ the flow's to decide.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ from phasewise.adapters.vllm_metrics import PROCESS_START
 from phasewise.errors import FailureKind, UpstreamError
 from phasewise.model.worker import Worker
 from phasewise.state.cluster_view import ClusterView, Health
+
+logger = logging.getLogger("phasewise.gateway")
 
 POLL_INTERVAL_S = 1.0
 PROBE_TIMEOUTS = Timeouts(connect_s=1.0, head_s=2.0, idle_s=2.0)
@@ -51,6 +54,7 @@ class HealthWatcher:
         self._on_silence = on_silence
         self._probes = [_Probe(worker, timeouts) for worker in workers]
         self._tasks: list[asyncio.Task[None]] = []
+        self._told_no_socket = False
 
     async def start(self) -> None:
         """Look at every worker once, then keep looking in the background."""
@@ -80,6 +84,7 @@ class HealthWatcher:
         try:
             await probe.check()
         except UpstreamError as error:
+            self._tell_if_no_socket(error)
             if probe.believes_down(error.kind):
                 self._cluster.mark_down(probe.name, error.message)
                 if error.kind is FailureKind.TIMED_OUT:
@@ -88,6 +93,12 @@ class HealthWatcher:
             if self._cluster.state(probe.name).health is not Health.UP:
                 self._cluster.mark_up(probe.name, await probe.incarnation())
         self._on_look()
+
+    def _tell_if_no_socket(self, error: UpstreamError) -> None:
+        if error.kind is FailureKind.NO_SOCKET and not self._told_no_socket:
+            self._told_no_socket = True
+            hint = "raise the limit of open files (ulimit -n); two are needed per stream"
+            logger.warning("this process can open no more connections: %s. hint: %s", error.message, hint)
 
 
 class _Probe:
@@ -112,6 +123,8 @@ class _Probe:
 
     def believes_down(self, kind: FailureKind) -> bool:
         """Whether a failed check of this kind, after those before it, means that the worker is down."""
+        if kind is FailureKind.NO_SOCKET:
+            return False
         if kind is not FailureKind.TIMED_OUT:
             return True
         self._silences += 1

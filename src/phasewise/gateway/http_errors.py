@@ -48,6 +48,7 @@ HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
     RejectReason.ATTEMPTS_TIMED_OUT: HttpError(504, "upstream_error", _DO_NOT_RETRY),
     # Only ever told in a stream that has begun.
     RejectReason.NOT_RESUMABLE: HttpError(503, "upstream_error"),
+    RejectReason.GATEWAY_FULL: HttpError(503, "service_unavailable_error"),
     RejectReason.GATEWAY_STOPPED: HttpError(503, "service_unavailable_error", _CLOSE),
     RefusalKind.BAD_REQUEST: HttpError(400, "invalid_request_error"),
     RefusalKind.UNAUTHENTICATED: HttpError(401, "authentication_error", ((b"www-authenticate", b"Bearer"),)),

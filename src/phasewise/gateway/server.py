@@ -12,6 +12,7 @@ from types import FrameType
 
 import uvicorn
 
+from phasewise.adapters.open_files import allow_many_streams
 from phasewise.config import GatewayFile, TlsConfig
 from phasewise.errors import ConfigError
 from phasewise.gateway.app import GatewayApp, build_app
@@ -30,6 +31,7 @@ def serve(file: GatewayFile) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     set_up_logging(file.gateway.log)
+    allow_many_streams()
     config = server_config(file, build_app(file))
     # What was built by now stays until the end: the collector need not look at it again and again. Nor, but
     # rarely, at thousands of open streams, which takes tens of milliseconds while all of them stand still:

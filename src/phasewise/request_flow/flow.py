@@ -18,6 +18,7 @@ from phasewise.state.breakers import Trial
 
 MAX_ATTEMPTS = 2
 """A prompt that kills engines kills at most this many. Attempts that met no engine are not counted."""
+_MET_NO_ENGINE = frozenset({FailureKind.REFUSED, FailureKind.NO_SOCKET})
 
 RequestFlow = Generator[Step, Outcome, None]
 _Result = Succeeded | Failed | Cancelled
@@ -77,7 +78,7 @@ def _note_failure(progress: Progress, failure: Failed, before: Failed | None, ma
     """Take the attempt back if it met no engine, and let the request wait anew, but not for every refusal."""
     progress.now_s = failure.at_s
     refused = failure.kind is FailureKind.REFUSED
-    progress.attempts -= refused
+    progress.attempts -= failure.kind in _MET_NO_ENGINE
     if not refused or before is None or before.kind is not FailureKind.REFUSED:
         progress.wait_until_s = failure.at_s + max_wait_s
 
@@ -88,9 +89,8 @@ def _given_up(world: World, progress: Progress, failure: Failed) -> Reject | Non
         return _failed(
             RejectReason.NOT_RESUMABLE, f"a worker failed in mid-answer ({failure.kind})", progress
         )
-    if failure.kind is FailureKind.REFUSED:
-        # Nobody was there, and the worker is taken out: asking another costs no engine anything.
-        return no_healthy_worker(progress) if failure.at_s >= progress.wait_until_s else None
+    if failure.kind in _MET_NO_ENGINE:
+        return _given_up_unmet(progress, failure)
     if progress.attempts >= MAX_ATTEMPTS:
         if failure.kind is FailureKind.TIMED_OUT:
             return _failed(RejectReason.ATTEMPTS_TIMED_OUT, "no worker answered in time", progress)
@@ -99,6 +99,14 @@ def _given_up(world: World, progress: Progress, failure: Failed) -> Reject | Non
         detail = f"a worker failed ({failure.kind})"
         return Reject(RejectReason.RETRY_BUDGET_SPENT, detail, RETRY_SOON_S, progress.attempts)
     return None
+
+
+def _given_up_unmet(progress: Progress, failure: Failed) -> Reject | None:
+    if failure.kind is FailureKind.NO_SOCKET:
+        detail = "the gateway can open no more connections"
+        return Reject(RejectReason.GATEWAY_FULL, detail, RETRY_SOON_S, progress.attempts)
+    # Nobody was there, and the worker is taken out: asking another costs no engine anything.
+    return no_healthy_worker(progress) if failure.at_s >= progress.wait_until_s else None
 
 
 def _failed(reason: RejectReason, detail: str, progress: Progress) -> Reject:
@@ -131,10 +139,10 @@ def _learn(world: World, worker: Worker, trial: Trial | None, result: Outcome | 
         return
     if isinstance(result, Succeeded):
         world.breakers.succeeded(worker.ref, trial)
-    elif isinstance(result, Failed):
+    elif isinstance(result, Failed) and result.kind is not FailureKind.NO_SOCKET:
         world.breakers.failed(worker.ref, trial, result.at_s)
         if result.kind is FailureKind.REFUSED:
             world.cluster.report_unreachable(worker.ref, "refused a connection")
     else:
-        # The client left, or the gateway stops: nobody's fault.
+        # The client left, the gateway stops, or it has no socket left: not the worker's fault.
         world.breakers.abandoned(worker.ref, trial)

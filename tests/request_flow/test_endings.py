@@ -1,0 +1,116 @@
+"""docs/reference/metrics.md tells every way in which a request can end, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from phasewise.errors import FailureKind
+from phasewise.model.decision import RejectReason
+from phasewise.model.limits import NO_LIMITS, LimitKind, Limits, NotCounted, OverLimit
+from phasewise.model.timeline import Outcome
+from phasewise.request_flow import (
+    CacheMiss,
+    Failed,
+    Generate,
+    Granted,
+    LookUpCache,
+    QuotaAnswered,
+    Reject,
+    Succeeded,
+    TimedOut,
+    Together,
+    Wait,
+    request_flow,
+)
+from tests.builders import make_request
+from tests.request_flow.worlds import make_world
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+DEEPEST = 6
+SECONDS_PER_STEP = 10.0
+
+NOT_OF_FLOWS = {(Outcome.CANCELLED, RejectReason.GATEWAY_STOPPED)}
+UNMET = frozenset({FailureKind.REFUSED, FailureKind.NO_SOCKET})
+KINDS = (*UNMET, FailureKind.CLOSED, FailureKind.TIMED_OUT)
+SCENES = (
+    {"workers": 2},
+    {"workers": 2, "model": "nobody-serves-this"},
+    {"workers": 2, "limits": Limits(1, 1, 1)},
+    {"workers": 2, "budget": 0.0},
+    {"workers": 2, "up": 0},
+    {"workers": 1, "slots": 1, "others_before": 1},
+    {"workers": 1, "slots": 1, "others_before": 1, "capacity": 0},
+    {"workers": 1, "slots": 1, "others_after": 1},
+)
+
+
+def test_the_page_tells_every_ending_of_a_flow_and_no_other():
+    possible = set().union(*(endings_in(scene) for scene in SCENES))
+    assert documented() == possible | NOT_OF_FLOWS
+
+
+def documented():
+    rows = re.findall(r"^\| `(\w+)` \| (`\w+`(?:, `\w+`)*) \|", PAGE.read_text(), re.MULTILINE)
+    told = {(outcome, reason) for outcome, reasons in rows for reason in re.findall(r"\w+", reasons)}
+    return {(outcome, reason) for outcome, reason in told if reason in set(RejectReason)}
+
+
+def endings_in(scene):
+    """How a request can end there, whatever its workers, its limits and the time do."""
+    ends, paths = set(), [()]
+    while paths:
+        path = paths.pop()
+        step = play(path, **scene)
+        if isinstance(step, Reject):
+            ends.add((Outcome.FAILED if step.attempts else Outcome.REJECTED, step.reason))
+        elif step is not None and len(path) < DEEPEST:
+            paths += [(*path, outcome) for outcome in outcomes_of(step, path)]
+    return ends
+
+
+def play(path, *, others_before=0, others_after=0, model="m", limits=NO_LIMITS, **settings):
+    """The step to which these outcomes lead; others come before the request, or when it has a worker."""
+    world = make_world(**settings)
+    others = [others_flow(world) for _ in range(others_before)]
+    flow = request_flow(make_request(model=model, limits=limits), world)
+    step = next(flow)
+    for outcome in path:
+        try:
+            step = flow.send(outcome)
+        except StopIteration:
+            return None
+        if isinstance(step, Generate) and len(others) < others_after:
+            others.append(others_flow(world))
+    for it in (flow, *others):
+        it.close()
+    return step
+
+
+def others_flow(world):
+    flow = request_flow(make_request("other"), world)
+    next(flow)
+    flow.send(CacheMiss(0.0))
+    return flow
+
+
+def outcomes_of(step, path):
+    at_s = SECONDS_PER_STEP * len(path)
+    if isinstance(step, LookUpCache):
+        return [CacheMiss(at_s)]
+    if isinstance(step, Together):
+        answers = [*(OverLimit(kind, 1.0) for kind in LimitKind), NotCounted(1.0)]
+        return [(QuotaAnswered(at_s, answer), CacheMiss(at_s)) for answer in answers]
+    if isinstance(step, Wait):
+        return [Granted(at_s)] if step.ticket.granted else [TimedOut(at_s)]
+    return [Succeeded(at_s), *failures(at_s, path)]
+
+
+def failures(at_s, path):
+    broken = any(isinstance(it, Failed) and it.content_sent for it in path)
+    for kind in KINDS:
+        if not broken:
+            yield Failed(at_s, kind, content_sent=False)
+        if broken or kind not in UNMET:
+            yield Failed(at_s, kind, content_sent=True, resumable=True)
+            yield Failed(at_s, kind, content_sent=True)
