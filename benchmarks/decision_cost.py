@@ -91,10 +91,10 @@ def _decision_us(count: int, repeats: int) -> float:
 def _line_us(repeats: int) -> float:
     line = WaitingLine(capacity=2 * WAITING)
     for index in range(WAITING):
-        line.join("m", index % 3, float(index))
+        line.join("m", index % 3, float(index), float(index))
 
     def pass_through() -> None:
-        ticket = line.join("m", 1_000, 0.0)
+        ticket = line.join("m", 1_000, 0.0, 1_000.0)
         if ticket is None:
             raise ValueError("the line is full")
         line.grant("m", 1, 0.0)

@@ -35,7 +35,7 @@ class LineBesideAList(RuleBasedStateMachine):
     def join(self, model, priority, count, later_s):
         self.now_s += later_s
         for _ in range(count):
-            ticket = self.line.join(model, priority, self.now_s)
+            ticket = self.line.join(model, priority, self.now_s, self.now_s)
             assert (ticket is None) == (len(self.waiting) >= 300)
             if ticket is not None:
                 self.waiting.append(((self.now_s - priority * AGING_S, ticket.number), ticket))
@@ -66,7 +66,7 @@ class LineBesideAList(RuleBasedStateMachine):
             order, ticket = self.granted.pop(pick % len(self.granted))
             self.line.leave(ticket)
             if comes_back:
-                self.waiting.append((order, self.line.rejoin(ticket)))
+                self.waiting.append((order, self.line.rejoin(ticket, self.now_s)))
 
     @invariant()
     def counts_are_those_of_the_list(self):
@@ -90,7 +90,7 @@ TestLineBesideAList = LineBesideAList.TestCase
 def make_line(*, waiting=0, grants_s=()):
     """A line whose tickets were granted at these times, each used at once."""
     line = WaitingLine()
-    tickets = [line.join("m", 0, 0.0) for _ in range(waiting + len(grants_s))]
+    tickets = [line.join("m", 0, 0.0, 0.0) for _ in range(waiting + len(grants_s))]
     for ticket, at_s in zip(tickets, grants_s, strict=False):
         line.grant("m", 1, at_s)
         line.leave(ticket)
@@ -99,7 +99,11 @@ def make_line(*, waiting=0, grants_s=()):
 
 def test_waiting_for_aging_s_counts_as_one_of_priority():
     line = WaitingLine(aging_s=5.0)
-    urgent, old, young = line.join("m", 1, 10.0), line.join("m", 0, 4.9), line.join("m", 0, 5.1)
+    urgent, old, young = (
+        line.join("m", 1, 10.0, 10.0),
+        line.join("m", 0, 4.9, 4.9),
+        line.join("m", 0, 5.1, 5.1),
+    )
     granted = []
     for name, ticket in (("urgent", urgent), ("old", old), ("young", young)):
         ticket.on_grant = lambda name=name: granted.append(name)
@@ -109,19 +113,34 @@ def test_waiting_for_aging_s_counts_as_one_of_priority():
 
 def test_a_full_line_takes_only_who_has_begun():
     line = WaitingLine(capacity=1)
-    assert line.join("m", 0, 0.0)
-    assert line.join("other", 0, 0.0) is None
-    assert line.join("m", 0, 0.0, even_if_full=True)
+    assert line.join("m", 0, 0.0, 0.0)
+    assert line.join("other", 0, 0.0, 0.0) is None
+    assert line.join("m", 0, 0.0, 0.0, even_if_full=True)
     assert len(line) == 2
 
 
 def test_a_line_of_no_length_turns_everybody_away():
-    assert WaitingLine(capacity=0).join("m", 0, 0.0) is None
+    assert WaitingLine(capacity=0).join("m", 0, 0.0, 0.0) is None
 
 
-def test_without_any_grant_the_advice_is_to_come_again_soon():
+def test_where_nobody_waits_the_advice_is_to_come_again_soon():
     assert WaitingLine().turn_away("m", 5.0) == SOONEST_RETURN_S
-    assert make_line(waiting=3).turn_away("m", 5.0) == SOONEST_RETURN_S
+
+
+@pytest.mark.parametrize("stood_s", [0.0, 1.0, 10.0, 60.0])
+def test_a_line_that_stands_still_spreads_returns_over_as_long_as_it_has_stood(stood_s):
+    line = make_line(waiting=1_000)
+    told = [line.turn_away("m", stood_s) for _ in range(500)]
+    stood_s = max(stood_s, SOONEST_RETURN_S)
+    assert told[0] == pytest.approx(2 * stood_s, rel=0.01)
+    assert told[-1] == pytest.approx(3 * stood_s, rel=0.01)
+    assert all(after > before for before, after in pairwise(told))
+
+
+def test_how_long_a_line_stands_is_counted_from_when_it_formed():
+    line = WaitingLine()
+    line.join("m", 0, since_s=0.0, now_s=3_600.0)
+    assert line.turn_away("m", 3_601.0) < 10.0
 
 
 def test_those_turned_away_are_told_to_come_back_one_after_the_other_at_half_the_lines_pace():
@@ -144,7 +163,7 @@ def test_those_who_had_time_to_come_back_are_no_longer_reckoned_with():
 
 def test_an_overload_is_forgotten_once_the_line_was_empty():
     line = make_line(waiting=0, grants_s=[0.1 * number for number in range(1, 20)])
-    tickets = [line.join("m", 0, 2.0) for _ in range(2)]
+    tickets = [line.join("m", 0, 2.0, 2.0) for _ in range(2)]
     for number in (1, 2):
         line.grant("m", number, 2.0 + 0.05 * number)
     for _ in range(100_000):
@@ -153,7 +172,7 @@ def test_an_overload_is_forgotten_once_the_line_was_empty():
     for ticket in tickets:
         line.leave(ticket)
     for _ in range(30):
-        line.join("m", 0, 2.3)
+        line.join("m", 0, 2.3, 2.3)
     for number in range(1, 11):
         line.grant("m", number, 2.3 + 0.1 * number)
     assert line.turn_away("m", 3.3) < 10.0
@@ -170,7 +189,7 @@ def test_nobody_is_told_to_come_sooner_than_at_once_or_later_than_clients_heed(g
 def test_an_idle_hour_does_not_count_as_slowness():
     line = make_line(grants_s=[0.1, 0.2, 0.3])
     for number in range(20):
-        line.join("m", 0, 3_600.0)
+        line.join("m", 0, 3_600.0, 3_600.0)
         if number % 2:
             line.grant("m", 1 + number // 2, 3_600.0 + number * 0.1)
     assert line.turn_away("m", 3_602.0) < 10.0

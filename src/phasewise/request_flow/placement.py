@@ -55,7 +55,7 @@ def _wait_for_room(request: GenerationRequest, world: World, progress: Progress)
     line, model = world.line, request.model
     # An answer that broke off has a client in front of it, and there are never more of them than slots.
     begun = bool(progress.tried)
-    ticket = line.join(model, request.priority, progress.admitted_s, even_if_full=begun)
+    ticket = line.join(model, request.priority, progress.admitted_s, progress.now_s, even_if_full=begun)
     if ticket is None:
         return_after_s = line.turn_away(model, progress.now_s)
         return Reject(RejectReason.QUEUE_FULL, "too many requests wait already", return_after_s)
@@ -70,7 +70,7 @@ def _wait_for_room(request: GenerationRequest, world: World, progress: Progress)
             return _timed_out(world, model, progress)
         if decision := _choose(world, model, progress):
             return decision
-        ticket = line.rejoin(ticket)
+        ticket = line.rejoin(ticket, progress.now_s)
 
 
 def _wait(

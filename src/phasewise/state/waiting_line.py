@@ -77,17 +77,18 @@ class _Queue:
 class _Pace:
     """How fast a line moves, and how many it has told to come back."""
 
-    __slots__ = ("_grants", "_told_s", "_yet_to_return")
+    __slots__ = ("_began_s", "_grants", "_told_s", "_yet_to_return")
 
     def __init__(self) -> None:
         self._grants: deque[float] = deque(maxlen=PACE_OVER_GRANTS)
         self._yet_to_return = 0.0
-        self._told_s = 0.0
+        self._began_s = self._told_s = 0.0
 
-    def begin(self) -> None:
+    def begin(self, now_s: float) -> None:
         """The line forms anew: who came back meanwhile found room, and what was granted is long ago."""
         self._grants.clear()
         self._yet_to_return = 0.0
+        self._began_s = self._told_s = now_s
 
     def granted(self, now_s: float) -> None:
         self._grants.append(now_s)
@@ -97,14 +98,19 @@ class _Pace:
 
         Told the same short time, all of them would be back at once and leave no room for newcomers.
         """
-        if not self._grants or now_s <= self._grants[0]:
-            return SOONEST_RETURN_S
-        returning_per_s = SHARE_OF_RETURNED * len(self._grants) / (now_s - self._grants[0])
+        returning_per_s = SHARE_OF_RETURNED * self._per_s(waiting, now_s)
         returned = returning_per_s * (now_s - self._told_s)
         self._yet_to_return = max(0.0, self._yet_to_return - returned) + 1.0
         self._told_s = now_s
         after_s = (waiting + self._yet_to_return) / returning_per_s
         return min(LATEST_RETURN_S, max(SOONEST_RETURN_S, after_s))
+
+    def _per_s(self, waiting: int, now_s: float) -> float:
+        if self._grants and now_s > self._grants[0]:
+            return len(self._grants) / (now_s - self._grants[0])
+        # Nothing has moved yet. A line that has stood for so long is taken to need as long again: those who are
+        # turned away come back later the longer it stands, and one after the other.
+        return max(1, waiting) / max(SOONEST_RETURN_S, now_s - self._began_s)
 
 
 class WaitingLine:
@@ -134,20 +140,22 @@ class WaitingLine:
         """Whether somebody waits for the model, or has been granted room and not yet used it."""
         return model in self._queues
 
-    def join(self, model: str, priority: int, since_s: float, *, even_if_full: bool = False) -> Ticket | None:
+    def join(
+        self, model: str, priority: int, since_s: float, now_s: float, *, even_if_full: bool = False
+    ) -> Ticket | None:
         """A place in the line for a request that waits since then; None if the line is full."""
         if self._waiting >= self._capacity and not even_if_full:
             return None
         # Waiting for aging_s counts as one more of priority, so the order of two tickets never changes.
         ticket = Ticket(self._next_number, model, since_s - priority * self._aging_s)
         self._next_number += 1
-        self._push(ticket)
+        self._push(ticket, now_s)
         return ticket
 
-    def rejoin(self, ticket: Ticket) -> Ticket:
+    def rejoin(self, ticket: Ticket, now_s: float) -> Ticket:
         """Its old place again, for a ticket that left granted and found the room gone."""
         again = Ticket(ticket.number, ticket.model, ticket.order_s)
-        self._push(again)
+        self._push(again, now_s)
         return again
 
     def leave(self, ticket: Ticket) -> None:
@@ -190,10 +198,10 @@ class WaitingLine:
         if self._waiting != sum(queue.waiting for queue in self._queues.values()):
             raise AssertionError(f"line out of step: {self._waiting} waiting over all")
 
-    def _push(self, ticket: Ticket) -> None:
+    def _push(self, ticket: Ticket, now_s: float) -> None:
         queue = self._queues.get(ticket.model)
         if queue is None:
             queue = self._queues[ticket.model] = _Queue()
-            self._paces.setdefault(ticket.model, _Pace()).begin()
+            self._paces.setdefault(ticket.model, _Pace()).begin(now_s)
         queue.push(ticket)
         self._waiting += 1
