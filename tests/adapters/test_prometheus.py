@@ -157,6 +157,29 @@ def test_goodput_is_the_definitions(timeline):
     assert met == meets(timeline, DEFAULT_SLO)
 
 
+@pytest.mark.parametrize(
+    ("reason", "counted"),
+    [
+        ("requests_over_limit", 0),
+        ("tokens_over_limit", 0),
+        ("concurrency_over_limit", 0),
+        ("no_worker_for_model", 0),
+        ("engine_4xx", 0),
+        ("queue_full", 1),
+        ("queue_timeout", 1),
+        ("no_healthy_worker", 1),
+        ("limits_unavailable", 1),
+        ("gateway_full", 1),
+    ],
+)
+def test_goodput_is_not_lowered_by_clients_mistakes(reason, counted):
+    metrics, _, _ = make_metrics()
+    metrics.record(make_timeline((), outcome=Outcome.REJECTED, reason=reason, attempts=()))
+    seen = samples(metrics)
+    missed = seen["phasewise_slo_requests_total", "model=m", "result=missed", "slo_class=default"]
+    assert missed == counted
+
+
 def test_workers_show_their_health_load_and_breaker():
     metrics, cluster, ledger = make_metrics(breaker_open=lambda worker: worker.name == "w0")
     assert samples(metrics)["phasewise_worker_up", "pool=gold", "worker=w0"] == 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import prod
 
 from phasewise.adapters.prometheus_families import (
+    CLIENTS_OWN,
     DEFAULT_CLASS,
     E2E,
     MET,
@@ -174,6 +175,7 @@ class _Tally:
     __slots__ = (
         "_cached",
         "_e2e",
+        "_offered",
         "_output",
         "_parts",
         "_prompt",
@@ -191,6 +193,7 @@ class _Tally:
         ending: tuple[str, str, Outcome, str | None],
     ) -> None:
         self.model, pool, outcome, reason = ending
+        self._offered = reason not in CLIENTS_OWN
         phase: Labels = (self.model, pool, outcome)
         self._ttft = histograms[TTFT].series(phase)
         self._tpot = histograms[TPOT].series(phase)
@@ -220,8 +223,9 @@ class _Tally:
             self._e2e.observe(whole_s)
         if per_token_s is not None:
             self._tpot.observe(per_token_s)
-        met = within(objective.slo, first_s, per_token_s, whole_s, timeline.output_tokens)
-        (objective.met if met else objective.missed).add(1)
+        if self._offered:
+            met = within(objective.slo, first_s, per_token_s, whole_s, timeline.output_tokens)
+            (objective.met if met else objective.missed).add(1)
 
     def _count_tokens(self, timeline: Timeline) -> None:
         if (prompt_tokens := timeline.prompt_tokens) is not None:

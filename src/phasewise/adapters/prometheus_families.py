@@ -28,6 +28,17 @@ REASONS = (
 )
 """Everything a timeline or a refusal may give as its reason."""
 
+CLIENTS_OWN = frozenset(
+    {
+        RejectReason.NO_WORKER_FOR_MODEL,
+        RejectReason.REQUESTS_OVER_LIMIT,
+        RejectReason.TOKENS_OVER_LIMIT,
+        RejectReason.CONCURRENCY_OVER_LIMIT,
+        "engine_4xx",
+    }
+)
+"""Requests that end so were never ours to serve in time: one client with a mistake must not lower goodput."""
+
 # Finest where people feel it: a tenth of a second to five until the first token, 5 to 200 ms per token.
 TTFT_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0,
@@ -99,7 +110,7 @@ OBJECTIVES = Metric(
     "phasewise_slo_requests_total",
     "counter",
     ("model", "slo_class", "result"),
-    "Requests that ended, by whether they kept the objectives of their class, TTFT and TPOT both.",
+    "Requests that could be served, by whether they kept the objectives of their class, TTFT and TPOT both.",
 )
 WORKER_UP = Metric(
     "phasewise_worker_up", "gauge", ("worker", "pool"), "Whether the worker answered when last asked."
