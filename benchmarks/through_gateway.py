@@ -6,7 +6,8 @@
 default. The whole engine is kept on one core; the gateway and the clients share another, and are never what
 the engine waits for. A block is a closed loop of so many clients, who ask again as soon as they are served,
 for 32 to 96 tokens, so that answers do not begin together; the prompts and lengths are the same in every
-block. After a lead-in, tokens that arrive within eight seconds are counted, and the clients leave.
+block. Once all have begun, and after a lead-in, tokens that arrive within eight seconds are counted, and the
+clients leave.
 
 A round has six blocks: the engine bare (twice, called A and A') and through the gateway (B), then the same
 backwards, so that a steady drift falls on all alike; rounds take turns in which comes first. Every round
@@ -26,7 +27,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
@@ -53,7 +54,8 @@ PROMPT_WORDS = 40
 ASKS = 20
 LEAD_IN_S = 2.0
 COUNTED_S = 8.0
-QUICK_S = 2.0
+QUICK_S = 1.0
+GIVE_UP_S = 120.0
 PATIENCE = Timeouts(connect_s=10.0, head_s=300.0, idle_s=300.0)
 BARE, AGAIN, THROUGH = "bare", "bare again", "gateway"
 ROUNDS = ((BARE, THROUGH, AGAIN), (THROUGH, AGAIN, BARE), (AGAIN, BARE, THROUGH))
@@ -176,7 +178,7 @@ def load(model: str, streams: int, quick: bool) -> Load:
         )
         for seed in range(streams)
     )
-    return Load(bodies, LEAD_IN_S, QUICK_S if quick else COUNTED_S)
+    return Load(bodies, QUICK_S, QUICK_S) if quick else Load(bodies, LEAD_IN_S, COUNTED_S)
 
 
 async def measure(setting: Setting, asked: Load, minutes: float, quick: bool) -> list[Round]:
@@ -203,11 +205,12 @@ async def measure(setting: Setting, asked: Load, minutes: float, quick: bool) ->
 
 async def run_block(client: HttpClient, asked: Load, pids: Sequence[int]) -> Block:
     """One closed loop, which ends in the middle of answers."""
-    tokens = 0
+    tokens = begun = 0
 
-    def count(_: int) -> None:
-        nonlocal tokens
+    def count(number: int) -> None:
+        nonlocal tokens, begun
         tokens += 1
+        begun += number == 1
 
     async def ask_in_turn(bodies: Sequence[bytes]) -> None:
         for body in bodies:
@@ -219,9 +222,12 @@ async def run_block(client: HttpClient, asked: Load, pids: Sequence[int]) -> Blo
         raise SystemExit("a client has nothing left to ask for: raise ASKS")
 
     tasks = [asyncio.create_task(ask_in_turn(bodies)) for bodies in asked.bodies]
+    await until(lambda: begun >= len(tasks))
     await asyncio.sleep(asked.lead_in_s)
     before, used_s, began_s = tokens, sum(map(cpu_s, pids)), now_s()
     await asyncio.sleep(asked.counted_s)
+    # On a machine so busy that not one token came, the time is as long as that takes.
+    await until(lambda: tokens > before)
     counted, wall_s, used_s = tokens - before, now_s() - began_s, sum(map(cpu_s, pids)) - used_s
     ended_early = [task for task in tasks if task.done()]
     for task in tasks:
@@ -230,6 +236,17 @@ async def run_block(client: HttpClient, asked: Load, pids: Sequence[int]) -> Blo
     for task in ended_early:
         task.result()
     return Block(counted / wall_s, counted / used_s)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that streams bring about."""
+    deadline_s = now_s() + GIVE_UP_S
+    while not condition():
+        if now_s() > deadline_s:
+            raise SystemExit(
+                f"nothing came for {GIVE_UP_S:g} s; look at `phasewise status` and the engine's log"
+            )
+        await asyncio.sleep(0.01)
 
 
 def summary(rounds: Sequence[Round], asked: Load, quick: bool) -> dict[str, Any]:
