@@ -100,6 +100,8 @@ LARGEST_NUMBER = 2**63 - 1
 not look like an ill worker."""
 MOST_OUTPUT_TOKENS = 2**31
 """No answer is longer: a larger limit would only make one request outweigh all others in every sum."""
+MOST_CHOICES = 128
+"""Each is a sequence that an engine runs, while the request takes one slot and one of its key's places."""
 
 _TEXT_PART = frozenset({"type", "text"})
 _PROMPT_FIELD = {
@@ -265,12 +267,25 @@ def _output_limit(fields: dict[str, Any]) -> int | None:
 
 
 def _choices(fields: dict[str, Any]) -> int:
-    """How many answers are asked for: `n` for each prompt."""
-    n, prompts = fields.get("n"), fields.get("prompt")
-    each = n if isinstance(n, int) and n > 1 else 1
+    """How many answers are computed: the larger of `n` and `best_of`, for each prompt."""
+    each, param = 1, "prompt"
+    for name in ("n", "best_of"):
+        count = fields.get(name)
+        if count is not None and type(count) is not int:
+            # Engines would take "1000" and 1000.0 for numbers too.
+            raise _bad(f"{name} must be a whole number", name)
+        if count is not None and count > each:
+            each, param = count, name
+    choices, prompts = each, fields.get("prompt")
     if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int):
-        return each * len(prompts)
-    return each
+        choices *= len(prompts)
+    if choices > MOST_CHOICES:
+        raise _bad(
+            f"{choices} answers are asked for, and {MOST_CHOICES} are the most that one request may",
+            param,
+            hint="send several requests",
+        )
+    return choices
 
 
 def _refused_field(name: str) -> RequestRefused:

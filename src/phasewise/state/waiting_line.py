@@ -108,8 +108,8 @@ class _Pace:
     def _per_s(self, waiting: int, now_s: float) -> float:
         if self._grants and now_s > self._grants[0]:
             return len(self._grants) / (now_s - self._grants[0])
-        # Nothing has moved yet. A line that has stood for so long is taken to need as long again: those who are
-        # turned away come back later the longer it stands, and one after the other.
+        # Nothing has moved yet. A line that has stood for so long is taken to need as long again: who is
+        # turned away comes back later the longer it stands, one after the other.
         return max(1, waiting) / max(SOONEST_RETURN_S, now_s - self._began_s)
 
 
