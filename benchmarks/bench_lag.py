@@ -28,10 +28,10 @@ from urllib.request import urlopen
 import numpy as np
 import uvloop
 
+from phasewise.adapters.open_files import allow_many_streams
 from phasewise.bench.report import BenchReport, build_report
 from phasewise.bench.session import RunSpec, measure
 from phasewise.bench.statistics import Summary
-from phasewise.cli.measuring import allow_many_streams
 from phasewise.model.slo import DEFAULT_SLO
 from phasewise.workload.arrivals import OpenLoop
 from phasewise.workload.lengths import Lengths

@@ -32,9 +32,9 @@ from stress.processes import MODEL, Gateway, fake_engines, gateway
 from stress.streams import Answer, ask, chat_body, prompts
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.adapters.open_files import allow_many_streams
 from phasewise.adapters.vllm_metrics import fetch_metrics
 from phasewise.bench.pacing import now_s
-from phasewise.cli.measuring import allow_many_streams
 
 PATIENCE = Timeouts(connect_s=30.0, head_s=120.0, idle_s=120.0)
 DIFFERENT_PROMPTS = 20

@@ -56,7 +56,7 @@ from overhead.summary import AGAIN, DIRECT, OURS, Measured, rounded, summary
 from overhead.tools import INSTALL, REPOSITORY, CannotMeasure, Command, PeerMissing, Tools, find_bench
 
 from phasewise.adapters.host_cpu import read_cpu_times, stolen_share
-from phasewise.cli.measuring import allow_many_streams
+from phasewise.adapters.open_files import allow_many_streams
 
 PROFILE_LINES = 40
 

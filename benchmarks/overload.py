@@ -38,7 +38,7 @@ import uvloop
 from stress.arrivals import Demand, Offered, keep_full, offer
 from stress.processes import MODEL, Gateway, MemoryWatch, cpu_s, fake_engines, gateway
 
-from phasewise.cli.measuring import allow_many_streams
+from phasewise.adapters.open_files import allow_many_streams
 from phasewise.model.slo import DEFAULT_SLO
 
 SLO = DEFAULT_SLO
