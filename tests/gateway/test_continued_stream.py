@@ -109,11 +109,44 @@ def test_what_the_client_has_is_not_sent_twice_however_it_comes(sizes):
 
 
 @pytest.mark.parametrize("other", [content(" lightning"), content(" light", "stop"), content("x")])
-def test_a_worker_that_chooses_another_word_has_failed(other):
+def test_a_worker_that_chooses_another_word_cannot_go_on(other):
     relay = ContinuedStream(so_far(), CHAT, again=" lightho", hide_usage=True)
-    with pytest.raises(UpstreamError):
+    with pytest.raises(UpstreamError) as raised:
         relay.feed(other, 3.0)
+    assert raised.value.kind is FailureKind.NOT_CONTINUED
     assert relay.answer.text_escaped == b"Once"
+
+
+def test_a_chunk_need_not_say_that_it_is_not_the_last():
+    relay = ContinuedStream(so_far(), CHAT, again=" lightho", hide_usage=True)
+    relay.feed(event([{"index": 0, "text": " li"}]), 3.0)
+    assert b'"content":"use"' in relay.feed(event([{"index": 0, "text": "ghthouse"}]), 3.0)
+
+
+@pytest.mark.parametrize("again", ["", " lightho"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        event(["a"]),
+        event([None]),
+        event([[]]),
+        event([], usage={"completion_tokens": "many"}),
+        event([], usage={"completion_tokens": [1]}),
+    ],
+)
+def test_a_worker_whose_chunks_are_no_completions_has_failed(odd, again):
+    relay = ContinuedStream(so_far(), CHAT, again=again, hide_usage=True)
+    with pytest.raises(UpstreamError) as raised:
+        relay.feed(odd, 3.0)
+    assert raised.value.kind is FailureKind.PROTOCOL
+
+
+@pytest.mark.parametrize("odd", [event([{"text": 5}]), event().replace(b"[]", b"5")])
+def test_one_that_writes_the_word_again_in_something_else_than_text_has_failed_too(odd):
+    relay = ContinuedStream(so_far(), CHAT, again=" lightho", hide_usage=True)
+    with pytest.raises(UpstreamError) as raised:
+        relay.feed(odd, 3.0)
+    assert raised.value.kind is FailureKind.PROTOCOL
 
 
 def test_the_notes_hold_the_new_engines_own_id():

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.fake_engine.fleet import running_engines
-from tests.gateway.harness import chat_body, events_of, eventually, request_id_of, running_gateway
+from tests.gateway.harness import (
+    chat_body,
+    events_of,
+    eventually,
+    listening,
+    request_id_of,
+    running_gateway,
+)
 
 USAGE = {"include_usage": True}
 QUICK_TO_GIVE_UP = Timeouts(connect_s=1.0, head_s=0.5, idle_s=0.5)
@@ -170,6 +177,66 @@ async def test_a_worker_that_cannot_tell_tokens_ends_the_stream_with_an_error(pa
     *_, error = events_of(reply.body)
     assert error["error"]["code"].startswith("stream_")
     assert b"[DONE]" not in reply.body
+
+
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def as_chunk(data):
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def as_event(**choice):
+    chunk = {"id": "x", "created": 1, "model": "fake-model", "choices": [{"index": 0, **choice}]}
+    return as_chunk(b"data: " + orjson.dumps(chunk) + b"\n\n")
+
+
+async def breaks_off(head, body, writer):
+    """A worker that breaks all of its answers off."""
+    writer.write(EVENTS + as_event(delta={"content": "one t"}, finish_reason=None))
+    await writer.drain()
+    writer.close()
+
+
+def answers_all_but(path, with_status):
+    """A worker that is well, but refuses a part of what it takes to go on with another's answer."""
+
+    def plain(status, data):
+        page = orjson.dumps(data)
+        return b"HTTP/1.1 %d x\r\ncontent-length: %d\r\n\r\n" % (status, len(page)) + page
+
+    async def answer(head, body, writer):
+        asked = head.split()[1]
+        if asked == path:
+            writer.write(plain(with_status, {}))
+        elif asked == b"/tokenize":
+            writer.write(plain(200, {"tokens": [1], "max_model_len": 100}))
+        elif asked == b"/detokenize":
+            spelled = "t" * len(orjson.loads(body)["tokens"])
+            writer.write(plain(200, {"prompt": spelled if path == b"other words" else spelled[:-1] + "one"}))
+        else:
+            part = {"text": " other"} if asked == b"/v1/completions" else {"delta": {"content": "whole"}}
+            end = as_event(**part, finish_reason="stop") + as_chunk(b"data: [DONE]\n\n")
+            writer.write(EVENTS + end + b"0\r\n\r\n")
+
+    return answer
+
+
+@pytest.mark.parametrize("path", [b"/tokenize", b"/detokenize", b"/v1/completions", b"none"])
+async def test_a_worker_that_is_well_but_cannot_go_on_keeps_its_requests_and_the_stream_is_told(path):
+    """Of /v1/completions it then goes on from another word than the one that broke."""
+    async with (
+        listening(breaks_off) as sick,
+        listening(answers_all_but(path, 404)) as well,
+        running_gateway([sick, well.model_copy(update={"name": "well"})]) as gateway,
+    ):
+        replies = [await gateway.chat(stream=True, stop="END", temperature=0) for _ in range(30)]
+        metrics = (await gateway.fetch("GET", "/metrics")).body.decode()
+    ends = {reply.body.strip().rpartition(b"\n")[2] for reply in replies}
+    codes = {orjson.loads(it[6:])["error"]["code"] for it in ends if it != b"data: [DONE]"}
+    assert codes == {"stream_not_resumable"}
+    assert 'phasewise_worker_breaker_open{worker="well",pool="default"} 0' in metrics
+    assert sum(reply.body.endswith(b"[DONE]\n\n") for reply in replies) > len(replies) / 2
 
 
 async def test_a_worker_that_nobody_knew_was_gone_is_passed_over(pair):

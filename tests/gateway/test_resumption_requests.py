@@ -80,7 +80,7 @@ def test_the_worker_completes_prompt_and_answer_together_under_the_same_sampling
         (Endpoint.CHAT, {}, 93),
         (Endpoint.CHAT, {"max_tokens": 5000}, 93),
         (Endpoint.COMPLETIONS, {"prompt": "a"}, 12),
-        (Endpoint.COMPLETIONS, {"prompt": "a", "max_tokens": None}, 93),
+        (Endpoint.COMPLETIONS, {"prompt": "a", "max_tokens": None}, 12),
         (Endpoint.COMPLETIONS, {"prompt": "a", "max_tokens": 10}, 6),
     ],
 )
@@ -136,6 +136,12 @@ def test_a_word_that_may_be_broken_is_written_again(text, kept, again):
     assert (plan.text, plan.again) == (kept, again)
     assert plan_for(text=text, **chat_body(stop=["."], temperature=0)).again == ""
     assert plan_for(text=text, **chat_body(temperature=0)).text == text
+
+
+def test_of_an_answer_that_has_ended_no_word_is_broken_so_that_all_of_it_is_counted():
+    fields = chat_body(stop=["END"], temperature=0)
+    plan = plan_for(text="a lighthouse in the fog", finish_reason="stop", **fields)
+    assert (plan.text, plan.again) == ("a lighthouse in the fog", "")
 
 
 @pytest.mark.parametrize("text", ["one", "a " + "x" * 100])

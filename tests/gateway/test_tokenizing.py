@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import orjson
 import pytest
 
@@ -21,14 +23,23 @@ def plan_for(text_escaped):
     return resumption(Endpoint.CHAT, orjson.dumps(chat_body()), answer, None)
 
 
-async def told(plan, answer_to):
-    """What is made of a worker whose /tokenize answers so; an answer of None closes the connection."""
+async def told(plan, answer_to, spell=None):
+    """What is made of a worker whose /tokenize answers so; an answer of None closes the connection.
+
+    `spell` is what tokens spell; unless given, all that is asked for is spelled as it should be.
+    """
     asked = []
+
+    def spelled(ids):
+        return "prompt" + ("" if ids == [1, 2] else plan.text) if spell is None else spell(ids)
 
     async def answer(head, body, writer):
         question = orjson.loads(body)
-        asked.append(question)
-        reply = answer_to(question)
+        if head.startswith(b"POST /detokenize "):
+            reply = 200, {"prompt": spelled(question["tokens"])}
+        else:
+            asked.append(question)
+            reply = answer_to(question)
         if reply is None:
             writer.transport.abort()
             return
@@ -78,16 +89,69 @@ async def test_a_mark_that_became_part_of_another_token_is_not():
     assert so_far.answer_ids == [7, 10]
 
 
+class SpacePuttingTokenizer:
+    """Reads text as Llama 2's does: a space is put before it, and words begin with theirs.
+
+    What is spelled has its first space taken off. Line ends stand alone, and the chat's prompt ends in ":".
+    """
+
+    def __init__(self):
+        self.words = ["<s>", "▁Say", "▁it", ":"]
+
+    def ids(self, text):
+        pieces = re.findall("▁?[^▁\\n:]+|[▁\\n:]", "▁" + text.replace(" ", "▁"))
+        self.words += [it for it in pieces if it not in self.words]
+        return [self.words.index(it) for it in pieces]
+
+    def answer_to(self, question):
+        if "messages" in question:
+            return tokens(0, 1, 2, 3)
+        ids = self.ids(question["prompt"])
+        return tokens(*ids, strs=[self.words[it] for it in ids])
+
+    def spell(self, ids):
+        return "".join(self.words[it] for it in ids).replace("▁", " ").removeprefix(" ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b" Once upon", ["▁Once", "▁upon"]),
+        (b"Once upon", ["Once", "▁upon"]),
+        (b"  Once", ["▁", "▁Once"]),
+        (rb" one\n\n", ["▁one", "\n", "\n"]),
+        (rb"\none", ["\n", "one"]),
+    ],
+)
+async def test_a_space_that_the_tokenizer_put_before_the_answer_is_not_the_answers(text, words):
+    tokenizer = SpacePuttingTokenizer()
+    so_far, _ = await told(plan_for(text), tokenizer.answer_to, tokenizer.spell)
+    assert so_far.prompt_ids == [0, 1, 2, 3]
+    assert [tokenizer.words[it] for it in so_far.answer_ids] == words
+    assert so_far.max_model_len == 100
+
+
+async def test_tokens_that_do_not_spell_the_answer_are_no_ground_to_go_on_from():
+    def answer_to(question):
+        return tokens(1, 2) if "messages" in question else tokens(7)
+
+    with pytest.raises(UpstreamError) as raised:
+        await told(plan_for(b"One"), answer_to, lambda ids: "prompt" + "one" * (7 in ids))
+    assert raised.value.kind is FailureKind.NOT_CONTINUED
+
+
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
         (None, FailureKind.REFUSED),
-        ((404, {}), FailureKind.SERVER_ERROR),
+        ((404, {}), FailureKind.NOT_CONTINUED),
+        ((400, {}), FailureKind.NOT_CONTINUED),
+        ((500, {}), FailureKind.SERVER_ERROR),
         ((200, {"tokens": [1]}), FailureKind.PROTOCOL),
         ((200, []), FailureKind.PROTOCOL),
     ],
 )
-async def test_a_worker_that_tells_nothing_has_failed_and_one_that_went_away_was_never_there(reply, kind):
+async def test_a_worker_fails_by_what_it_breaks_not_by_what_it_refuses_or_by_having_gone(reply, kind):
     with pytest.raises(UpstreamError) as raised:
         await told(plan_for(b"one"), lambda _: reply)
     assert raised.value.kind is kind

@@ -168,7 +168,10 @@ def test_a_worker_that_is_up_but_takes_no_connection_is_not_asked_for_ever():
     assert (step.reason, step.attempts) == (RejectReason.NO_HEALTHY_WORKER, 0)
 
 
-@pytest.mark.parametrize("kind", sorted(set(FailureKind) - {FailureKind.REFUSED, FailureKind.NO_SOCKET}))
+NOT_THE_WORKERS = {FailureKind.REFUSED, FailureKind.NO_SOCKET, FailureKind.NOT_CONTINUED}
+
+
+@pytest.mark.parametrize("kind", sorted(set(FailureKind) - NOT_THE_WORKERS))
 def test_every_failure_that_met_an_engine_counts_against_its_worker(kind):
     world = make_world(1)
     for _ in range(FAILURES_TO_OPEN):
@@ -184,6 +187,17 @@ def test_a_gateway_without_sockets_turns_requests_away_and_holds_it_against_no_w
         assert step.retry_after_s
     assert not world.breakers.any_open
     assert {it.health for it in world.cluster.snapshot()} == {Health.UP}
+
+
+def test_a_worker_that_cannot_go_on_with_anothers_answer_is_not_held_to_be_ill_and_no_other_is_asked():
+    world = make_world(3)
+    broke = Failed(1.0, FailureKind.CLOSED, content_sent=True, resumable=True)
+    for _ in range(FAILURES_TO_OPEN - 1):
+        *_, step = run_flow(world, [broke, Failed(2.0, FailureKind.NOT_CONTINUED, content_sent=True)])
+        assert (step.reason, step.attempts) == (RejectReason.NOT_RESUMABLE, 2)
+    for _ in range(3 * FAILURES_TO_OPEN):
+        run_flow(world, [Failed(2.0, FailureKind.NOT_CONTINUED, content_sent=True)])
+    assert not world.breakers.any_open
 
 
 def test_answers_and_clients_that_leave_do_not_count_against_a_worker():

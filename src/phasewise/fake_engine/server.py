@@ -101,6 +101,7 @@ class FakeEngineApp:
             "/version": {"GET": self._version},
             "/metrics": {"GET": self._metrics},
             "/tokenize": {"POST": self._tokenize},
+            "/detokenize": {"POST": self._detokenize},
             "/steps": {"GET": self._steps},
             "/fake/fault": {"GET": self._show_faults, "POST": self._add_fault, "DELETE": self._clear_faults},
         }
@@ -239,6 +240,14 @@ class FakeEngineApp:
         length = self._core.shape.max_model_len
         reply = {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": strings}
         await exchange.send_json(200, reply)
+
+    async def _detokenize(self, exchange: _Exchange) -> None:
+        data = parse_json(exchange.body)
+        check_model(data, self._core.model)
+        ids = data.get("tokens")
+        if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
+            raise BadRequest("tokens must be whole numbers", "BadRequestError", "tokens", 400)
+        await exchange.send_json(200, {"prompt": tokens.decode(ids)})
 
     async def _steps(self, exchange: _Exchange) -> None:
         query = parse_qs(exchange.query)

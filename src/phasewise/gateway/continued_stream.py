@@ -100,6 +100,12 @@ class ContinuedStream(StreamRelay):
             return event + b"\n\n"
         if not isinstance(chunk, dict) or "choices" not in chunk:
             return event + b"\n\n"
+        try:
+            return self._chunk_as_the_clients(chunk)
+        except (AttributeError, TypeError, ValueError):
+            raise UpstreamError(FailureKind.PROTOCOL, "the worker's chunks are no completion's") from None
+
+    def _chunk_as_the_clients(self, chunk: dict[str, Any]) -> bytes:
         if self.answer.engine_request_id is None:
             self.answer.engine_request_id = chunk.get("id")
         if self._again:
@@ -110,8 +116,8 @@ class ContinuedStream(StreamRelay):
         for choice in choices:
             text = choice.get("text") or ""
             size = min(len(text), len(self._again))
-            if text[:size] != self._again[:size] or (size < len(self._again) and choice["finish_reason"]):
-                raise UpstreamError(FailureKind.PROTOCOL, "the worker went on from another word")
+            if text[:size] != self._again[:size] or (size < len(self._again) and choice.get("finish_reason")):
+                raise UpstreamError(FailureKind.NOT_CONTINUED, "the worker went on from another word")
             choice["text"], self._again = text[size:], self._again[size:]
 
 

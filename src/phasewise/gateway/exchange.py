@@ -20,7 +20,7 @@ from phasewise.gateway.relay import relay_plain, relay_refusal, relay_stream
 from phasewise.gateway.resumability import Obstacle
 from phasewise.gateway.resumption import resumption
 from phasewise.gateway.timeline_builder import attempt_outcome
-from phasewise.gateway.tokenizing import tokens_so_far
+from phasewise.gateway.tokenizing import failure_of_continuing, tokens_so_far
 from phasewise.model.request import Endpoint
 from phasewise.model.timeline import AttemptKind, Outcome
 from phasewise.request_flow import Cancelled, Failed, Generate, Succeeded
@@ -73,7 +73,7 @@ class Exchange:
         if not call.client.started:
             return Failed(now_s, error.kind, content_sent=False, tokens=tokens), note
         answer = call.timeline.answer
-        if not self._resumes or answer is None:
+        if not self._resumes or answer is None or error.kind is FailureKind.NOT_CONTINUED:
             return Failed(now_s, error.kind, content_sent=True, tokens=tokens), note
         found = resumption(Endpoint(call.path), call.body, answer, call.resumption)
         if isinstance(found, Obstacle):
@@ -120,7 +120,7 @@ class Exchange:
         async with await worker.send("POST", Endpoint.COMPLETIONS.value, headers=headers, body=body) as reply:
             if reply.status != 200 or not _content_type(reply).startswith(b"text/event-stream"):
                 raise UpstreamError(
-                    FailureKind.SERVER_ERROR, f"the worker did not go on (HTTP {reply.status})"
+                    failure_of_continuing(reply.status), f"the worker did not go on (HTTP {reply.status})"
                 )
             return await relay_stream(reply, (), call, relay)
 
@@ -149,7 +149,7 @@ def _tokens(call: Call) -> int | None:
 
 def _tokens_of_failed(call: Call, kind: FailureKind) -> int:
     """The same of an attempt that failed: a client has nothing of a plain reply that broke."""
-    if kind is FailureKind.REFUSED:
+    if kind in (FailureKind.REFUSED, FailureKind.NO_SOCKET):
         return 0
     tokens = _tokens(call)
     return call.timeline.request.estimated_prompt_tokens if tokens is None else tokens

@@ -21,6 +21,10 @@ ENGINES_SHORT_ANSWER_TOKENS = 16
 """What /v1/completions writes when it is not told how much."""
 MARK = "x"
 """Put after a line's end to have it read as in mid-text: at a text's end some tokenizers join lines' ends."""
+LEAD = "\n"
+"""Put before a text to have it read as in mid-text: some tokenizers put a space before all that they read."""
+TOKENS_BEFORE = 8
+"""So many of the prompt's tokens stand before the answer's when it is looked at what they spell."""
 LONGEST_WORD = 64
 _LAST_WORD = re.compile(r"\s*\S*\Z")
 _TEMPLATE_FIELDS = ("messages", "add_generation_prompt", "add_special_tokens", "chat_template_kwargs")
@@ -74,16 +78,24 @@ class Resumption:
             return self._question(_TEMPLATE_FIELDS)
         return self._question(_TEXT_FIELDS, prompt=self._prompt())
 
-    def answer_question(self) -> bytes:
-        """Asks for the tokens of the answer so far."""
-        return self._question((), prompt=self.text, add_special_tokens=False)
+    def lead_question(self, lead: str) -> bytes:
+        """Asks for the tokens of what is put before the text."""
+        return self._question((), prompt=lead, add_special_tokens=False)
 
-    def marked_answer_question(self) -> bytes | None:
+    def answer_question(self, lead: str = "") -> bytes:
+        """Asks for the tokens of the answer so far."""
+        return self._question((), prompt=lead + self.text, add_special_tokens=False)
+
+    def marked_answer_question(self, lead: str = "") -> bytes | None:
         """Asks for them with a mark at the end, where that may make a difference."""
         if not self.text.endswith("\n"):
             return None
-        marked = self.text + MARK
+        marked = lead + self.text + MARK
         return self._question((), prompt=marked, add_special_tokens=False, return_token_strs=True)
+
+    def spelling_question(self, ids: list[int]) -> bytes:
+        """Asks what tokens spell."""
+        return self._question((), tokens=ids)
 
     def _question(self, names: tuple[str, ...], **more: object) -> bytes:
         asked = {name: self.fields[name] for name in ("model", *names) if name in self.fields}
@@ -121,8 +133,8 @@ class Resumption:
     def _limit(self) -> int | None:
         fields = self.fields
         if self.endpoint is Endpoint.COMPLETIONS:
-            limit: int | None = fields.get("max_tokens", ENGINES_SHORT_ANSWER_TOKENS)
-            return limit
+            limit: int | None = fields.get("max_tokens")
+            return ENGINES_SHORT_ANSWER_TOKENS if limit is None else limit
         limit = fields.get("max_completion_tokens")
         return fields.get("max_tokens") if limit is None else limit
 
@@ -148,7 +160,9 @@ def resumption(
     client_id, created = answer.engine_request_id, answer.created
     if earlier is not None:
         client_id, created = earlier.client_id, earlier.created
-    last_word = _LAST_WORD.search(text) if keeps_back(fields) else None
+    # Of an answer whose end the client has, nothing was kept back.
+    is_open = answer.finish_reason is None
+    last_word = _LAST_WORD.search(text) if is_open and keeps_back(fields) else None
     again = last_word[0] if last_word else ""
     if client_id is None or len(again) > LONGEST_WORD or len(again) == len(text):
         return Obstacle("the answer so far: there is not enough of it to go on from")

@@ -19,6 +19,7 @@ from phasewise.state.breakers import Trial
 MAX_ATTEMPTS = 2
 """A prompt that kills engines kills at most this many. Attempts that met no engine are not counted."""
 _MET_NO_ENGINE = frozenset({FailureKind.REFUSED, FailureKind.NO_SOCKET})
+_NOT_THE_WORKERS_FAULT = frozenset({FailureKind.NO_SOCKET, FailureKind.NOT_CONTINUED})
 
 RequestFlow = Generator[Step, Outcome, None]
 _Result = Succeeded | Failed | Cancelled
@@ -139,10 +140,10 @@ def _learn(world: World, worker: Worker, trial: Trial | None, result: Outcome | 
         return
     if isinstance(result, Succeeded):
         world.breakers.succeeded(worker.ref, trial)
-    elif isinstance(result, Failed) and result.kind is not FailureKind.NO_SOCKET:
+    elif isinstance(result, Failed) and result.kind not in _NOT_THE_WORKERS_FAULT:
         world.breakers.failed(worker.ref, trial, result.at_s)
         if result.kind is FailureKind.REFUSED:
             world.cluster.report_unreachable(worker.ref, "refused a connection")
     else:
-        # The client left, the gateway stops, or it has no socket left: not the worker's fault.
+        # The client left, the gateway stops or has no socket, or another's answer cannot go on: not its fault.
         world.breakers.abandoned(worker.ref, trial)
