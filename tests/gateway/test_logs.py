@@ -43,6 +43,7 @@ async def say_secrets_everywhere(client, engine):
         {**body, "model": SECRET},
         {**body, SECRET: SECRET},
         {**body, "n": SECRET},
+        {**body, "max_tokens": SECRET},
         {**body, "chat_template_kwargs": {"tokenize": SECRET}},
         [SECRET],
     ]
