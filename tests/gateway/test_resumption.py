@@ -6,6 +6,8 @@ seam would change all the text after it.
 
 from __future__ import annotations
 
+import asyncio
+
 import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.state.breakers import FAILURES_TO_OPEN
 from tests.gateway.harness import (
     chat_body,
     events_of,
@@ -198,45 +201,62 @@ async def breaks_off(head, body, writer):
     writer.close()
 
 
-def answers_all_but(path, with_status):
-    """A worker that is well, but refuses a part of what it takes to go on with another's answer."""
+def answers_all_but(refused):
+    """A worker that is well, but refuses a part of what it takes to go on with another's answer.
+
+    If it refuses nothing, it goes on from another word than the one that broke.
+    """
 
     def plain(status, data):
         page = orjson.dumps(data)
         return b"HTTP/1.1 %d x\r\ncontent-length: %d\r\n\r\n" % (status, len(page)) + page
 
     async def answer(head, body, writer):
-        asked = head.split()[1]
-        if asked == path:
-            writer.write(plain(with_status, {}))
-        elif asked == b"/tokenize":
-            writer.write(plain(200, {"tokens": [1], "max_model_len": 100}))
-        elif asked == b"/detokenize":
-            spelled = "t" * len(orjson.loads(body)["tokens"])
-            writer.write(plain(200, {"prompt": spelled if path == b"other words" else spelled[:-1] + "one"}))
+        path = head.split()[1].decode()
+        if path == refused:
+            writer.write(plain(404, {}))
+        elif path == "/tokenize":
+            ids = [1] if "messages" in orjson.loads(body) else [2]
+            writer.write(plain(200, {"tokens": ids, "max_model_len": 100}))
+        elif path == "/detokenize":
+            spelled = "".join({1: "Say it:", 2: "one"}[it] for it in orjson.loads(body)["tokens"])
+            writer.write(plain(200, {"prompt": spelled}))
         else:
-            part = {"text": " other"} if asked == b"/v1/completions" else {"delta": {"content": "whole"}}
+            part = {"text": " other"} if path == "/v1/completions" else {"delta": {"content": "whole"}}
             end = as_event(**part, finish_reason="stop") + as_chunk(b"data: [DONE]\n\n")
             writer.write(EVENTS + end + b"0\r\n\r\n")
 
     return answer
 
 
-@pytest.mark.parametrize("path", [b"/tokenize", b"/detokenize", b"/v1/completions", b"none"])
-async def test_a_worker_that_is_well_but_cannot_go_on_keeps_its_requests_and_the_stream_is_told(path):
-    """Of /v1/completions it then goes on from another word than the one that broke."""
+@pytest.mark.parametrize(
+    ("refused", "note"),
+    [
+        ("/tokenize", "/tokenize answered with HTTP 404"),
+        ("/detokenize", "/detokenize answered with HTTP 404"),
+        ("/v1/completions", "the worker did not go on (HTTP 404)"),
+        (None, "the worker went on from another word"),
+    ],
+)
+async def test_a_worker_that_is_well_but_cannot_go_on_keeps_its_requests_and_the_stream_is_told(
+    refused, note
+):
     async with (
         listening(breaks_off) as sick,
-        listening(answers_all_but(path, 404)) as well,
+        listening(answers_all_but(refused)) as well,
         running_gateway([sick, well.model_copy(update={"name": "well"})]) as gateway,
     ):
-        replies = [await gateway.chat(stream=True, stop="END", temperature=0) for _ in range(30)]
+        replies = await asyncio.gather(
+            *(gateway.chat(stream=True, stop="END", temperature=0) for _ in range(20))
+        )
+        told = [reply for reply in replies if b"[DONE]" not in reply.body]
+        timeline = await gateway.timeline(request_id_of(told[0]))
         metrics = (await gateway.fetch("GET", "/metrics")).body.decode()
-    ends = {reply.body.strip().rpartition(b"\n")[2] for reply in replies}
-    codes = {orjson.loads(it[6:])["error"]["code"] for it in ends if it != b"data: [DONE]"}
-    assert codes == {"stream_not_resumable"}
+    assert len(told) >= FAILURES_TO_OPEN
+    assert {events_of(it.body)[-1]["error"]["code"] for it in told} == {"stream_not_resumable"}
+    assert [it.get("note") for it in timeline["attempts"]][1:] == [note]
+    assert 'phasewise_worker_breaker_open{worker="stub",pool="default"} 1' in metrics
     assert 'phasewise_worker_breaker_open{worker="well",pool="default"} 0' in metrics
-    assert sum(reply.body.endswith(b"[DONE]\n\n") for reply in replies) > len(replies) / 2
 
 
 async def test_a_worker_that_nobody_knew_was_gone_is_passed_over(pair):
