@@ -73,7 +73,7 @@ def test_the_gateway_listens_where_it_is_published_scraped_and_asked_for_health(
     assert scraped["static_configs"][0]["targets"] == [f"gateway:{port}"]
     dockerfile = (DEPLOY / "Dockerfile").read_text()
     assert f"EXPOSE {port}\n" in dockerfile
-    assert f"http://127.0.0.1:{port}/health" in dockerfile
+    assert f"ENV PHASEWISE_HEALTH_URL=http://127.0.0.1:{port}/health\n" in dockerfile
     mounted = service["volumes"][0].split(":")[1]
     assert f'CMD ["{mounted}"]' in dockerfile
 
@@ -102,6 +102,12 @@ def test_only_the_gateway_reaches_the_store_of_limits(compose, gateway_file):
     assert compose["networks"]["store"]["internal"] is True
     joined = [name for name, service in compose["services"].items() if "store" in service.get("networks", [])]
     assert sorted(joined) == ["gateway", "redis"]
+
+
+def test_the_example_says_how_several_gateways_share_a_secret(tmp_path):
+    uncommented = (DEPLOY / "gateway.yaml").read_text().replace("# salt_secret_file:", "salt_secret_file:")
+    (tmp_path / "gateway.yaml").write_text(uncommented)
+    assert load_gateway_file(tmp_path / "gateway.yaml").gateway.salt_secret_file
 
 
 def test_the_example_lets_nobody_in_until_a_key_is_put_there(gateway_file):

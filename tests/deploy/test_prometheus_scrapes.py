@@ -24,7 +24,7 @@ from phasewise.errors import UpstreamError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.model.timeline import AttemptKind, Outcome
 from tests.builders import make_attempt, make_timeline
-from tests.deploy.files import DEPLOY, filled_in, queries, read_dashboard
+from tests.deploy.files import DEPLOY, ROOT, filled_in, queries, read_dashboard
 from tests.gateway.harness import eventually, running_gateway
 
 # One Prometheus for all of them, in one event loop.
@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group(
 
 PATIENCE_S = 60.0
 SCRAPE_INTERVAL = "1s"
+CERTIFICATE = str(ROOT / "tests" / "adapters" / "localhost-for-tests-only.pem")
 
 
 def tool(name):
@@ -187,15 +188,20 @@ async def test_promtool_finds_no_fault_with_the_configuration():
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-async def test_the_images_health_check_tells_a_gateway_with_workers_from_one_without():
+@pytest.mark.parametrize("tls", [None, {"certificate": CERTIFICATE, "key": CERTIFICATE}])
+async def test_the_images_health_check_tells_a_gateway_with_workers_from_one_without(tls):
     steps = {it["instruction"]: it["value"] for it in DockerfileParser(path=str(DEPLOY)).structure}
     _python, option, code = json.loads(steps["HEALTHCHECK"].partition("CMD")[2])
-    async with running_engines(1) as engines, running_gateway(engines) as gateway:
+    async with running_engines(1) as engines, running_gateway(engines, tls=tls) as gateway:
+        url = gateway.url if tls is None else gateway.url.replace("http:", "https:")
 
         async def exit_code():
-            asked = code.replace("http://127.0.0.1:8080", gateway.url)
             checking = await asyncio.create_subprocess_exec(
-                sys.executable, option, asked, stderr=asyncio.subprocess.DEVNULL
+                sys.executable,
+                option,
+                code,
+                env={**os.environ, "PHASEWISE_HEALTH_URL": f"{url}/health"},
+                stderr=asyncio.subprocess.DEVNULL,
             )
             return await asyncio.wait_for(checking.wait(), 60)
 
