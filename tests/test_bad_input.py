@@ -8,9 +8,10 @@ import orjson
 
 from benchmarks.hostile import bodies, raw
 from benchmarks.hostile.cases import CANARIES, RawCase
-from benchmarks.hostile.judge import Tally
+from benchmarks.hostile.judge import REFERENCE, Tally, documented_errors
 from phasewise.errors import RequestRefused
 from phasewise.gateway.fields import parse_body
+from phasewise.gateway.http_errors import HTTP_ERRORS
 from phasewise.model.request import Endpoint
 
 RNG = Random(1)  # noqa: S311 - the same cases each time
@@ -33,6 +34,13 @@ def test_an_error_of_ours_counts_unless_its_code_is_documented():
     for status, body in ((500, b"Internal Server Error"), (500, b'{"error":{"code":"queue_full"}}')):
         tally.answered(case, status, body)
     assert tally.undocumented_5xx == 2
+
+
+def test_an_error_counts_as_documented_only_if_the_reference_names_it():
+    page = "| code | status | when |\n|---|---|---|\n| `queue_full` | 503 | every worker is full |\n"
+    assert documented_errors(page) == {("queue_full", 503)}
+    told = {(kind.value, error.status) for kind, error in HTTP_ERRORS.items()}
+    assert documented_errors(REFERENCE.read_text()) == told
 
 
 def test_a_valid_request_that_is_refused_and_a_wrong_one_that_is_served_are_not_as_expected():
