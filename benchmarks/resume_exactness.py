@@ -28,26 +28,28 @@ import re
 import subprocess
 import sys
 import timeit
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from resuming.asking import CHAT, COMPLETIONS, PATIENT, ask, stream
 from resuming.near_tie import NEAR_TIE_NATS
 from resuming.undisturbed import Undisturbed, undisturbed
+from through_gateway import free_ports
 
 from phasewise.adapters.http_client import HttpClient
+from phasewise.errors import FailureKind, UpstreamError
 from phasewise.gateway.answer import Answer
 from phasewise.gateway.resumability import Obstacle
-from phasewise.gateway.resumption import Resumption, resumption
+from phasewise.gateway.resumption import Resumption, TokensSoFar, resumption
 from phasewise.gateway.tokenizing import tokens_so_far
 from phasewise.model.request import Endpoint
 
 MODEL = "smollm2-135m"
 FLEET = "resume-exactness"
-PORTS = ("--port", "18580", "--engine-port", "18500")
 GREEDY = {"model": MODEL, "temperature": 0}
 ANSWER_TOKENS = 64
 GO_ON_TOKENS = 24
@@ -134,17 +136,13 @@ async def measured(url: str, prompts: tuple[str, ...], cuts: int) -> dict[str, A
                 for tally, gap in zip(tallies.values(), gaps, strict=True):
                     tally.add(gap)
             print(f"{number + 1} of {len(prompts)}: {tallies[BY_TEXT]}", file=sys.stderr, flush=True)
-        penalised = [await penalised_pair(client, prompt) for prompt in prompts]
+        penalty = penalised_shares([await penalised_pair(client, prompt) for prompt in prompts])
         price = await price_of_ids(client)
     finally:
         client.close()
     shares = {f"exact_{way}": round(it.exact / (broken - it.refused), 3) for way, it in tallies.items()}
     parted = {f"parted_{way}": tally.parted for way, tally in tallies.items()}
     gaps_nats = {way: sorted(tally.gaps) for way, tally in tallies.items()}
-    penalty = {
-        "penalised_exact": round(sum(made_up for made_up, _ in penalised) / len(prompts), 3),
-        "penalised_exact_if_forgotten": round(sum(forgotten for _, forgotten in penalised) / len(prompts), 3),
-    }
     refused = {f"refused_{way}": tally.refused for way, tally in tallies.items()}
     same = round(same_ids / broken, 3)
     facts = {"breaks": broken, "same_ids": same, **shares, **refused, **parted, **penalty}
@@ -161,7 +159,9 @@ async def reads_the_same(client: HttpClient, body: dict[str, Any], answer: Undis
     plan = plan_for(body, "".join(answer.texts[:cut]))
     if isinstance(plan, Obstacle):
         return False
-    so_far = await tokens_so_far(client, plan)
+    so_far = await tokens_told(client, plan)
+    if isinstance(so_far, Obstacle):
+        return False
     return so_far.prompt_ids + so_far.answer_ids == answer.prompt_ids + answer.ids[:cut]
 
 
@@ -181,7 +181,9 @@ async def continued(
     plan = plan_for(body | {"stop": [STOP]} if way == HELD_BACK else body, text)
     if isinstance(plan, Obstacle):
         return plan
-    so_far = await tokens_so_far(client, plan)
+    so_far = await tokens_told(client, plan)
+    if isinstance(so_far, Obstacle):
+        return so_far
     ids = answer.ids[:cut] if way == BY_IDS else so_far.answer_ids
     asked = {**GREEDY, "prompt": so_far.prompt_ids + ids, "max_tokens": GO_ON_TOKENS}
     reply = await ask(client, COMPLETIONS, asked)
@@ -196,22 +198,48 @@ def plan_for(body: dict[str, Any], text: str) -> Resumption | Obstacle:
     return resumption(Endpoint.CHAT, json.dumps(body).encode(), notes, None)
 
 
-async def penalised_pair(client: HttpClient, prompt: str) -> tuple[bool, bool]:
-    """Whether a penalised answer goes on exactly: with its past made up for, and with its past forgotten."""
+async def tokens_told(client: HttpClient, plan: Resumption) -> TokensSoFar | Obstacle:
+    """The tokens so far, if they spell the text."""
+    try:
+        return await tokens_so_far(client, plan)
+    except UpstreamError as error:
+        if error.kind is FailureKind.NOT_CONTINUED:
+            return Obstacle(error.message)
+        raise
+
+
+async def penalised_pair(client: HttpClient, prompt: str) -> tuple[bool, bool] | None:
+    """Whether a penalised answer goes on exactly: with its past made up for, and with its past forgotten.
+
+    None where it does not go on at all.
+    """
     body = {**GREEDY, "messages": [{"role": "user", "content": prompt}], "max_tokens": ANSWER_TOKENS}
     body["frequency_penalty"] = 1.2
     answer = await undisturbed(client, CHAT, body)
     half = len(answer.texts) // 2
     plan = plan_for(body, "".join(answer.texts[:half]))
     if isinstance(plan, Obstacle):
-        return True, True
-    asked = json.loads(plan.continuation(await tokens_so_far(client, plan)) or b"{}")
+        return None
+    so_far = await tokens_told(client, plan)
+    if isinstance(so_far, Obstacle):
+        return None
+    asked = json.loads(plan.continuation(so_far) or b"{}")
     asked["max_tokens"] = GO_ON_TOKENS
     forgotten = {name: value for name, value in asked.items() if name != "logit_bias"}
     replies = await asyncio.gather(*(ask(client, COMPLETIONS, it) for it in (asked, forgotten)))
     rest = "".join(answer.texts[half : half + GO_ON_TOKENS])
     made_up, without = (reply["choices"][0]["text"] == rest for reply in replies)
     return made_up, without
+
+
+def penalised_shares(pairs: Sequence[tuple[bool, bool] | None]) -> dict[str, float]:
+    """How many of the penalised answers that went on did so exactly, and how many did not go on."""
+    went_on = [pair for pair in pairs if pair is not None]
+    shares: dict[str, float] = {"penalised_refused": len(pairs) - len(went_on)}
+    if went_on:
+        shares["penalised_exact"] = round(mean(made_up for made_up, _ in went_on), 3)
+        shares["penalised_exact_if_forgotten"] = round(mean(forgotten for _, forgotten in went_on), 3)
+    return shares
 
 
 async def price_of_ids(client: HttpClient) -> dict[str, float]:
@@ -238,7 +266,9 @@ def engine(url: str | None) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    fleet = json.loads(phasewise("up", "--detach", "--name", FLEET, *PORTS, "--json").stdout)
+    engine_port, gateway_port = map(str, free_ports())
+    ports = ("--port", gateway_port, "--engine-port", engine_port)
+    fleet = json.loads(phasewise("up", "--detach", "--name", FLEET, *ports, "--json").stdout)
     try:
         yield fleet["engines"][0]["url"]
     finally:

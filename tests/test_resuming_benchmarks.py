@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.resuming.near_tie import parting
-from benchmarks.resuming.reading import CUT, WHOLE, Read
+from benchmarks.resuming.reading import CUT, WENT_ON, WHOLE, Read, read_stream
+from phasewise.adapters.http_client import HttpClient
+from tests.gateway.harness import listening
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TEXTS = ["Once", " upon", "", " a", " time"]
@@ -16,13 +18,24 @@ EXPECTED = Read("Once upon a time", ended=WHOLE, ids=frozenset({"1"}), usage={"p
 
 
 @pytest.fixture
-def faults(monkeypatch):
+def scripts(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     for name in [it for it in sys.modules if it.partition(".")[0] in {"faults", "resuming", "stress"}]:
         monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.fixture
+def faults(scripts):
     import faults
 
     return faults
+
+
+@pytest.fixture
+def resume_exactness(scripts):
+    import resume_exactness
+
+    return resume_exactness
 
 
 @pytest.mark.parametrize(
@@ -65,3 +78,34 @@ def test_a_stream_is_whole_and_right_or_ends_as_documented_after_the_right_begin
     result = faults.Result()
     faults.judge(result, read, EXPECTED)
     assert result == faults.Result(streams=1, **counts)
+
+
+@pytest.mark.parametrize(
+    ("events", "ended"),
+    [
+        (b"data: [DONE]\n\n", WHOLE),
+        (b"", CUT),
+        (b"data: [DONE]\n\n" * 2, WENT_ON),
+        (b'data: [DONE]\n\ndata: {"id":"1","choices":[],"usage":{}}\n\n', WENT_ON),
+        (b'data: [DONE]\n\ndata: {"error":{"code":"stream_not_resumable"}}\n\n', WENT_ON),
+        (b'data: {"error":{"code":"stream_not_resumable"}}\n\n', "stream_not_resumable"),
+    ],
+)
+async def test_a_stream_that_says_more_after_its_end_is_not_whole(events, ended):
+    async def answer(head, body, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(events) + events)
+
+    async with listening(answer) as worker:
+        client = HttpClient(worker.url)
+        read = await read_stream(client, "/v1/chat/completions", {})
+        client.close()
+    assert read.ended == ended
+
+
+def test_answers_that_did_not_go_on_count_as_neither_exact_nor_not(resume_exactness):
+    pairs = [(True, True), None, (True, False), None]
+    assert resume_exactness.penalised_shares(pairs) == {
+        "penalised_refused": 2,
+        "penalised_exact": 1.0,
+        "penalised_exact_if_forgotten": 0.5,
+    }

@@ -19,11 +19,12 @@ from .asking import text_of
 
 WHOLE = "whole"
 CUT = "cut off without a word"
+WENT_ON = "went on after its end"
 
 
 @dataclass
 class Read:
-    """What came of a stream. `ended` is `WHOLE`, the code of an error, or `CUT`."""
+    """What came of a stream. `ended` is `WHOLE`, the code of an error, `CUT` or `WENT_ON`."""
 
     text: str = ""
     chunks: int = 0
@@ -55,10 +56,13 @@ async def read_stream(
 
 
 def _note(read: Read, data: bytes, on_chunk: Callable[[Read], None] | None) -> None:
+    if not data:
+        return
+    if read.ended != CUT:
+        read.ended = WENT_ON
+        return
     if data == b"[DONE]":
         read.ended = WHOLE
-        return
-    if not data:
         return
     chunk = orjson.loads(data)
     if "error" in chunk:
