@@ -7,7 +7,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.fields import ALLOWED_FIELDS, ENGINE_CONTROLS
-from phasewise.gateway.http_errors import HTTP_ERRORS
+from phasewise.gateway.http_errors import BREAKS_STREAMS, HTTP_ERRORS
 from phasewise.gateway.openapi import FIELD_SCHEMAS, OPERATIONS, openapi_document
 from phasewise.gateway.routes import Router
 from phasewise.model.request import Endpoint
@@ -50,6 +50,12 @@ def test_every_error_code_is_told_under_its_status():
         status for item in DOCUMENT["paths"].values() for it in item.values() for status in it["responses"]
     }
     assert {str(error.status) for error in HTTP_ERRORS.values()} <= used
+
+
+def test_codes_of_answers_and_of_streams_that_break_are_told():
+    error = DOCUMENT["components"]["schemas"]["Error"]["properties"]["error"]["properties"]
+    streams = {f"stream_{reason}" for reason in BREAKS_STREAMS}
+    assert set(error["code"]["enum"]) == {kind.value for kind in HTTP_ERRORS} | streams
 
 
 def test_admin_addresses_ask_for_the_admin_key():

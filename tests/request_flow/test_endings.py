@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from phasewise.errors import FailureKind
+from phasewise.gateway.http_errors import BREAKS_STREAMS
 from phasewise.model.decision import RejectReason
 from phasewise.model.limits import NO_LIMITS, LimitKind, Limits, NotCounted, OverLimit
 from phasewise.model.timeline import Outcome
@@ -48,6 +49,12 @@ SCENES = (
 def test_the_page_tells_every_ending_of_a_flow_and_no_other():
     possible = set().union(*(endings_in(scene) for scene in SCENES))
     assert documented() == possible | NOT_OF_FLOWS
+
+
+def test_an_answer_that_has_begun_ends_for_no_other_reason_than_the_table_says():
+    failed = set().union(*(endings_in(scene) for scene in SCENES))
+    reasons = {reason for outcome, reason in failed if outcome is Outcome.FAILED}
+    assert reasons | {RejectReason.GATEWAY_STOPPED} == BREAKS_STREAMS
 
 
 def documented():

@@ -61,6 +61,20 @@ HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
     RefusalKind.HEAD_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
 }
 
+BREAKS_STREAMS = frozenset(
+    {
+        RejectReason.NO_HEALTHY_WORKER,
+        RejectReason.QUEUE_TIMEOUT,
+        RejectReason.RETRY_BUDGET_SPENT,
+        RejectReason.ALL_ATTEMPTS_FAILED,
+        RejectReason.ATTEMPTS_TIMED_OUT,
+        RejectReason.NOT_RESUMABLE,
+        RejectReason.GATEWAY_FULL,
+        RejectReason.GATEWAY_STOPPED,
+    }
+)
+"""Why an answer that has begun may end: a request that has no answer yet has more reasons."""
+
 
 async def send_error(
     client: Client,
@@ -97,9 +111,14 @@ def stream_error_event(reason: RejectReason) -> bytes:
     body = error_body(
         f"the {who} in the middle of the answer; what came before is incomplete",
         HTTP_ERRORS[reason].type,
-        code=f"stream_{reason}",
+        code=stream_code(reason),
     )
     return b"data: " + body + b"\n\n"
+
+
+def stream_code(reason: RejectReason) -> str:
+    """The code of the event that ends a stream."""
+    return f"stream_{reason}"
 
 
 def error_body(message: str, error_type: str, *, code: str, param: str | None = None) -> bytes:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from phasewise import __version__
-from phasewise.errors import RefusalKind
 from phasewise.gateway.fields import ALLOWED_FIELDS, LARGEST_NUMBER, MODEL_NAME_LIMIT, OBJECT_FIELDS
-from phasewise.gateway.http_errors import HTTP_ERRORS
-from phasewise.model.decision import RejectReason
+from phasewise.gateway.http_errors import BREAKS_STREAMS, HTTP_ERRORS, stream_code
+from phasewise.gateway.slowest import MEASURES
 from phasewise.model.request import Endpoint
 
 Json = dict[str, Any]
@@ -131,7 +130,7 @@ _PARAMETER_SCHEMAS: dict[str, Json] = {
     "limit": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
     "since_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
     "after": {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18},
-    "slowest": {"enum": ["ttft", "tpot", "e2e"]},
+    "slowest": {"enum": list(MEASURES)},
     "id": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"},
 }
 
@@ -172,7 +171,7 @@ _ERROR: Json = {
                 "message": {"type": "string"},
                 "type": {"type": "string"},
                 "param": {"type": ["string", "null"]},
-                "code": {"enum": [kind.value for kind in (*RejectReason, *RefusalKind)]},
+                "code": {"enum": [*map(str, HTTP_ERRORS), *sorted(map(stream_code, BREAKS_STREAMS))]},
             },
         }
     },
