@@ -64,6 +64,69 @@ async def test_a_server_that_tells_nothing_is_counted():
         await watcher.stop()
 
 
+async def come_back(cluster):
+    """The worker goes, as a request found, and is seen again."""
+    cluster.mark_down("w0", "as a request found")
+    await eventually(lambda: cluster.snapshot()[0].health is Health.UP)
+    return cluster.snapshot()[0].worker.incarnation
+
+
+async def test_a_worker_that_just_then_does_not_say_who_it_is_is_taken_for_the_same():
+    page = b"process_start_time_seconds 1.76e+09\n"
+    pages = {"/metrics": page}
+    async with listening(pages=pages) as config:
+        cluster, watcher = await watched(config.url)
+        before = cluster.snapshot()[0].worker.incarnation
+        pages.clear()
+        assert await come_back(cluster) == before
+        pages["/metrics"] = page
+        assert await come_back(cluster) == before
+        await watcher.stop()
+
+
+async def test_a_worker_that_says_later_that_it_is_another_is_believed_then():
+    pages = {"/metrics": b"process_start_time_seconds 1.76e+09\n"}
+    async with listening(pages=pages) as config:
+        cluster, watcher = await watched(config.url)
+        pages.clear()
+        assert await come_back(cluster) == "start-1.76e+09"
+        pages["/metrics"] = b"process_start_time_seconds 1.77e+09\n"
+        await eventually(lambda: cluster.snapshot()[0].worker.incarnation == "start-1.77e+09")
+        assert cluster.snapshot()[0].health is Health.UP
+        await watcher.stop()
+
+
+async def test_a_recorder_that_falls_silent_does_not_make_a_new_life_of_an_old_one():
+    async with running_engines(1, FakeEngineConfig(steps_port=0)) as (engine,):
+        cluster, watcher = await watched(engine.base_url, engine.steps_url)
+        before = cluster.snapshot()[0].worker.incarnation
+        watcher._probes[0]._recorder = None
+        assert await come_back(cluster) == before == f"boot-{engine.boot}"
+        await watcher.stop()
+
+
+async def test_a_worker_whose_metrics_are_no_text_is_watched_all_the_same():
+    async with listening(pages={"/metrics": b"process_start_time_seconds \xff\n"}) as config:
+        cluster, watcher = await watched(config.url)
+        assert cluster.snapshot()[0].health is Health.UP
+        await watcher.stop()
+
+
+async def test_an_error_that_nobody_foresaw_does_not_end_the_watching(monkeypatch, caplog):
+    async def fail(_probe):
+        raise RuntimeError("not foreseen")
+
+    async with listening() as config:
+        with monkeypatch.context() as patched:
+            patched.setattr(_Probe, "incarnation", fail)
+            cluster, watcher = await watched(config.url)
+            await asyncio.sleep(0.1)
+            assert cluster.snapshot()[0].health is not Health.UP
+        await eventually(lambda: cluster.snapshot()[0].health is Health.UP)
+        await watcher.stop()
+    assert [record.exc_info[0] for record in caplog.records] == [RuntimeError]
+
+
 async def test_a_restart_is_another_incarnation():
     async with running_engines(1) as (engine,):
         cluster, watcher = await watched(engine.base_url, engine.steps_url)

@@ -234,6 +234,29 @@ async def test_when_the_store_fails_a_strict_gateway_counts_nobody_in(quick, sto
         ]
 
 
+async def test_an_answer_that_cannot_be_understood_leaves_nobody_waiting(store, quotas, caplog):
+    async def nonsense(operations, deadline_s):
+        return [None for _ in operations]
+
+    understood, store.perform = store.perform, nonsense
+    lease = await asyncio.wait_for(quotas.take("k", PLENTY, 10), GENEROUS_S)
+    assert not lease.shared
+    assert "TypeError" in caplog.text
+    store.perform = understood
+    await eventually(lambda: not quotas.degraded)
+    assert (await quotas.take("k", PLENTY, 10)).shared
+
+
+async def test_an_error_that_nobody_foresaw_does_not_end_the_counting(store, quotas, monkeypatch):
+    def fail():
+        raise RuntimeError("not foreseen")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(quotas, "_renewals", fail)
+        await asyncio.sleep(0.2)
+    assert (await asyncio.wait_for(quotas.take("k", PLENTY, 10), GENEROUS_S)).shared
+
+
 async def test_once_it_is_known_to_fail_no_request_waits_for_the_store(quick, store):
     async with started(store) as quotas:
         store.fails = True

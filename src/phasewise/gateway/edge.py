@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 from phasewise.config import EdgeLimits, byte_size
 from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.connection import ClientConnection
+from phasewise.gateway.guard import Guard
 from phasewise.gateway.http_errors import HTTP_ERRORS, JSON, error_body
 
 logger = logging.getLogger("phasewise.gateway")
@@ -80,9 +81,11 @@ class Edge:
 
     async def run(self) -> None:
         """Look until cancelled."""
+        guard = Guard("looking at connections")
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            self.look(time.monotonic())
+            with guard:
+                self.look(time.monotonic())
 
 
 class EdgeConnection(ClientConnection):

@@ -16,6 +16,7 @@ from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.step_feed import parse_steps
 from phasewise.adapters.vllm_metrics import PROCESS_START
 from phasewise.errors import FailureKind, UpstreamError
+from phasewise.gateway.guard import Guard
 from phasewise.model.worker import Worker
 from phasewise.state.cluster_view import ClusterView, Health
 
@@ -52,6 +53,7 @@ class HealthWatcher:
         self._silence_s = SILENCES_TO_DOWN * timeouts.head_s
         self._on_look = on_look
         self._on_silence = on_silence
+        self._guard = Guard("looking at workers")
         self._probes = [_Probe(worker, timeouts) for worker in workers]
         self._tasks: list[asyncio.Task[None]] = []
         self._told_no_socket = False
@@ -81,6 +83,13 @@ class HealthWatcher:
             await asyncio.sleep(self._interval_s)
 
     async def _look(self, probe: _Probe) -> None:
+        # A worker that is no longer looked at would stay as it was last seen for ever.
+        with self._guard:
+            await self._see(probe)
+        with self._guard:
+            self._on_look()
+
+    async def _see(self, probe: _Probe) -> None:
         try:
             await probe.check()
         except UpstreamError as error:
@@ -90,9 +99,8 @@ class HealthWatcher:
                 if error.kind is FailureKind.TIMED_OUT:
                     self._on_silence(probe.name, self._silence_s)
         else:
-            if self._cluster.state(probe.name).health is not Health.UP:
+            if self._cluster.state(probe.name).health is not Health.UP or not probe.is_certain:
                 self._cluster.mark_up(probe.name, await probe.incarnation())
-        self._on_look()
 
     def _tell_if_no_socket(self, error: UpstreamError) -> None:
         if error.kind is FailureKind.NO_SOCKET and not self._told_no_socket:
@@ -113,6 +121,9 @@ class _Probe:
             self._recorder = HttpClient(origin, timeouts)
         self._silences = 0
         self._times_seen_up = 0
+        self._incarnation = ""
+        self._signs: dict[str, str] = {}
+        self.is_certain = True
 
     async def check(self) -> None:
         """Raise UpstreamError unless the engine says that it is well."""
@@ -131,17 +142,35 @@ class _Probe:
         return self._silences >= SILENCES_TO_DOWN
 
     async def incarnation(self) -> str:
-        """What tells this life of the engine from the one before; the best that it lets us know."""
+        """What tells this life of the engine from the one before; the best that it lets us know.
+
+        Only a sign that has changed tells of a new life. An engine that gives none of those it gave before,
+        perhaps because it is busy, is taken for the same and asked again at the next look.
+        """
+        signs, known = await self._read_signs(), self._signs
         self._times_seen_up += 1
+        compared = [sign == known[name] for name, sign in signs.items() if name in known]
+        self.is_certain = bool(compared) or not known
+        if not all(compared) or not known:
+            self._signs = signs
+            name, sign = next(iter(signs.items()), ("seen", str(self._times_seen_up)))
+            self._incarnation = f"{name}-{sign}"
+        else:
+            self._signs = known | signs
+        return self._incarnation
+
+    async def _read_signs(self) -> dict[str, str]:
+        """What differs between two lives of the engine, the best first."""
+        signs: dict[str, str] = {}
         with suppress(UpstreamError):
             if self._recorder is not None:
                 header, _ = parse_steps((await self._recorder.fetch("GET", _STEPS_HEAD_ONLY)).body)
-                return f"boot-{header.boot}"
+                signs["boot"] = header.boot
         with suppress(UpstreamError):
             metrics = await self._engine.fetch("GET", "/metrics")
             if metrics.status == 200 and (started := _STARTED.search(metrics.body)):
-                return f"start-{started[1].decode()}"
-        return f"seen-{self._times_seen_up}"
+                signs["start"] = started[1].decode(errors="replace")
+        return signs
 
     def close(self) -> None:
         """Drop the connections."""

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 from phasewise.gateway.asgi import Client
+from phasewise.gateway.guard import Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class ClientWatch:
 
     async def run(self) -> None:
         """Look until cancelled."""
+        guard = Guard("looking at clients")
         while True:
             await asyncio.sleep(self._patience.look_every_s)
-            self.look(time.monotonic())
+            with guard:
+                self.look(time.monotonic())

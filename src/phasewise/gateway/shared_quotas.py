@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 
 from phasewise.adapters.redis_quotas import Operation, Renew, Settle, Take, Waits
 from phasewise.errors import StoreUnreachable
+from phasewise.gateway.guard import Guard
 from phasewise.gateway.process_quotas import ProcessQuotas
 from phasewise.model.limits import Lease, Limits, NotCounted, OverLimit, QuotaAnswer
 from phasewise.state.quota_book import cost_us, over_limit
@@ -179,16 +180,21 @@ class SharedQuotas:
     # --- telling it ---------------------------------------------------------------------------------------
 
     async def _converse(self) -> None:
+        guard = Guard("counting limits together")
         while not self._stopping or (self._settlements and not self._degraded):
-            if self._degraded:
-                await asyncio.sleep(TRY_AGAIN_EVERY_S)
-                if await self._reach() is None:
-                    logger.warning("Redis answers again: limits are counted together")
-            else:
-                await self._wake.wait()
-                self._wake.clear()
-                while not self._degraded and (self._asked or self._settlements or self._renewal_due):
-                    await self._send()
+            with guard:
+                await (self._try_again() if self._degraded else self._send_what_gathers())
+
+    async def _try_again(self) -> None:
+        await asyncio.sleep(TRY_AGAIN_EVERY_S)
+        if await self._reach() is None:
+            logger.warning("Redis answers again: limits are counted together")
+
+    async def _send_what_gathers(self) -> None:
+        await self._wake.wait()
+        self._wake.clear()
+        while not self._degraded and (self._asked or self._settlements or self._renewal_due):
+            await self._send()
 
     async def _remind_to_renew(self) -> None:
         while True:
@@ -201,8 +207,8 @@ class SharedQuotas:
         try:
             await self._store.perform(self._renewals(), REACH_WITHIN_S)
             await self._store.perform((), self._deadline_s)
-        except StoreUnreachable as error:
-            return str(error)
+        except Exception as error:
+            return _why(error)
         self._degraded = False
         self._wake.set()
         return None
@@ -217,18 +223,17 @@ class SharedQuotas:
         operations: list[Operation] = [*settlements, *renewals, *(one.take for one in asked)]
         try:
             answers = await self._store.perform(operations, self._deadline_s)
-        except StoreUnreachable as error:
-            self._went_down(str(error), [*settlements, *(one.take for one in asked)])
+            refusals = [_refusal(waits) for waits in answers[len(operations) - len(asked) :]]
+        except Exception as error:
+            # Anything: who waits for an answer must get one.
+            self._went_down(_why(error), [*settlements, *(one.take for one in asked)])
             for one in asked:
                 _answer(one, None)
         else:
-            for one, waits in zip(asked, answers[len(operations) - len(asked) :], strict=True):
-                self._counted(one, waits)
+            for one, refusal in zip(asked, refusals, strict=True):
+                self._counted(one, refusal)
 
-    def _counted(self, asked: _Asked, waits: Waits | None) -> None:
-        if waits is None:
-            raise TypeError("a request that is counted is answered by waits")
-        refusal = over_limit(*waits)
+    def _counted(self, asked: _Asked, refusal: OverLimit | None) -> None:
         if refusal is None:
             self._open[asked.take.lease_id] = asked.opens
         if asked.answer.cancelled():
@@ -249,6 +254,19 @@ class SharedQuotas:
     def _tell_down(self, why: str) -> None:
         rule = "requests of keys with limits are refused" if self._refuses else "limits are counted alone"
         logger.warning("%s: %s until it does", why, rule)
+
+
+def _refusal(waits: Waits | None) -> OverLimit | None:
+    if waits is None:
+        raise TypeError("a request that is counted is answered by waits")
+    return over_limit(*waits)
+
+
+def _why(error: Exception) -> str:
+    """In words, which of an error that was not foreseen are left out."""
+    if isinstance(error, StoreUnreachable):
+        return str(error)
+    return f"Redis answers what cannot be understood ({type(error).__name__})"
 
 
 def _answer(asked: _Asked, answer: None) -> None:
