@@ -218,16 +218,17 @@ async def test_line_ends_are_no_head(before):
         running_gateway(engines, limits={"head_s": 0.5}) as gateway,
         connected(gateway) as (reader, writer),
     ):
-        writer.write(before)
-        reading = asyncio.create_task(reader.read())
+        if before:
+            writer.write(before)
+            await asyncio.wait_for(reader.readuntil(b"}"), 10)
 
-        def kept_busy():
-            if not writer.is_closing():
-                writer.write(b"\r\n")
-            return reading.done()
+        def closed_in_spite_of_them():
+            if reader.at_eof() or reader.exception() is not None:
+                return True
+            writer.write(b"\r\n")
+            return False
 
-        await eventually(kept_busy, timeout_s=10.0)
-        assert (await reading).count(b"HTTP/1.1 ") == (1 if before else 0)
+        await eventually(closed_in_spite_of_them, timeout_s=10.0)
 
 
 async def test_a_second_head_on_a_connection_has_no_more_time_than_the_first():
@@ -235,6 +236,27 @@ async def test_a_second_head_on_a_connection_has_no_more_time_than_the_first():
         reply = await sent(gateway, HEALTH + CHAT)
         assert reply.count(b"HTTP/1.1 200 OK") == 1
         assert b'"head_timeout"' in reply
+
+
+@pytest.mark.parametrize("sent_later", [HEALTH[10:], b""])
+async def test_a_head_sent_ahead_in_pieces_does_not_end_the_answer_before_it(sent_later):
+    body = orjson.dumps(chat_body(stream=True, max_tokens=100, ignore_eos=True))
+    async with running_engines(1) as engines, running_gateway(engines, limits={"head_s": 0.5}) as gateway:
+        engines[0].inject("slow", factor=20.0)
+        async with connected(gateway) as (reader, writer):
+            writer.write(head_of(body) + body)
+            await asyncio.wait_for(reader.readuntil(b"data: "), 10)
+            # The first of them makes the gateway read no more until its turn.
+            writer.write(HEALTH + HEALTH[:10])
+            await asyncio.sleep(0.05)
+            writer.write(sent_later)
+            await asyncio.sleep(2.0)
+            assert gateway.under_way == 1, "the answer is to outlast the head's time"
+            engines[0].clear_faults()
+            await asyncio.wait_for(reader.readuntil(b"[DONE]"), 20)
+            await asyncio.wait_for(reader.readuntil(b"HTTP/1.1 200 OK"), 10)
+            after = b"HTTP/1.1 200 OK" if sent_later else b'"head_timeout"'
+            await asyncio.wait_for(reader.readuntil(after), 10)
 
 
 async def test_the_rest_of_a_body_that_was_answered_already_is_not_waited_for_for_ever():
