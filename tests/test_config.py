@@ -134,3 +134,12 @@ def test_a_short_or_missing_secret_is_refused_and_not_repeated(tmp_path):
 def test_a_secret_that_everybody_can_read_is_warned_of(tmp_path, caplog, mode, warned):
     load_secret(secret_file(tmp_path, b"s" * 32, mode))
     assert ("chmod 600" in caplog.text) is warned
+
+
+def test_a_key_that_stands_there_twice_is_named_by_its_places_and_not_repeated(tmp_path):
+    key, other = "ab" * 32, "cd" * 32
+    said = complaint(
+        tmp_path, f"gateway: {{api_keys: [{{sha256: {key}}}, {{sha256: {other}}}, {{sha256: {key}}}]}}"
+    )
+    assert "api_keys[0] and api_keys[2]" in said
+    assert key not in said

@@ -19,6 +19,7 @@ from phasewise.config import (
     SloClass,
     Speculation,
     TlsConfig,
+    UpstreamConfig,
 )
 from phasewise.fleet.engine_command import RESERVED_FLAGS
 from phasewise.fleet.levers import LEVERS
@@ -31,7 +32,7 @@ TABLES = [
 ]
 PARTS = (
     FleetConfig, Pool, Speculation, GatewayConfig, ApiKey, SloClass, QueueConfig, RedisConfig, TlsConfig,
-    EdgeLimits, LogConfig,
+    EdgeLimits, UpstreamConfig, LogConfig,
 )  # fmt: skip
 
 

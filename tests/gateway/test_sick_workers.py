@@ -6,10 +6,15 @@ import asyncio
 
 import orjson
 
+from phasewise.config import UpstreamConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.state import breakers
 from phasewise.state.breakers import FAILURES_TO_OPEN
-from tests.gateway.harness import events_of, eventually, request_id_of, running_gateway
+from tests.gateway.harness import events_of, eventually, listening, request_id_of, running_gateway
+
+ERROR = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n"
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+CHUNK = b'data: {"id": "x", "choices": [{"index": 0, "delta": {"content": "y"}}]}\n\n'
 
 
 async def worker_names(gateway, reply):
@@ -67,3 +72,61 @@ async def test_clients_whose_requests_are_refused_by_the_engine_do_not_make_it_r
         assert {reply.status for reply in replies} == {400}
         assert orjson.loads(replies[0].body)["error"]
         assert not rests(gateway, "w0")
+
+
+async def test_one_request_tries_a_worker_and_the_others_follow_when_its_answer_begins(monkeypatch):
+    for name in ("FIRST_REST_S", "LONGEST_REST_S"):
+        monkeypatch.setattr(breakers, name, 0.01)
+    ill, begins, writers = True, asyncio.Event(), []
+
+    async def answer(_head, _body, writer):
+        if ill:
+            writer.write(ERROR)
+            return
+        writers.append(writer)
+        writer.write(STREAM)
+        await begins.wait()
+        writer.write(CHUNK)
+
+    async with (
+        listening(answer) as stub,
+        running_engines(1) as engines,
+        running_gateway([stub, *engines]) as gateway,
+    ):
+        for _ in range(FAILURES_TO_OPEN):
+            await gateway.chat()
+        assert rests(gateway, "stub")
+        ill = False
+        await asyncio.sleep(0.02)
+        streams = [asyncio.create_task(gateway.chat(stream=True))]
+        await eventually(lambda: len(writers) == 1)
+        # The other worker seems to have more to do, and yet nobody else is sent here: nothing was said yet.
+        gateway.app.gateway.ledger.book(gateway.app.gateway.cluster.state("w1").worker.ref, 10**6)
+        assert {(await gateway.chat()).status for _ in range(3)} == {200}
+        assert len(writers) == 1
+        begins.set()
+
+        async def others_follow():
+            streams.append(asyncio.create_task(gateway.chat(stream=True)))
+            await asyncio.sleep(0.05)
+            return len(writers) >= 2
+
+        await eventually(others_follow)
+        assert not rests(gateway, "stub")
+        for writer in writers:
+            writer.write(b"data: [DONE]\n\n")
+            writer.transport.close()
+        replies = await asyncio.gather(*streams)
+        assert {events_of(reply.body)[-1] for reply in replies} == {"[DONE]"}
+
+
+async def test_how_long_a_worker_may_be_silent_is_configured():
+    async def never(_head, _body, _writer):
+        await asyncio.Event().wait()
+
+    async with (
+        listening(never) as stub,
+        running_gateway([stub], timeouts=None, upstream=UpstreamConfig(first_byte_s=0.1)) as gateway,
+    ):
+        reply = await gateway.chat()
+        assert (reply.status, orjson.loads(reply.body)["error"]["code"]) == (504, "attempts_timed_out")

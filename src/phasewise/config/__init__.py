@@ -13,6 +13,7 @@ from phasewise.config.gateway import (
     RedisConfig,
     SloClass,
     TlsConfig,
+    UpstreamConfig,
     WorkerConfig,
 )
 from phasewise.config.reading import (
@@ -45,6 +46,7 @@ __all__ = [
     "SloClass",
     "Speculation",
     "TlsConfig",
+    "UpstreamConfig",
     "WorkerConfig",
     "byte_size",
     "fleet_from",

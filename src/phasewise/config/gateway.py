@@ -71,6 +71,14 @@ class EdgeLimits(Frozen):
     read_s: Seconds = 60.0
 
 
+class UpstreamConfig(Frozen):
+    """How long a worker may take to connect, to begin its reply, and between two pieces of it."""
+
+    connect_s: Seconds = 5.0
+    first_byte_s: Seconds = 600.0
+    idle_s: Seconds = 300.0
+
+
 class LogConfig(Frozen):
     """What is written to standard error; never a prompt, an answer or a key."""
 
@@ -94,6 +102,7 @@ class GatewayConfig(Frozen):
     resume: Literal["text", "off"] = "text"
     tls: TlsConfig | None = None
     limits: EdgeLimits = EdgeLimits()
+    upstream: UpstreamConfig = UpstreamConfig()
     log: LogConfig = LogConfig()
     drain_s: Seconds = 120.0
 
@@ -101,6 +110,17 @@ class GatewayConfig(Frozen):
     def _no_open_door(self) -> GatewayConfig:
         if self.host not in LOOPBACK_HOSTS and not self.api_keys:
             raise ValueError("host is reachable from the network, so api_keys must hold at least one key")
+        return self
+
+    @model_validator(mode="after")
+    def _no_key_twice(self) -> GatewayConfig:
+        seen: dict[str, int] = {}
+        for place, key in enumerate(self.api_keys):
+            first = seen.setdefault(key.sha256, place)
+            if first != place:
+                raise ValueError(
+                    f"api_keys[{first}] and api_keys[{place}] are the same key: give each key once"
+                )
         return self
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.prometheus import PrometheusMetrics
-from phasewise.config import GatewayConfig, GatewayFile, WorkerConfig
+from phasewise.config import GatewayConfig, GatewayFile, UpstreamConfig, WorkerConfig
 from phasewise.errors import ConfigError
 from phasewise.gateway.asgi import Receive, Scope, Send, client_of
 from phasewise.gateway.auth import Doorkeeper
@@ -95,6 +95,7 @@ def build_app(
     """Put a gateway together; nothing is contacted before it starts."""
     workers, quotas = _workers(file), build_quotas(file.gateway)
     world = _world(file.gateway, workers, quotas)
+    timeouts = timeouts or _timeouts(file.gateway.upstream)
     clients = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
     doorkeeper, open_requests = Doorkeeper(file.gateway), OpenRequests()
     # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
@@ -127,6 +128,10 @@ def build_app(
         on_silence=lambda name, for_s: clients[name].abort_silent(for_s),
     )
     return GatewayApp(gateway, watcher, clients, Edge(bounds, metrics.count_refusal), quotas)
+
+
+def _timeouts(config: UpstreamConfig) -> Timeouts:
+    return Timeouts(connect_s=config.connect_s, head_s=config.first_byte_s, idle_s=config.idle_s)
 
 
 def _workers(file: GatewayFile) -> list[Worker]:
