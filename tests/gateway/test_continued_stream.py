@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from phasewise.errors import FailureKind, UpstreamError
 from phasewise.gateway.answer import Answer
-from phasewise.gateway.continued_stream import DONE, ClientsView, ContinuedStream, completion_ending
+from phasewise.gateway.continued_stream import ClientsView, ContinuedStream, completion_ending
 from phasewise.model.request import Endpoint
 from phasewise.model.timeline import Part
 from tests.gateway.harness import events_of
 
+DONE = b"data: [DONE]\n\n"
 CHAT = ClientsView(Endpoint.CHAT, "chatcmpl-r1", 1000, prompt_tokens=20, answer_tokens=5)
 COMPLETION = ClientsView(Endpoint.COMPLETIONS, "cmpl-r1", 1000, prompt_tokens=20, answer_tokens=5)
 
