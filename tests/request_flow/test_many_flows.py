@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -29,7 +30,7 @@ from phasewise.request_flow import (
     let_waiting_in,
     request_flow,
 )
-from phasewise.state.breakers import FAILURES_TO_OPEN
+from phasewise.state.breakers import FAILURES_TO_OPEN, TRIAL_S
 from phasewise.state.waiting_line import LATEST_RETURN_S, SOONEST_RETURN_S
 from tests.builders import make_request
 from tests.request_flow.worlds import make_world
@@ -50,6 +51,7 @@ class Running:
     met_engines: int = 0
     was_given: bool = False
     tries_a_resting_worker: bool = False
+    given_s: float = 0.0
 
     @property
     def order_s(self):
@@ -211,7 +213,8 @@ class ManyFlows:
             it.was_given = True
             it.met_engines += 1
             assert it.met_engines <= MAX_ATTEMPTS
-            it.tries_a_resting_worker = self.world.breakers.is_open(it.step.worker.ref)
+            it.tries_a_resting_worker = it.step.trial is not None
+            it.given_s = self.now_s
         elif isinstance(it.step, Wait):
             if isinstance(last, Wait):
                 assert it.step.until_s == last.until_s, "a place that was lost was paid for with time"
@@ -251,18 +254,22 @@ class ManyFlows:
         for state in world.cluster.snapshot():
             assert world.ledger.load(state.worker.ref).requests <= state.worker.slots
         self.check_that_nobody_waits_beside_room()
-        self.check_that_one_tries_a_resting_worker()
+        self.check_that_a_resting_worker_is_tried_by_one_at_a_time()
 
     def check_that_nobody_waits_beside_room(self):
         granted = sum(isinstance(it.step, Wait) and it.step.ticket.granted for it in self.running)
         assert not self.waiting() or self.world.room("m", self.now_s) <= granted
 
-    def check_that_one_tries_a_resting_worker(self):
+    def check_that_a_resting_worker_is_tried_by_one_at_a_time(self):
         generating = [it for it in self.running if isinstance(it.step, Generate)]
         for it in generating:
             it.tries_a_resting_worker &= self.world.breakers.is_open(it.step.worker.ref)
-        trying = [it.step.worker.ref for it in generating if it.tries_a_resting_worker]
-        assert len(trying) == len(set(trying))
+        for name in WORKERS:
+            ref = self.world.cluster.state(name).worker.ref
+            tried_s = [
+                it.given_s for it in generating if it.tries_a_resting_worker and it.step.worker.ref == ref
+            ]
+            assert all(later - before >= TRIAL_S for before, later in pairwise(sorted(tried_s)))
 
     def end(self):
         for it in list(self.running):

@@ -13,6 +13,7 @@ from phasewise.state.breakers import (
     FIRST_REST_S,
     LONGEST_REST_S,
     REMEMBERED,
+    TRIAL_S,
     UNBOUNDED,
     Breakers,
 )
@@ -28,18 +29,18 @@ def make_breakers(*, resting=(), at_s=0.0):
 
 
 def fail(breakers, ref, times, at_s=0.0):
-    for trial in [breakers.begin(ref) for _ in range(times)]:
+    for trial in [breakers.begin(ref, at_s) for _ in range(times)]:
         breakers.failed(ref, trial, at_s)
 
 
 def succeed(breakers, ref, times):
     for _ in range(times):
-        breakers.succeeded(ref, breakers.begin(ref))
+        breakers.succeeded(ref, breakers.begin(ref, 0.0))
 
 
 def rest_after(breakers, ref, at_s):
     """How long the worker rests, having been tried at this time in vain."""
-    breakers.failed(ref, breakers.begin(ref), at_s)
+    breakers.failed(ref, breakers.begin(ref, at_s), at_s)
     return breakers._open[ref].open_until_s - at_s
 
 
@@ -74,38 +75,55 @@ def test_after_its_rest_a_worker_is_tried_by_one_request():
     breakers = make_breakers(resting=[W0])
     assert breakers.allowance(W0, FIRST_REST_S - 0.01) == 0
     assert breakers.allowance(W0, FIRST_REST_S) == 1
-    assert breakers.begin(W0) is not None
+    assert breakers.begin(W0, 2.0) is not None
     assert breakers.allowance(W0, FIRST_REST_S) == 0
 
 
 def test_a_trial_that_succeeds_ends_the_rest():
     breakers = make_breakers(resting=[W0])
-    breakers.succeeded(W0, breakers.begin(W0))
+    breakers.succeeded(W0, breakers.begin(W0, 2.0))
     assert breakers.allowance(W0, 2.0) == UNBOUNDED
     assert not breakers.any_open
 
 
 def test_a_trial_passes_when_its_answer_begins_though_it_is_not_complete():
     breakers = make_breakers(resting=[W0])
-    trial = breakers.begin(W0)
+    trial = breakers.begin(W0, 2.0)
     assert breakers.allowance(W0, 2.0) == 0
     trial.answered = lambda: True
     assert breakers.allowance(W0, 2.0) == UNBOUNDED
-    assert breakers.begin(W0) is None
+    assert breakers.begin(W0, 2.0) is None
     assert not breakers.is_open(W0)
 
 
-def test_a_trial_does_not_pass_by_lasting_long():
+def test_a_trial_does_not_pass_by_lasting_long_but_lets_another_try_too():
     breakers = make_breakers(resting=[W0])
-    breakers.begin(W0)
-    assert breakers.allowance(W0, 3_600.0) == 0
+    breakers.begin(W0, 2.0)
+    assert breakers.allowance(W0, 2.0 + TRIAL_S - 0.01) == 0
+    for number in range(1, 100):
+        at_s = 2.0 + number * TRIAL_S
+        assert breakers.allowance(W0, at_s) == 1
+        assert breakers.begin(W0, at_s) is not None
+        assert breakers.allowance(W0, at_s) == 0
+
+
+def test_of_several_trials_the_first_to_be_answered_or_to_fail_decides():
+    breakers = make_breakers(resting=[W0, W1])
+    first, second = breakers.begin(W0, 2.0), breakers.begin(W0, 2.0 + TRIAL_S)
+    breakers.failed(W0, second, 6.0)
+    assert breakers.allowance(W0, 6.0) == 0
+    breakers.succeeded(W0, first)
+    assert breakers.is_open(W0), "it was given before the rest, and tells nothing of what comes after"
+    breakers.begin(W1, 2.0)
+    breakers.begin(W1, 2.0 + TRIAL_S).answered = lambda: True
+    assert breakers.allowance(W1, 6.0) == UNBOUNDED
 
 
 def test_a_trial_that_passed_and_fails_late_is_a_failure_like_any_other():
     breakers = make_breakers(resting=[W0])
-    trial = breakers.begin(W0)
+    trial = breakers.begin(W0, 2.0)
     trial.answered = lambda: True
-    breakers.begin(W0)
+    breakers.begin(W0, 2.0)
     breakers.failed(W0, trial, 30.0)
     assert not breakers.is_open(W0)
 
@@ -124,7 +142,7 @@ def test_a_crowd_that_fails_at_once_makes_one_rest_and_not_a_long_one():
 
 def test_a_stream_from_before_that_ends_well_does_not_end_the_rest():
     breakers = make_breakers()
-    old = breakers.begin(W0)
+    old = breakers.begin(W0, 2.0)
     fail(breakers, W0, FAILURES_TO_OPEN)
     breakers.succeeded(W0, old)
     assert breakers.is_open(W0)
@@ -132,7 +150,7 @@ def test_a_stream_from_before_that_ends_well_does_not_end_the_rest():
 
 def test_a_trial_that_tells_nothing_leaves_the_worker_to_be_tried_by_another():
     breakers = make_breakers(resting=[W0])
-    trial = breakers.begin(W0)
+    trial = breakers.begin(W0, 2.0)
     breakers.abandoned(W0, None)
     assert breakers.allowance(W0, 2.0) == 0
     breakers.abandoned(W0, trial)
@@ -141,7 +159,7 @@ def test_a_trial_that_tells_nothing_leaves_the_worker_to_be_tried_by_another():
 
 def test_a_trial_whose_client_left_in_mid_answer_has_passed():
     breakers = make_breakers(resting=[W0])
-    trial = breakers.begin(W0)
+    trial = breakers.begin(W0, 2.0)
     trial.answered = lambda: True
     breakers.abandoned(W0, trial)
     assert not breakers.any_open
@@ -149,10 +167,10 @@ def test_a_trial_whose_client_left_in_mid_answer_has_passed():
 
 def test_a_worker_that_falls_ill_again_soon_rests_longer_and_one_that_cleared_its_name_does_not():
     breakers = make_breakers(resting=[W0])
-    breakers.succeeded(W0, breakers.begin(W0))
+    breakers.succeeded(W0, breakers.begin(W0, 2.0))
     fail(breakers, W0, FAILURES_TO_OPEN, at_s=3.0)
     assert breakers.allowance(W0, 3.0 + FIRST_REST_S) == 0
-    breakers.succeeded(W0, breakers.begin(W0))
+    breakers.succeeded(W0, breakers.begin(W0, 2.0))
     succeed(breakers, W0, REMEMBERED)
     fail(breakers, W0, FAILURES_TO_OPEN, at_s=20.0)
     assert breakers.allowance(W0, 20.0 + FIRST_REST_S) == 1
@@ -170,15 +188,15 @@ def test_a_restarted_worker_begins_anew_and_the_former_life_is_forgotten():
 
 def test_a_worker_that_was_restarted_while_it_rested_is_no_longer_asked_after():
     breakers = make_breakers(resting=[W0, W1])
-    assert breakers.begin(WorkerRef("w0", "2")) is None
+    assert breakers.begin(WorkerRef("w0", "2"), 2.0) is None
     breakers.check_invariants()
     assert (breakers.is_open(W0), breakers.is_open(W1)) == (False, True)
-    assert breakers.begin(WorkerRef("w1", "2")) is None
+    assert breakers.begin(WorkerRef("w1", "2"), 2.0) is None
     assert not breakers.any_open
 
 
 class AnyOutcomes(RuleBasedStateMachine):
-    """Whatever requests report, a resting worker has at most one that tries it, and time lets it be tried."""
+    """Whatever requests report, time lets a resting worker be tried, and only an answer has it trusted."""
 
     requests = Bundle("requests")
 
@@ -192,7 +210,7 @@ class AnyOutcomes(RuleBasedStateMachine):
     def give(self, ref):
         if not self.breakers.allowance(ref, self.now_s):
             return (ref, None)
-        trial = self.breakers.begin(ref)
+        trial = self.breakers.begin(ref, self.now_s)
         if trial is not None:
             self.silent.append((ref, trial))
         return (ref, trial)
@@ -200,15 +218,20 @@ class AnyOutcomes(RuleBasedStateMachine):
     @rule(request=requests)
     def answer_begins(self, request):
         if request in self.silent:
-            self.silent.remove(request)
+            self.decided(request[0])
             request[1].answered = lambda: True
 
     @rule(request=consumes(requests), outcome=st.sampled_from(["succeeded", "failed", "abandoned"]))
     def end(self, request, outcome):
         if request in self.silent:
             self.silent.remove(request)
+            if outcome != "abandoned":
+                self.decided(request[0])
         extra = (self.now_s,) if outcome == "failed" else ()
         getattr(self.breakers, outcome)(*request, *extra)
+
+    def decided(self, ref):
+        self.silent = [it for it in self.silent if it[0] != ref]
 
     @rule(ref=st.sampled_from([W0, W1]), times=st.integers(1, 8))
     def fail_often(self, ref, times):
@@ -220,12 +243,15 @@ class AnyOutcomes(RuleBasedStateMachine):
         self.now_s += seconds
 
     @invariant()
-    def nobody_rests_for_ever_but_who_leaves_a_trial_without_an_answer(self):
+    def nobody_rests_for_ever(self):
         self.breakers.check_invariants()
         for ref in (W0, W1):
-            trials = [trial for tried, trial in self.silent if tried == ref]
-            assert len(trials) <= 1
-            assert bool(self.breakers.allowance(ref, self.now_s + LONGEST_REST_S)) is not bool(trials)
+            assert self.breakers.allowance(ref, self.now_s + LONGEST_REST_S + TRIAL_S) >= 1
+
+    @invariant()
+    def nobody_is_trusted_before_an_answer_begins(self):
+        for ref, _ in self.silent:
+            assert self.breakers.allowance(ref, self.now_s) <= 1
 
 
 AnyOutcomes.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -118,7 +118,7 @@ def _run(request: GenerationRequest, world: World, step: Generate) -> Generator[
     """Book the worker, run the request on it, and let whoever waits have the room."""
     worker, clock = step.worker, world.clock
     booking = world.ledger.book(worker.ref, expected_tokens(request))
-    if (trial := world.breakers.begin(worker.ref)) is not None:
+    if (trial := world.breakers.begin(worker.ref, clock.now_s)) is not None:
         step = replace(step, trial=trial)
     result: Outcome | None = None
     try:
@@ -145,5 +145,5 @@ def _learn(world: World, worker: Worker, trial: Trial | None, result: Outcome | 
         if result.kind is FailureKind.REFUSED:
             world.cluster.report_unreachable(worker.ref, "refused a connection")
     else:
-        # The client left, the gateway stops or has no socket, or another's answer cannot go on: not its fault.
+        # The client left, the gateway stops or has no socket, or an answer cannot go on: not its fault.
         world.breakers.abandoned(worker.ref, trial)

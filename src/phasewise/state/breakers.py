@@ -17,6 +17,8 @@ REMEMBERED = 20
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 8.0
 """Below the 10 s that requests wait unless told otherwise: one that waits sees every worker tried again."""
+TRIAL_S = 3.0
+"""A trial that has not been answered by then tells nothing yet, and another may be made beside it."""
 UNBOUNDED = 1 << 30
 
 
@@ -44,12 +46,13 @@ class _Breaker:
     failed: deque[bool] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     rest_s: float = 0.0
     open_until_s: float | None = None
-    trial: Trial | None = None
+    trials: set[Trial] = field(default_factory=set)
+    tried_s: float = 0.0
 
     @property
     def passed(self) -> bool:
         # A whole answer may take minutes: its beginning will do.
-        return self.trial is not None and self.trial.answered()
+        return any(trial.answered() for trial in self.trials)
 
 
 class Breakers:
@@ -57,8 +60,8 @@ class Breakers:
 
     Failures count by share and not in a row: long streams that began before a worker fell ill end well long
     after, and each would wipe out what a dozen new requests met. A worker that falls ill again before it has
-    cleared its name rests for longer. One that is tried has no other request until the answer begins: if it
-    hangs, it holds one request and not as many as it has slots.
+    cleared its name rests for longer. One that is tried has another request only every few seconds until
+    an answer begins: if it hangs, it holds a few, and not as many as it has slots.
     """
 
     def __init__(self) -> None:
@@ -77,13 +80,14 @@ class Breakers:
         if breaker is None or breaker.passed:
             return UNBOUNDED
         resting = breaker.open_until_s is not None and now_s < breaker.open_until_s
-        return 0 if resting or breaker.trial is not None else 1
+        tried = bool(breaker.trials) and now_s < breaker.tried_s + TRIAL_S
+        return 0 if resting or tried else 1
 
     def is_open(self, ref: WorkerRef) -> bool:
         """Whether the worker rests or is being tried."""
         return ref in self._open
 
-    def begin(self, ref: WorkerRef) -> Trial | None:
+    def begin(self, ref: WorkerRef, now_s: float) -> Trial | None:
         """The worker is given a request; a trial if this one tries the worker, else None."""
         if not self._open:
             return None
@@ -94,8 +98,10 @@ class Breakers:
         if breaker.passed:
             self._close(breaker)
             return None
-        breaker.trial = Trial()
-        return breaker.trial
+        trial = Trial()
+        breaker.trials.add(trial)
+        breaker.tried_s = now_s
+        return trial
 
     def succeeded(self, ref: WorkerRef, trial: Trial | None) -> None:
         """The request was answered. One that was given before the rest tells nothing of what comes after."""
@@ -103,7 +109,7 @@ class Breakers:
         if breaker is None or breaker.ref != ref:
             return
         if breaker.open_until_s is not None:
-            if trial is not None and breaker.trial is trial:
+            if trial in breaker.trials:
                 self._close(breaker)
             return
         breaker.failed.append(False)
@@ -116,7 +122,7 @@ class Breakers:
         if breaker is None or breaker.ref != ref:
             breaker = self._replace(ref)
         if breaker.open_until_s is not None:
-            if trial is not None and breaker.trial is trial:
+            if trial in breaker.trials:
                 self._rest(breaker, now_s)
             return
         breaker.failed.append(True)
@@ -127,17 +133,17 @@ class Breakers:
     def abandoned(self, ref: WorkerRef, trial: Trial | None) -> None:
         """The request was broken off on our side; if it tried the worker and saw nothing, another may."""
         breaker = self._open.get(ref)
-        if breaker is not None and trial is not None and breaker.trial is trial:
+        if breaker is not None and trial in breaker.trials:
             if breaker.passed:
                 self._close(breaker)
-            breaker.trial = None
+            breaker.trials.discard(trial)
 
     def check_invariants(self) -> None:
         """What is open is what rests, and nothing else is being tried."""
         resting = {it.ref: it for it in self._breakers.values() if it.open_until_s is not None}
         if resting != self._open:
             raise AssertionError(f"open breakers out of step: {self._open} but workers say {resting}")
-        if any(it.trial is not None for it in self._breakers.values() if it.ref not in self._open):
+        if any(it.trials for it in self._breakers.values() if it.ref not in self._open):
             raise AssertionError("a worker is tried that does not rest")
 
     def _forget_former_life(self, ref: WorkerRef) -> None:
@@ -154,10 +160,11 @@ class Breakers:
     def _rest(self, breaker: _Breaker, now_s: float) -> None:
         breaker.rest_s = min(LONGEST_REST_S, breaker.rest_s * 2 or FIRST_REST_S)
         breaker.open_until_s = now_s + breaker.rest_s
-        breaker.trial = None
+        breaker.trials.clear()
         self._open[breaker.ref] = breaker
 
     def _close(self, breaker: _Breaker) -> None:
-        breaker.open_until_s = breaker.trial = None
+        breaker.open_until_s = None
+        breaker.trials.clear()
         breaker.failed.clear()
         del self._open[breaker.ref]
