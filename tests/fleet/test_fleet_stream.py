@@ -34,7 +34,7 @@ async def open_stream(port):
         {"model": "stand-in", "stream": True, "max_tokens": TOKENS, "ignore_eos": True, "prompt": "a b c"}
     ).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
     writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + body)
     return reader, writer, await reader.readuntil(b"data: ")
 

@@ -90,7 +90,7 @@ async def test_what_cannot_be_answered_at_once_is_answered_all_the_same(line, an
         running_gateway(engines) as gateway,
         connected(gateway) as (reader, writer),
     ):
-        writer.write(line + b"\r\nhost: x\r\nconnection: close\r\n\r\n")
+        writer.write(line + b"\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         reply = await asyncio.wait_for(reader.read(), 10)
     assert reply.startswith(answers)
     assert b"\r\n\r\n" in reply

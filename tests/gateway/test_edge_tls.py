@@ -40,7 +40,7 @@ async def test_a_request_that_is_refused_at_the_edge_is_told_so_over_tls():
     async with running_engines(1) as engines, running_gateway(engines, tls=TLS) as gateway:
         port = int(gateway.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999\r\n\r\n")
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 999999999\r\n\r\n")
         reply = await asyncio.wait_for(reader.read(), 10)
         writer.transport.abort()
         assert reply.startswith(b"HTTP/1.1 413 ")

@@ -38,7 +38,12 @@ async def connected(gateway):
 
 
 def head_of(body, *extra):
-    lines = [b"POST /v1/chat/completions HTTP/1.1", b"host: x", b"content-length: %d" % len(body), *extra]
+    lines = [
+        b"POST /v1/chat/completions HTTP/1.1",
+        b"host: localhost",
+        b"content-length: %d" % len(body),
+        *extra,
+    ]
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 

@@ -127,7 +127,8 @@ def build_app(
         on_look=lambda: let_waiting_in(world, time.monotonic()),
         on_silence=lambda name, for_s: clients[name].abort_silent(for_s),
     )
-    return GatewayApp(gateway, watcher, clients, Edge(bounds, metrics.count_refusal), quotas)
+    edge = Edge(bounds, metrics.count_refusal, this_machine_only=not file.gateway.api_keys)
+    return GatewayApp(gateway, watcher, clients, edge, quotas)
 
 
 def _timeouts(config: UpstreamConfig) -> Timeouts:

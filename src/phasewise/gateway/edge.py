@@ -23,6 +23,7 @@ from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.connection import ClientConnection
 from phasewise.gateway.guard import Guard
 from phasewise.gateway.http_errors import HTTP_ERRORS, JSON, error_body
+from phasewise.gateway.same_machine import check_same_machine
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -57,9 +58,16 @@ class Edge:
     A request that comes in one piece is never entered here.
     """
 
-    def __init__(self, bounds: EdgeBounds, count_refusal: Callable[[RefusalKind], None]) -> None:
+    def __init__(
+        self,
+        bounds: EdgeBounds,
+        count_refusal: Callable[[RefusalKind], None],
+        *,
+        this_machine_only: bool = False,
+    ) -> None:
         self.bounds = bounds
         self.count_refusal = count_refusal
+        self.this_machine_only = this_machine_only
         self._due_s: dict[EdgeConnection, float] = {}
 
     def __len__(self) -> int:
@@ -205,7 +213,8 @@ class EdgeConnection(ClientConnection):
         self._check_version()
         if not self.url.startswith(b"/"):
             raise _bad("the address is not a path", hint="send the path alone, as in GET /health")
-        hosts = 0
+        hosts: list[bytes] = []
+        origin: bytes | None = None
         for name, value in self.headers:
             if name == b"content-length":
                 # llhttp has made sure that it is one number.
@@ -215,9 +224,18 @@ class EdgeConnection(ClientConnection):
                 if value.lower() != b"chunked":
                     raise _bad("only the transfer encoding chunked is taken", hint="send the body as it is")
             elif name == b"host":
-                hosts += 1
-        if hosts > 1:
+                hosts.append(value)
+            elif name == b"origin":
+                origin = value
+        self._check_whom_it_asks(hosts, origin)
+
+    def _check_whom_it_asks(self, hosts: list[bytes], origin: bytes | None) -> None:
+        if len(hosts) > 1:
             raise _bad("several hosts are named")
+        if not hosts and self.parser.get_http_version() == "1.1":
+            raise _bad("no host is named", hint="send the header host, as HTTP/1.1 demands")
+        if self._edge.this_machine_only:
+            check_same_machine(hosts[0] if hosts else None, origin)
 
     def _check_size(self, bounds: EdgeBounds) -> None:
         if max(self._head_bytes, self._block_bytes) > bounds.head_bytes:

@@ -83,7 +83,7 @@ REQUIRED_FIELDS = {
     Endpoint.EMBEDDINGS: ["model", "input"],
 }
 
-NOTHING_BUT_EDGE = (400, 405, 408, 413, 431)
+NOTHING_BUT_EDGE = (400, 403, 405, 408, 413, 431)
 """What any address may answer, because it is said before the address is looked at, or instead of it."""
 _ENGINES_WORK = (401, 404, 429, 503, 504)
 _ENGINES_OWN = "An engine's own refusal, passed on as it came."
