@@ -13,7 +13,8 @@ these ways:
   within_a_word           the same, if one simply went on from there
 Where a continuation parts from the answer, the engine is asked how close its two best choices were there.
 `penalised` are answers under a frequency penalty, continued with the past made up for as the gateway does it,
-and with the past forgotten. `same_ids` is the share of breaks at which the text's tokens were the very ones
+and with the past forgotten. What the gateway would refuse to go on with counts as neither exact nor parted,
+but as refused. `same_ids` is the share of breaks at which the text's tokens were the very ones
 that had been written. Last, what `return_token_ids` would add to a chunk, in bytes and in the time to take it
 out again.
 """
