@@ -54,7 +54,10 @@ class Reply:
 
 
 class Reader(Protocol):
-    """Who is handed a body in the moment it arrives. It must be quick, as nothing else happens meanwhile."""
+    """Who is handed a body in the moment it arrives. It must be quick, as nothing else happens meanwhile.
+
+    Its methods may as well be attributes that are called: a chunk then passes through a function less.
+    """
 
     def take(self, parts: Sequence[bytes]) -> None:
         """The pieces of the body that came together; an UpstreamError says how the reply broke."""
@@ -79,7 +82,8 @@ class HttpClient:
         self._prefix = parts.path.rstrip("/")
         self._timeouts = timeouts or Timeouts()
         self._authority = parts.netloc
-        self._idle: list[_Connection] = []
+        # In the order in which they were given back: the one used last is used next.
+        self._idle: dict[_Connection, None] = {}
         self._open: set[_Connection] = set()
 
     async def send(
@@ -112,7 +116,7 @@ class HttpClient:
 
     def _reuse(self) -> _Connection | None:
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.popitem()
             if connection.reusable(REUSE_WITHIN_S):
                 return connection
             connection.abort()
@@ -123,7 +127,7 @@ class HttpClient:
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(loop, self._open), self._host, self._port, ssl=self._tls
+                    lambda: _Connection(loop, self._open, self._idle), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
             raise UpstreamError(
@@ -146,7 +150,7 @@ class HttpClient:
 
     def _give_back(self, connection: _Connection) -> None:
         if connection.finished_cleanly:
-            self._idle.append(connection)
+            self._idle[connection] = None
         else:
             connection.abort()
 
@@ -235,11 +239,13 @@ class StreamedReply:
 
     def pause(self) -> None:
         """Let the worker wait: whoever is poured the body has no room. What was read by now still comes."""
-        self._live.pause()
+        if self._connection is not None:
+            self._connection.pause()
 
     def resume(self) -> None:
-        """Read on after `pause`."""
-        self._live.resume()
+        """Read on after `pause`, if the reply was not ended meanwhile."""
+        if self._connection is not None:
+            self._connection.resume()
 
     def end(self) -> None:
         """Give the connection back; one with an unread body is closed, which tells the other side to stop."""
@@ -264,6 +270,7 @@ class _Connection(asyncio.Protocol):
         "_error",
         "_framing_bytes",
         "_head_done",
+        "_idle",
         "_keep_alive",
         "_last_activity_s",
         "_loop",
@@ -284,9 +291,15 @@ class _Connection(asyncio.Protocol):
         "status",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, registry: set[_Connection]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        registry: set[_Connection],
+        idle: dict[_Connection, None],
+    ) -> None:
         self._loop = loop
         self._registry = registry
+        self._idle = idle
         self._transport: asyncio.Transport | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._error: UpstreamError | None = None
@@ -339,7 +352,7 @@ class _Connection(asyncio.Protocol):
             if self.body_done:
                 return b""
             if self._error is not None:
-                raise self._error
+                raise _afresh(self._error)
             if self._paused:
                 self.resume()
             # `_wait` written out: this runs once per chunk, and a coroutine less is a microsecond less.
@@ -438,7 +451,7 @@ class _Connection(asyncio.Protocol):
 
     async def _wait(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise _afresh(self._error)
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -451,7 +464,7 @@ class _Connection(asyncio.Protocol):
 
     def _fail(self, error: UpstreamError) -> None:
         if self._error is None:
-            self._error = error
+            self._error = _afresh(error)
         self._wake()
 
     # --- deadlines: one timer per connection that looks back, not one per chunk ----------------------------
@@ -501,10 +514,12 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.discard(self)
+        self._idle.pop(self, None)
         if self._watchdog is not None:
             self._watchdog.cancel()
         if not self.body_done:
             self._fail(UpstreamError(FailureKind.CLOSED, "the connection was closed in mid-reply"))
+        del self._parser  # each holds the other, which only the garbage collector could tell apart
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
@@ -522,8 +537,9 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             # What a callback of ours raised stands behind the parser's own error.
             broken = _not_http(f"the reply is not HTTP ({error.__context__ or error})")
-        # After a chunk's end, whatever does not end a line is the beginning of the next chunk's size.
-        self._between_chunks = self._chunk_ended and data.endswith(b"\r\n")
+        # After a chunk's end, whatever does not end a line is the beginning of the next chunk's size; after
+        # the last one's, nothing is to come that could pass.
+        self._between_chunks = self._chunk_ended and not self.body_done and data.endswith(b"\r\n")
         if self._head_done:  # until then the deadline is that of the whole head
             self._last_activity_s = self._loop.time()  # `_touch` written out, as this runs once per chunk too
         if self._queued_bytes == queued_bytes:
@@ -605,6 +621,11 @@ class _Connection(asyncio.Protocol):
 
 def _not_http(why: str) -> UpstreamError:
     return UpstreamError(FailureKind.PROTOCOL, why)
+
+
+def _afresh(error: UpstreamError) -> UpstreamError:
+    """The same without its traceback, by which a connection that kept it would hold all who waited."""
+    return UpstreamError(error.kind, error.message, hint=error.hint)
 
 
 def _pass_chunks(data: bytes, reader: Reader) -> bytes:
