@@ -29,13 +29,14 @@ def test_events_come_out_whole_however_the_bytes_were_cut(texts, separator, cuts
     splitter = EventSplitter()
     seen = [event for start, end in pairwise(bounds) for event in splitter.feed(stream[start:end])]
     assert seen == events
-    assert splitter.pending == b""
+    assert not splitter.pending
 
 
 def test_only_the_incomplete_tail_is_held():
     splitter = EventSplitter()
     assert splitter.feed(b"data: 1\n\ndata: 2\n\ndata: 3") == [b"data: 1", b"data: 2"]
-    assert splitter.pending == b"data: 3"
+    assert splitter.pending
+    assert splitter.feed(b"\n\n") == [b"data: 3"]
 
 
 def test_an_event_without_end_is_refused(monkeypatch):

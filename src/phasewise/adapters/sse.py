@@ -20,7 +20,10 @@ EVENT_LIMIT_BYTES = 16 * 1024 * 1024
 MALFORMED = "malformed"
 """The `error` of a chunk that should have been JSON and was not."""
 
-_SEPARATOR = re.compile(rb"\r?\n\r?\n")
+DONE = b"data: [DONE]"
+"""The event that ends a stream."""
+
+BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 # An unescaped quote ends a JSON string, so `"content":"` can only be a key and its value, never quoted text.
 _CONTENT = re.compile(
     rb'"(?:content|reasoning|reasoning_content|text|refusal)":\s*"[^"]'
@@ -42,30 +45,42 @@ class EventSplitter:
     __slots__ = ("_tail",)
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._tail = bytearray()
 
     @property
-    def pending(self) -> bytes:
-        """What has come of an event that is not complete; not empty at the end of a stream that was cut."""
-        return self._tail
+    def pending(self) -> bool:
+        """Whether some of an event has come that is not complete; at the end of a stream, that it was cut."""
+        return bool(self._tail)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events these bytes complete, each as it came but without the blank line that ends it."""
-        if not self._tail and data.endswith(b"\n\n") and b"\r" not in data:
-            return [event for event in data.split(b"\n\n") if event]
-        buffer = self._tail + data
-        # A separator may have been cut: look again at the few bytes it could have begun in.
-        if _SEPARATOR.search(buffer, max(0, len(self._tail) - 3)) is None:
-            self._hold(buffer)
-            return []
-        *events, tail = _SEPARATOR.split(buffer)
-        self._hold(tail)
-        return [event for event in events if event]
+        return events_in(self.complete(data))
 
-    def _hold(self, tail: bytes) -> None:
-        if len(tail) > EVENT_LIMIT_BYTES:
+    def complete(self, data: bytes) -> bytes:
+        """What has come up to the last blank line and was not returned yet; the rest is held."""
+        tail = self._tail
+        if not tail and data.endswith(b"\n\n"):
+            return data  # as engines write; the very object that was read is passed on
+        # A blank line may have been cut: look again at the few bytes it could have begun in.
+        start = max(0, len(tail) - 2)
+        tail += data
+        end = max(_end_of_last(b"\n\n", tail, start), _end_of_last(b"\n\r\n", tail, start))
+        if len(tail) - end > EVENT_LIMIT_BYTES:
             raise UpstreamError(FailureKind.PROTOCOL, f"an event is larger than {EVENT_LIMIT_BYTES} bytes")
-        self._tail = tail
+        whole = bytes(tail[:end])
+        del tail[:end]
+        return whole
+
+
+def events_in(whole: bytes) -> list[bytes]:
+    """The events of bytes that end with a blank line, each without its own."""
+    events = BLANK_LINE.split(whole) if b"\r" in whole else whole.split(b"\n\n")
+    return [event for event in events if event]
+
+
+def _end_of_last(blank_line: bytes, data: bytearray, start: int) -> int:
+    at = data.rfind(blank_line, start)
+    return at + len(blank_line) if at >= 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +119,7 @@ def parse_chunk(event: bytes) -> Chunk:
         return Chunk(has_content=has_content, error=MALFORMED)
     return Chunk(
         has_content=has_content,
-        finish_reason=_finish_reason(body),
+        finish_reason=finish_reason(body),
         usage=_mapping(body, "usage"),
         metrics=_mapping(body, "metrics"),
         error=_error(body),
@@ -146,8 +161,10 @@ def event_data(event: bytes) -> bytes:
     return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
 
 
-def _finish_reason(body: dict[str, Any]) -> str | None:
-    for choice in body.get("choices") or ():
+def finish_reason(body: Mapping[str, Any]) -> str | None:
+    """Why an answer, or what a chunk adds to it, ended: what the first of its choices says that says so."""
+    choices = body.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and isinstance(reason := choice.get("finish_reason"), str):
             return reason
     return None

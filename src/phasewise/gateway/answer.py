@@ -10,6 +10,7 @@ from array import array
 import orjson
 
 from phasewise.adapters.engine_report import EngineReport, read_report
+from phasewise.adapters.sse import finish_reason
 
 NO_REPORT = EngineReport()
 
@@ -57,17 +58,12 @@ def read_plain_answer(body: bytes) -> Answer:
         return answer
     if isinstance(fields, dict):
         answer.engine_request_id = _text(fields.get("id"))
-        answer.finish_reason = _finish_reason(fields.get("choices"))
+        answer.finish_reason = finish_reason(fields)
         usage, metrics = fields.get("usage"), fields.get("metrics")
         answer.report = read_report(
             usage if isinstance(usage, dict) else None, metrics if isinstance(metrics, dict) else None
         )
     return answer
-
-
-def _finish_reason(choices: object) -> str | None:
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return _text(first.get("finish_reason")) if isinstance(first, dict) else None
 
 
 def _text(value: object) -> str | None:

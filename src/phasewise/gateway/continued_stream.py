@@ -12,13 +12,11 @@ from typing import Any
 
 import orjson
 
-from phasewise.adapters.sse import EventSplitter, event_data
+from phasewise.adapters.sse import DONE, EventSplitter, event_data
 from phasewise.errors import FailureKind, UpstreamError
 from phasewise.gateway.answer import Answer
 from phasewise.gateway.streaming import StreamRelay
 from phasewise.model.request import Endpoint
-
-DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ def completion_ending(model: str, finish_reason: str | None) -> bytes:
     end = {"index": 0, "text": "", "logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
     nothing = {"prompt_tokens": 0, "total_tokens": 0, "completion_tokens": 0}
     usage = _event({**frame, "choices": [], "usage": nothing})
-    return (_event({**frame, "choices": [end]}) if finish_reason else b"") + usage + DONE
+    return (_event({**frame, "choices": [end]}) if finish_reason else b"") + usage + DONE + b"\n\n"
 
 
 def _event(chunk: Mapping[str, Any]) -> bytes:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 
 from phasewise.adapters.http_client import FETCH_LIMIT_BYTES, StreamedReply
+from phasewise.errors import UpstreamError
 from phasewise.gateway.answer import Answer, read_plain_answer
-from phasewise.gateway.asgi import Client, Headers
+from phasewise.gateway.asgi import Headers
 from phasewise.gateway.call import SERVED, Call, Ending
 from phasewise.gateway.server_timing import SERVER_TIMING, server_timing
-from phasewise.gateway.splice import Relay, Splice
+from phasewise.gateway.splice import Splice
 from phasewise.gateway.streaming import StreamRelay
 from phasewise.gateway.timed_relay import TimedRelay
 from phasewise.model.timeline import Outcome
@@ -27,24 +28,19 @@ async def relay_stream(
     relay = relay or StreamRelay(Answer(), hide_usage=call.hide_usage)
     call.timeline.note_answer(relay.answer)
     passing = TimedRelay(relay, call.timeline.so_far) if call.wants_timing else relay
-    if client.direct is not None:
+    if client.direct is None:
+        raise RuntimeError("streams are relayed on connections that can be written to at once")
+    try:
         await Splice(reply, passing, client, client.direct, head).run()
-    else:
-        await _relay_parts(reply, head, passing, client)
+    except UpstreamError:
+        # A worker that died between the answer's end and the reply's has left nothing to go on with.
+        if not relay.complete:
+            raise
     last = relay.close()
     if not client.started:
         await client.start(200, head)
     await client.finish(last)
     return SERVED
-
-
-async def _relay_parts(reply: StreamedReply, head: Headers, relay: Relay, client: Client) -> None:
-    """As a splice, for a server that speaks nothing but ASGI."""
-    while data := await reply.read():
-        if out := relay.feed(data, time.monotonic()):
-            if not client.started:
-                await client.start(200, head)
-            await client.send_part(out)
 
 
 async def relay_plain(reply: StreamedReply, head: Headers, call: Call) -> Ending:

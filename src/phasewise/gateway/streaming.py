@@ -9,10 +9,12 @@ import re
 
 from phasewise.adapters.engine_report import read_report
 from phasewise.adapters.sse import (
+    BLANK_LINE,
     Chunk,
     EventSplitter,
     chunk_created,
     chunk_id,
+    events_in,
     parse_chunk,
     says_more_than_text,
 )
@@ -35,7 +37,6 @@ _CONTENT_STRING = re.compile(
 _TEXT_STRING = re.compile(rb'"(?:content|text)":\s*"(' + _INSIDE_STRING + rb')"')
 _STRING = re.compile(_INSIDE_STRING)
 _TEXT_KEYS = frozenset({b"content", b"text"})
-_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _NO_CHOICES = re.compile(rb'"choices":\s*\[\s*\]')
 
 
@@ -104,10 +105,8 @@ class StreamRelay:
     def _read(self, data: bytes, at_s: float) -> bytes:
         if self.engine_error is not None:
             return b""
-        before = self._splitter.pending
-        events = self._splitter.feed(data)
-        complete = _without_tail(before, data, self._splitter.pending)
-        for event in events:
+        complete = self._splitter.complete(data)
+        for event in events_in(complete):
             chunk = parse_chunk(event)
             if broken := ABORTED if chunk.finish_reason == ABORTED else chunk.error:
                 complete = complete[: self._break_off(broken, complete.find(event))]
@@ -122,6 +121,11 @@ class StreamRelay:
                 self._learn_shape(event)
         self._expects_usual = bool(self._prefix) and not self._splitter.pending and not self.engine_error
         return complete if self._released else self._hold(complete)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer's end was announced and all of it may be sent."""
+        return self._done and not self._splitter.pending and self.engine_error is None
 
     def close(self) -> bytes:
         """What is left to send at the end of the reply; raises if it did not end as a stream should."""
@@ -174,14 +178,6 @@ class StreamRelay:
         return held
 
 
-def _without_tail(before: bytes, data: bytes, after: bytes) -> bytes:
-    # In the common case a read ends where an event ends, and the very object that was read is passed on.
-    if not before and not after:
-        return data
-    whole = before + data
-    return whole[: len(whole) - len(after)]
-
-
 def _is_usage_chunk(event: bytes, chunk: Chunk) -> bool:
     # Engines told to report usage all along put it into ordinary chunks too; those stay.
     return chunk.usage is not None and _NO_CHOICES.search(event) is not None
@@ -190,5 +186,5 @@ def _is_usage_chunk(event: bytes, chunk: Chunk) -> bool:
 def _without_event(complete: bytes, event: bytes) -> bytes:
     start = complete.find(event)
     end = start + len(event)
-    separator = _BLANK_LINE.match(complete, end)
+    separator = BLANK_LINE.match(complete, end)
     return complete[:start] + complete[separator.end() if separator else end :]

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from phasewise.adapters.sse import DONE
 from phasewise.gateway.server_timing import timing_comment
 from phasewise.gateway.splice import Relay
 from phasewise.model.timeline import Timeline
-
-_DONE = b"data: [DONE]"
 
 
 class TimedRelay:
@@ -28,7 +27,7 @@ class TimedRelay:
     def feed(self, data: bytes, at_s: float) -> bytes:
         """What may be sent to the client now that `data` has come."""
         out = self._relay.feed(data, at_s)
-        at = out.rfind(_DONE)
+        at = out.rfind(DONE)
         # Only whole events pass, so the end begins a line; within a chunk's text line ends are escaped.
         if at == 0 or (at > 0 and out[at - 1 : at] == b"\n"):
             return out[:at] + timing_comment(self._timeline_at(at_s)) + out[at:]
