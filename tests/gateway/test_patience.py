@@ -7,10 +7,9 @@ import logging
 from contextlib import asynccontextmanager
 
 import orjson
-import pytest
 
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.asgi import DROP, Client
+from phasewise.gateway.asgi import Client
 from phasewise.gateway.patience import ClientWatch, Patience
 from tests.gateway.harness import chat_body, events_of, eventually, listening, running_gateway
 
@@ -140,56 +139,6 @@ async def test_a_client_is_not_blamed_for_an_engine_that_takes_its_time():
 
     async with listening(slow) as worker, running_gateway([worker], patience=SHORT) as gateway:
         assert events_of((await gateway.chat(stream=True)).body)[-1] == "[DONE]"
-
-
-async def test_a_reader_of_timelines_that_stops_reading_is_disconnected_too():
-    async with running_engines(1) as engines, running_gateway(engines, patience=SHORT) as gateway:
-        stuck = StuckClient(gateway, "GET", "/phasewise/v1/requests", stuck_on="http.response.start")
-        stuck.scope["headers"] = [(b"authorization", b"Bearer the-admins")]
-        await asyncio.wait_for(stuck.be_served(), 5)
-        assert stuck.dropped.is_set()
-
-
-class StuckClient:
-    """A client of the application itself, whose connection takes nothing from some message on."""
-
-    def __init__(self, gateway, method, path, body=b"", *, stuck_on):
-        self.app, self.body, self.stuck_on = gateway.app, body, stuck_on
-        self.dropped = asyncio.Event()
-        self.scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "query_string": b"",
-            "headers": [(b"x-request-id", b"stuck")],
-            "extensions": {DROP: {"now": self.dropped.set}},
-        }
-        self._body_read = False
-
-    async def be_served(self):
-        await self.app(self.scope, self._receive, self._send)
-
-    async def _receive(self):
-        if not self._body_read:
-            self._body_read = True
-            return {"type": "http.request", "body": self.body}
-        await self.dropped.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message):
-        if message["type"] == self.stuck_on and not message.get("more_body"):
-            await self.dropped.wait()
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_stalls_at_the_very_end_is_recorded_as_stalled(stream):
-    body = orjson.dumps(chat_body(stream=stream))
-    async with running_engines(1) as engines, running_gateway(engines, patience=SHORT) as gateway:
-        stuck = StuckClient(gateway, "POST", "/v1/chat/completions", body, stuck_on="http.response.body")
-        await asyncio.wait_for(stuck.be_served(), 5)
-        timeline = await gateway.timeline_of_client("stuck")
-        assert (timeline["outcome"], timeline["why"]) == ("cancelled", "client_stalled")
-        assert gateway.under_way == 0
 
 
 # --- the watch -------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The client's side of one request: reading its body, answering it, noticing that it left.
 
-Over raw ASGI, or at once where the server lets us (connection.py). What is answered, and with which status,
-is decided by others.
+At once where our server lets us (connection.py), which it does wherever something is generated. Over plain
+ASGI for HEAD and HTTP/1.0, and for the stand-ins of levers/, whose server is uvicorn's own. What is answered,
+and with which status, is decided by others.
 """
 
 from __future__ import annotations
@@ -181,6 +182,11 @@ class Client:
 
     # --- its leaving ------------------------------------------------------------------------------------
 
+    @property
+    def left(self) -> bool:
+        """Whether it is known to have gone before its answer was complete, watched or not."""
+        return self.direct is not None and self.direct.left
+
     def watch(self) -> None:
         """From now on, cancel the current task when the client leaves. The body must have been read."""
         self._serving = asyncio.current_task()
@@ -251,6 +257,9 @@ class Client:
         """Send a whole answer."""
         self._answered = self.started = True
         if self.direct is not None:
+            # For the answers before it, if the client asked ahead and did not read: they would pile up.
+            if self.direct.paused:
+                await self.wait_for_room()
             self.direct.respond(status, headers, body)
             return
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])

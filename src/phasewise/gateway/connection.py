@@ -105,6 +105,8 @@ class DirectAnswer:
         """The connection is lost; whoever answers on it is told, unless the answer is complete."""
         # uvicorn knows the request that came last, which may still wait for this one's answer.
         self._cycle.disconnected = True
+        # Nobody will say again that there is room, and what is written now goes nowhere.
+        self.paused = False
         if (listener := self.listener) is not None:
             self.listener = None
             listener.has_left()

@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from phasewise.config import EdgeLimits, byte_size
 from phasewise.errors import RefusalKind, RequestRefused
-from phasewise.gateway.connection import ClientConnection
+from phasewise.gateway.connection import WRITE_BUFFER_BYTES, ClientConnection
 from phasewise.gateway.guard import Guard
 from phasewise.gateway.http_errors import HTTP_ERRORS, JSON, error_body
 from phasewise.gateway.same_machine import check_same_machine
@@ -45,17 +45,26 @@ class EdgeBounds:
     head_bytes: int
     body_bytes: int
     head_s: float
+    read_s: float
 
     @classmethod
     def of(cls, limits: EdgeLimits) -> EdgeBounds:
         """From the configuration."""
-        return cls(byte_size(limits.head), byte_size(limits.body), limits.head_s)
+        return cls(byte_size(limits.head), byte_size(limits.body), limits.head_s, limits.read_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Untaken:
+    """What is left of answers that were written: by `due_s` the client has to have so much of it, or all."""
+
+    due_s: float
+    most_left_bytes: int
 
 
 class Edge:
     """Knows the connections that owe us something by a certain time, and looks after them now and then.
 
-    A request that comes in one piece is never entered here.
+    A request that comes in one piece is never entered here, nor an answer that the system takes at once.
     """
 
     def __init__(
@@ -69,9 +78,10 @@ class Edge:
         self.count_refusal = count_refusal
         self.this_machine_only = this_machine_only
         self._due_s: dict[EdgeConnection, float] = {}
+        self._untaken: dict[EdgeConnection, Untaken] = {}
 
     def __len__(self) -> int:
-        return len(self._due_s)
+        return len(self._due_s.keys() | self._untaken.keys())
 
     def expect(self, connection: EdgeConnection, within_s: float) -> None:
         """From now on the connection has so long to go on; an earlier deadline stays."""
@@ -81,8 +91,19 @@ class Edge:
         """It has done so, or is gone."""
         self._due_s.pop(connection, None)
 
+    def expect_taking(self, connection: EdgeConnection, unsent_bytes: int) -> None:
+        """Nobody waits any more until the connection's answers are taken: cut it if they are not."""
+        due_s = time.monotonic() + self.bounds.read_s
+        self._untaken[connection] = Untaken(due_s, max(0, unsent_bytes - WRITE_BUFFER_BYTES))
+
+    def forget_taking(self, connection: EdgeConnection) -> None:
+        """Another answer is to follow, whose sender waits for the client; or the connection is gone."""
+        self._untaken.pop(connection, None)
+
     def look(self, now_s: float) -> None:
         """Tell those whose time is up by now, on the monotonic clock."""
+        for connection in [it for it, untaken in self._untaken.items() if untaken.due_s <= now_s]:
+            connection.is_to_have_taken(self._untaken.pop(connection).most_left_bytes)
         for connection in [it for it, due_s in self._due_s.items() if due_s <= now_s]:
             del self._due_s[connection]
             connection.is_late()
@@ -184,6 +205,7 @@ class EdgeConnection(ClientConnection):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._edge.relieve(self)
+        self._edge.forget_taking(self)
         self._check_head()
         super().on_headers_complete()
         self.headers = _NoTrailers()
@@ -195,15 +217,37 @@ class EdgeConnection(ClientConnection):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._refused:
-            return
-        if self._in_message and not self._in_head and self.cycle.response_complete:
-            # Answered before its body had come; what is left of it is read and thrown away, but not for ever.
+        if not self.cycle.response_complete:
+            return  # the next one is under way already
+        self._see_all_taken()
+        if self._in_message and not self._refused:
+            # What is left of a body that was answered already is read and thrown away, but not for ever. And
+            # of a head that came ahead, the rest may have waited for us until now.
+            self._edge.relieve(self)
             self._edge.expect(self, self._edge.bounds.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._edge.relieve(self)
+        self._edge.forget_taking(self)
         super().connection_lost(exc)
+
+    # --- what goes out ----------------------------------------------------------------------------------
+
+    def _see_all_taken(self) -> None:
+        """A transport that is closed sends all it has before it ends, to one who does not read: for ever."""
+        if unsent_bytes := self.transport.get_write_buffer_size():
+            self._edge.expect_taking(self, unsent_bytes)
+
+    def is_to_have_taken(self, most_left_bytes: int) -> None:
+        """By now, no more than so much of what was written should be left."""
+        if self.transport.get_write_buffer_size() > most_left_bytes:
+            self.transport.abort()
+        else:
+            self._see_all_taken()
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._see_all_taken()
 
     # --- what is refused --------------------------------------------------------------------------------
 
@@ -254,12 +298,16 @@ class EdgeConnection(ClientConnection):
 
     def is_late(self) -> None:
         """What was expected did not come in time."""
-        if self._in_head and not self._refused:
+        cycle = self.cycle
+        if self._refused or not self._in_head:
+            # Nothing was asked, or what was asked is answered.
+            self._close()
+        elif cycle is not None and not cycle.response_complete:
+            # Sent ahead, and we may have kept the rest of it from coming: its time begins with its turn.
+            self._edge.expect(self, self._edge.bounds.head_s)
+        else:
             message = "the request's head did not come in time"
             self._refuse(RequestRefused(RefusalKind.HEAD_TIMEOUT, message, hint="send it at once"))
-        else:
-            # Nothing was asked, or what was asked is answered.
-            self.transport.close()
 
     def _refuse(self, refusal: RequestRefused) -> None:
         self._edge.count_refusal(refusal.kind)
@@ -269,7 +317,7 @@ class EdgeConnection(ClientConnection):
         if cycle is not None and not cycle.response_complete:
             if cycle.response_started or not cycle.more_body or self.pipeline:
                 # Another answer is under way, into which nothing may be written.
-                self.transport.close()
+                self._close()
                 return
             cycle.disconnected = True
             cycle.message_event.set()

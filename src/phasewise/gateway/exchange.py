@@ -50,9 +50,10 @@ class Exchange:
             ending = await (self._resume(step, call) if step.resumes else self._exchange(step, call))
             tokens = 0 if ending.outcome is Outcome.REJECTED else _tokens(call)
             result: Result = Succeeded(time.monotonic(), tokens)
-            if call.client.stalled:
+            if call.client.stalled or call.client.left:
                 # Only the very end of the answer was left, so that nothing had to be interrupted.
-                result, ending = Cancelled(result.at_s, tokens), CLIENT_STALLED
+                result = Cancelled(result.at_s, tokens)
+                ending = CLIENT_STALLED if call.client.stalled else CLIENT_LEFT
             outcome = ending.outcome
         except UpstreamError as error:
             result, note = self._failed(error, call)
