@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from phasewise.gateway.asgi import Client, Headers
 from phasewise.gateway.resumption import Resumption
 from phasewise.gateway.timeline_builder import TimelineBuilder
+from phasewise.model.decision import RejectReason
 from phasewise.model.timeline import Outcome
 
 
@@ -40,3 +41,4 @@ class Ending:
 SERVED = Ending(Outcome.SUCCEEDED)
 CLIENT_LEFT = Ending(Outcome.CANCELLED, "client_left")
 CLIENT_STALLED = Ending(Outcome.CANCELLED, "client_stalled")
+STOPPED = Ending(Outcome.CANCELLED, RejectReason.GATEWAY_STOPPED)

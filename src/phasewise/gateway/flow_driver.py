@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from phasewise.gateway.call import CLIENT_LEFT, CLIENT_STALLED, Call, Ending
+from phasewise.gateway.call import CLIENT_LEFT, CLIENT_STALLED, STOPPED, Call, Ending
 from phasewise.gateway.exchange import Exchange, take_back_cancellation
 from phasewise.gateway.http_errors import send_error, stream_error_event
 from phasewise.model.decision import RejectReason
@@ -30,7 +30,7 @@ from phasewise.request_flow import (
 )
 from phasewise.request_flow import Outcome as StepOutcome
 
-_STOPPED = Reject(RejectReason.GATEWAY_STOPPED, "the gateway stops; another may be there", 1.0)
+_STOP = Reject(RejectReason.GATEWAY_STOPPED, "the gateway stops; another may be there", 1.0)
 
 
 class FlowDriver:
@@ -109,8 +109,8 @@ async def _wait(step: Wait) -> Granted | TimedOut:
 async def _stop(call: Call) -> Ending:
     """Tell a client who is still there that the gateway's time to finish is over."""
     take_back_cancellation()
-    await _reject(_STOPPED, call)
-    return Ending(Outcome.CANCELLED, _STOPPED.reason)
+    await _reject(_STOP, call)
+    return STOPPED
 
 
 async def _reject(step: Reject, call: Call) -> Ending:

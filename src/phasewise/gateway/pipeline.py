@@ -5,6 +5,7 @@ Placement and retries are the flow's, talking to workers the flow driver's.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.asgi import Client, ClientLeft, Headers, Scope, headers_of
 from phasewise.gateway.auth import Caller, Doorkeeper
-from phasewise.gateway.call import Call, Ending
+from phasewise.gateway.call import STOPPED, Call, Ending
 from phasewise.gateway.fields import Parsed, parse_body, request_id_from
 from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.http_errors import send_refusal
@@ -22,11 +23,12 @@ from phasewise.gateway.salt import salted
 from phasewise.gateway.server_timing import ASKS_FOR_TIMING, wants_timing
 from phasewise.gateway.timeline_builder import TimelineBuilder
 from phasewise.model.request import Endpoint, GenerationRequest
-from phasewise.model.timeline import Outcome
+from phasewise.model.timeline import Outcome, Timeline
 from phasewise.ports import TimelineSink
 from phasewise.request_flow import World, request_flow
 
-_STOPPED = Ending(Outcome.CANCELLED, "gateway_stopped")
+logger = logging.getLogger("phasewise.gateway")
+
 _OUR_FAULT = Ending(Outcome.FAILED, "gateway_error")
 
 
@@ -93,7 +95,7 @@ class Pipeline:
     async def _serve(self, request: GenerationRequest, call: Call) -> None:
         call.client.watch()
         self._open_requests.add(call)
-        ending = _STOPPED
+        ending = STOPPED
         try:
             ending = await self._driver.drive(request_flow(request, self._world), call)
         except Exception:
@@ -105,8 +107,15 @@ class Pipeline:
             ended_s = time.monotonic()
             blocked_s = call.client.blocked_until(ended_s)
             timeline = call.timeline.build(ending.outcome, ended_s, ending.reason, blocked_s)
-            for sink in self._timelines:
+            self._record(timeline)
+
+    def _record(self, timeline: Timeline) -> None:
+        for sink in self._timelines:
+            try:
                 sink.record(timeline)
+            except Exception:
+                # The client has its answer, and the other records are not to miss the request.
+                logger.exception("a request is missing in one of its records")
 
     def _request(
         self,
