@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import traceback
 from pathlib import Path
 
 import orjson
@@ -53,6 +54,15 @@ def test_a_certificate_that_is_not_there_is_told_at_the_start(tmp_path, wrong):
     file = GatewayFile(gateway=config, workers=(worker,))
     with pytest.raises(ConfigError, match=r"gateway\.tls.*none\.pem"):
         server_config(file, build_app(file))
+
+
+def test_a_key_that_was_put_where_its_file_belongs_is_not_repeated():
+    worker = WorkerConfig(name="w", url="http://127.0.0.1:1", model="m")
+    config = GatewayConfig(tls={**TLS, "key": "-----BEGIN PRIVATE KEY-----\nhunter2\n"})
+    file = GatewayFile(gateway=config, workers=(worker,))
+    with pytest.raises(ConfigError, match=r"gateway\.tls.*PEM files") as caught:
+        server_config(file, build_app(file))
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_file_that_holds_no_certificate_is_told_at_the_start(tmp_path):

@@ -85,10 +85,13 @@ def _check_certificate(tls: TlsConfig) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key, password="")
     except OSError as error:
         reason = error.strerror or "they do not make a certificate and its key"
+        # Somebody may have put the key itself where its file belongs.
+        pasted = "\n" in tls.certificate + tls.key
+        which = "what should be two paths" if pasted else f"{tls.certificate} and {tls.key}"
         raise ConfigError(
-            f"gateway.tls: {tls.certificate} and {tls.key} cannot be used ({reason})",
+            f"gateway.tls: {which} cannot be used ({reason})",
             hint="give two PEM files: the certificate with its chain, and its key without a password",
-        ) from error
+        ) from None
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
