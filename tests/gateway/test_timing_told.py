@@ -12,11 +12,9 @@ def comments(body):
     return [part for part in body.split(b"\n\n") if part.startswith(b":")]
 
 
-async def test_a_plain_reply_says_what_its_time_was_made_of_if_it_was_asked_to():
+async def test_a_plain_reply_says_what_its_time_was_made_of():
     async with running_engines(1) as engines, running_gateway(engines) as gateway:
-        reply = await gateway.chat(headers=ASKS)
-        unasked = await gateway.chat()
-    assert b"server-timing" not in dict(unasked.headers)
+        reply = await gateway.chat()
     told = dict(metric.split(b";dur=") for metric in dict(reply.headers)[b"server-timing"].split(b", "))
     assert {b"total", b"gateway_wait", b"prefill", b"decode", b"residual"} <= told.keys()
     parts_ms = sum(float(value) for name, value in told.items() if name != b"total")

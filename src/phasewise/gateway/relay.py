@@ -46,14 +46,9 @@ async def relay_stream(
 async def relay_plain(reply: StreamedReply, head: Headers, call: Call) -> Ending:
     """Send a whole reply on."""
     body = await reply.read_all(FETCH_LIMIT_BYTES)
-    if call.wants_timing:
-        call.timeline.note_answer(read_plain_answer(body))
-        timing = (SERVER_TIMING, server_timing(call.timeline.so_far(time.monotonic())))
-        await call.client.respond(200, [*head, timing], body)
-    else:
-        await call.client.respond(200, head, body)
-        # Read when the client already has it: nobody waits for our notes.
-        call.timeline.note_answer(read_plain_answer(body))
+    call.timeline.note_answer(read_plain_answer(body))
+    timing = (SERVER_TIMING, server_timing(*call.timeline.parts_so_far(time.monotonic())))
+    await call.client.respond(200, [*head, timing], body)
     return SERVED
 
 

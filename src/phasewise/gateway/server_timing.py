@@ -5,16 +5,16 @@ It only writes down what a timeline holds; who asks for it, and when it is sent,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from phasewise.model.latency import e2e_s, part_seconds, tpot_s, ttft_breakdown
-from phasewise.model.timeline import Outcome, Part, Timeline
+from phasewise.model.timeline import Outcome, Part, Span, Timeline
 
 SERVER_TIMING = b"server-timing"
 """The header of a plain reply, https://www.w3.org/TR/server-timing/."""
 ASKS_FOR_TIMING = b"x-phasewise-timing"
-"""The header by which a client asks for either; telling costs a tenth of what a short request does."""
+"""The header by which a client asks for the comment."""
 
 _RESIDUAL = "residual"
 
@@ -24,12 +24,18 @@ def wants_timing(value: bytes | None) -> bool:
     return value == b"1"
 
 
-def server_timing(timeline: Timeline) -> bytes:
+def server_timing(total_s: float, spans: Sequence[Span]) -> bytes:
     """The value of `Server-Timing` for a reply that is about to be sent as a whole; milliseconds, by part.
 
-    The timeline is the request's as it stands: `total` is its age, `residual` what nobody saw of it.
+    `total` is the request's age, `residual` what no span tells of it. Every plain reply has it, so it is made
+    of the spans alone, without a timeline.
     """
-    return ", ".join(f"{name};dur={_ms(seconds)}" for name, seconds in _parts_of_all(timeline)).encode()
+    seconds: dict[str, float] = {}
+    for (part, _), value in part_seconds(spans).items():
+        seconds[part.value] = seconds.get(part.value, 0.0) + value
+    seconds[_RESIDUAL] = total_s - sum(seconds.values())
+    told = [f"{name};dur={_ms(value)}" for name, value in seconds.items()]
+    return f"total;dur={_ms(total_s)}, {', '.join(told)}".encode()
 
 
 def timing_comment(timeline: Timeline) -> bytes:
@@ -40,17 +46,6 @@ def timing_comment(timeline: Timeline) -> bytes:
     """
     told = " ".join(f"{name}_ms={_ms(seconds)}" for name, seconds in _parts_of_stream(timeline))
     return f": phasewise {told}\n\n".encode() if told else b""
-
-
-def _parts_of_all(timeline: Timeline) -> Iterator[tuple[str, float]]:
-    serving = timeline.serving_attempt
-    seconds = part_seconds(timeline.spans + serving.spans if serving is not None else timeline.spans)
-    yield "total", timeline.ended_s
-    for part in Part:
-        seen = [value for (of, _), value in seconds.items() if of is part]
-        if seen:
-            yield part, sum(seen)
-    yield _RESIDUAL, timeline.ended_s - sum(seconds.values())
 
 
 def _parts_of_stream(timeline: Timeline) -> Iterator[tuple[str, float]]:

@@ -99,6 +99,14 @@ class TimelineBuilder:
             attempts += (self._attempt(self._worker, Outcome.UNFINISHED, at_s),)
         return self._timeline(attempts, Outcome.UNFINISHED, at_s, None, client_blocked_s)
 
+    def parts_so_far(self, at_s: float) -> tuple[float, tuple[Span, ...]]:
+        """The age of a request that is about to be answered, and the spans of the attempt that answers it."""
+        attempts = tuple(self._attempts)
+        if self._worker is not None:
+            attempts += (self._attempt(self._worker, Outcome.UNFINISHED, at_s),)
+        reported = () if self._answer is None else self._answer.report.spans
+        return at_s - self._request.arrived_s, self._spans(attempts, at_s) + reported
+
     def _attempt(self, worker: WorkerRef, outcome: Outcome, at_s: float, note: str | None = None) -> Attempt:
         answer, origin_s = self._answer, self._request.arrived_s
         return Attempt(
