@@ -30,12 +30,13 @@ def server_timing(total_s: float, spans: Sequence[Span]) -> bytes:
     `total` is the request's age, `residual` what no span tells of it. Every plain reply has it, so it is made
     of the spans alone, without a timeline.
     """
-    seconds: dict[str, float] = {}
-    for (part, _), value in part_seconds(spans).items():
-        seconds[part.value] = seconds.get(part.value, 0.0) + value
-    seconds[_RESIDUAL] = total_s - sum(seconds.values())
-    told = [f"{name};dur={_ms(value)}" for name, value in seconds.items()]
-    return f"total;dur={_ms(total_s)}, {', '.join(told)}".encode()
+    told = [f"total;dur={total_s * 1e3:.3f}"]
+    rest_s = total_s
+    for (part, _), seconds in part_seconds(spans).items():
+        told.append(f"{part};dur={seconds * 1e3:.3f}")
+        rest_s -= seconds
+    told.append(f"{_RESIDUAL};dur={_ms(rest_s)}")
+    return ", ".join(told).encode()
 
 
 def timing_comment(timeline: Timeline) -> bytes:
