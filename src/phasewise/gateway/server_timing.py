@@ -30,13 +30,12 @@ def server_timing(total_s: float, spans: Sequence[Span]) -> bytes:
     `total` is the request's age, `residual` what no span tells of it. Every plain reply has it, so it is made
     of the spans alone, without a timeline.
     """
-    told = [f"total;dur={total_s * 1e3:.3f}"]
-    rest_s = total_s
-    for (part, _), seconds in part_seconds(spans).items():
-        told.append(f"{part};dur={seconds * 1e3:.3f}")
-        rest_s -= seconds
-    told.append(f"{_RESIDUAL};dur={_ms(rest_s)}")
-    return ", ".join(told).encode()
+    seconds: dict[Part, float] = {}
+    for (part, _), value in part_seconds(spans).items():
+        seconds[part] = seconds.get(part, 0.0) + value
+    told = [f"{part};dur={value * 1e3:.3f}" for part, value in seconds.items()]
+    rest_s = total_s - sum(seconds.values())
+    return f"total;dur={total_s * 1e3:.3f}, {', '.join([*told, f'{_RESIDUAL};dur={_ms(rest_s)}'])}".encode()
 
 
 def timing_comment(timeline: Timeline) -> bytes:
