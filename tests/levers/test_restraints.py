@@ -186,7 +186,7 @@ async def test_an_answer_breaks_off_in_words_when_the_engine_uses_a_cache():
 async def test_a_reply_that_is_not_vllms_is_an_error():
     async with scripted_server(silent_engine(0, ids=2)) as engine, recomputing(engine) as url:
         reply = await ask(url, chat_body())
-    assert reply.status == 502
+    assert reply.status == 503
     assert "token ids" in orjson.loads(reply.body)["error"]["message"]
 
 
@@ -300,7 +300,7 @@ async def test_the_engines_errors_pass_through_and_end_a_batch():
         said(await ask(url, chat_body()))
         engine.die()
         gone = await ask(url, chat_body())
-    assert gone.status == 502
+    assert gone.status == 503
     assert "cannot be reached" in orjson.loads(gone.body)["error"]["message"]
 
 

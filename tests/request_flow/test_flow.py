@@ -200,6 +200,22 @@ def test_a_worker_that_cannot_go_on_with_anothers_answer_is_not_held_to_be_ill_a
     assert not world.breakers.any_open
 
 
+def test_a_request_that_every_worker_answers_with_an_error_is_held_against_none():
+    world = make_world(2, budget=100.0)
+    failed = Failed(1.0, FailureKind.SERVER_ERROR, False)
+    for _ in range(20):
+        assert run_flow(world, [failed, failed])[-1].reason is RejectReason.ALL_ATTEMPTS_FAILED
+    assert not world.breakers.any_open
+
+
+def test_an_error_of_one_worker_is_held_against_it_once_another_answers():
+    world = make_world(2, budget=100.0)
+    first = run_flow(world, [Succeeded(0.0)])[0].worker.ref
+    for _ in range(5):
+        run_flow(world, [Failed(1.0, FailureKind.SERVER_ERROR, False), Succeeded(2.0)])
+    assert world.breakers.is_open(first)
+
+
 def test_answers_and_clients_that_leave_do_not_count_against_a_worker():
     world = make_world(1)
     for _ in range(3 * FAILURES_TO_OPEN):

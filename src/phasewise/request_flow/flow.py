@@ -8,7 +8,7 @@ from dataclasses import replace
 from phasewise.errors import FailureKind
 from phasewise.model.decision import Decision, RejectReason
 from phasewise.model.request import GenerationRequest
-from phasewise.model.worker import Worker
+from phasewise.model.worker import Worker, WorkerRef
 from phasewise.request_flow.admission import admit, expected_tokens
 from phasewise.request_flow.outcomes import Cancelled, Failed, Outcome, Succeeded
 from phasewise.request_flow.placement import RETRY_SOON_S, Progress, no_healthy_worker, place
@@ -60,6 +60,8 @@ def _serve(request: GenerationRequest, world: World, progress: Progress) -> Gene
         result = yield from _run(request, world, Generate(placed, len(progress.tried) + 1, resumes))
         progress.tokens = _tokens_computed(result, tokens_before)
         if not isinstance(result, Failed):
+            if failure is not None and isinstance(result, Succeeded):
+                _blame(world, progress.tried[-1], failure)
             return result
         progress.tried.append(placed.chosen.ref)
         _note_failure(progress, result, failure, request.max_wait_s)
@@ -140,10 +142,30 @@ def _learn(world: World, worker: Worker, trial: Trial | None, result: Outcome | 
         return
     if isinstance(result, Succeeded):
         world.breakers.succeeded(worker.ref, trial)
-    elif isinstance(result, Failed) and result.kind not in _NOT_THE_WORKERS_FAULT:
+    elif isinstance(result, Failed) and not _may_be_the_requests_fault(result, trial):
         world.breakers.failed(worker.ref, trial, result.at_s)
         if result.kind is FailureKind.REFUSED:
             world.cluster.report_unreachable(worker.ref, "refused a connection")
     else:
-        # The client left, the gateway stops or has no socket, or an answer cannot go on: not its fault.
+        # The client left, the gateway stops or has no socket, an answer cannot go on, or nobody knows yet.
         world.breakers.abandoned(worker.ref, trial)
+
+
+def _may_be_the_requests_fault(failure: Failed, trial: Trial | None) -> bool:
+    """Whether nobody knows yet that it was the worker's: a reply of 5xx may be the request's own.
+
+    Engines answer some mistakes of clients with 500; a client who repeats one must not take all workers away.
+    """
+    if failure.kind is FailureKind.SERVER_ERROR:
+        return trial is None and not failure.content_sent
+    return failure.kind in _NOT_THE_WORKERS_FAULT
+
+
+def _blame(world: World, ref: WorkerRef, failure: Failed) -> None:
+    """Another worker answered the request that this one answered with 5xx: it was the worker."""
+    if (
+        failure.kind is FailureKind.SERVER_ERROR
+        and not failure.content_sent
+        and world.cluster.is_current(ref)
+    ):
+        world.breakers.failed(ref, None, failure.at_s)
