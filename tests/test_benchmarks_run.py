@@ -1,6 +1,6 @@
-"""Benchmarks of the gateway that need no engine run to their end in their short form and print a result.
+"""Benchmarks of the gateway run to their end in their short form and print a result.
 
-Here and not one after the other in CI's script: the worker that has no real engine has time for them.
+Here and not one after the other in CI's script: they mostly wait, and tests have time for them.
 """
 
 import json
@@ -16,7 +16,10 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: for CI, or by hand")
-@pytest.mark.parametrize("name", ["bad_input", "drain", "faults", "overload", "shared_limits"])
+@pytest.mark.parametrize(
+    "name",
+    ["through_gateway", "resume_exactness", "bad_input", "drain", "faults", "overload", "shared_limits"],
+)
 def test_a_benchmark_runs_to_its_end_and_prints_one_object(name):
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", "--json"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
