@@ -20,8 +20,9 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phasewise.adapters import http_client
-from phasewise.adapters.http_client import HEAD_LIMIT_BYTES, READ_AHEAD_BYTES, HttpClient, Timeouts
+from phasewise.adapters import http_client, http_connection
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.adapters.http_connection import HEAD_LIMIT_BYTES, READ_AHEAD_BYTES
 from phasewise.errors import ConfigError, FailureKind, UpstreamError
 from tests.few_files import no_more_files
 
@@ -819,7 +820,7 @@ async def test_a_head_or_a_trailer_without_end_is_given_up(head, more):
 
 @on_both_loops
 async def test_a_long_body_of_tiny_chunks_is_no_endless_trailer(monkeypatch):
-    monkeypatch.setattr(http_client, "HEAD_LIMIT_BYTES", 64)
+    monkeypatch.setattr(http_connection, "HEAD_LIMIT_BYTES", 64)
 
     async def size_and_data_apart(peer):
         await peer.request()

@@ -8,14 +8,15 @@ import gc
 
 import pytest
 
-from phasewise.adapters.http_client import StreamedReply, _Connection
+from phasewise.adapters.http_client import StreamedReply
+from phasewise.adapters.http_connection import Connection
 from phasewise.gateway.asgi import Client
 from phasewise.gateway.call import Call
 from phasewise.gateway.edge import EdgeConnection
 from tests.gateway.harness import eventually, listening, running_gateway
 from tests.gateway.test_patience import STREAM_HEAD, chunked, event
 
-KINDS = (Call, Client, EdgeConnection, StreamedReply, _Connection)
+KINDS = (Call, Client, EdgeConnection, StreamedReply, Connection)
 
 
 def alive():
