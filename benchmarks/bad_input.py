@@ -35,6 +35,7 @@ from random import Random
 from typing import Any
 
 import uvloop
+from ending import end_in_order_when_told
 from hostile import bodies, by_schema, raw
 from hostile.cases import ADMIN_KEY, CANARIES, KEYS, Case, RawCase
 from hostile.judge import Tally
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help=f"send {QUICK_CASES} cases")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
+    end_in_order_when_told()
     count = QUICK_CASES if options.quick else options.cases
     by_schema_count = BY_SCHEMA_QUICK if options.quick else BY_SCHEMA
     record = uvloop.run(run(count, by_schema_count, options.seed))

@@ -28,6 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
+from ending import end_in_order_when_told
 from stress.processes import MODEL, Gateway, fake_engines, gateway
 from stress.streams import Answer, ask, chat_body, prompts
 
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="forty streams: proves that the script runs")
     parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
+    end_in_order_when_told()
     streams = 40 if options.quick else options.streams
     allow_many_streams()
     record: dict[str, Any] = {"streams": streams}

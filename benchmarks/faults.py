@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ending import end_in_order_when_told
 from resuming.asking import CHAT, COMPLETIONS, PATIENT
 from resuming.mortal_engines import MortalEngine, mortal_engines, start_anew
 from resuming.reading import WHOLE, Read, read_stream
@@ -78,6 +79,7 @@ def main() -> None:
     default_home = Path(__file__).resolve().parent.parent / ".phasewise"
     parser.add_argument("--home", type=Path, default=default_home, help="where engine and model are")
     options = parser.parse_args()
+    end_in_order_when_told()
     if options.real:
         os.environ.setdefault("PHASEWISE_HOME", str(options.home))
         record = asyncio.run(kill_real_engines(2 if options.quick else options.kills))

@@ -39,7 +39,6 @@ import json
 import os
 import platform
 import pstats
-import signal
 import subprocess
 import sys
 import tempfile
@@ -48,6 +47,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ending import end_in_order_when_told
 from overhead.arms import Arm, DidNotStart, our_command, running, what_is_on
 from overhead.limits import memory_per_stream, most_chunks
 from overhead.loads import Bench, Row
@@ -64,8 +64,7 @@ PROFILE_LINES = 40
 def main() -> None:
     """Measure, and print one JSON object whatever there was to measure with."""
     options = parse_options()
-    # An end from outside must end the gateways, too.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    end_in_order_when_told()
     allow_many_streams()
     result: dict[str, Any] = {"commit": commit(), "quick": options.quick}
     with tempfile.TemporaryDirectory(prefix="phasewise-overhead-") as folder:

@@ -35,6 +35,7 @@ from statistics import mean
 from typing import Any
 
 import uvloop
+from ending import end_in_order_when_told
 from stress.arrivals import Demand, Offered, keep_full, offer
 from stress.processes import MODEL, Gateway, MemoryWatch, cpu_s, fake_engines, gateway
 
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short repeat: proves that the script runs")
     parser.add_argument("--json", action="store_true", help="print only the closing JSON object")
     options = parser.parse_args()
+    end_in_order_when_told()
     sizes = Sizes(options.repeats, options.seconds, 10.0, 12.0, 10.0, 6.0, (0.9, 1.1, 1.4))
     if options.quick:
         sizes = Sizes(1, 5.0, 3.0, 4.0, 4.0, 2.0, (0.9, 1.2))

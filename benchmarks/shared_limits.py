@@ -36,6 +36,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import uvloop
+from ending import end_in_order_when_told
 from stress.processes import MODEL, DidNotStart, fake_engines, free_port, gateway, running
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
@@ -72,8 +73,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="short scenes: proves that the script runs")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
-    # An end from outside must end the gateways and Redis, too.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    end_in_order_when_told()
     seconds, clients = (1.5, 8) if options.quick else (options.seconds, options.clients)
     record: dict[str, Any] = {
         "gateways": GATEWAYS,
