@@ -26,7 +26,7 @@ from phasewise.gateway.process_quotas import ProcessQuotas
 from phasewise.model.request import Endpoint, GenerationRequest
 from phasewise.model.worker import Worker
 from phasewise.request_flow import CacheMiss, Generate, World, request_flow
-from phasewise.routing.policies import least_outstanding
+from phasewise.routing.policies import least_outstanding, whole
 from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView
 from phasewise.state.load_ledger import LoadLedger
@@ -75,7 +75,7 @@ def _decision_us(count: int, repeats: int) -> float:
         for _ in range(3):
             ledger.book(worker.ref, index * 7919 % 997)
     world = World(
-        cluster, ledger, RetryBudget(), least_outstanding, Breakers(), WaitingLine(), ProcessQuotas()
+        cluster, ledger, RetryBudget(), whole(least_outstanding), Breakers(), WaitingLine(), ProcessQuotas()
     )
 
     def decide() -> None:

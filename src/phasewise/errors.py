@@ -97,6 +97,8 @@ class FailureKind(StrEnum):
     SERVER_ERROR = "server_error"
     NO_SOCKET = "no_socket"
     """This process could open no connection: nothing is known of the worker."""
+    HAND_OVER = "hand_over"
+    """The worker did not get the KV that another had computed for it; both may be well."""
     NOT_CONTINUED = "not_continued"
     """The worker cannot go on with another's broken answer: nothing is amiss with it."""
 

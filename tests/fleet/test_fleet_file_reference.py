@@ -11,6 +11,7 @@ from phasewise.config import (
     EdgeLimits,
     FleetConfig,
     GatewayConfig,
+    HandOverConfig,
     Levers,
     LogConfig,
     Pool,
@@ -32,7 +33,7 @@ TABLES = [
 ]
 PARTS = (
     FleetConfig, Pool, Speculation, GatewayConfig, ApiKey, SloClass, QueueConfig, RedisConfig, TlsConfig,
-    EdgeLimits, UpstreamConfig, LogConfig,
+    EdgeLimits, UpstreamConfig, HandOverConfig, LogConfig,
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phasewise.model.limits import Lease
 from phasewise.request_flow import CacheMiss, World, request_flow
-from phasewise.routing.policies import least_outstanding
+from phasewise.routing.policies import least_outstanding, whole
 from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView
 from phasewise.state.load_ledger import LoadLedger
@@ -36,7 +36,7 @@ def make_world(workers=2, *, up=None, slots=256, budget=10.0, capacity=1_000, ag
         ClusterView(nouns),
         LoadLedger(),
         RetryBudget(burst=budget),
-        least_outstanding,
+        whole(least_outstanding),
         Breakers(),
         WaitingLine(capacity, aging_s),
         RememberedLeases(),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from phasewise.model.decision import KEPT_CANDIDATES, Candidate
 from phasewise.routing.policies import POLICIES, least_outstanding
-from tests.builders import make_worker
+from tests.builders import make_request, make_worker
 
 
 def make_candidates(*loads):
@@ -20,7 +20,7 @@ LOADS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, ma
 
 
 def chosen_among(*loads):
-    return least_outstanding(make_candidates(*loads)).chosen.name
+    return least_outstanding(make_request(), make_candidates(*loads)).chosen.name
 
 
 def test_the_worker_with_the_fewest_tokens_is_chosen_however_many_requests_it_has():
@@ -40,13 +40,15 @@ def test_the_only_candidate_is_chosen():
 
 
 def test_the_losers_are_kept_cheapest_first_with_the_chosen_one_before_them():
-    decision = least_outstanding(make_candidates((30, 1), (10, 2), (20, 1), (10, 1)))
+    decision = least_outstanding(make_request(), make_candidates((30, 1), (10, 2), (20, 1), (10, 1)))
     assert [it.worker.name for it in decision.candidates] == ["w3", "w1", "w2", "w0"]
     assert decision.candidates[0].worker is decision.chosen
 
 
 def test_of_a_large_fleet_the_closest_contenders_are_kept():
-    decision = least_outstanding(make_candidates(*((1_000 - index, 1) for index in range(300))))
+    decision = least_outstanding(
+        make_request(), make_candidates(*((1_000 - index, 1) for index in range(300)))
+    )
     assert [it.outstanding_tokens for it in decision.candidates] == [
         701 + it for it in range(KEPT_CANDIDATES)
     ]
@@ -54,7 +56,7 @@ def test_of_a_large_fleet_the_closest_contenders_are_kept():
 
 
 def test_a_decision_says_what_it_was_about():
-    decision = least_outstanding(make_candidates((30, 1), (10, 2)))
+    decision = least_outstanding(make_request(), make_candidates((30, 1), (10, 2)))
     assert decision.reason == "10 tokens under way, the fewest of 2"
 
 
@@ -63,9 +65,9 @@ def test_a_decision_says_what_it_was_about():
 def test_every_policy_only_looks_and_decides_alike_on_the_same(name, loads):
     candidates = make_candidates(*loads)
     before = list(candidates)
-    decision = POLICIES[name](candidates)
+    decision = POLICIES[name](make_request(), candidates)
     assert candidates == before
-    assert POLICIES[name](tuple(candidates)) == decision
+    assert POLICIES[name](make_request(), tuple(candidates)) == decision
     assert decision.policy == name
     assert decision.reason
 
@@ -74,7 +76,7 @@ def test_every_policy_only_looks_and_decides_alike_on_the_same(name, loads):
 @given(loads=LOADS)
 def test_every_policy_keeps_every_candidate_and_chooses_the_first_of_them(name, loads):
     candidates = make_candidates(*loads)
-    decision = POLICIES[name](candidates)
+    decision = POLICIES[name](make_request(), candidates)
     assert decision.chosen is decision.candidates[0].worker
     assert sorted(decision.candidates, key=lambda it: it.worker.name) == sorted(
         candidates, key=lambda it: it.worker.name
@@ -83,6 +85,6 @@ def test_every_policy_keeps_every_candidate_and_chooses_the_first_of_them(name, 
 
 @given(loads=LOADS)
 def test_no_candidate_costs_less_than_the_chosen_one(loads):
-    decision = least_outstanding(make_candidates(*loads))
+    decision = least_outstanding(make_request(), make_candidates(*loads))
     costs = [(it.outstanding_tokens, it.outstanding_requests) for it in decision.candidates]
     assert costs == sorted(loads)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from phasewise.config.base import ByteSize, Frozen, Name, Port, Sha256
+from phasewise.model.hand_over import SplitRule
 from phasewise.model.request import DEFAULT_MAX_WAIT_S
 from phasewise.model.slo import DEFAULT_SLO
 from phasewise.model.worker import DEFAULT_SLOTS, Role
@@ -79,6 +80,21 @@ class UpstreamConfig(Frozen):
     idle_s: Seconds = 300.0
 
 
+class HandOverConfig(Frozen):
+    """When prompts are computed on prefill workers, and what the way from there to decode workers may take.
+
+    `threshold_tokens` is for `when: threshold` alone. `timeout_s` is how long a decode worker may take to its
+    first token, `lease_s` how long a prefill worker keeps KV that nobody has fetched, and `canary_s` how
+    often a hand-over is tried where no request has proved one (None: never).
+    """
+
+    when: SplitRule = SplitRule.AUTO
+    threshold_tokens: Annotated[int, Field(ge=1)] = 512
+    timeout_s: Seconds = 20.0
+    lease_s: Annotated[int, Field(ge=6, le=3_600)] = 30
+    canary_s: Annotated[float, Field(ge=1, le=86_400)] | None = 60.0
+
+
 class LogConfig(Frozen):
     """What is written to standard error; never a prompt, an answer or a key."""
 
@@ -103,6 +119,7 @@ class GatewayConfig(Frozen):
     tls: TlsConfig | None = None
     limits: EdgeLimits = EdgeLimits()
     upstream: UpstreamConfig = UpstreamConfig()
+    hand_over: HandOverConfig = HandOverConfig()
     log: LogConfig = LogConfig()
     drain_s: Seconds = 120.0
 

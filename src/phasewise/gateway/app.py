@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.prometheus import PrometheusMetrics
 from phasewise.config import GatewayConfig, GatewayFile, UpstreamConfig, WorkerConfig
+from phasewise.costs.pace_book import PaceBook
 from phasewise.errors import ConfigError
 from phasewise.gateway.asgi import Receive, Scope, Send, client_of
 from phasewise.gateway.auth import Doorkeeper
@@ -25,13 +26,15 @@ from phasewise.gateway.quotas import GatewayQuotas, build_quotas
 from phasewise.gateway.routes import Gateway, Router
 from phasewise.gateway.timeline_store import TimelineStore
 from phasewise.model.slo import Slo
-from phasewise.model.worker import Worker
+from phasewise.model.worker import Role, Worker
 from phasewise.ports import TimelineSink
 from phasewise.request_flow import World, let_waiting_in
-from phasewise.routing.policies import POLICIES, Policy
+from phasewise.routing.policies import POLICIES, Policy, whole
+from phasewise.routing.split import SplitPolicy
 from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView, Health
 from phasewise.state.load_ledger import LoadLedger
+from phasewise.state.prefix_index import PrefixIndex
 from phasewise.state.retry_budget import RetryBudget
 from phasewise.state.waiting_line import WaitingLine
 
@@ -143,14 +146,17 @@ def _workers(file: GatewayFile) -> list[Worker]:
 
 
 def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) -> World:
+    paces, prefixes = PaceBook(), PrefixIndex()
     return World(
         ClusterView(workers),
         LoadLedger(),
         RetryBudget(),
-        _policy(config.policy),
+        _policy(config, workers, paces, prefixes),
         Breakers(),
         WaitingLine(config.queue.max_waiting, config.queue.aging_s),
         quotas,
+        paces=paces,
+        prefixes=prefixes,
     )
 
 
@@ -178,7 +184,11 @@ def _worker(config: WorkerConfig) -> Worker:
     )
 
 
-def _policy(name: str) -> Policy:
+def _policy(config: GatewayConfig, workers: list[Worker], paces: PaceBook, prefixes: PrefixIndex) -> Policy:
+    name = config.policy
     if name not in POLICIES:
         raise ConfigError(f"gateway.policy is {name!r}", hint=f"accepted: {', '.join(sorted(POLICIES))}")
-    return POLICIES[name]
+    if not any(worker.role is Role.PREFILL for worker in workers):
+        return whole(POLICIES[name])
+    hand_over = config.hand_over
+    return SplitPolicy(hand_over.when, hand_over.threshold_tokens, POLICIES[name], paces, prefixes)

@@ -23,7 +23,7 @@ from phasewise.gateway.timeline_builder import attempt_outcome
 from phasewise.gateway.tokenizing import failure_of_continuing, tokens_so_far
 from phasewise.model.request import Endpoint
 from phasewise.model.timeline import AttemptKind, Outcome
-from phasewise.request_flow import Cancelled, Failed, Generate, Succeeded
+from phasewise.request_flow import Cancelled, Failed, Generate, Prefill, Prefilled, Succeeded
 
 Result = Succeeded | Failed | Cancelled
 
@@ -36,6 +36,10 @@ class Exchange:
     def __init__(self, workers: Mapping[str, HttpClient], *, resumes: bool = True) -> None:
         self._workers = workers
         self._resumes = resumes
+
+    async def prefill(self, step: Prefill, call: Call) -> tuple[Result | Prefilled, Ending]:
+        """Perform one step; the client hears nothing of it unless the engine refuses the request."""
+        raise NotImplementedError
 
     async def generate(self, step: Generate, call: Call) -> tuple[Result, Ending]:
         """Perform one step; the client has been answered unless it failed."""

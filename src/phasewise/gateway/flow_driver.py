@@ -20,6 +20,7 @@ from phasewise.request_flow import (
     Generate,
     Granted,
     LookUpCache,
+    Prefill,
     QuotaAnswered,
     Reject,
     RequestFlow,
@@ -49,6 +50,8 @@ class FlowDriver:
                 outcome: StepOutcome
                 if isinstance(step, Generate):
                     outcome, ending = await self._exchange.generate(step, call)
+                elif isinstance(step, Prefill):
+                    outcome, ending = await self._exchange.prefill(step, call)
                 elif isinstance(step, LookUpCache):
                     outcome = CacheMiss(time.monotonic())
                 else:

@@ -31,6 +31,8 @@ class GenerationRequest:
     """One request for an engine's work, without its text.
 
     `key_id` is what its key's limits are counted under, `max_wait_s` how long it may wait for room.
+    `prefix_hashes` tell equal beginnings of prompts, block after block (model/prefix_hashes.py). One that is
+    `splittable` may have its prompt computed on another worker than its answer.
     """
 
     request_id: str
@@ -50,6 +52,8 @@ class GenerationRequest:
     key_id: str = ""
     limits: Limits = NO_LIMITS
     max_wait_s: float = DEFAULT_MAX_WAIT_S
+    prefix_hashes: tuple[int, ...] = ()
+    splittable: bool = False
 
     @property
     def estimated_prompt_tokens(self) -> int:

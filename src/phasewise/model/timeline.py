@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import StrEnum
 
+from phasewise.model.decision import Option
 from phasewise.model.noun import noun
 from phasewise.model.worker import WorkerRef
 
@@ -92,6 +93,18 @@ class Attempt:
 
 
 @noun
+class Placement:
+    """Why the request went where it went: the rule, its reason, and what was expected of the ways it had.
+
+    The way that was taken stands first; it is the first attempt's, later ones had fewer to choose from.
+    """
+
+    policy: str
+    reason: str
+    options: tuple[Option, ...] = ()
+
+
+@noun
 class Timeline:
     """Everything known of one request's time. Offsets are seconds since `started_unix_s`.
 
@@ -130,6 +143,7 @@ class Timeline:
     client_blocked_s: float | None = None
     streamed: bool = True
     generates: bool = True
+    placement: Placement | None = None
     version: int = field(default=TIMELINE_VERSION)
 
     @property

@@ -12,12 +12,14 @@ from typing import Any
 import orjson
 
 from phasewise.errors import ConfigError
+from phasewise.model.decision import Option, Terms
 from phasewise.model.timeline import (
     TIMELINE_VERSION,
     Attempt,
     AttemptKind,
     Outcome,
     Part,
+    Placement,
     Source,
     Span,
     Timeline,
@@ -108,6 +110,8 @@ def _add_unusual(record: Record, timeline: Timeline) -> None:
         record["streamed"] = False
     if not timeline.generates:
         record["generates"] = False
+    if timeline.placement is not None:
+        record["placement"] = _placement_record(timeline.placement)
 
 
 def from_record(record: Record) -> Timeline:
@@ -130,6 +134,7 @@ def from_record(record: Record) -> Timeline:
         **{name: record[key] * UNIT_S for key, name in _OPTIONAL_TIMES.items() if key in record},
         **_marks(record),
         **{name: record[name] for name in _DEFAULTED if name in record},
+        placement=_placement(record["placement"]) if "placement" in record else None,
     )
 
 
@@ -173,6 +178,50 @@ def _attempt(record: Record) -> Attempt:
         engine_request_id=record.get("engine_id"),
         spans=tuple(_span(item) for item in record["spans"]),
         note=record.get("note"),
+    )
+
+
+def _placement_record(placement: Placement) -> Record:
+    return {
+        "policy": placement.policy,
+        "reason": placement.reason,
+        "options": [_option_record(option) for option in placement.options],
+    }
+
+
+def _placement(record: Record) -> Placement:
+    return Placement(record["policy"], record["reason"], tuple(_option(item) for item in record["options"]))
+
+
+def _option_record(option: Option) -> Record:
+    terms = option.terms
+    record: Record = {
+        "worker": [option.worker.name, option.worker.incarnation],
+        "terms": [
+            _units(seconds)
+            for seconds in (
+                terms.wait_s,
+                terms.prefill_s,
+                terms.hand_over_s,
+                terms.decode_s,
+                terms.delay_s,
+            )
+        ],
+        "in": option.prompt_tokens,
+        "cached": option.cached_tokens,
+    }
+    if option.prefill is not None:
+        record["prefill"] = [option.prefill.name, option.prefill.incarnation]
+    return record
+
+
+def _option(record: Record) -> Option:
+    return Option(
+        worker=WorkerRef(*record["worker"]),
+        prefill=WorkerRef(*record["prefill"]) if "prefill" in record else None,
+        terms=Terms(*(units * UNIT_S for units in record["terms"])),
+        prompt_tokens=record["in"],
+        cached_tokens=record["cached"],
     )
 
 

@@ -16,11 +16,21 @@ from phasewise.request_flow.outcomes import (
     Failed,
     Granted,
     Outcome,
+    Prefilled,
     QuotaAnswered,
     Succeeded,
     TimedOut,
 )
-from phasewise.request_flow.steps import Generate, LookUpCache, Reject, Step, TakeQuota, Together, Wait
+from phasewise.request_flow.steps import (
+    Generate,
+    LookUpCache,
+    Prefill,
+    Reject,
+    Step,
+    TakeQuota,
+    Together,
+    Wait,
+)
 from phasewise.request_flow.world import World, let_waiting_in
 
 __all__ = [
@@ -32,6 +42,8 @@ __all__ = [
     "Granted",
     "LookUpCache",
     "Outcome",
+    "Prefill",
+    "Prefilled",
     "QuotaAnswered",
     "Reject",
     "RequestFlow",

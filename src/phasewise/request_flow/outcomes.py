@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phasewise.errors import FailureKind
+from phasewise.model.hand_over import NO_ACCOUNT, EngineAccount, KvTicket
 from phasewise.model.limits import QuotaAnswer
 from phasewise.model.noun import noun
 
@@ -46,6 +47,16 @@ class Succeeded:
 
     at_s: float
     tokens: int | None = None
+    account: EngineAccount = NO_ACCOUNT
+
+
+@noun
+class Prefilled:
+    """The prompt's KV waits on the prefill worker to be fetched."""
+
+    at_s: float
+    ticket: KvTicket
+    account: EngineAccount = NO_ACCOUNT
 
 
 @noun
@@ -77,6 +88,7 @@ Outcome = (
     | CacheMiss
     | Granted
     | TimedOut
+    | Prefilled
     | Succeeded
     | Failed
     | Cancelled

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from phasewise.model.decision import Decision, RejectReason
 from phasewise.model.request import GenerationRequest
-from phasewise.model.worker import WorkerRef
+from phasewise.model.worker import Worker, WorkerRef
 from phasewise.request_flow.outcomes import Cancelled, Granted, Outcome, TimedOut
 from phasewise.request_flow.steps import Reject, Step, Wait
 from phasewise.request_flow.world import World, let_waiting_in
@@ -46,7 +46,7 @@ def place(request: GenerationRequest, world: World, progress: Progress) -> Placi
     if not progress.tried and not world.cluster.usable(model):
         return no_healthy_worker(progress)
     # Whoever comes when others wait stands behind them, even if there is room that they have not come to use.
-    if not world.line.is_waiting(model) and (decision := _choose(world, model, progress)):
+    if not world.line.is_waiting(model) and (decision := _choose(world, request, progress)):
         return decision
     return (yield from _wait_for_room(request, world, progress))
 
@@ -68,7 +68,7 @@ def _wait_for_room(request: GenerationRequest, world: World, progress: Progress)
         progress.now_s = outcome.at_s
         if isinstance(outcome, TimedOut):
             return _timed_out(world, model, progress)
-        if decision := _choose(world, model, progress):
+        if decision := _choose(world, request, progress):
             return decision
         ticket = line.rejoin(ticket, progress.now_s)
 
@@ -102,12 +102,16 @@ def no_healthy_worker(progress: Progress) -> Reject:
     return Reject(RejectReason.NO_HEALTHY_WORKER, detail, RETRY_SOON_S, progress.attempts)
 
 
-def _choose(world: World, model: str, progress: Progress) -> Decision | None:
-    candidates, tried = world.candidates(model, progress.now_s), progress.tried
+def _choose(world: World, request: GenerationRequest, progress: Progress) -> Decision | None:
+    candidates, tried = world.candidates(request.model, progress.now_s), progress.tried
     if tried:
         # A worker that failed this request is asked again only where there is no other: its failure may have
         # been a closed idle connection. And nobody's last attempt is to try a worker that was resting.
         fresh = [it for it in candidates if it.worker.ref not in tried]
         trusted = [it for it in fresh if not world.breakers.is_open(it.worker.ref)]
         candidates = trusted or fresh or candidates
-    return world.policy(candidates) if candidates else None
+    return world.policy(request, candidates, _any_pair) if candidates else None
+
+
+def _any_pair(_prefill: Worker, _decode: Worker) -> bool:
+    return True

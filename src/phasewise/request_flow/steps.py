@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from phasewise.model.decision import Decision, RejectReason
+from phasewise.model.hand_over import KvTicket
 from phasewise.model.limits import Limits
 from phasewise.model.noun import noun
 from phasewise.model.worker import Worker
@@ -40,17 +43,39 @@ class Wait:
 
 
 @noun
+class Prefill:
+    """Compute the prompt's KV on the decision's prefill worker. Outcome: Prefilled, Succeeded or Failed.
+
+    Succeeded means that the engine itself refused the request and the client has been told.
+    """
+
+    decision: Decision
+    attempt: int
+    trial: Trial | None = None
+
+    @property
+    def worker(self) -> Worker:
+        """Where to run it."""
+        if self.decision.prefill is None:
+            raise ValueError("a decision without a prefill worker has no prefill step")
+        return self.decision.prefill
+
+
+@noun
 class Generate:
     """Run the request on a worker and stream the answer. Outcome: Succeeded or Failed.
 
-    One that `resumes` goes on from what the client already has. One with a `trial` tries a worker that was
-    resting: the driver gives the trial a way to see whether the answer has begun.
+    One that `resumes` goes on from what the client already has. One with `kv` begins with a prompt that was
+    computed elsewhere. One with a `trial` tries a worker that was resting: the driver gives the trial a way
+    to see whether the answer has begun. `on_first_content` is called when it has.
     """
 
     decision: Decision
     attempt: int
     resumes: bool = False
     trial: Trial | None = None
+    kv: KvTicket | None = None
+    on_first_content: Callable[[], None] | None = None
 
     @property
     def worker(self) -> Worker:
@@ -71,4 +96,4 @@ class Reject:
     attempts: int = 0
 
 
-Step = TakeQuota | LookUpCache | Together | Wait | Generate | Reject
+Step = TakeQuota | LookUpCache | Together | Wait | Prefill | Generate | Reject

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from phasewise.costs.pace_book import PaceBook
 from phasewise.model.decision import Candidate
 from phasewise.ports import QuotaSettlement
 from phasewise.routing.policies import Policy
@@ -11,6 +12,7 @@ from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView
 from phasewise.state.latest_time import LatestTime
 from phasewise.state.load_ledger import IDLE, LoadLedger
+from phasewise.state.prefix_index import PrefixIndex
 from phasewise.state.retry_budget import RetryBudget
 from phasewise.state.waiting_line import WaitingLine
 
@@ -27,12 +29,14 @@ class World:
     line: WaitingLine
     quotas: QuotaSettlement
     clock: LatestTime = field(default_factory=LatestTime)
+    paces: PaceBook = field(default_factory=PaceBook)
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
 
     def candidates(self, model: str, now_s: float) -> list[Candidate]:
         """Workers of the model that answer, are trusted, and have a free slot, with what they have to do."""
         load_of = self.ledger.loads.get
         candidates = [
-            Candidate(worker, load.tokens, load.requests)
+            Candidate(worker, load.tokens, load.requests, load.unread_tokens, load.streams)
             for worker in self.cluster.usable(model)
             if (load := load_of(worker.ref, IDLE)).requests < worker.slots
         ]

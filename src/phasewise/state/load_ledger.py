@@ -10,10 +10,15 @@ from phasewise.model.worker import WorkerRef
 
 @noun
 class Load:
-    """Work under way on one worker."""
+    """Work under way on one worker.
+
+    `unread_tokens` are those of prompts whose answer has not begun, `streams` the answers being written.
+    """
 
     requests: int = 0
     tokens: int = 0
+    unread_tokens: int = 0
+    streams: int = 0
 
 
 IDLE = Load()

@@ -1,0 +1,51 @@
+"""KV on its way from the worker that computed it to the worker that decodes with it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from phasewise.model.noun import noun
+from phasewise.model.worker import WorkerRef
+
+
+class SplitRule(StrEnum):
+    """When a request's prefill is done on another worker than its decode."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+    THRESHOLD = "threshold"
+
+
+@noun
+class KvTicket:
+    """KV that a prefill worker keeps for one decode worker to fetch, once, until a time.
+
+    `params` is what the decode worker's engine needs to find it, as JSON in the engine's own terms: nobody
+    but the two engines reads it. After `good_until_s` the blocks may hold another request's KV, and an engine
+    would read that without a word: a ticket is then worth nothing.
+    """
+
+    source: WorkerRef
+    params: bytes
+    prompt_tokens: int
+    good_until_s: float
+
+
+@noun
+class EngineAccount:
+    """What an engine and the stream that it gave tell of one attempt; None where nobody could see.
+
+    `queue_s` and `prefill_s` are as the engine reports them: on a worker that fetched its KV the first holds
+    the hand-over. `gap_s` is the median between two tokens, which stalls hardly move.
+    """
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    gap_s: float | None = None
+
+
+NO_ACCOUNT = EngineAccount()
