@@ -3,4 +3,4 @@
 It only records and hands out; joining steps with requests and judging them is phasewise's job.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

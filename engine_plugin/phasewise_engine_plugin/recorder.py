@@ -15,9 +15,9 @@ from typing import Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from phasewise_engine_plugin.ring import DEFAULT_CAPACITY_STEPS, StepRing
+from phasewise_engine_plugin.ring import DEFAULT_CAPACITY_STEPS, StepRing, StepTuple
 from phasewise_engine_plugin.server import StepsServer, steps_address
-from phasewise_engine_plugin.steps import step_from_stats
+from phasewise_engine_plugin.steps import computed_nothing, step_from_stats
 
 logger = logging.getLogger("vllm.phasewise_engine_plugin")
 
@@ -35,6 +35,10 @@ class StepRecorder(StatLoggerBase):
         self._ring: StepRing | None = None
         # The counters of the last step, for the steps that come without them.
         self._last_load: tuple[int, int, float] = (0, 0, 0.0)
+        self._has_details = _has_details(vllm_config)
+        # An engine that waits for KV to come, or to be fetched, looks every millisecond, perhaps for minutes.
+        self._last_was_look = False
+        self._held_back: StepTuple | None = None
         try:
             self._ring = _process_ring(vllm_config)
         except Exception:
@@ -55,11 +59,26 @@ class StepRecorder(StatLoggerBase):
         try:
             index = self._engine_index if engine_idx is None else engine_idx
             step = step_from_stats(scheduler_stats, iteration_stats, index, self._last_load, time.time)
-            self._last_load = step[7:10]
-            ring.append(step)
+            is_look = (
+                self._has_details and computed_nothing(scheduler_stats, iteration_stats) and not step[-1]
+            )
+            self._keep(ring, step, is_look=is_look)
         except Exception:
             self._ring = None
             logger.exception("phasewise: recording of steps stopped: this vLLM's statistics look different")
+
+    def _keep(self, ring: StepRing, step: StepTuple, *, is_look: bool) -> None:
+        """Append a step; of looks that saw the same, one after the other, only the first and the last."""
+        saw_the_same = is_look and self._last_was_look and step[7:9] == self._last_load[:2]
+        self._last_load, self._last_was_look = step[7:10], is_look
+        if saw_the_same:
+            self._held_back = step
+            return
+        if self._held_back is not None:
+            # What comes now began when this look ended, not when the waiting began.
+            ring.append(self._held_back)
+            self._held_back = None
+        ring.append(step)
 
     def log_engine_initialized(self) -> None:
         """Nothing to say: the server has announced its address."""

@@ -27,6 +27,13 @@ class FinishedRequest(NamedTuple):
     preemptions: int
 
 
+class Transfer(NamedTuple):
+    """KV that came in from another engine: how long it was under way, and how much."""
+
+    seconds: float
+    bytes: int
+
+
 # A step as the ring holds it, in this order. A plain tuple: a named one costs twice as much to make, and
 # the recorder makes one per step inside the engine.
 STEP_FIELDS = (
@@ -43,6 +50,7 @@ STEP_FIELDS = (
     "preempted",
     "first_tokens",
     "finished",
+    "transfers",
 )
 StepTuple = tuple[
     float,
@@ -58,6 +66,7 @@ StepTuple = tuple[
     int,
     int,
     tuple[FinishedRequest, ...],
+    tuple[Transfer, ...],
 ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phasewise_engine_plugin.ring import FinishedRequest, StepTuple
+from phasewise_engine_plugin.ring import FinishedRequest, StepTuple, Transfer
 
 
 def step_from_stats(
@@ -29,12 +29,14 @@ def step_from_stats(
         finished = tuple(map(finished_request, iteration_stats.finished_requests))
     running, waiting, kv = last_load
     details = None
+    transfers: tuple[Transfer, ...] = ()
     if scheduler_stats is not None:
         running = scheduler_stats.num_running_reqs
         # vLLM counts apart those deferred for a reason of their own (KV still on its way, a LoRA limit).
         waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
         kv = scheduler_stats.kv_cache_usage
         details = scheduler_stats.iteration_details
+        transfers = transfers_in(scheduler_stats)
     if details is None:
         return (
             at,
@@ -50,6 +52,7 @@ def step_from_stats(
             preempted,
             first_tokens,
             finished,
+            transfers,
         )
     return (
         at,
@@ -65,7 +68,25 @@ def step_from_stats(
         preempted,
         first_tokens,
         finished,
+        transfers,
     )
+
+
+def computed_nothing(scheduler_stats: Any, iteration_stats: Any) -> bool:
+    """Whether an engine that tells its steps' tokens told none: it looked whether KV had come or gone."""
+    return iteration_stats is None and scheduler_stats.iteration_details is None
+
+
+def transfers_in(scheduler_stats: Any) -> tuple[Transfer, ...]:
+    """The transfers that NIXL saw end in this step; none where the connector tells them in another shape."""
+    told = getattr(scheduler_stats, "kv_connector_stats", None)
+    if not told:
+        return ()
+    try:
+        pairs = zip(told["transfer_duration"], told["bytes_transferred"], strict=True)
+        return tuple(Transfer(float(seconds), int(moved)) for seconds, moved in pairs)
+    except (KeyError, TypeError, ValueError):
+        return ()
 
 
 def finished_request(stats: Any) -> FinishedRequest:

@@ -23,7 +23,11 @@ def header_line(facts: dict[str, Any]) -> bytes:
 def step_line(seq: int, step: StepTuple) -> bytes:
     """One step as a JSON line."""
     record: dict[str, Any] = {"v": WIRE_VERSION, "seq": seq, **dict(zip(STEP_FIELDS, step, strict=True))}
-    record["finished"] = [_finished(request) for request in step[-1]]
+    record["finished"] = [_finished(request) for request in record["finished"]]
+    transfers = record.pop("transfers")
+    if transfers:
+        # Left out where there are none, which is nearly always.
+        record["transfers"] = [{"s": round(it.seconds, 6), "bytes": it.bytes} for it in transfers]
     return _compact(record).encode() + b"\n"
 
 

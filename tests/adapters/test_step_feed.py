@@ -9,12 +9,13 @@ import orjson
 import pytest
 from phasewise_engine_plugin import server
 from phasewise_engine_plugin.ring import FinishedRequest as RecordedRequest
-from phasewise_engine_plugin.ring import StepRing
+from phasewise_engine_plugin.ring import StepRing, Transfer
 from phasewise_engine_plugin.server import Address, StepsServer
 
 from phasewise.adapters import step_feed
 from phasewise.adapters.step_feed import StepFeed, default_steps_url, parse_steps
 from phasewise.errors import EngineUnreachable, UpstreamError
+from phasewise.model.steps import KvTransfer
 
 HEADER = {
     "v": 1,
@@ -29,9 +30,13 @@ HEADER = {
 }
 
 
+def record_a_transfer(ring: StepRing, seconds: float, moved_bytes: int) -> None:
+    ring.append((1000.0, 0, 1, 0, 0, 1, 1, 1, 0, 0.25, 0, 1, (), (Transfer(seconds, moved_bytes),)))
+
+
 def record_steps(ring: StepRing, count: int, finished: tuple[RecordedRequest, ...] = ()) -> None:
     for index in range(count):
-        ring.append((1000.0 + index, 0, index, 7, 1, 2, 2, 3, 0, 0.25, 0, 1, finished))
+        ring.append((1000.0 + index, 0, index, 7, 1, 2, 2, 3, 0, 0.25, 0, 1, finished, ()))
 
 
 @contextmanager
@@ -187,6 +192,17 @@ async def test_a_phase_that_was_never_reached_is_not_a_number():
     assert (ended.request_id, ended.queue_s, ended.e2e_s) == ("chatcmpl-a", 0.1, 0.2)
     assert isnan(ended.prefill_s)
     assert isnan(ended.decode_s)
+
+
+async def test_kv_that_came_in_is_told_with_its_step_and_only_there():
+    ring = StepRing(8)
+    record_steps(ring, 1)
+    record_a_transfer(ring, 0.0123456789, 35_400_000)
+    with recorder(ring) as (_, url):
+        feed = StepFeed(url)
+        batch = await feed.poll()
+        feed.close()
+    assert [step.transfers for step in batch.steps] == [(), (KvTransfer(0.012346, 35_400_000),)]
 
 
 async def test_an_engine_without_a_recorder_is_a_sentence_with_a_hint():

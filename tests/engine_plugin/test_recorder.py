@@ -6,7 +6,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from vllm_stand_ins import make_details, make_iteration_stats, make_scheduler_stats
+from vllm_stand_ins import make_details, make_iteration_stats, make_nixl_stats, make_scheduler_stats
 
 
 @pytest.fixture
@@ -19,6 +19,9 @@ def recorder_module(monkeypatch):
     monkeypatch.delitem(sys.modules, "phasewise_engine_plugin.recorder", raising=False)
     yield importlib.import_module("phasewise_engine_plugin.recorder")
     sys.modules.pop("phasewise_engine_plugin.recorder", None)
+
+
+TELLS_DETAILS = SimpleNamespace(observability_config=SimpleNamespace(enable_logging_iteration_details=True))
 
 
 def held(module):
@@ -62,6 +65,32 @@ def test_ring_size_that_cannot_be_falls_back_to_the_default(recorder_module, mon
 
 
 def test_details_flag_is_read_from_the_engines_configuration(recorder_module):
-    told = SimpleNamespace(observability_config=SimpleNamespace(enable_logging_iteration_details=True))
-    assert recorder_module._has_details(told) is True
+    assert recorder_module._has_details(TELLS_DETAILS) is True
     assert recorder_module._has_details(SimpleNamespace()) is False
+
+
+def test_of_many_looks_at_awaited_kv_the_first_and_the_last_are_kept(recorder_module, monkeypatch):
+    now_s = iter(range(1000, 2000))
+    monkeypatch.setattr(recorder_module.time, "time", lambda: float(next(now_s)))
+    recorder = recorder_module.StepRecorder(TELLS_DETAILS)
+    for _ in range(500):
+        recorder.record(make_scheduler_stats(running=0, deferred=1), None)
+    recorder.record(make_scheduler_stats(make_details()), make_iteration_stats(at=1499.5))
+    assert [step[0] for step in held(recorder_module)] == [1000.0, 1499.0, 1499.5]
+
+
+def test_look_that_saw_something_new_is_kept(recorder_module):
+    recorder = recorder_module.StepRecorder(TELLS_DETAILS)
+    arrived = make_nixl_stats([0.01], [1_000])
+    recorder.record(make_scheduler_stats(running=0, deferred=1), None)
+    recorder.record(make_scheduler_stats(running=0, deferred=2), None)
+    recorder.record(make_scheduler_stats(running=0, deferred=2, kv_connector_stats=arrived), None)
+    recorder.record(make_scheduler_stats(running=0), None)
+    assert [(step[8], len(step[-1])) for step in held(recorder_module)] == [(1, 0), (2, 0), (2, 1), (0, 0)]
+
+
+def test_without_details_nobody_knows_a_look_from_a_chunk_and_all_are_kept(recorder_module):
+    recorder = recorder_module.StepRecorder(SimpleNamespace())
+    for _ in range(5):
+        recorder.record(make_scheduler_stats(running=1), None)
+    assert len(held(recorder_module)) == 5

@@ -1,8 +1,15 @@
 """What vLLM says about a step becomes one tuple, whatever is missing."""
 
+import pytest
 from phasewise_engine_plugin.ring import STEP_FIELDS
 from phasewise_engine_plugin.steps import client_request_id, finished_request, step_from_stats
-from vllm_stand_ins import make_details, make_finished, make_iteration_stats, make_scheduler_stats
+from vllm_stand_ins import (
+    make_details,
+    make_finished,
+    make_iteration_stats,
+    make_nixl_stats,
+    make_scheduler_stats,
+)
 
 
 def read(scheduler_stats, iteration_stats, last_load=(0, 0, 0.0), now=5.0):
@@ -48,3 +55,31 @@ def test_ids_are_those_the_client_saw():
     assert client_request_id("chatcmpl-a-1") == "chatcmpl-a-1"
     assert client_request_id("cmpl-a-1-0") == "cmpl-a-1"
     assert client_request_id("cmpl-0") == "cmpl-0"
+
+
+def test_transfers_that_ended_in_the_step_are_told_with_time_and_size():
+    told = make_nixl_stats([0.0125, 0.02], [35_400_000, 23_000])
+    step = read(make_scheduler_stats(make_details(), kv_connector_stats=told), make_iteration_stats())
+    assert step["transfers"] == ((0.0125, 35_400_000), (0.02, 23_000))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        {},
+        {"NixlConnector": {"data": make_nixl_stats([0.1], [1])}},
+        make_nixl_stats([0.1, 0.2], [1]),
+        {"transfer_duration": 0.1, "bytes_transferred": 1},
+        {"transfer_duration": ["soon"], "bytes_transferred": [1]},
+        ["transfer_duration", "bytes_transferred"],
+    ],
+    ids=["nothing", "empty", "of several connectors", "uneven", "not lists", "not numbers", "a list"],
+)
+def test_connector_that_tells_in_another_shape_tells_no_transfer(told):
+    step = read(make_scheduler_stats(make_details(), kv_connector_stats=told), make_iteration_stats())
+    assert step["transfers"] == ()
+
+
+def test_engine_from_before_connectors_told_anything_tells_no_transfer():
+    assert read(make_scheduler_stats(make_details()), make_iteration_stats())["transfers"] == ()

@@ -13,13 +13,14 @@ def make_details(prompt_tokens=0, decode_tokens=1, index=7):
     )
 
 
-def make_scheduler_stats(details=None, running=1, waiting=0, deferred=0, kv=0.25):
+def make_scheduler_stats(details=None, running=1, waiting=0, deferred=0, kv=0.25, **connector):
     return SimpleNamespace(
         num_running_reqs=running,
         num_waiting_reqs=waiting,
         num_skipped_waiting_reqs=deferred,
         kv_cache_usage=kv,
         iteration_details=details,
+        **connector,
     )
 
 
@@ -48,5 +49,15 @@ def make_finished(request_id="chatcmpl-abc", **changes):
     return SimpleNamespace(**(values | changes))
 
 
-def make_step(at=1000.5, finished=()):
-    return (at, 0, 7, 0, 0, 1, 1, 1, 0, 0.25, 0, 0, tuple(finished))
+def make_nixl_stats(seconds=(), moved_bytes=()):
+    """What vLLM's NIXL connector says of a step; it names many counts more."""
+    return {
+        "transfer_duration": list(seconds),
+        "post_duration": [0.0001] * len(seconds),
+        "bytes_transferred": list(moved_bytes),
+        "num_failed_transfers": [],
+    }
+
+
+def make_step(at=1000.5, finished=(), transfers=()):
+    return (at, 0, 7, 0, 0, 1, 1, 1, 0, 0.25, 0, 0, tuple(finished), tuple(transfers))

@@ -17,7 +17,7 @@ import orjson
 from phasewise.adapters.clock_shift import ClockShift
 from phasewise.adapters.http_client import HttpClient
 from phasewise.errors import EngineUnreachable, FailureKind, UpstreamError
-from phasewise.model.steps import STEP_RECORD_VERSION, EngineStep, FinishedRequest
+from phasewise.model.steps import STEP_RECORD_VERSION, EngineStep, FinishedRequest, KvTransfer
 
 PORT_OFFSET = 10_000
 PAGE_STEPS = 2_048
@@ -220,6 +220,8 @@ def _step(record: Mapping[str, Any]) -> EngineStep:
         first_tokens=record["first_tokens"],
         engine_index=record["engine"],
         finished=tuple(_finished(item) for item in record["finished"]),
+        # Recorders before 0.2 do not tell them, and later ones only where there are some.
+        transfers=tuple(KvTransfer(item["s"], item["bytes"]) for item in record.get("transfers", ())),
     )
 
 

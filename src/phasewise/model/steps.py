@@ -34,11 +34,19 @@ class FinishedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class KvTransfer:
+    """KV that an engine fetched from another: how long it was under way, and how much."""
+
+    seconds: float
+    kv_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStep:
     """One forward pass of the engine: what it carried and when it ended.
 
     Token counts are None where the engine runs without `--enable-logging-iteration-details`. `running` and
-    `waiting` are counted after the step.
+    `waiting` are counted after the step. `transfers` are those whose end the engine noticed in this step.
     """
 
     seq: int
@@ -54,6 +62,7 @@ class EngineStep:
     first_tokens: int = 0
     engine_index: int = 0
     finished: tuple[FinishedRequest, ...] = ()
+    transfers: tuple[KvTransfer, ...] = ()
 
     @property
     def leaves_work(self) -> bool:
