@@ -9,6 +9,7 @@ from hypothesis import settings
 from phasewise.fake_engine.engine import FakeEngineConfig
 from tests.fake_engine_thread import running_fake_engine
 from tests.real_engine import running_real_engine
+from tests.real_pair import running_real_pair
 from tests.redis_server import running_redis
 
 REAL_TIMEOUT_S = 600
@@ -43,6 +44,13 @@ def real_engine(tmp_path_factory):
     """A real vLLM with the demo model and the step recorder."""
     with running_real_engine(tmp_path_factory.mktemp("real_engine") / "engine.log") as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def real_pair(tmp_path_factory):
+    """Two real vLLM, a prefill and a decode engine, that hand KV over by NIXL."""
+    with running_real_pair(tmp_path_factory.mktemp("real_pair")) as pair:
+        yield pair
 
 
 @pytest.fixture(scope="session")

@@ -48,10 +48,10 @@ def running_real_engine(log_file: Path) -> Iterator[RunningEngine]:
         )
     base_url = f"http://127.0.0.1:{port}"
     try:
-        _wait_until_ready(process, base_url, log_file)
+        wait_until_ready(process, base_url, log_file)
         yield RunningEngine(base_url, f"http://127.0.0.1:{steps_port}", MODEL, process.pid)
     finally:
-        _stop_group(process)
+        stop_group(process)
 
 
 def _command(home: Path, port: int) -> list[str]:
@@ -84,7 +84,8 @@ def _environment(steps_port: int) -> dict[str, str]:
     }
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], base_url: str, log_file: Path) -> None:
+def wait_until_ready(process: subprocess.Popen[bytes], base_url: str, log_file: Path) -> None:
+    """Return when the engine answers; RuntimeError with the end of its log when it does not."""
     deadline_s = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline_s:
         if process.poll() is not None:
@@ -97,7 +98,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], base_url: str, log_file:
     raise RuntimeError(f"the engine was not ready in {READY_WITHIN_S:g} s:\n{_tail(log_file)}")
 
 
-def _stop_group(process: subprocess.Popen[bytes]) -> None:
+def stop_group(process: subprocess.Popen[bytes]) -> None:
+    """Ask the engine to end, then end what is left of its process group."""
     with suppress(ProcessLookupError, subprocess.TimeoutExpired):
         os.killpg(process.pid, signal.SIGINT)
         process.wait(STOP_WITHIN_S)

@@ -31,13 +31,6 @@ def test_gateway_is_told_of_every_engine():
     assert {it.model for it in workers} == {"smollm2-135m"}
 
 
-@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
-def test_a_role_that_nothing_routes_by_is_refused(role):
-    with pytest.raises(ConfigError) as raised:
-        plan_of(FleetConfig(pools=(Pool(), Pool(name="b", role=role))))
-    assert raised.value.message == f"pools.b.role is '{role}': only 'mixed' is accepted for now"
-
-
 def test_a_gateway_that_the_fleet_could_not_watch_is_refused():
     gateway = GatewayConfig(tls={"certificate": "c.pem", "key": "k.pem"})
     with pytest.raises(ConfigError, match=r"gateway\.tls"):

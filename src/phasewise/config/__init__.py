@@ -1,6 +1,7 @@
 """Frozen configuration. What a lever does to an engine stands in fleet/levers.py."""
 
 from phasewise.config.base import ByteSize, Name, Port, Sha256
+from phasewise.config.engine_flags import KV_TRANSFER_FLAG, flag_value, has_flag
 from phasewise.config.fleet import DEMO_MODEL, FleetConfig, Levers, Pool, Speculation
 from phasewise.config.gateway import (
     LOOPBACK_HOSTS,
@@ -17,6 +18,7 @@ from phasewise.config.gateway import (
     UpstreamConfig,
     WorkerConfig,
 )
+from phasewise.config.hand_over import NIXL
 from phasewise.config.reading import (
     byte_size,
     fleet_from,
@@ -29,7 +31,9 @@ from phasewise.config.reading import (
 
 __all__ = [
     "DEMO_MODEL",
+    "KV_TRANSFER_FLAG",
     "LOOPBACK_HOSTS",
+    "NIXL",
     "ApiKey",
     "ByteSize",
     "EdgeLimits",
@@ -51,8 +55,10 @@ __all__ = [
     "UpstreamConfig",
     "WorkerConfig",
     "byte_size",
+    "flag_value",
     "fleet_from",
     "fleet_with",
+    "has_flag",
     "load_fleet",
     "load_gateway_file",
     "load_secret",

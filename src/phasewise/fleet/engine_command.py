@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phasewise.config import Pool
+from phasewise.config import HandOverConfig, Pool
 from phasewise.errors import ConfigError
 from phasewise.fleet.engine_env import EngineEnvironment
+from phasewise.fleet.kv_connector import connector_arguments, connector_environment
 from phasewise.fleet.levers import lever_arguments
 from phasewise.fleet.placement import Place
+from phasewise.fleet.role_presets import levers_of
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_CPU_KV_BYTES = 2**30
+DEFAULT_LEASE_S = HandOverConfig().lease_s
 # Where an engine listens and what it is called is fixed by its place; the gateway relies on it.
 RESERVED_FLAGS = frozenset(
     {"--host", "--port", "--uds", "--model", "--served-model-name", "--api-key", "--config"}
@@ -40,8 +43,10 @@ class EngineCommand:
     affinity: tuple[int, ...]
 
 
-def engine_command(place: Place, engine: EngineEnvironment, model: ServedModel) -> EngineCommand:
-    """The command for the engine at `place`."""
+def engine_command(
+    place: Place, engine: EngineEnvironment, model: ServedModel, lease_s: int = DEFAULT_LEASE_S
+) -> EngineCommand:
+    """The command for the engine at `place`; `lease_s` is how long it keeps KV that nobody has fetched."""
     _refuse_reserved_flags(place.pool)
     on_cpu = engine.device == "cpu"
     recorder = engine.plugin_version is not None
@@ -50,7 +55,8 @@ def engine_command(place: Place, engine: EngineEnvironment, model: ServedModel) 
         *("-m", "vllm.entrypoints.cli.main", "serve", model.source),
         *("--served-model-name", model.name),
         *(_cpu_arguments(place.pool) if on_cpu else _gpu_arguments(place)),
-        *lever_arguments(place.pool.levers),
+        *lever_arguments(levers_of(place.pool)),
+        *connector_arguments(place.pool, on_cpu=on_cpu, lease_s=lease_s),
         *("--enable-per-request-metrics", "--enable-prompt-tokens-details"),
         *(("--enable-logging-iteration-details",) if recorder else ()),
         *("--disable-access-log-for-endpoints", QUIET_ENDPOINTS),
@@ -63,6 +69,7 @@ def engine_command(place: Place, engine: EngineEnvironment, model: ServedModel) 
         env["HF_HUB_OFFLINE"] = "1"
     if recorder:
         env["PHASEWISE_STEPS_ADDR"] = f"{LOOPBACK}:{place.steps_port}"
+    env |= connector_environment(place, LOOPBACK, on_cpu=on_cpu)
     env |= _cpu_environment(place) if on_cpu else _gpu_environment(place)
     return EngineCommand(tuple(argv), env, _affinity(place) if on_cpu else ())
 

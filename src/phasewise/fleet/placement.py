@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from phasewise.config import FleetConfig, Pool
 from phasewise.errors import ConfigError
+from phasewise.model.worker import Role
 
 STEPS_PORT_OFFSET = 10_000
+SIDE_PORT_OFFSET = 20_000
 HIGHEST_PORT = 65_535
 
 
@@ -39,6 +41,11 @@ class Place:
     def steps_port(self) -> int:
         """Where the engine's step recorder listens."""
         return self.port + STEPS_PORT_OFFSET
+
+    @property
+    def side_port(self) -> int | None:
+        """Where another engine asks for this one's KV (None: it hands none over)."""
+        return None if self.pool.role is Role.MIXED else self.port + SIDE_PORT_OFFSET
 
 
 def place_engines(fleet: FleetConfig, machine: Machine) -> list[Place]:

@@ -16,6 +16,7 @@ from phasewise.fleet.engine_command import LOOPBACK, ServedModel, engine_command
 from phasewise.fleet.engine_env import EngineEnvironment
 from phasewise.fleet.paths import logs_folder
 from phasewise.fleet.placement import Machine, Place, place_engines
+from phasewise.fleet.role_presets import levers_of
 from phasewise.fleet.run_paths import RunPaths
 from phasewise.model.worker import DEFAULT_SLOTS, Role
 
@@ -48,6 +49,7 @@ class MemberPlan(_Frozen):
     url: str
     role: Role | None = None
     steps_port: int | None = None
+    side_port: int | None = None
     cores: tuple[int, ...] = ()
     front_cores: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
@@ -98,7 +100,6 @@ def plan_fleet(
     fleet: FleetConfig, engine: EngineEnvironment, model: ServedModel, machine: Machine, home: Path
 ) -> FleetPlan:
     """Plan every process of a fleet on this machine."""
-    _refuse_parted_phases(fleet)
     _refuse_tls(fleet)
     places = place_engines(fleet, machine)
     engines = tuple(_plan_engine(place, engine, model, fleet, home) for place in places)
@@ -110,16 +111,6 @@ def plan_fleet(
         gateway=_plan_gateway(fleet, places[0].spare_cores, home),
         gateway_file=_gateway_file(fleet.gateway, engines, places, model.name),
     )
-
-
-def _refuse_parted_phases(fleet: FleetConfig) -> None:
-    # Such engines would start, but no request is routed by role and no KV cache is handed over.
-    for pool in fleet.pools:
-        if pool.role is not Role.MIXED:
-            raise ConfigError(
-                f"pools.{pool.name}.role is '{pool.role}': only '{Role.MIXED}' is accepted for now",
-                hint="leave role out: every engine then takes both phases",
-            )
 
 
 def _refuse_tls(fleet: FleetConfig) -> None:
@@ -134,7 +125,7 @@ def _refuse_tls(fleet: FleetConfig) -> None:
 def _plan_engine(
     place: Place, engine: EngineEnvironment, model: ServedModel, fleet: FleetConfig, home: Path
 ) -> MemberPlan:
-    command = engine_command(place, engine, model)
+    command = engine_command(place, engine, model, fleet.gateway.hand_over.lease_s)
     # Temporary files go with the fleet; what a compiler has made should be found again.
     env = command.env | {"TORCHINDUCTOR_CACHE_DIR": str(home / "cache" / "torchinductor")}
     log = logs_folder(home) / f"{fleet.name}-{place.name}.log"
@@ -145,6 +136,7 @@ def _plan_engine(
         url=f"http://{LOOPBACK}:{place.port}",
         role=place.pool.role,
         steps_port=place.steps_port if engine.plugin_version is not None else None,
+        side_port=place.side_port,
         cores=place.cores,
         front_cores=place.spare_cores,
         gpus=place.gpus,
@@ -181,7 +173,7 @@ def _gateway_file(
                 role=place.pool.role,
                 pool=place.pool.name,
                 steps_url=engine.steps_url,
-                slots=place.pool.slots or place.pool.levers.max_running or DEFAULT_SLOTS,
+                slots=place.pool.slots or levers_of(place.pool).max_running or DEFAULT_SLOTS,
             )
             for engine, place in zip(engines, places, strict=True)
         ),

@@ -43,6 +43,9 @@ def wanted_ports(plan: FleetPlan) -> list[WantedPort]:
         if engine.steps_port is not None:
             who = f"the step recorder of engine {engine.name}"
             wanted.append(WantedPort(engine.steps_port, engine.host, who, elsewhere))
+        if engine.side_port is not None:
+            who = f"the KV side channel of engine {engine.name}"
+            wanted.append(WantedPort(engine.side_port, engine.host, who, elsewhere))
     return wanted
 
 
