@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from phasewise.errors import RefusalKind, RequestRefused
+from phasewise.gateway.hand_over_bodies import splittable
 from phasewise.gateway.prompt_text import prompt_text
 from phasewise.gateway.schemas import check_schemas
 from phasewise.model.noun import noun
@@ -117,7 +118,8 @@ class Parsed:
     """A request's body: what the gateway needs of it, and the bytes for the engine.
 
     `hide_usage` holds where the usage chunk was asked for by the gateway and not by the client. `text` is as
-    much of the prompt's text as is ever marked, left empty in a short body.
+    much of the prompt's text as is ever marked, left empty in a short body. Whether it is `splittable` is
+    hand_over_bodies.py's to say.
     """
 
     model: str
@@ -127,6 +129,7 @@ class Parsed:
     upstream_body: bytes
     choices: int = 1
     text: bytes = b""
+    splittable: bool = False
 
 
 def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
@@ -152,14 +155,16 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream must be true or false", "stream")
     hide_usage, upstream_body = _ask_for_usage(fields, body) if stream else (False, body)
+    choices = _choices(fields)
     return Parsed(
         model=model,
         stream=bool(stream),
         max_output_tokens=_output_limit(fields) if endpoint.generates else 0,
         hide_usage=hide_usage,
         upstream_body=upstream_body,
-        choices=_choices(fields),
+        choices=choices,
         text=b"" if len(body) < TEXT_FROM_BYTES else prompt_text(endpoint, fields),
+        splittable=splittable(endpoint, fields, choices),
     )
 
 

@@ -143,6 +143,7 @@ class Pipeline:
             key_id=caller.key_id,
             limits=caller.limits,
             max_wait_s=caller.max_wait_s,
+            splittable=parsed.splittable,
         )
 
 
