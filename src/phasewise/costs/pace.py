@@ -9,9 +9,10 @@ from phasewise.model.noun import noun
 class EnginePace:
     """What an engine takes: to read a prompt, to write a token beside others, to fetch KV.
 
-    Reading takes `read_floor_s`, and for each token `read_s_per_token` and, for each token before it,
-    `read_s_per_pair`. A step that writes one token for each of n streams takes `step_s` + n x
-    `step_s_per_stream`. Fetching takes `fetch_floor_s` and `fetch_s_per_token`.
+    Reading takes `read_s_per_token` for each token and `read_s_per_pair` for each token before it, but never
+    less than `read_floor_s`: a step costs what its weights cost, however little it carries. A step that
+    writes one token for each of n streams takes `step_s` + n x `step_s_per_stream`. Fetching takes
+    `fetch_floor_s` and `fetch_s_per_token`.
     """
 
     read_floor_s: float
@@ -22,16 +23,21 @@ class EnginePace:
     fetch_floor_s: float = 0.0
     fetch_s_per_token: float = 0.0
 
-    def read_s(self, tokens: int, cached_tokens: int = 0) -> float:
+    def read_s(self, tokens: float, cached_tokens: float = 0) -> float:
         """Seconds to compute a prompt of so many tokens, of which some are cached."""
-        new = max(1, tokens - cached_tokens)
-        pairs = new * cached_tokens + new * (new + 1) / 2
-        return self.read_floor_s + self.read_s_per_token * new + self.read_s_per_pair * pairs
+        new = max(1.0, tokens - cached_tokens)
+        linear_s = self.read_s_per_token * new + self.read_s_per_pair * token_pairs(new, cached_tokens)
+        return max(self.read_floor_s, linear_s)
 
-    def token_s(self, streams: int) -> float:
+    def token_s(self, streams: float) -> float:
         """Seconds per token with so many streams in the batch."""
         return self.step_s + self.step_s_per_stream * streams
 
-    def fetch_s(self, tokens: int) -> float:
+    def fetch_s(self, tokens: float) -> float:
         """Seconds to fetch the KV of so many tokens, the wait for a step among them."""
         return self.fetch_floor_s + self.fetch_s_per_token * tokens
+
+
+def token_pairs(new_tokens: float, cached_tokens: float) -> float:
+    """How many tokens the new ones look at: all that are cached, and those up to themselves."""
+    return new_tokens * cached_tokens + new_tokens * (new_tokens + 1) / 2

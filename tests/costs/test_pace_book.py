@@ -1,0 +1,122 @@
+"""The pace of engines is learned from what requests took, and lent to workers that told nothing yet."""
+
+import pytest
+
+from phasewise.costs.pace_book import PaceBook
+from phasewise.costs.step_cost import StepCost
+from phasewise.costs.step_work import prefilling
+from phasewise.fake_engine.costs import PRESETS
+from phasewise.model.worker import Role, WorkerRef
+from tests.builders import make_worker
+
+CPU: StepCost = PRESETS["cpu-demo"]
+PREFILL = make_worker("p0", role=Role.PREFILL, pool="prefill")
+DECODE = [make_worker(f"d{index}", role=Role.DECODE, pool="decode") for index in range(3)]
+OTHER = make_worker("x0", model="another")
+
+
+def make_book():
+    return PaceBook([PREFILL, *DECODE, OTHER])
+
+
+def read_s(tokens):
+    return CPU(prefilling(tokens))
+
+
+def learn_reads(book, worker, sizes=(30, 300, 1_500, 60, 800), factor=1.0):
+    for tokens in sizes:
+        book.learn_read(worker.ref, tokens, 0, read_s(tokens) * factor)
+
+
+def learn_steps(book, worker, factor=1.0):
+    for streams in (1, 4, 2, 8):
+        book.learn_step(worker.ref, streams, (0.057 + 0.0011 * streams) * factor)
+
+
+def test_nothing_is_said_before_a_prompt_was_read_and_an_answer_written():
+    book = make_book()
+    assert book.pace(PREFILL.ref) is None
+    learn_reads(book, PREFILL)
+    assert book.pace(PREFILL.ref) is None
+    learn_steps(book, DECODE[0])
+    assert book.pace(PREFILL.ref) is not None
+
+
+@pytest.mark.parametrize("tokens", [20, 90, 250, 1_000, 4_000])
+def test_prompts_of_any_length_are_foretold_from_a_few(tokens):
+    book = make_book()
+    learn_reads(book, PREFILL, (30, 300, 1_500, 60, 800, 2_000) * 2)
+    learn_steps(book, DECODE[0])
+    assert book.pace(PREFILL.ref).read_s(tokens) == pytest.approx(read_s(tokens), rel=0.25)
+
+
+def test_a_cached_prefix_makes_reading_shorter():
+    book = make_book()
+    learn_reads(book, PREFILL)
+    learn_steps(book, DECODE[0])
+    pace = book.pace(PREFILL.ref)
+    assert pace.read_s(1_500, 1_400) < 0.3 * pace.read_s(1_500)
+
+
+def test_steps_are_foretold_for_more_streams_than_were_seen():
+    book = make_book()
+    learn_reads(book, PREFILL)
+    learn_steps(book, DECODE[0])
+    assert book.pace(DECODE[0].ref).token_s(16) == pytest.approx(0.057 + 0.0011 * 16, rel=0.05)
+
+
+def test_a_decode_worker_that_read_only_short_prompts_is_known_to_be_slow_with_long_ones():
+    book = make_book()
+    learn_reads(book, PREFILL)
+    learn_reads(book, DECODE[0], (20, 30, 40) * 20)
+    learn_steps(book, DECODE[0])
+    assert book.pace(DECODE[0].ref).read_s(6_000) == pytest.approx(read_s(6_000), rel=0.3)
+
+
+def test_a_slow_worker_is_told_from_its_pool_and_a_new_one_has_the_pools_pace():
+    book = make_book()
+    for _ in range(4):
+        learn_reads(book, DECODE[0])
+        learn_reads(book, DECODE[1], factor=2.0)
+        learn_steps(book, DECODE[0])
+    slow, fast, new = (book.pace(DECODE[index].ref).read_s(1_000) for index in (1, 0, 2))
+    assert slow > 1.6 * fast
+    assert fast < new < slow
+
+
+def test_a_restarted_engine_has_its_pools_pace_again():
+    book = make_book()
+    for _ in range(4):
+        learn_reads(book, DECODE[0])
+        learn_reads(book, DECODE[1], factor=3.0)
+        learn_steps(book, DECODE[0])
+    restarted = WorkerRef("d1", "2")
+    assert book.pace(restarted).read_s(1_000) < 0.8 * book.pace(DECODE[1].ref).read_s(1_000)
+    book.learn_read(restarted, 1_000, 0, read_s(1_000))
+    assert book.pace(DECODE[1].ref).read_s(1_000) == pytest.approx(book.pace(DECODE[2].ref).read_s(1_000)), (
+        "what the engine was like before its restart is forgotten"
+    )
+
+
+def test_another_models_readings_are_no_help():
+    book = make_book()
+    learn_reads(book, PREFILL)
+    learn_steps(book, PREFILL)
+    assert book.pace(OTHER.ref) is None
+
+
+def test_fetching_is_free_until_it_was_tried():
+    book = make_book()
+    learn_reads(book, PREFILL)
+    learn_steps(book, DECODE[0])
+    assert book.pace(DECODE[0].ref).fetch_s(1_500) == 0.0
+    for tokens in (100, 1_500, 700) * 3:
+        book.learn_fetch(DECODE[0].ref, tokens, 0.004 + 5e-6 * tokens)
+    assert book.pace(DECODE[1].ref).fetch_s(3_000) == pytest.approx(0.019, rel=0.05)
+
+
+def test_readings_without_a_duration_are_left_out():
+    book = make_book()
+    book.learn_read(PREFILL.ref, 100, 0, 0.0)
+    learn_steps(book, PREFILL)
+    assert book.pace(PREFILL.ref) is None

@@ -1,0 +1,51 @@
+"""Lengths of prompts and answers are foretold from those before them."""
+
+import pytest
+
+from phasewise.costs.size_book import ASSUMED_OUTPUT_TOKENS, SizeBook
+from tests.builders import make_request
+
+
+def test_a_prompt_is_sized_by_the_rule_of_thumb_while_nothing_is_known():
+    assert SizeBook().prompt_tokens(make_request(prompt_bytes=4_000)) == 1_000
+
+
+def test_a_model_with_longer_tokens_is_found_out_with_its_templates_share():
+    book = SizeBook()
+    for size in (300, 6_000, 900, 20_000):
+        book.learn(make_request(prompt_bytes=size), 25 + size // 6, 10)
+    assert book.prompt_tokens(make_request(prompt_bytes=12_000)) == pytest.approx(2_025, rel=0.03)
+    assert book.prompt_tokens(make_request(prompt_bytes=60)) == pytest.approx(35, abs=10)
+    assert book.prompt_tokens(make_request(model="another", prompt_bytes=400)) == 100
+
+
+def test_answers_are_expected_to_use_as_much_of_their_limit_as_the_tenants_did_before():
+    book = SizeBook()
+    for _ in range(30):
+        book.learn(make_request(tenant="a", max_output_tokens=1_000), 100, 100)
+        book.learn(make_request(tenant="b", max_output_tokens=50), 100, 50)
+    assert book.output_tokens(make_request(tenant="a", max_output_tokens=2_000)) == pytest.approx(200, abs=5)
+    assert book.output_tokens(make_request(tenant="a")) == pytest.approx(100, abs=5)
+    assert book.output_tokens(make_request(tenant="b", max_output_tokens=64)) == 64
+
+
+def test_an_unknown_tenants_answer_is_as_long_as_assumed_but_never_beyond_its_limit():
+    book = SizeBook()
+    assert book.output_tokens(make_request()) == ASSUMED_OUTPUT_TOKENS
+    assert book.output_tokens(make_request(max_output_tokens=8)) == 8
+
+
+def test_what_nobody_saw_teaches_nothing():
+    book = SizeBook()
+    book.learn(make_request(max_output_tokens=10), None, None)
+    assert book.prompt_tokens(make_request(prompt_bytes=400)) == 100
+    assert book.output_tokens(make_request(max_output_tokens=1_000)) == ASSUMED_OUTPUT_TOKENS
+
+
+def test_tenants_not_heard_of_for_long_are_forgotten():
+    book = SizeBook()
+    book.learn(make_request(tenant="first"), None, 10)
+    for index in range(2_000):
+        book.learn(make_request(tenant=f"t{index}"), None, 20)
+    assert book.output_tokens(make_request(tenant="first")) == ASSUMED_OUTPUT_TOKENS
+    assert book.output_tokens(make_request(tenant="t1999")) == 20
