@@ -168,7 +168,12 @@ def test_a_worker_that_is_up_but_takes_no_connection_is_not_asked_for_ever():
     assert (step.reason, step.attempts) == (RejectReason.NO_HEALTHY_WORKER, 0)
 
 
-NOT_THE_WORKERS = {FailureKind.REFUSED, FailureKind.NO_SOCKET, FailureKind.NOT_CONTINUED}
+NOT_THE_WORKERS = {
+    FailureKind.REFUSED,
+    FailureKind.NO_SOCKET,
+    FailureKind.NOT_CONTINUED,
+    FailureKind.HAND_OVER,
+}
 
 
 @pytest.mark.parametrize("kind", sorted(set(FailureKind) - NOT_THE_WORKERS))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from phasewise.model.hand_over import KvTicket
 from phasewise.model.limits import Lease
-from phasewise.request_flow import CacheMiss, World, request_flow
+from phasewise.model.worker import Role
+from phasewise.request_flow import CacheMiss, Prefilled, World, request_flow
 from phasewise.routing.policies import least_outstanding, whole
 from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView
@@ -11,6 +15,8 @@ from phasewise.state.load_ledger import LoadLedger
 from phasewise.state.retry_budget import RetryBudget
 from phasewise.state.waiting_line import WaitingLine
 from tests.builders import make_request, make_worker
+
+LEASE_S = 30.0
 
 
 class RememberedLeases:
@@ -29,19 +35,57 @@ class RememberedLeases:
         self.settled[lease.lease_id] = used_tokens
 
 
+class Remembered:
+    """Stands in for the pace book and the prefix index: keeps what it is told, in order."""
+
+    def __init__(self):
+        self.told = []
+
+    def __getattr__(self, name):
+        return lambda *what: self.told.append((name, *what))
+
+
+def always_split(request, candidates, hands_over):
+    """The phases are parted wherever that may be: what flows do then does not hang on a rule's figures."""
+    decoders = [it for it in candidates if it.worker.role is not Role.PREFILL]
+    decision = least_outstanding(request, decoders or candidates)
+    if not request.splittable or decision.chosen.role is not Role.DECODE:
+        return decision
+    readers = [it.worker for it in candidates if it.worker.role is Role.PREFILL]
+    prefill = next((it for it in readers if hands_over(it, decision.chosen)), None)
+    return replace(decision, prefill=prefill)
+
+
 def make_world(workers=2, *, up=None, slots=256, budget=10.0, capacity=1_000, aging_s=5.0):
     """So many workers w0, w1, ..., of which the first `up` answer."""
     nouns = [make_worker(f"w{index}", slots=slots) for index in range(workers)]
+    return _world(nouns, whole(least_outstanding), up, budget, capacity, aging_s)
+
+
+def make_split_world(prefill=1, decode=1, mixed=0, *, slots=256, budget=10.0, capacity=1_000, aging_s=5.0):
+    """Prefill workers p0, ..., decode workers d0, ... and mixed ones m0, ...; every request is parted."""
+    counts = {Role.PREFILL: prefill, Role.DECODE: decode, Role.MIXED: mixed}
+    nouns = [
+        make_worker(f"{role[0]}{index}", slots=slots, role=role)
+        for role, count in counts.items()
+        for index in range(count)
+    ]
+    told = Remembered()
+    return _world(nouns, always_split, None, budget, capacity, aging_s, paces=told, prefixes=told)
+
+
+def _world(nouns, policy, up, budget, capacity, aging_s, **parts):
     world = World(
         ClusterView(nouns),
         LoadLedger(),
         RetryBudget(burst=budget),
-        whole(least_outstanding),
+        policy,
         Breakers(),
         WaitingLine(capacity, aging_s),
         RememberedLeases(),
+        **parts,
     )
-    for worker in nouns[: workers if up is None else up]:
+    for worker in nouns[: len(nouns) if up is None else up]:
         world.cluster.mark_up(worker.name, worker.incarnation)
     return world
 
@@ -51,3 +95,9 @@ def start_flow(world, at_s=0.0, **fields):
     flow = request_flow(make_request(arrived_s=at_s, **fields), world)
     next(flow)
     return flow, flow.send(CacheMiss(at_s))
+
+
+def make_prefilled(step, at_s=1.0, *, good_until_s=None, prompt_tokens=100, **fields):
+    """The KV of a prefill step's prompt, good for a while unless told otherwise."""
+    until_s = at_s + LEASE_S if good_until_s is None else good_until_s
+    return Prefilled(at_s, KvTicket(step.worker.ref, b"{}", prompt_tokens, until_s), **fields)

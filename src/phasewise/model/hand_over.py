@@ -32,6 +32,11 @@ class KvTicket:
     good_until_s: float
 
 
+def pair_ref(prefill: WorkerRef, decode: WorkerRef) -> WorkerRef:
+    """What a record keeps of two workers that hand KV over: another incarnation of either is another pair."""
+    return WorkerRef(f"{prefill.name} -> {decode.name}", f"{prefill.incarnation} -> {decode.incarnation}")
+
+
 @noun
 class EngineAccount:
     """What an engine and the stream that it gave tell of one attempt; None where nobody could see.

@@ -6,11 +6,13 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from phasewise.model.decision import Decision, RejectReason
+from phasewise.model.hand_over import pair_ref
 from phasewise.model.request import GenerationRequest
 from phasewise.model.worker import Worker, WorkerRef
 from phasewise.request_flow.outcomes import Cancelled, Granted, Outcome, TimedOut
 from phasewise.request_flow.steps import Reject, Step, Wait
 from phasewise.request_flow.world import World, let_waiting_in
+from phasewise.routing.policies import HandsOver
 from phasewise.state.waiting_line import Ticket
 
 RETRY_SOON_S = 1.0
@@ -20,9 +22,10 @@ Placing = Generator[Step, Outcome, Decision | Reject | Cancelled]
 
 @dataclass(slots=True)
 class Progress:
-    """How far a request has come: how long it may wait, whom it was given to, how many of those it met.
+    """How far a request has come: how long it may wait, how often it was given away, who failed it.
 
-    An attempt under way counts among `attempts`; one that was refused a connection no longer does. `tokens`
+    `tried` are workers that failed it, `barred` pairs between which its KV did not come over. All attempts
+    are `given`; of those `attempts` count, one under way among them and one that met no engine not. `tokens`
     are those of prompt and answer that were computed for it, None where nobody knows.
     """
 
@@ -30,6 +33,8 @@ class Progress:
     now_s: float
     wait_until_s: float
     tried: list[WorkerRef] = field(default_factory=list)
+    barred: set[WorkerRef] = field(default_factory=set)
+    given: int = 0
     attempts: int = 0
     tokens: int | None = 0
 
@@ -43,7 +48,7 @@ def place(request: GenerationRequest, world: World, progress: Progress) -> Placi
     model = request.model
     if model not in world.cluster.models:
         return Reject(RejectReason.NO_WORKER_FOR_MODEL, "no worker serves this model")
-    if not progress.tried and not world.cluster.usable(model):
+    if not progress.given and not world.cluster.usable(model):
         return no_healthy_worker(progress)
     # Whoever comes when others wait stands behind them, even if there is room that they have not come to use.
     if not world.line.is_waiting(model) and (decision := _choose(world, request, progress)):
@@ -54,7 +59,7 @@ def place(request: GenerationRequest, world: World, progress: Progress) -> Placi
 def _wait_for_room(request: GenerationRequest, world: World, progress: Progress) -> Placing:
     line, model = world.line, request.model
     # An answer that broke off has a client in front of it, and there are never more of them than slots.
-    begun = bool(progress.tried)
+    begun = progress.given > 0
     ticket = line.join(model, request.priority, progress.admitted_s, progress.now_s, even_if_full=begun)
     if ticket is None:
         return_after_s = line.turn_away(model, progress.now_s)
@@ -110,7 +115,21 @@ def _choose(world: World, request: GenerationRequest, progress: Progress) -> Dec
         fresh = [it for it in candidates if it.worker.ref not in tried]
         trusted = [it for it in fresh if not world.breakers.is_open(it.worker.ref)]
         candidates = trusted or fresh or candidates
-    return world.policy(request, candidates, _any_pair) if candidates else None
+    return world.policy(request, candidates, _hands_over(world, progress)) if candidates else None
+
+
+def _hands_over(world: World, progress: Progress) -> HandsOver:
+    """Which pairs may be given the request: as with workers, its last attempt tries none that rested."""
+    if not progress.barred and not world.pairs.any_open:
+        return _any_pair
+
+    def hands_over(prefill: Worker, decode: Worker) -> bool:
+        pair = pair_ref(prefill.ref, decode.ref)
+        if pair in progress.barred or (progress.given and world.pairs.is_open(pair)):
+            return False
+        return world.pairs.allowance(pair, progress.now_s) > 0
+
+    return hands_over
 
 
 def _any_pair(_prefill: Worker, _decode: Worker) -> bool:

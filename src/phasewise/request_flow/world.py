@@ -8,7 +8,7 @@ from phasewise.costs.pace_book import PaceBook
 from phasewise.model.decision import Candidate
 from phasewise.ports import QuotaSettlement
 from phasewise.routing.policies import Policy
-from phasewise.state.breakers import Breakers
+from phasewise.state.breakers import LONGEST_PAIR_REST_S, PAIR_FAILURES_TO_OPEN, Breakers
 from phasewise.state.cluster_view import ClusterView
 from phasewise.state.latest_time import LatestTime
 from phasewise.state.load_ledger import IDLE, LoadLedger
@@ -19,7 +19,7 @@ from phasewise.state.waiting_line import WaitingLine
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The state that flows share."""
+    """The state that flows share. `pairs` are the breakers of workers that hand KV over, by `pair_ref`."""
 
     cluster: ClusterView
     ledger: LoadLedger
@@ -31,6 +31,9 @@ class World:
     clock: LatestTime = field(default_factory=LatestTime)
     paces: PaceBook = field(default_factory=PaceBook)
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    pairs: Breakers = field(
+        default_factory=lambda: Breakers(PAIR_FAILURES_TO_OPEN, LONGEST_PAIR_REST_S),
+    )
 
     def candidates(self, model: str, now_s: float) -> list[Candidate]:
         """Workers of the model that answer, are trusted, and have a free slot, with what they have to do."""
@@ -45,7 +48,11 @@ class World:
         return [it for it in candidates if self.breakers.allowance(it.worker.ref, now_s)]
 
     def room(self, model: str, now_s: float) -> int:
-        """How many more requests the model's workers may be given now."""
+        """How many more requests the model's workers may be given now.
+
+        Those of every role: which of them takes which part is the policy's, but none is idle while others
+        wait.
+        """
         load_of, workers = self.ledger.loads.get, self.cluster.usable(model)
         free_slots = [worker.slots - load_of(worker.ref, IDLE).requests for worker in workers]
         if not self.breakers.any_open:

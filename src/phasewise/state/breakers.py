@@ -1,6 +1,7 @@
 """A circuit breaker per worker, fed by what becomes of requests. Written by request_flow only.
 
 Whether a worker answers at all is the cluster view's to know; this is about workers that answer and fail.
+Pairs of workers that hand KV over have breakers of the same kind, under a name of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ REMEMBERED = 20
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 8.0
 """Below the 10 s that requests wait unless told otherwise: one that waits sees every worker tried again."""
+PAIR_FAILURES_TO_OPEN = 2
+LONGEST_PAIR_REST_S = 64.0
+"""Nobody waits for a pair: whoever finds it resting is served by one worker, so it may rest for long."""
 TRIAL_S = 3.0
 """A trial that has not been answered by then tells nothing yet, and another may be made beside it."""
 UNBOUNDED = 1 << 30
@@ -56,7 +60,7 @@ class _Breaker:
 
 
 class Breakers:
-    """A worker that fails at least half of its requests, and five of them, rests; then one request tries it.
+    """A worker that fails at least half of its requests, and some of them, rests; then one request tries it.
 
     Failures count by share and not in a row: long streams that began before a worker fell ill end well long
     after, and each would wipe out what a dozen new requests met. A worker that falls ill again before it has
@@ -64,7 +68,11 @@ class Breakers:
     an answer begins: if it hangs, it holds a few, and not as many as it has slots.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, failures_to_open: int = FAILURES_TO_OPEN, longest_rest_s: float = LONGEST_REST_S
+    ) -> None:
+        self._failures_to_open = failures_to_open
+        self._longest_rest_s = longest_rest_s
         # By name: a new incarnation's failures take the place of the old one's, so that this cannot grow.
         self._breakers: dict[str, _Breaker] = {}
         self._open: dict[WorkerRef, _Breaker] = {}
@@ -127,7 +135,7 @@ class Breakers:
             return
         breaker.failed.append(True)
         failures = sum(breaker.failed)
-        if failures >= FAILURES_TO_OPEN and 2 * failures >= len(breaker.failed):
+        if failures >= self._failures_to_open and 2 * failures >= len(breaker.failed):
             self._rest(breaker, now_s)
 
     def abandoned(self, ref: WorkerRef, trial: Trial | None) -> None:
@@ -158,7 +166,7 @@ class Breakers:
         return breaker
 
     def _rest(self, breaker: _Breaker, now_s: float) -> None:
-        breaker.rest_s = min(LONGEST_REST_S, breaker.rest_s * 2 or FIRST_REST_S)
+        breaker.rest_s = min(self._longest_rest_s, breaker.rest_s * 2 or FIRST_REST_S)
         breaker.open_until_s = now_s + breaker.rest_s
         breaker.trials.clear()
         self._open[breaker.ref] = breaker

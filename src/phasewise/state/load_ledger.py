@@ -24,13 +24,22 @@ class Load:
 IDLE = Load()
 
 
-@noun
 class Booking:
-    """A claim on a worker, to be released exactly once."""
+    """A claim on a worker, to be released exactly once. Only the ledger changes it.
 
-    number: int
-    worker: WorkerRef
-    tokens: int
+    `read_alone`: from its beginning until its answer began there was no other prompt to read on the worker,
+    so that what its reading took is its own.
+    """
+
+    __slots__ = ("answering", "number", "read_alone", "tokens", "unread_tokens", "worker")
+
+    def __init__(self, number: int, worker: WorkerRef, tokens: int, unread_tokens: int) -> None:
+        self.number = number
+        self.worker = worker
+        self.tokens = tokens
+        self.unread_tokens = unread_tokens
+        self.answering = False
+        self.read_alone = False
 
 
 class LoadLedger:
@@ -39,25 +48,48 @@ class LoadLedger:
     def __init__(self) -> None:
         self._open: dict[int, Booking] = {}
         self._loads: dict[WorkerRef, Load] = {}
+        self._alone: dict[WorkerRef, Booking] = {}
         self._next_number = 0
 
-    def book(self, worker: WorkerRef, tokens: int) -> Booking:
-        """Claim `tokens` of work on a worker."""
-        booking = Booking(self._next_number, worker, tokens)
+    def book(self, worker: WorkerRef, tokens: int, unread_tokens: int = 0) -> Booking:
+        """Claim `tokens` of work on a worker, which has to read so many of them before it answers."""
+        booking = Booking(self._next_number, worker, tokens, unread_tokens)
         self._next_number += 1
         self._open[booking.number] = booking
-        load = self.load(worker)
-        self._loads[worker] = Load(load.requests + 1, load.tokens + tokens)
+        load = self._loads.get(worker, IDLE)
+        if unread_tokens:
+            self._note_reader(booking, load)
+        self._loads[worker] = Load(
+            load.requests + 1, load.tokens + tokens, load.unread_tokens + unread_tokens, load.streams
+        )
         return booking
+
+    def answering(self, booking: Booking) -> None:
+        """The prompt has been read and the answer has begun; told again, or too late, it changes nothing."""
+        if booking.answering or booking.number not in self._open:
+            return
+        booking.answering = True
+        self._forget_reader(booking)
+        load = self._loads[booking.worker]
+        self._loads[booking.worker] = Load(
+            load.requests, load.tokens, load.unread_tokens - booking.unread_tokens, load.streams + 1
+        )
 
     def release(self, booking: Booking) -> None:
         """Take a claim off; a second release of the same claim is a mistake of the caller."""
         del self._open[booking.number]
+        self._forget_reader(booking)
         load = self._loads[booking.worker]
         if load.requests == 1:
             del self._loads[booking.worker]
         else:
-            self._loads[booking.worker] = Load(load.requests - 1, load.tokens - booking.tokens)
+            unread_tokens = 0 if booking.answering else booking.unread_tokens
+            self._loads[booking.worker] = Load(
+                load.requests - 1,
+                load.tokens - booking.tokens,
+                load.unread_tokens - unread_tokens,
+                load.streams - booking.answering,
+            )
 
     @property
     def loads(self) -> Mapping[WorkerRef, Load]:
@@ -70,14 +102,33 @@ class LoadLedger:
 
     @property
     def total_requests(self) -> int:
-        """Requests under way over all workers."""
+        """Claims over all workers; a request has two while one worker reads it for another."""
         return len(self._open)
 
     def check_invariants(self) -> None:
-        """The sums are those of the open bookings."""
+        """The sums are those of the open bookings, and who reads alone is the only one to read."""
         sums: dict[WorkerRef, Load] = {}
-        for booking in self._open.values():
-            load = sums.get(booking.worker, IDLE)
-            sums[booking.worker] = Load(load.requests + 1, load.tokens + booking.tokens)
+        for it in self._open.values():
+            load = sums.get(it.worker, IDLE)
+            sums[it.worker] = Load(
+                load.requests + 1,
+                load.tokens + it.tokens,
+                load.unread_tokens + (0 if it.answering else it.unread_tokens),
+                load.streams + it.answering,
+            )
         if sums != self._loads:
             raise AssertionError(f"ledger out of step: {self._loads} but bookings say {sums}")
+        for worker, it in self._alone.items():
+            if not it.read_alone or sums[worker].unread_tokens != it.unread_tokens:
+                raise AssertionError(f"booking {it.number} does not read alone on {worker.name}")
+
+    def _note_reader(self, booking: Booking, load: Load) -> None:
+        if not load.unread_tokens:
+            booking.read_alone = True
+            self._alone[booking.worker] = booking
+        elif (disturbed := self._alone.pop(booking.worker, None)) is not None:
+            disturbed.read_alone = False
+
+    def _forget_reader(self, booking: Booking) -> None:
+        if self._alone.get(booking.worker) is booking:
+            del self._alone[booking.worker]
