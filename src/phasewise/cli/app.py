@@ -10,6 +10,7 @@ from phasewise import __version__
 from phasewise.cli import (
     bench,
     calibrate,
+    check,
     compare,
     diagnose,
     down,
@@ -37,6 +38,7 @@ app.command("status")(status.status)
 app.command("down")(down.down)
 app.add_typer(engine.app, name="engine")
 app.add_typer(model.app, name="model")
+app.command("check")(check.check)
 app.command("gateway")(gateway.gateway)
 app.command("bench")(bench.bench)
 app.command("compare")(compare.compare)

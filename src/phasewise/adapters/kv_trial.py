@@ -1,0 +1,147 @@
+"""Asks engines to compute a prompt of our own, whole or parted, and reads the counters that tell who did it.
+
+What the answers and counters mean is left to callers: the check judges them, the gateway's canary learns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import orjson
+
+from phasewise.adapters.http_client import HttpClient
+from phasewise.adapters.vllm_metrics import MetricsSnapshot
+
+PLEASE_KEEP: Mapping[str, Any] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+"""What asks an engine to keep a prompt's KV for another to fetch."""
+_WORDS = ("red", "tree", "one", "house", "sun", "four", "road", "blue", "hand", "sea", "ten", "cold")
+_GREETING = b"\xff"
+_PATH = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAnswer:
+    """One engine's answer to a prompt of ours; None where it did not tell. `params` lead to KV it keeps."""
+
+    status: int
+    text: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    gap_s: float | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the engine answered the request."""
+        return self.status == 200
+
+
+@dataclass(frozen=True, slots=True)
+class KvCounters:
+    """What an engine has counted so far of prompts and KV; None where it counts no such thing."""
+
+    moved_tokens: float | None
+    computed_tokens: float | None
+    moved_bytes: float | None
+    moving_s: float | None
+    read_after_release: float | None
+
+    @classmethod
+    def of(cls, seen: MetricsSnapshot) -> KvCounters:
+        """Picked out of an engine's metrics."""
+        source = "prompt_tokens_by_source_total"
+        sent, took = seen.histogram("nixl_bytes_transferred"), seen.histogram("nixl_xfer_time_seconds")
+        return cls(
+            moved_tokens=seen.counter(source, source="external_kv_transfer"),
+            computed_tokens=seen.counter(source, source="local_compute"),
+            moved_bytes=None if sent is None else sent.total,
+            moving_s=None if took is None else took.total,
+            read_after_release=_any_of(seen, "nixl_num_notifications_after_expiry"),
+        )
+
+
+def has_connector(seen: MetricsSnapshot) -> bool:
+    """Whether the engine was started with a NIXL connector: only then does it count transfers."""
+    names = {name for name, _ in (*seen.counters, *seen.histograms, *seen.gauges)}
+    return any(name.startswith("nixl_") for name in names)
+
+
+def trial_prompt(tokens: int, chance: Random) -> str:
+    """About so many tokens that no engine has seen before."""
+    nonce = " ".join(str(chance.randrange(10)) for _ in range(16))
+    return f"{nonce} " + " ".join(chance.choice(_WORDS) for _ in range(max(1, tokens - 32)))
+
+
+async def ask(
+    client: HttpClient, model: str, prompt: str, output_tokens: int, params: Mapping[str, Any] | None = None
+) -> TrialAnswer:
+    """Have the engine answer the prompt; UpstreamError where the conversation breaks."""
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": output_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    if params is not None:
+        body["kv_transfer_params"] = params
+    headers = [(b"content-type", b"application/json")]
+    reply = await client.fetch("POST", _PATH, headers=headers, body=orjson.dumps(body))
+    return _answer(reply.status, reply.body)
+
+
+async def speaks_side_channel(host: str, port: int, within_s: float) -> bool:
+    """Whether somebody at this address greets as NIXL's side channel does.
+
+    OSError if nobody listens there, TimeoutError if nothing comes back: a blocked port looks like that.
+    """
+    async with asyncio.timeout(within_s):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            return await reader.read(1) == _GREETING
+        finally:
+            writer.transport.abort()
+
+
+def _answer(status: int, body: bytes) -> TrialAnswer:
+    try:
+        said = orjson.loads(body)
+        if status != 200:
+            return TrialAnswer(status)
+        usage, metrics = said.get("usage") or {}, said.get("metrics") or {}
+        details = usage.get("prompt_tokens_details") or {}
+        return TrialAnswer(
+            status=status,
+            text=str(said["choices"][0]["text"]),
+            prompt_tokens=usage.get("prompt_tokens"),
+            cached_tokens=details.get("cached_tokens") or 0,
+            queue_s=_seconds(metrics.get("queue_time_ms")),
+            prefill_s=_seconds(metrics.get("time_to_first_token_ms")),
+            gap_s=_seconds(metrics.get("mean_itl_ms")),
+            params=said.get("kv_transfer_params") or {},
+        )
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return TrialAnswer(status if status != 200 else 502)
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _any_of(seen: MetricsSnapshot, name: str) -> float | None:
+    """A counter whose name ends in _total or not, by the version of the engine."""
+    found = seen.counter(f"{name}_total")
+    return seen.counter(name) if found is None else found

@@ -1,0 +1,92 @@
+"""What was seen of engines and of hand-overs between them. What it means is judgement.py's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from phasewise.model.worker import Role
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """One engine as it answered; None where it did not tell.
+
+    `silence` says in words why it is not ready. `models` are the names it serves, `wanted_model` is the one
+    that the file gives it, `loaded_from` what it was loaded from.
+    """
+
+    name: str
+    role: Role
+    wanted_model: str
+    silence: str | None = None
+    models: tuple[str, ...] = ()
+    loaded_from: str | None = None
+    block_tokens: int | None = None
+    cache_dtype: str | None = None
+    has_connector: bool | None = None
+    recomputes_on_failure: bool | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it answered."""
+        return self.silence is None
+
+
+class SideChannel(StrEnum):
+    """Who answered where a prefill engine says that its KV is to be asked for."""
+
+    ANSWERS = "answers"
+    NOBODY = "nobody listens"
+    SILENT = "no answer"
+    STRANGER = "something else listens"
+    NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFacts:
+    """One hand-over of a prompt of our own; what was not reached is None.
+
+    `prefill_problem` and `decode_problem` say in words how a side failed. `moved_tokens`, `computed_tokens`,
+    `moved_bytes` and `moving_s` are by how much the decode engine's own counters grew meanwhile: other
+    requests may be among them. `same_text` is whether the prefill engine alone writes the same.
+    """
+
+    prefill: str
+    decode: str
+    prefill_problem: str | None = None
+    gave_ticket: bool = False
+    side_address: str | None = None
+    side_channel: SideChannel = SideChannel.NOT_TRIED
+    decode_problem: str | None = None
+    decode_timed_out: bool = False
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    moved_tokens: float | None = None
+    computed_tokens: float | None = None
+    moved_bytes: float | None = None
+    moving_s: float | None = None
+    hand_over_s: float | None = None
+    same_text: bool | None = None
+
+    @property
+    def proven(self) -> bool:
+        """Whether the decode engine answered and its counters say that the prompt's KV came from outside."""
+        if self.decode_problem is not None or self.prompt_tokens is None or self.moved_tokens is None:
+            return False
+        return self.moved_tokens >= self.prompt_tokens - self.cached_tokens > 0
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """How fast the KV moved, where the engine counts it."""
+        if not self.moved_bytes or not self.moving_s:
+            return None
+        return self.moved_bytes / self.moving_s
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """All that was seen of a fleet."""
+
+    engines: tuple[EngineFacts, ...]
+    trials: tuple[TrialFacts, ...] = ()

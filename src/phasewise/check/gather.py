@@ -1,0 +1,260 @@
+"""Asks every engine what it is and has every pair hand over one small prompt. Judging is judgement.py's.
+
+Engines are asked at the same time; pairs one after another per engine, so that counters tell of one trial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import SystemRandom
+from typing import Any
+
+import orjson
+
+from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.adapters.kv_trial import (
+    PLEASE_KEEP,
+    KvCounters,
+    TrialAnswer,
+    ask,
+    has_connector,
+    speaks_side_channel,
+    trial_prompt,
+)
+from phasewise.adapters.vllm_metrics import fetch_metrics
+from phasewise.check.facts import EngineFacts, FleetFacts, SideChannel, TrialFacts
+from phasewise.config import WorkerConfig
+from phasewise.errors import FailureKind, UpstreamError
+from phasewise.model.worker import Role
+
+PROMPT_TOKENS = 300
+OUTPUT_TOKENS = 4
+QUICK = Timeouts(connect_s=1.5, head_s=3.0, idle_s=3.0)
+ANSWER_WITHIN = Timeouts(connect_s=1.5, head_s=7.0, idle_s=7.0)
+"""vLLM gives up on a side channel after 5 s and then says so: what takes longer hangs."""
+SIDE_CHANNEL_S = 2.0
+COUNTED_WITHIN_S = 1.0
+"""Transfers are counted with the engine's next step, a moment after the answer."""
+PAIRS_AT_MOST = 64
+CLOSED_PORT = 1
+"""Nobody serves there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """An engine, its connections and what it said of itself."""
+
+    config: WorkerConfig
+    quick: HttpClient
+    patient: HttpClient
+    facts: EngineFacts
+    turn: asyncio.Lock
+
+    @property
+    def model(self) -> str:
+        models = self.facts.models
+        return self.config.model if self.config.model in models or not models else models[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What a trial showed, and where the prefill engine said that its KV lay."""
+
+    facts: TrialFacts
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def gather_facts(workers: Sequence[WorkerConfig], *, provoke_failure: bool = True) -> FleetFacts:
+    """See all engines and try all pairs; `provoke_failure` asks decode engines for KV that nobody has."""
+    engines = await asyncio.gather(*map(_meet, workers))
+    try:
+        tried = await asyncio.gather(*(_try_pair(*pair) for pair in _pairs(engines)))
+        policies = await _failure_policies(engines, tried) if provoke_failure else {}
+    finally:
+        for engine in engines:
+            engine.quick.close()
+            engine.patient.close()
+    facts = (replace(it.facts, recomputes_on_failure=policies.get(it.config.name)) for it in engines)
+    return FleetFacts(tuple(facts), tuple(it.facts for it in tried))
+
+
+def _pairs(engines: Sequence[_Engine]) -> list[tuple[_Engine, _Engine]]:
+    return list(_each_pair(engines))[:PAIRS_AT_MOST]
+
+
+def _each_pair(engines: Sequence[_Engine]) -> Iterator[tuple[_Engine, _Engine]]:
+    ready = [it for it in engines if it.facts.ready]
+    for prefill in (it for it in ready if it.config.role is Role.PREFILL):
+        for decode in (it for it in ready if it.config.role is Role.DECODE):
+            if prefill.config.model == decode.config.model:
+                yield prefill, decode
+
+
+# --- engines ----------------------------------------------------------------------------------------------
+
+
+async def _meet(config: WorkerConfig) -> _Engine:
+    quick, patient = HttpClient(config.url, QUICK), HttpClient(config.url, ANSWER_WITHIN)
+    facts = EngineFacts(config.name, config.role, config.model)
+    try:
+        health = await quick.fetch("GET", "/health")
+        if health.status != 200:
+            facts = replace(facts, silence=f"/health answered {health.status}")
+        else:
+            facts = await _described(facts, quick)
+    except UpstreamError as error:
+        facts = replace(facts, silence=error.message)
+    return _Engine(config, quick, patient, facts, asyncio.Lock())
+
+
+async def _described(facts: EngineFacts, client: HttpClient) -> EngineFacts:
+    names, loaded_from = await _models(client)
+    seen = await fetch_metrics(client)
+    cache = seen.infos.get("cache_config_info", {})
+    return replace(
+        facts,
+        models=names,
+        loaded_from=loaded_from,
+        block_tokens=seen.block_tokens,
+        cache_dtype=cache.get("cache_dtype"),
+        has_connector=has_connector(seen),
+    )
+
+
+async def _models(client: HttpClient) -> tuple[tuple[str, ...], str | None]:
+    reply = await client.fetch("GET", "/v1/models")
+    try:
+        listed = orjson.loads(reply.body)["data"]
+        names = tuple(str(it["id"]) for it in listed)
+        roots = [it["root"] for it in listed if it.get("parent") is None and it.get("root")]
+    except (ValueError, LookupError, TypeError):
+        raise UpstreamError(
+            FailureKind.PROTOCOL, "/v1/models does not answer with a list of models"
+        ) from None
+    return names, str(roots[0]) if roots else None
+
+
+# --- pairs ------------------------------------------------------------------------------------------------
+
+
+async def _try_pair(prefill: _Engine, decode: _Engine) -> _Trial:
+    # In one order everywhere, so that no two trials wait for each other.
+    first, second = sorted((prefill, decode), key=lambda it: it.config.name)
+    async with first.turn, second.turn:
+        return await _hand_over(prefill, decode)
+
+
+async def _hand_over(prefill: _Engine, decode: _Engine) -> _Trial:
+    facts = TrialFacts(prefill.config.name, decode.config.name)
+    prompt = trial_prompt(PROMPT_TOKENS, SystemRandom())
+    try:
+        kept = await ask(prefill.patient, prefill.model, prompt, 1, PLEASE_KEEP)
+    except UpstreamError as error:
+        return _Trial(replace(facts, prefill_problem=error.message))
+    if not kept.ok:
+        return _Trial(replace(facts, prefill_problem=f"it answered HTTP {kept.status}"))
+    facts = replace(facts, gave_ticket=bool(kept.params), prompt_tokens=kept.prompt_tokens)
+    if not kept.params:
+        return _Trial(facts)
+    side, (facts, answer) = await asyncio.gather(
+        _side_channel(kept.params), _fetch_and_write(decode, prompt, kept.params, facts)
+    )
+    facts = replace(facts, side_address=_address(kept.params), side_channel=side)
+    if answer is not None:
+        facts = await _with_text(facts, prefill, prompt, answer)
+    return _Trial(facts, kept.params)
+
+
+async def _fetch_and_write(
+    decode: _Engine, prompt: str, params: Mapping[str, Any], facts: TrialFacts
+) -> tuple[TrialFacts, TrialAnswer | None]:
+    """The decode engine's half, between two looks at its counters."""
+    try:
+        before = KvCounters.of(await fetch_metrics(decode.quick))
+        answer = await ask(decode.patient, decode.model, prompt, OUTPUT_TOKENS, params)
+        if not answer.ok:
+            return replace(facts, decode_problem=f"it answered HTTP {answer.status}"), None
+        after = await _counted(decode, before, (facts.prompt_tokens or 1) - answer.cached_tokens)
+    except UpstreamError as error:
+        hangs = error.kind is FailureKind.TIMED_OUT
+        return replace(facts, decode_problem=error.message, decode_timed_out=hangs), None
+    grown = replace(
+        facts,
+        cached_tokens=answer.cached_tokens,
+        moved_tokens=_growth(before.moved_tokens, after.moved_tokens),
+        computed_tokens=_growth(before.computed_tokens, after.computed_tokens),
+        moved_bytes=_growth(before.moved_bytes, after.moved_bytes),
+        moving_s=_growth(before.moving_s, after.moving_s),
+        hand_over_s=answer.queue_s,
+    )
+    return grown, answer
+
+
+async def _counted(decode: _Engine, before: KvCounters, expected_tokens: int) -> KvCounters:
+    """The counters once they hold the trial, or after a moment without."""
+    step_s = COUNTED_WITHIN_S / 5
+    for _ in range(5):
+        after = KvCounters.of(await fetch_metrics(decode.quick))
+        moved = _growth(before.moved_tokens, after.moved_tokens)
+        computed = _growth(before.computed_tokens, after.computed_tokens)
+        sent = _growth(before.moved_bytes, after.moved_bytes)
+        if ((moved or 0) >= expected_tokens and sent) or (computed or 0) >= expected_tokens:
+            break
+        await asyncio.sleep(step_s)
+    return after
+
+
+def _growth(before: float | None, after: float | None) -> float | None:
+    """A labelled series appears when it is first counted."""
+    return None if after is None else after - (before or 0.0)
+
+
+async def _with_text(facts: TrialFacts, prefill: _Engine, prompt: str, answer: TrialAnswer) -> TrialFacts:
+    """Whether the engine that computed the prompt writes the same; the other one has its KV from there."""
+    try:
+        alone = await ask(prefill.patient, prefill.model, prompt, OUTPUT_TOKENS)
+    except UpstreamError:
+        return facts
+    return replace(facts, same_text=alone.text == answer.text) if alone.ok else facts
+
+
+def _address(params: Mapping[str, Any]) -> str:
+    return f"{params.get('remote_host')}:{params.get('remote_port')}"
+
+
+async def _side_channel(params: Mapping[str, Any]) -> SideChannel:
+    host, port = params.get("remote_host"), params.get("remote_port")
+    if not isinstance(host, str) or not isinstance(port, int):
+        return SideChannel.NOT_TRIED
+    try:
+        greets = await speaks_side_channel(host, port, SIDE_CHANNEL_S)
+    except TimeoutError:
+        return SideChannel.SILENT
+    except (OSError, OverflowError):
+        return SideChannel.NOBODY
+    return SideChannel.ANSWERS if greets else SideChannel.STRANGER
+
+
+# --- what a decode engine does when KV cannot be had --------------------------------------------------------
+
+
+async def _failure_policies(engines: Sequence[_Engine], tried: Sequence[_Trial]) -> dict[str, bool]:
+    """Whether decode engines of proven pairs compute by themselves what they cannot fetch."""
+    shapes = {it.facts.decode: it.params for it in tried if it.facts.proven}
+    asked = [it for it in engines if it.config.name in shapes]
+    said = await asyncio.gather(*(_recomputes(it, shapes[it.config.name]) for it in asked))
+    return {it.config.name: yes for it, yes in zip(asked, said, strict=True) if yes is not None}
+
+
+async def _recomputes(decode: _Engine, like: Mapping[str, Any]) -> bool | None:
+    """Points the engine at KV of an engine that does not exist, in the terms of one that does."""
+    nobody = f"phasewise-check-{SystemRandom().randrange(1 << 48):012x}"
+    nowhere = {"remote_engine_id": nobody, "remote_request_id": nobody, "remote_port": CLOSED_PORT}
+    # Shorter than the prompt whose blocks the terms tell of: an engine may look at their number first.
+    prompt = trial_prompt(PROMPT_TOKENS // 2, SystemRandom())
+    try:
+        return (await ask(decode.patient, decode.model, prompt, 1, {**like, **nowhere})).ok
+    except UpstreamError:
+        return None
