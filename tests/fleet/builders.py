@@ -12,8 +12,8 @@ from phasewise.model.worker import Role
 STAND_IN = Path(__file__).with_name("stand_in_engine.py")
 
 
-def make_engine(device="cpu", plugin_version="0.1.0"):
-    return EngineEnvironment(Path("/engine/bin/python"), "0.32.0", device, plugin_version, nixl=False)
+def make_engine(device="cpu", plugin_version="0.1.0", nixl=True):
+    return EngineEnvironment(Path("/engine/bin/python"), "0.32.0", device, plugin_version, nixl=nixl)
 
 
 def free_ports(count):

@@ -65,6 +65,19 @@ def test_ports_off_the_scale_are_refused():
         place_engines(FleetConfig(first_engine_port=55536), cpus(1))
 
 
+def test_side_channels_off_the_scale_are_refused():
+    pools = (Pool(name="p", role="prefill"), Pool(name="d", role="decode"))
+    place_engines(fleet_of(*pools, first_engine_port=45534), cpus(2))
+    with pytest.raises(ConfigError, match="KV side channel would need port 65536") as raised:
+        place_engines(fleet_of(*pools, first_engine_port=45535), cpus(2))
+    assert "below 45535" in raised.value.hint
+
+
+def test_only_engines_that_hand_over_have_a_side_channel():
+    pools = (Pool(name="p", role="prefill"), Pool(name="d", role="decode"), Pool(name="m"))
+    assert [place.side_port for place in place_engines(fleet_of(*pools), cpus(3))] == [28100, 28101, None]
+
+
 def test_gateway_on_an_engines_port_is_refused():
     with pytest.raises(ConfigError, match=r"gateway\.port 8100"):
         place_engines(FleetConfig(gateway=GatewayConfig(port=8100)), cpus(1))

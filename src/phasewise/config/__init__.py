@@ -1,7 +1,8 @@
 """Frozen configuration. What a lever does to an engine stands in fleet/levers.py."""
 
 from phasewise.config.base import ByteSize, Name, Port, Sha256
-from phasewise.config.engine_flags import KV_TRANSFER_FLAG, flag_value, has_flag
+from phasewise.config.connector import KV_TRANSFER_FLAG, NIXL
+from phasewise.config.engine_flags import find_flag
 from phasewise.config.fleet import DEMO_MODEL, FleetConfig, Levers, Pool, Speculation
 from phasewise.config.gateway import (
     LOOPBACK_HOSTS,
@@ -18,7 +19,6 @@ from phasewise.config.gateway import (
     UpstreamConfig,
     WorkerConfig,
 )
-from phasewise.config.hand_over import NIXL
 from phasewise.config.reading import (
     byte_size,
     fleet_from,
@@ -55,10 +55,9 @@ __all__ = [
     "UpstreamConfig",
     "WorkerConfig",
     "byte_size",
-    "flag_value",
+    "find_flag",
     "fleet_from",
     "fleet_with",
-    "has_flag",
     "load_fleet",
     "load_gateway_file",
     "load_secret",

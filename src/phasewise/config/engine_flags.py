@@ -5,24 +5,50 @@ What a flag means is for those who ask for it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-KV_TRANSFER_FLAG = "--kv-transfer-config"
+from phasewise.config.source import Place
 
 
-def flag_value(flags: Sequence[str], *names: str) -> str | None:
-    """The value of the last of these flags, written `--name value` or `--name=value`; None without one."""
-    value = None
-    for place, word in enumerate(flags):
-        name, joined, rest = word.partition("=")
+class Flag(NamedTuple):
+    """A flag's value, and which word of the list the flag is."""
+
+    value: str
+    position: int
+
+
+def find_flag(flags: Sequence[str], *names: str) -> Flag | None:
+    """The last of the flags with one of these names, written `--name value` or `--name=value`."""
+    found = None
+    for position, word in enumerate(flags):
+        name, joined, value = word.partition("=")
         if _plain(name) in names:
-            value = rest if joined else next(iter(flags[place + 1 : place + 2]), "")
-    return value
+            found = Flag(value if joined else next(iter(flags[position + 1 : position + 2]), ""), position)
+    return found
 
 
-def has_flag(flags: Sequence[str], name: str) -> bool:
-    """Whether the flag stands there, in any of the engine's ways to write it (`--name.key value` too)."""
-    return any(_plain(word.partition("=")[0].partition(".")[0]) == name for word in flags)
+def find_dotted(flags: Sequence[str], name: str) -> int | None:
+    """Where a flag stands that sets one key of a setting, as in `--name.key value`."""
+    dotted = (
+        place for place, word in enumerate(flags) if _plain(word.partition(".")[0]) == name and "." in word
+    )
+    return next(dotted, None)
+
+
+def flag_place(pool_number: int, position: int) -> Place:
+    """Where the file says it."""
+    return ("pools", pool_number, "engine_flags", position)
+
+
+def json_object(value: str) -> dict[str, Any] | None:
+    """A flag's value that is a JSON object (None: it is something else)."""
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def _plain(name: str) -> str:

@@ -1,6 +1,6 @@
 """Reads configuration files and the environment; nothing else does.
 
-A mistake fails at start and names the key, the value and what is accepted.
+A mistake fails at start and names the line, the key, the value and what is accepted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pydantic import BaseModel, ValidationError
 from phasewise.config.base import ACCEPTED_BY_PATTERN
 from phasewise.config.fleet import FleetConfig
 from phasewise.config.gateway import GatewayFile
+from phasewise.config.hand_over import hand_over_problems
+from phasewise.config.source import Place, Source
 from phasewise.errors import ConfigError
 
 _SECRET_PARTS = frozenset({"api_keys", "admin_key_sha256", "redis", "salt_secret_file", "tls"})
@@ -35,12 +37,12 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 def load_fleet(path: Path) -> FleetConfig:
     """Read a fleet file."""
-    return _validated(FleetConfig, _read_yaml(path), str(path))
+    return _checked_fleet(*_read_yaml(path))
 
 
 def fleet_from(data: object, where: str) -> FleetConfig:
     """A fleet from plain data, checked like a file's; `where` names it in errors."""
-    return _validated(FleetConfig, data, where)
+    return _checked_fleet(data, Source(where))
 
 
 def fleet_with(
@@ -60,12 +62,12 @@ def fleet_with(
     }
     if gateway_port is not None:
         data["gateway"]["port"] = gateway_port
-    return _validated(FleetConfig, data, "command line")
+    return _checked_fleet(data, Source("command line"))
 
 
 def load_gateway_file(path: Path) -> GatewayFile:
     """Read what a gateway process is started with."""
-    return _validated(GatewayFile, _read_yaml(path), str(path))
+    return _validated(GatewayFile, *_read_yaml(path))
 
 
 def load_secret(path: Path) -> bytes:
@@ -105,13 +107,14 @@ def byte_size(text: str) -> int:
     return int(float(match[1]) * {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[match[2]])
 
 
-def _read_yaml(path: Path) -> object:
+def _read_yaml(path: Path) -> tuple[object, Source]:
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="check the path") from error
     try:
-        return yaml.safe_load(content.decode()) or {}
+        text = content.decode()
+        return yaml.safe_load(text) or {}, Source(str(path), text)
     except (yaml.YAMLError, ValueError) as error:
         # Nor may the cause be shown: it quotes the file.
         hint = "see docs/reference/fleet-file.md"
@@ -127,15 +130,24 @@ def _why_not_yaml(error: Exception) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
-def _validated(kind: type[_Model], data: object, where: str) -> _Model:
+def _checked_fleet(data: object, source: Source) -> FleetConfig:
+    fleet = _validated(FleetConfig, data, source)
+    problems = list(hand_over_problems(fleet, source.beside))
+    if problems:
+        said = [f"{source.at(it.place)}: {'.'.join(map(str, it.place))}: {it.words}" for it in problems]
+        raise ConfigError("\n".join(said), hint="see docs/reference/fleet-file.md, Parted phases")
+    return fleet
+
+
+def _validated(kind: type[_Model], data: object, source: Source) -> _Model:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         # Without its cause, which repeats every value.
-        raise ConfigError(_describe(error, kind, where), hint="see docs/reference/fleet-file.md") from None
+        raise ConfigError(_describe(error, kind, source), hint="see docs/reference/fleet-file.md") from None
 
 
-def _describe(error: ValidationError, kind: type[BaseModel], where: str) -> str:
+def _describe(error: ValidationError, kind: type[BaseModel], source: Source) -> str:
     problems = error.errors(include_url=False, include_context=False)
     lines = []
     for problem in problems:
@@ -146,18 +158,18 @@ def _describe(error: ValidationError, kind: type[BaseModel], where: str) -> str:
         silent = secret or problem["type"] in _SILENT_PROBLEMS or isinstance(problem["input"], dict | list)
         value = "" if silent else f" is {problem['input']!r}"
         accepted = _accepted(problem["type"], problem["msg"], kind, place)
-        lines.append(f"{where}: {_shown(place, secret, problem['type'])}{value}: {accepted}")
+        lines.append(f"{source.at(place)}: {_shown(place, secret, problem['type'])}{value}: {accepted}")
     return "\n".join(lines)
 
 
-def _shown(place: tuple[int | str, ...], secret: bool, problem: str) -> str:
+def _shown(place: Place, secret: bool, problem: str) -> str:
     parts = [str(part) for part in place]
     if secret and problem == "extra_forbidden":
         parts[-1] = "(a key)"  # which may be the secret itself
     return ".".join(parts) or "the file"
 
 
-def _accepted(problem: str, message: str, kind: type[BaseModel], place: tuple[int | str, ...]) -> str:
+def _accepted(problem: str, message: str, kind: type[BaseModel], place: Place) -> str:
     if problem == "extra_forbidden":
         return f"there is no such key; accepted: {', '.join(_keys_at(kind, place[:-1]))}"
     if problem == "string_pattern_mismatch":
@@ -166,7 +178,7 @@ def _accepted(problem: str, message: str, kind: type[BaseModel], place: tuple[in
     return message.removeprefix("Value error, ").replace("Input should be", "accepted:")
 
 
-def _keys_at(kind: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+def _keys_at(kind: type[BaseModel], place: Place) -> list[str]:
     """The keys of the model that stands at this place of the file."""
     for part in place:
         if isinstance(part, str) and part in kind.model_fields:

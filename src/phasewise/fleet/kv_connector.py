@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from phasewise.config import KV_TRANSFER_FLAG, NIXL, Pool, has_flag
+from phasewise.config import KV_TRANSFER_FLAG, NIXL, Pool, find_flag
 from phasewise.fleet.placement import Place
 from phasewise.model.worker import Role
 
@@ -16,7 +16,7 @@ KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 def connector_arguments(pool: Pool, *, on_cpu: bool, lease_s: int) -> list[str]:
     """The connector for an engine of this pool; nothing where it takes both phases or brings its own."""
-    if pool.role not in KV_ROLES or has_flag(pool.engine_flags, KV_TRANSFER_FLAG):
+    if pool.role not in KV_ROLES or find_flag(pool.engine_flags, KV_TRANSFER_FLAG) is not None:
         return []
     settings: dict[str, object] = {
         "kv_connector": NIXL,

@@ -108,11 +108,14 @@ def _gpus_of(pool: Pool, machine: Machine) -> int:
 
 def _refuse_ports_off_the_scale(fleet: FleetConfig, engines: int) -> None:
     last_port = fleet.first_engine_port + engines - 1
-    if last_port + STEPS_PORT_OFFSET > HIGHEST_PORT:
+    offset, what = STEPS_PORT_OFFSET, "step recorder"
+    if any(pool.role is not Role.MIXED for pool in fleet.pools):
+        offset, what = SIDE_PORT_OFFSET, "KV side channel"
+    if last_port + offset > HIGHEST_PORT:
         raise ConfigError(
-            f"first_engine_port is {fleet.first_engine_port}: the last engine's step recorder would need "
-            f"port {last_port + STEPS_PORT_OFFSET}",
-            hint=f"choose one below {HIGHEST_PORT - STEPS_PORT_OFFSET - engines + 2}",
+            f"first_engine_port is {fleet.first_engine_port}: the last engine's {what} would need "
+            f"port {last_port + offset}",
+            hint=f"choose one below {HIGHEST_PORT - offset - engines + 2}",
         )
     if fleet.first_engine_port <= fleet.gateway.port <= last_port:
         raise ConfigError(

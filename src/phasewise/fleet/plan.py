@@ -101,6 +101,7 @@ def plan_fleet(
 ) -> FleetPlan:
     """Plan every process of a fleet on this machine."""
     _refuse_tls(fleet)
+    _refuse_parting_without_nixl(fleet, engine)
     places = place_engines(fleet, machine)
     engines = tuple(_plan_engine(place, engine, model, fleet, home) for place in places)
     return FleetPlan(
@@ -120,6 +121,15 @@ def _refuse_tls(fleet: FleetConfig) -> None:
             "gateway.tls is not taken by `phasewise up`",
             hint="leave it out, or start the gateway by itself: python -m phasewise.gateway FILE",
         )
+
+
+def _refuse_parting_without_nixl(fleet: FleetConfig, engine: EngineEnvironment) -> None:
+    for pool in fleet.pools:
+        if pool.role is not Role.MIXED and not engine.nixl:
+            raise ConfigError(
+                f"pools.{pool.name}.role is '{pool.role}', but {engine.python} has no NIXL to move KV",
+                hint=f"run `phasewise engine install`, or `{engine.python} -m pip install nixl`",
+            )
 
 
 def _plan_engine(
