@@ -25,12 +25,17 @@ from phasewise.fake_engine.costs import PRESETS
 from phasewise.fake_engine.engine_loop import EngineLoop, UnixClock
 from phasewise.fake_engine.faults import Fault, FaultBoard, FaultKind
 from phasewise.fake_engine.jitter import Jitter, JitteredCost
+from phasewise.fake_engine.kv_connector import Connector
+from phasewise.fake_engine.kv_fetcher import SideChannels
+from phasewise.fake_engine.kv_link import KvLink
 from phasewise.fake_engine.metrics import EngineMetrics
 from phasewise.fake_engine.server import VERSION, EngineCore, FakeEngineApp
 from phasewise.fake_engine.step_log import StepLog
 from phasewise.fake_engine.virtual_engine import EngineShape, StepReport, VirtualEngine
 
 DEFAULT_MODEL = "fake-model"
+SIDE_CHANNELS = SideChannels()
+"""Where the fake engines of this process find each other: one for all, as ports are."""
 GOODBYE_S = 1.0
 DATE_HEADER_S = 1.0
 
@@ -47,6 +52,8 @@ class FakeEngineConfig:
     cost: StepSeconds = PRESETS["fast"]
     jitter: Jitter | None = None
     faults: tuple[Fault, ...] = ()
+    hand_over: Connector | None = None
+    """With a connector it hands over KV, as the prefill side or the decode side of any request."""
 
     def virtual_engine(self) -> VirtualEngine:
         """The engine alone, for virtual_run.py, with noise from its beginning.
@@ -71,6 +78,7 @@ class FakeEngine:
             self._cost = JitteredCost(self._cost, self.config.jitter, rng)
         self._port = self.config.port
         self._steps_port = self.config.steps_port
+        self._side_port = self.config.hand_over.side_port if self.config.hand_over is not None else 0
         self._incarnation: _Incarnation | None = None
         self._coming_back: asyncio.TimerHandle | None = None
         self._farewells: set[asyncio.Task[None]] = set()
@@ -96,6 +104,11 @@ class FakeEngine:
         return f"http://{self.config.host}:{self._steps_port or self._port}"
 
     @property
+    def side_port(self) -> int:
+        """Where other engines ask for its KV, also while it is dead."""
+        return self._side_port
+
+    @property
     def alive(self) -> bool:
         """Whether it listens."""
         return self._incarnation is not None
@@ -118,6 +131,8 @@ class FakeEngine:
             sockets.append(_listen(self.config.host, self._steps_port))
             self._steps_port = sockets[-1].getsockname()[1]
         self.boot = secrets.token_hex(8)
+        if self.config.hand_over is not None:
+            self._side_port = self._side_port or SIDE_CHANNELS.free_port()
         self._incarnation = _Incarnation(self)
         await self._incarnation.listen(sockets)
         self.faults_changed()
@@ -198,11 +213,12 @@ class _Incarnation:
         config = owner.config
         self._owner = owner
         self._clock = clock = UnixClock()
-        self.engine = VirtualEngine(config.shape, owner.step_seconds)
         self._metrics = EngineMetrics(config.model, config.shape)
+        kv_link = self._kv_link()
+        self.engine = VirtualEngine(config.shape, owner.step_seconds, kv_link)
         self._steps = StepLog(f"fake {VERSION}", owner.boot)
         self._loop = EngineLoop(self.engine, clock, self._record, self._note_idle)
-        core = EngineCore(config.model, config.shape, clock, self._loop, self._metrics, self._steps)
+        core = EngineCore(config.model, config.shape, clock, self._loop, self._metrics, self._steps, kv_link)
         self._app = FakeEngineApp(core, owner.faults, owner)
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
@@ -237,6 +253,7 @@ class _Incarnation:
     def hang(self, hung: bool) -> None:
         """Neither answer nor step, or do both again."""
         self._app.hang(hung)
+        self.engine.hang(hung)
         if hung:
             self._loop.pause()
         else:
@@ -250,6 +267,7 @@ class _Incarnation:
 
     def kill(self) -> None:
         """Everything that was open is closed, unsent bytes are lost."""
+        self.engine.close(self._clock())
         for server in self._servers:
             server.close()
         for connection in tuple(self._connections):
@@ -278,8 +296,23 @@ class _Incarnation:
         self._owner.count(report)
 
     def _note_idle(self) -> None:
-        self._metrics.observe_load(running=0, waiting=0, kv_usage=0.0)
+        engine = self.engine
+        self._metrics.observe_load(engine.running, engine.waiting, engine.kv_usage, engine.deferred)
         self._steps.append_idle(self._clock())
+
+    def _kv_link(self) -> KvLink | None:
+        owner, config = self._owner, self._owner.config
+        if config.hand_over is None:
+            return None
+        return KvLink(
+            engine_id=owner.boot,
+            address=(config.host, owner.side_port),
+            channels=SIDE_CHANNELS,
+            connector=config.hand_over,
+            layout=(config.model, config.shape.block_size),
+            troubles=owner.faults,
+            observer=self._metrics.hand_overs(),
+        )
 
     def _refresh_headers(self) -> None:
         date = formatdate(usegmt=True).encode()

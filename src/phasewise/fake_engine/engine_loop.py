@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 
+from phasewise.fake_engine.kv_fetcher import LOOK_AGAIN_S
 from phasewise.fake_engine.virtual_engine import EmittedToken, StepReport, VirtualEngine, VirtualRequest
 
 MAX_LAG_S = 0.25
@@ -27,15 +30,23 @@ class UnixClock:
         return time.monotonic() + self._shift_s
 
 
+class GenerationFailed(Exception):
+    """The engine cannot go on with a request; it tells no reason, as vLLM tells none."""
+
+
 class TokenStream:
     """The tokens of one request, as the engine hands them out."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[EmittedToken | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[EmittedToken | GenerationFailed | None] = asyncio.Queue()
 
     def put(self, token: EmittedToken) -> None:
         """Hand out a token."""
         self._queue.put_nowait(token)
+
+    def fail(self) -> None:
+        """There will be no further token, by the engine's fault."""
+        self._queue.put_nowait(GenerationFailed())
 
     def break_off(self) -> None:
         """Nobody reads this any more: wake the reader."""
@@ -43,7 +54,10 @@ class TokenStream:
 
     async def next(self) -> EmittedToken | None:
         """The next token; the last one has the account with it. None when the stream was broken off."""
-        return await self._queue.get()
+        token = await self._queue.get()
+        if isinstance(token, GenerationFailed):
+            raise token
+        return token
 
 
 class EngineLoop:
@@ -66,6 +80,13 @@ class EngineLoop:
         self._wake = asyncio.Event()
         self._running = asyncio.Event()
         self._running.set()
+        self._resting = False
+
+    def show_load(self, observe: Callable[[int, int, float, int], None]) -> None:
+        """Tell running, waiting, KV use and deferred as they are, unless a step is on: its end will tell."""
+        if self._resting:
+            engine = self._engine
+            observe(engine.running, engine.waiting, engine.kv_usage, engine.deferred)
 
     def submit(self, request: VirtualRequest) -> TokenStream:
         """Queue a request."""
@@ -94,29 +115,40 @@ class EngineLoop:
         due_s = 0.0
         while True:
             self._drop_aborted()
-            if not self._engine.has_work and due_s:
-                self._on_idle()
-            if not self._engine.has_work or not self._running.is_set():
-                await self._wait_for_work()
-                due_s = 0.0
-                continue
-            now_s = self._clock()
-            # On time even where the event loop was late, but not before those arrived whom the step serves.
-            on_time_s = max(due_s, self._latest_arrival_s) if now_s - due_s < MAX_LAG_S else now_s
-            report = self._engine.step(on_time_s)
+            report = self._step(due_s) if self._running.is_set() else None
             if report is None:
+                if due_s and (self._running.is_set() or not self._engine.has_work):
+                    self._on_idle()
+                await self._rest()
+                due_s = 0.0
                 continue
             due_s = report.step.ended_unix_s
             # Even when late: others must have their turn.
             await asyncio.sleep(max(0.0, due_s - self._clock()))
             self._hand_out(report)
 
-    async def _wait_for_work(self) -> None:
+    def _step(self, due_s: float) -> StepReport | None:
+        now_s = self._clock()
+        for request_id in self._engine.settle(now_s):
+            self._streams.pop(request_id).fail()
+        # On time even where the event loop was late, but not before those arrived whom the step serves.
+        on_time_s = max(due_s, self._latest_arrival_s) if now_s - due_s < MAX_LAG_S else now_s
+        return self._engine.step(on_time_s)
+
+    async def _rest(self) -> None:
+        """Wait for work, or for KV to come or to be given up."""
         self._wake.clear()
         if not self._running.is_set():
             await self._running.wait()
-        else:
-            await self._wake.wait()
+            return
+        # Work that could not be done waits for blocks that other engines let go of: nobody tells when.
+        rest_s = self._engine.next_event_s - self._clock()
+        rest_s = min(rest_s, LOOK_AGAIN_S) if self._engine.has_work else rest_s
+        self._resting = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if rest_s == inf else rest_s):
+                await self._wake.wait()
+        self._resting = False
 
     def _drop_aborted(self) -> None:
         for request_id in self._aborted:

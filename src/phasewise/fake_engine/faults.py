@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from math import prod
 from typing import Any
 
 from phasewise.errors import ConfigError
@@ -28,6 +29,15 @@ class FaultKind(StrEnum):
     """Answer the next `times` requests with status 500."""
     POISON = "poison"
     """Die whenever a prompt contains `marker`, after `after_tokens` tokens of that answer."""
+    KV_REFUSE = "kv_refuse"
+    """The next `times` fetches of KV from another engine fail."""
+    KV_HANG = "kv_hang"
+    """KV that is fetched from other engines does not come."""
+    KV_SLOW = "kv_slow"
+    """KV that is fetched from other engines takes `factor` times as long."""
+
+
+_FOR_REQUESTS = frozenset({FaultKind.CUT, FaultKind.SLOW, FaultKind.ERROR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +120,24 @@ class FaultBoard:
     @property
     def step_factor(self) -> float:
         """How many times longer a step takes now."""
-        factor = 1.0
+        return self._factor(FaultKind.SLOW)
+
+    @property
+    def kv_factor(self) -> float:
+        """How many times longer a fetch of KV takes now."""
+        return self._factor(FaultKind.KV_SLOW)
+
+    @property
+    def kv_hung(self) -> bool:
+        """Whether no fetch of KV ends now."""
+        return any(armed.fault.kind is FaultKind.KV_HANG for armed in self._armed)
+
+    def take_kv_refusal(self) -> bool:
+        """Whether a fetch that begins now is to fail; it counts as one that did."""
         for armed in self._armed:
-            if armed.fault.kind is FaultKind.SLOW:
-                factor *= armed.fault.factor
-        return factor
+            if armed.fault.kind is FaultKind.KV_REFUSE:
+                return self._use_up(armed)
+        return False
 
     def count_tokens(self, count: int) -> None:
         """The engine has written tokens."""
@@ -138,13 +161,16 @@ class FaultBoard:
             if fault.kind is FaultKind.POISON:
                 poison = fault if fault.marker in prompt_text else poison
                 continue
-            if fault.kind in {FaultKind.DIE, FaultKind.HANG} or not self._use_up(armed):
+            if fault.kind not in _FOR_REQUESTS or not self._use_up(armed):
                 continue
             error = error or fault.kind is FaultKind.ERROR
             delay_s += fault.delay_s if fault.kind is FaultKind.SLOW else 0.0
             if fault.kind is FaultKind.CUT:
                 cut_after = fault.after_tokens
         return RequestFaults(error, delay_s, cut_after, poison)
+
+    def _factor(self, kind: FaultKind) -> float:
+        return prod(armed.fault.factor for armed in self._armed if armed.fault.kind is kind)
 
     def _use_up(self, armed: _Armed) -> bool:
         if armed.times_left is None or (armed.fault.kind is FaultKind.SLOW and not armed.fault.delay_s):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from phasewise.fake_engine.kv_metrics import KvMetrics
 from phasewise.fake_engine.virtual_engine import EngineShape, StepReport
 from phasewise.model.steps import FinishedRequest
 
@@ -28,6 +29,7 @@ _REQUEST_S = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 _FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+_CACHE_TIERS = ("device", "host", "disk", "p2p", "external_unspecified")
 _PROMPT_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 
 
@@ -35,6 +37,7 @@ class EngineMetrics:
     """The counters of one incarnation of one engine."""
 
     def __init__(self, model: str, shape: EngineShape) -> None:
+        self._model = model
         self._registry = CollectorRegistry()
         self._labels = {"engine": "0", "model_name": model}
         self._running = self._gauge("num_requests_running", "Number of requests in model execution batches.")
@@ -45,14 +48,21 @@ class EngineMetrics:
         self._kv_usage = self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.")
         self._prefix_queries = self._counter("prefix_cache_queries", "Prefix cache queries, in tokens.")
         self._prefix_hits = self._counter("prefix_cache_hits", "Prefix cache hits, in tokens.")
-        self._counter("external_prefix_cache_queries", "Queries of a cache outside the engine, in tokens.")
-        self._counter("external_prefix_cache_hits", "Hits in a cache outside the engine, in tokens.")
+        self._external_queries = self._counter(
+            "external_prefix_cache_queries", "Queries of a cache outside the engine, in tokens."
+        )
+        self._external_hits = self._counter(
+            "external_prefix_cache_hits", "Hits in a cache outside the engine, in tokens."
+        )
         self._preemptions = self._counter("num_preemptions", "Cumulative number of preemptions.")
         self._prompt_tokens = self._counter("prompt_tokens", "Number of prefill tokens processed.")
         self._prompt_by_source = self._counters(
             "prompt_tokens_by_source", "Number of prompt tokens by source.", source=_PROMPT_SOURCES
         )
         self._prompt_cached = self._counter("prompt_tokens_cached", "Number of cached prompt tokens.")
+        self._cached_by_tier = self._counters(
+            "prompt_tokens_cached_by_source", "Cached prompt tokens by tier.", source=_CACHE_TIERS
+        )
         self._generation_tokens = self._counter("generation_tokens", "Number of generation tokens processed.")
         self._finished = self._counters(
             "request_success", "Count of successfully processed requests.", finished_reason=_FINISH_REASONS
@@ -78,9 +88,8 @@ class EngineMetrics:
     def record(self, report: StepReport) -> None:
         """Count a step that has ended."""
         step = report.step
-        self.observe_load(step.running, step.waiting, step.kv_usage)
-        self._prefix_queries.inc(report.queried_tokens)
-        self._prefix_hits.inc(report.hit_tokens)
+        self.observe_load(step.running, step.waiting, step.kv_usage, report.deferred)
+        self._record_look_ups(report)
         self._preemptions.inc(step.preempted)
         self._generation_tokens.inc(len(report.emitted))
         self._record_begun(report)
@@ -89,24 +98,42 @@ class EngineMetrics:
         for request in step.finished:
             self._record_finished(request)
 
-    def observe_load(self, running: int, waiting: int, kv_usage: float) -> None:
-        """The load as it is now; an abort may end the last work without a step."""
+    def observe_load(self, running: int, waiting: int, kv_usage: float, deferred: int = 0) -> None:
+        """The load as it is now; an abort may end the last work without a step.
+
+        Of the waiting, `deferred` wait for KV from elsewhere.
+        """
         self._running.set(running)
         self._waiting.set(waiting)
-        self._waiting_by_reason["capacity"].set(waiting)
+        self._waiting_by_reason["capacity"].set(waiting - deferred)
+        self._waiting_by_reason["deferred"].set(deferred)
         self._kv_usage.set(kv_usage)
+
+    def hand_overs(self) -> KvMetrics:
+        """The counters that only an engine with a connector has."""
+        return KvMetrics(self._model, self._registry)
 
     def text(self) -> bytes:
         """Everything, as Prometheus reads it."""
         return generate_latest(self._registry)
 
+    def _record_look_ups(self, report: StepReport) -> None:
+        self._prefix_queries.inc(report.queried_tokens)
+        self._prefix_hits.inc(report.hit_tokens)
+        self._external_queries.inc(report.fetched_tokens)
+        self._external_hits.inc(report.fetched_tokens)
+        self._cached_by_tier["device"].inc(report.hit_tokens)
+        self._cached_by_tier["p2p"].inc(report.fetched_tokens)
+
     def _record_begun(self, report: StepReport) -> None:
         # As vLLM does it, a whole prompt is booked in the step that gave its first token, whatever the steps
         # before had carried of it, and steps that gave no token are not counted.
-        computed_tokens = report.begun_prompt_tokens - report.begun_cached_tokens
+        found_tokens = report.begun_cached_tokens + report.begun_fetched_tokens
+        computed_tokens = report.begun_prompt_tokens - found_tokens
         self._prompt_tokens.inc(report.begun_prompt_tokens)
-        self._prompt_cached.inc(report.begun_cached_tokens)
+        self._prompt_cached.inc(found_tokens)
         self._prompt_by_source["local_cache_hit"].inc(report.begun_cached_tokens)
+        self._prompt_by_source["external_kv_transfer"].inc(report.begun_fetched_tokens)
         self._prompt_by_source["local_compute"].inc(computed_tokens)
         if report.emitted:
             self._step_tokens.observe(computed_tokens + len(report.emitted))

@@ -18,12 +18,14 @@ import orjson
 from phasewise.errors import ConfigError
 from phasewise.fake_engine import tokens
 from phasewise.fake_engine.embeddings import embeddings_reply
-from phasewise.fake_engine.engine_loop import EngineLoop, TokenStream
+from phasewise.fake_engine.engine_loop import EngineLoop, GenerationFailed, TokenStream
 from phasewise.fake_engine.faults import Fault, FaultBoard, RequestFaults, fault_from_json, fault_to_json
+from phasewise.fake_engine.kv_link import KvLink
 from phasewise.fake_engine.metrics import EngineMetrics
 from phasewise.fake_engine.step_log import StepLog
 from phasewise.fake_engine.virtual_engine import EmittedToken, EngineShape, VirtualRequest
-from phasewise.fake_engine.wire_replies import DONE, ReplyWriter
+from phasewise.fake_engine.wire_kv import kv_params
+from phasewise.fake_engine.wire_replies import DONE, INTERNAL_ERROR, ReplyWriter, error_event
 from phasewise.fake_engine.wire_requests import (
     BadRequest,
     Call,
@@ -73,6 +75,7 @@ class EngineCore:
         loop: EngineLoop,
         metrics: EngineMetrics,
         steps: StepLog,
+        kv_link: KvLink | None = None,
     ) -> None:
         self.model = model
         self.shape = shape
@@ -80,6 +83,7 @@ class EngineCore:
         self.loop = loop
         self.metrics = metrics
         self.steps = steps
+        self.kv_link = kv_link
 
 
 class FakeEngineApp:
@@ -174,11 +178,22 @@ class FakeEngineApp:
             ignore_eos=call.ignore_eos,
             cache_salt=call.cache_salt,
             client_id=call.request_id,
+            keep_kv=call.keep_kv,
+            remote_kv=call.remote_kv,
         )
 
     async def _stream(self, answer: _Answer, writer: ReplyWriter) -> None:
         exchange = answer.exchange
         await exchange.begin(200, b"text/event-stream; charset=utf-8")
+        try:
+            await self._stream_tokens(answer, writer)
+        except GenerationFailed:
+            await exchange.send_part(error_event())
+        await exchange.send_part(DONE)
+        await exchange.end()
+
+    async def _stream_tokens(self, answer: _Answer, writer: ReplyWriter) -> None:
+        exchange = answer.exchange
         token = await answer.next()
         if opening := writer.opening():
             await exchange.send_part(opening)
@@ -188,16 +203,31 @@ class FakeEngineApp:
             await exchange.send_part(writer.content(token))
         if usage := writer.closing(token.finished):
             await exchange.send_part(usage)
-        await exchange.send_part(DONE)
-        await exchange.end()
 
     async def _reply(self, answer: _Answer, writer: ReplyWriter) -> None:
-        token = await answer.next()
-        output_ids = [token.token_id]
-        while token.finished is None:
+        try:
             token = await answer.next()
-            output_ids.append(token.token_id)
-        await answer.exchange.send_bytes(200, _JSON, writer.plain(output_ids, token.finished))
+            output_ids = [token.token_id]
+            while token.finished is None:
+                token = await answer.next()
+                output_ids.append(token.token_id)
+        except GenerationFailed:
+            raise BadRequest(*INTERNAL_ERROR) from None
+        body = writer.plain(output_ids, token.finished, self._kv_params(token))
+        await answer.exchange.send_bytes(200, _JSON, body)
+
+    def _kv_params(self, token: EmittedToken) -> dict[str, Any] | None:
+        link, finished = self._core.kv_link, token.finished
+        if link is None or finished is None or token.kept_blocks is None:
+            return None
+        return kv_params(
+            link.address,
+            link.engine_id,
+            token.request_id,
+            token.kept_blocks,
+            finished.prompt_tokens,
+            finished.cached_tokens,
+        )
 
     async def _embed(self, exchange: _Exchange) -> None:
         data = parse_json(exchange.body)
@@ -228,6 +258,7 @@ class FakeEngineApp:
 
     async def _metrics(self, exchange: _Exchange) -> None:
         kind = b"text/plain; version=1.0.0; charset=utf-8"
+        self._core.loop.show_load(self._core.metrics.observe_load)
         await exchange.send_bytes(200, kind, self._core.metrics.text())
 
     async def _tokenize(self, exchange: _Exchange) -> None:

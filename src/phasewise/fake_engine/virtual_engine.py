@@ -7,13 +7,20 @@ simulator in virtual time) decide when to step; texts and connections are theirs
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from phasewise.costs.step_work import StepSeconds, StepWork, chunk_pairs
 from phasewise.errors import ConfigError
 from phasewise.fake_engine.blocks import BlockHash, BlockPool, chain_hash, root_hash
+from phasewise.fake_engine.kv_connector import OnLoadFailure, RemoteKv
+from phasewise.fake_engine.kv_fetcher import Fetch, FetchState, SideChannels
+from phasewise.fake_engine.kv_link import KvLink
 from phasewise.fake_engine.tokens import END_ID, ContextHash
 from phasewise.model.steps import EngineStep, FinishedRequest
+
+SPOILT_ID = 2**64 - 1
+"""Stands in a context for KV that is not that of its tokens: every word after it is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,8 @@ class VirtualRequest:
     """What the engine is asked for. `arrived_s` is when the front end got it.
 
     `request_id` is unique here; `client_id` is what records call the request, and clients may repeat theirs.
+    With `keep_kv` another engine is to go on with it; with `remote_kv` another has computed its prompt. An
+    engine without a connector knows neither and computes what it is asked for.
     """
 
     request_id: str
@@ -63,13 +72,16 @@ class VirtualRequest:
     ignore_eos: bool = False
     cache_salt: str = ""
     client_id: str | None = None
+    keep_kv: bool = False
+    remote_kv: RemoteKv | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EmittedToken:
     """One token of one request; `gap_s` counts from the token before it, or from arrival for the first.
 
-    The last token of a request comes with the account of it.
+    The last token of a request comes with the account of it, and with the blocks that are kept for another
+    engine to read.
     """
 
     request_id: str
@@ -77,6 +89,7 @@ class EmittedToken:
     index: int
     gap_s: float
     finished: FinishedRequest | None = None
+    kept_blocks: tuple[int, ...] | None = None
 
     @property
     def finish_reason(self) -> str | None:
@@ -88,8 +101,9 @@ class EmittedToken:
 class StepReport:
     """What happened in a step: true from `step.ended_unix_s` on, and not before.
 
-    `queried_tokens` and `hit_tokens` are of requests scheduled for the first time, `begun_prompt_tokens` and
-    `begun_cached_tokens` of those that got their first token.
+    `queried_tokens` and `hit_tokens` are of requests scheduled for the first time, `fetched_tokens` what was
+    asked of other engines for them; those that begin with `begun` are of requests that got their first token.
+    `deferred` requests wait for KV from elsewhere.
     """
 
     step: EngineStep
@@ -100,6 +114,9 @@ class StepReport:
     hit_tokens: int
     begun_prompt_tokens: int
     begun_cached_tokens: int
+    begun_fetched_tokens: int = 0
+    fetched_tokens: int = 0
+    deferred: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +131,9 @@ class _Sequence:
     outputs: int = 0
     preemptions: int = 0
     cached_tokens: int | None = None
-    scheduled_s: float = 0.0
+    fetched_tokens: int = 0
+    remote_kv: RemoteKv | None = None
+    scheduled_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float = 0.0
 
@@ -138,8 +157,6 @@ class _Batch:
     budget_tokens: int
     chunks: dict[_Sequence, int] = field(default_factory=dict)
     preempted: int = 0
-    queried_tokens: int = 0
-    hit_tokens: int = 0
 
     def put(self, sequence: _Sequence, tokens: int) -> None:
         self.chunks[sequence] = tokens
@@ -151,10 +168,23 @@ class _Batch:
         return tokens > 0
 
 
-class VirtualEngine:
-    """The scheduler and KV cache of one engine. One writer: whoever drives it."""
+@dataclass(slots=True)
+class _LookUps:
+    """What was looked for in the cache and elsewhere since the last report, in tokens."""
 
-    def __init__(self, shape: EngineShape, cost: StepSeconds) -> None:
+    queried: int = 0
+    hit: int = 0
+    fetched: int = 0
+
+
+class VirtualEngine:
+    """The scheduler and KV cache of one engine. One writer: whoever drives it.
+
+    With a `kv_link` it hands over KV; who drives it then lets transfers end (`settle`) before each step and
+    at `next_event_s`.
+    """
+
+    def __init__(self, shape: EngineShape, cost: StepSeconds, kv_link: KvLink | None = None) -> None:
         self.shape = shape
         self._cost = cost
         self._pool = BlockPool(shape.total_blocks)
@@ -162,11 +192,19 @@ class VirtualEngine:
         self._running: dict[str, _Sequence] = {}
         self._present: set[str] = set()
         self._next_seq = 0
+        self._look_ups = _LookUps()
+        self._hands_over = kv_link is not None
+        # Without a link it is alone in a world of its own.
+        self._kv_link = kv_link or KvLink("", ("", 0), SideChannels())
+        self._keeper = self._kv_link.open_keeper(self._pool)
+        self._fetcher = self._kv_link.make_fetcher()
+        self._fetching: dict[str, tuple[_Sequence, Fetch]] = {}
+        self._landed: dict[str, _Sequence] = {}
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
-        return bool(self._running or self._waiting)
+        """Whether there is something to step for; KV that is under way is not."""
+        return bool(self._running or self._waiting or self._landed)
 
     @property
     def running(self) -> int:
@@ -176,7 +214,23 @@ class VirtualEngine:
     @property
     def waiting(self) -> int:
         """Requests that were not scheduled yet, or were preempted."""
-        return len(self._waiting)
+        return len(self._waiting) + self.deferred
+
+    @property
+    def deferred(self) -> int:
+        """Those of the waiting that wait for KV from elsewhere, or for a seat since it came."""
+        return len(self._fetching) + len(self._landed)
+
+    @property
+    def kept_requests(self) -> int:
+        """Requests that have ended and whose KV is kept for other engines."""
+        return self._keeper.kept_requests
+
+    @property
+    def next_event_s(self) -> float:
+        """When a transfer may have ended or a lease is over, whether steps are done or not."""
+        fetches_s = min((fetch.ends_s for _, fetch in self._fetching.values()), default=inf)
+        return min(fetches_s, self._keeper.next_expiry_s)
 
     @property
     def kv_usage(self) -> float:
@@ -189,9 +243,14 @@ class VirtualEngine:
             raise ValueError("a prompt must leave room for at least one token")
         if request.request_id in self._present:
             raise ValueError(f"request {request.request_id} is already here")
+        if not self._hands_over:
+            request = replace(request, keep_kv=False, remote_kv=None)
         ids = list(request.prompt_ids)
         sequence = _Sequence(request, ids, ContextHash(ids), [], queued_s=now)
         sequence.hash_full_blocks(self.shape.block_size)
+        if request.remote_kv is not None:
+            sequence.remote_kv = request.remote_kv
+            self._fetcher.claim(request.remote_kv)
         self._waiting.append(sequence)
         self._present.add(request.request_id)
 
@@ -200,18 +259,53 @@ class VirtualEngine:
         if request_id not in self._present:
             return False
         self._present.remove(request_id)
-        sequence = self._running.pop(request_id, None)
-        if sequence is not None:
-            self._pool.release(sequence.blocks)
-        else:
-            self._waiting.remove(next(w for w in self._waiting if w.request.request_id == request_id))
+        sequence = self._running.pop(request_id, None) or self._landed.pop(request_id, None)
+        if sequence is None and request_id in self._fetching:
+            sequence, _ = self._fetching.pop(request_id)
+        if sequence is None:
+            sequence = next(w for w in self._waiting if w.request.request_id == request_id)
+            self._waiting.remove(sequence)
+        self._pool.release(sequence.blocks)
+        if sequence.remote_kv is not None:
+            self._fetcher.cancel(sequence.remote_kv)
         return True
 
+    def close(self, now: float) -> None:
+        """Be gone: nobody finds it any more, and what it waited for is kept no longer than agreed."""
+        self._kv_link.channels.close(self._kv_link.address)
+        for sequence in (*self._waiting, *(sequence for sequence, _ in self._fetching.values())):
+            if sequence.remote_kv is not None:
+                self._fetcher.unclaim(sequence.remote_kv, now)
+
+    def hang(self, hung: bool) -> None:
+        """Answer other engines no more, or again."""
+        self._keeper.hung = hung
+
+    def settle(self, now: float) -> tuple[str, ...]:
+        """Let leases and transfers end whose time has come: the requests that failed for want of their KV."""
+        self._keeper.expire(now)
+        failed: list[str] = []
+        for request_id, (sequence, fetch) in tuple(self._fetching.items()):
+            state = self._fetcher.look(fetch, now)
+            if state is FetchState.UNDER_WAY:
+                continue
+            del self._fetching[request_id]
+            sequence.remote_kv = None
+            if state is not FetchState.FAILED:
+                self._land(sequence, spoilt=state is FetchState.SPOILT)
+                continue
+            self._fetcher.unclaim(fetch.remote, now)
+            if not self._go_on_without(sequence):
+                failed.append(request_id)
+        return tuple(failed)
+
     def step(self, now: float) -> StepReport | None:
-        """Do the step that begins now; None when there is nothing to do."""
+        """Do the step that begins now; None when there is nothing to do, or nothing can be done yet."""
         if not self.has_work:
             return None
         batch = self._schedule(now)
+        if not batch.chunks:
+            return None  # KV is under way for those who wait, or what is kept for others leaves them no room
         work = _work_of(batch)
         decodes = sum(1 for sequence in batch.chunks if sequence.decoding)
         duration_s = self._cost(work)
@@ -232,21 +326,26 @@ class VirtualEngine:
             finished=tuple(token.finished for token in emitted if token.finished is not None),
         )
         self._next_seq += 1
+        look_ups, self._look_ups = self._look_ups, _LookUps()
         return StepReport(
             step,
             duration_s,
             tuple(emitted),
             work,
-            queried_tokens=batch.queried_tokens,
-            hit_tokens=batch.hit_tokens,
+            queried_tokens=look_ups.queried,
+            hit_tokens=look_ups.hit,
             begun_prompt_tokens=sum(len(sequence.request.prompt_ids) for sequence in begun),
             begun_cached_tokens=sum(sequence.cached_tokens or 0 for sequence in begun),
+            begun_fetched_tokens=sum(sequence.fetched_tokens for sequence in begun),
+            fetched_tokens=look_ups.fetched,
+            deferred=self.deferred,
         )
 
     # --- what a step carries ------------------------------------------------------------------------------
 
     def _schedule(self, now: float) -> _Batch:
         batch = _Batch(self.shape.max_num_batched_tokens)
+        self._seat_landed(now)
         # Decodes first: a stream never waits for a prompt that could have waited for it.
         for sequence in sorted(self._running.values(), key=lambda running: not running.decoding):
             if sequence.request.request_id not in self._running:
@@ -296,23 +395,68 @@ class VirtualEngine:
             # The last token is always computed, cached or not: its output is what the answer begins with.
             cached = self._pool.cached_prefix(sequence.hashes[: (len(sequence.ids) - 1) // block_size])
             cached_tokens = len(cached) * block_size
-            tokens = min(len(sequence.ids) - cached_tokens, batch.budget_tokens)
+            remote = sequence.remote_kv
+            wanted_tokens = len(sequence.ids) - cached_tokens
+            tokens = min(wanted_tokens, batch.budget_tokens) if remote is None else wanted_tokens - 1
             fresh = self._blocks_for(cached_tokens + tokens) - len(cached)
             if not self._pool.can_take(cached, fresh):
                 return
             self._waiting.popleft()
-            self._running[sequence.request.request_id] = sequence
             self._pool.hold(cached)
             sequence.blocks = cached + self._pool.take(fresh)
+            self._note_look_up(sequence, cached_tokens)
+            if remote is not None:
+                self._begin_fetch(sequence, remote, cached_tokens, now)
+                continue
+            self._seat(sequence, now)
             sequence.computed_tokens = cached_tokens
             self._publish(sequence, cached_tokens + tokens)
             batch.put(sequence, tokens)
-            if sequence.cached_tokens is None:
-                sequence.cached_tokens = cached_tokens
-                # A driver that runs late may begin a step before the request came.
-                sequence.scheduled_s = max(now, sequence.queued_s)
-                batch.queried_tokens += len(sequence.ids)
-                batch.hit_tokens += cached_tokens
+
+    def _seat(self, sequence: _Sequence, now: float) -> None:
+        self._running[sequence.request.request_id] = sequence
+        if sequence.scheduled_s is None:
+            # A driver that runs late may begin a step before the request came.
+            sequence.scheduled_s = max(now, sequence.queued_s)
+
+    def _note_look_up(self, sequence: _Sequence, cached_tokens: int) -> None:
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = cached_tokens
+            self._look_ups.queried += len(sequence.ids)
+            self._look_ups.hit += cached_tokens
+
+    # --- KV from elsewhere --------------------------------------------------------------------------------
+
+    def _begin_fetch(self, sequence: _Sequence, remote: RemoteKv, cached_tokens: int, now: float) -> None:
+        """Ask for what is not cached here; the sequence holds the blocks into which it will come."""
+        prompt_ids, block_size = sequence.request.prompt_ids, self.shape.block_size
+        blocks = self._blocks_for(len(prompt_ids)) - cached_tokens // block_size
+        fetch = self._fetcher.begin(remote, prompt_ids, blocks, block_size, now)
+        sequence.fetched_tokens = len(prompt_ids) - cached_tokens
+        self._look_ups.fetched += sequence.fetched_tokens
+        self._fetching[sequence.request.request_id] = (sequence, fetch)
+
+    def _land(self, sequence: _Sequence, *, spoilt: bool) -> None:
+        """Its KV is here: but for the last token's step the prompt is done."""
+        self._publish(sequence, len(sequence.ids) - 1)
+        sequence.computed_tokens = len(sequence.ids) - 1
+        if spoilt:
+            sequence.context.extend((SPOILT_ID,))
+        self._landed[sequence.request.request_id] = sequence
+
+    def _go_on_without(self, sequence: _Sequence) -> bool:
+        """Compute here what did not come, without a word, where that is the policy; else it has ended."""
+        self._pool.release(sequence.blocks)
+        sequence.blocks, sequence.cached_tokens, sequence.fetched_tokens = [], None, 0
+        if self._kv_link.connector.on_failure is OnLoadFailure.RECOMPUTE:
+            self._waiting.appendleft(sequence)
+            return True
+        self._present.remove(sequence.request.request_id)
+        return False
+
+    def _seat_landed(self, now: float) -> None:
+        for request_id in tuple(self._landed)[: max(0, self.shape.max_num_seqs - len(self._running))]:
+            self._seat(self._landed.pop(request_id), now)
 
     def _publish(self, sequence: _Sequence, upto_tokens: int) -> None:
         if not self.shape.prefix_cache:
@@ -337,8 +481,15 @@ class VirtualEngine:
             if token.finished is not None:
                 del self._running[token.request_id]
                 self._present.remove(token.request_id)
-                self._pool.release(sequence.blocks)
+                self._leave(sequence, ended_s)
         return emitted
+
+    def _leave(self, sequence: _Sequence, ended_s: float) -> None:
+        request = sequence.request
+        if request.keep_kv:
+            self._keeper.keep(request.request_id, request.prompt_ids, sequence.blocks, ended_s)
+        else:
+            self._pool.release(sequence.blocks)
 
     def _emit(self, sequence: _Sequence, ended_s: float) -> EmittedToken:
         request = sequence.request
@@ -356,17 +507,23 @@ class VirtualEngine:
         full = sequence.outputs >= request.max_tokens or len(sequence.ids) >= self.shape.max_model_len
         reason = "stop" if ends else "length" if full else None
         finished = None if reason is None else _finish(sequence, reason, ended_s)
-        return EmittedToken(request.request_id, token_id, sequence.outputs - 1, ended_s - before_s, finished)
+        kept = tuple(sequence.blocks) if finished is not None and request.keep_kv else None
+        gap_s = ended_s - before_s
+        return EmittedToken(request.request_id, token_id, sequence.outputs - 1, gap_s, finished, kept)
 
     def check_invariants(self) -> None:
         """Raise when blocks or requests are not where they should be."""
-        sequences = (*self._running.values(), *self._waiting)
-        self._pool.check_invariants(block for sequence in sequences for block in sequence.blocks)
+        fetching = tuple(sequence for sequence, _ in self._fetching.values())
+        sequences = (*self._running.values(), *self._waiting, *self._landed.values(), *fetching)
+        held = [block for sequence in sequences for block in sequence.blocks]
+        self._pool.check_invariants([*held, *self._keeper.held_blocks])
         if sorted(sequence.request.request_id for sequence in sequences) != sorted(self._present):
             raise AssertionError("a request is here twice, or is lost")
         if any(sequence.blocks or sequence.computed_tokens for sequence in self._waiting):
             raise AssertionError("a waiting request holds blocks")
-        for sequence in self._running.values():
+        if any(len(sequence.blocks) != self._blocks_for(len(sequence.ids) - 1) for sequence in fetching):
+            raise AssertionError("there is no place for KV that is under way")
+        for sequence in (*self._running.values(), *self._landed.values()):
             if len(sequence.blocks) != self._blocks_for(sequence.computed_tokens):
                 raise AssertionError("a running request holds more or fewer blocks than it needs")
             if len(sequence.ids) != len(sequence.request.prompt_ids) + sequence.outputs:
@@ -388,14 +545,17 @@ def _work_of(batch: _Batch) -> StepWork:
 def _finish(sequence: _Sequence, reason: str, ended_s: float) -> FinishedRequest:
     request = sequence.request
     first_token_s = sequence.last_token_s if sequence.first_token_s is None else sequence.first_token_s
+    scheduled_s = sequence.queued_s if sequence.scheduled_s is None else sequence.scheduled_s
+    # As vLLM does it, who fetched a prompt's KV reports what its keeper had found cached.
+    told_tokens = request.remote_kv.cached_tokens if sequence.fetched_tokens and request.remote_kv else None
     return FinishedRequest(
         request_id=request.client_id or request.request_id,
         reason=reason,
         prompt_tokens=len(request.prompt_ids),
-        cached_tokens=sequence.cached_tokens or 0,
+        cached_tokens=(sequence.cached_tokens or 0) if told_tokens is None else told_tokens,
         output_tokens=sequence.outputs,
-        queue_s=sequence.scheduled_s - sequence.queued_s,
-        prefill_s=first_token_s - sequence.scheduled_s,
+        queue_s=scheduled_s - sequence.queued_s,
+        prefill_s=first_token_s - scheduled_s,
         decode_s=sequence.last_token_s - first_token_s,
         e2e_s=ended_s - request.arrived_s,
         preemptions=sequence.preemptions,

@@ -15,6 +15,8 @@ from phasewise.fake_engine.wire_requests import Call
 from phasewise.model.steps import FinishedRequest
 
 DONE = b"data: [DONE]\n\n"
+INTERNAL_ERROR: tuple[str, str, None, int] = ("Internal server error", "InternalServerError", None, 500)
+"""Message, type, parameter and status of what vLLM says when a request fails inside of it."""
 FINGERPRINT = "vllm-0.32.0-fake"
 
 
@@ -107,8 +109,10 @@ class ReplyWriter:
 
     # --- plain --------------------------------------------------------------------------------------------
 
-    def plain(self, output_ids: list[int], finished: FinishedRequest) -> bytes:
-        """The whole reply at once."""
+    def plain(
+        self, output_ids: list[int], finished: FinishedRequest, kv_params: dict[str, Any] | None = None
+    ) -> bytes:
+        """The whole reply at once; `kv_params` tell where the prompt's KV is kept."""
         text = tokens.decode(output_ids)
         choice = self._chat_choice(text) if self._call.chat else {"index": 0, "text": text}
         ids = output_ids if self._call.return_token_ids else None
@@ -127,7 +131,7 @@ class ReplyWriter:
             "system_fingerprint": FINGERPRINT,
             "usage": usage,
             **(prompt | {"prompt_text": None} if self._call.chat else {}),
-            "kv_transfer_params": None,
+            "kv_transfer_params": kv_params,
             "ec_transfer_params": None,
             "metrics": _metrics(finished) | {"speculative_decoding": None},
         }
@@ -165,6 +169,12 @@ def _metrics(finished: FinishedRequest) -> dict[str, float | None]:
         "mean_itl_ms": finished.decode_s * 1e3 / gaps if gaps else None,
         "tokens_per_second": finished.output_tokens / busy_s if busy_s > 0 else None,
     }
+
+
+def error_event() -> bytes:
+    """What a stream says, whose head has long gone, when its request fails inside the engine."""
+    message, kind, param, status = INTERNAL_ERROR
+    return _event({"error": {"message": message, "type": kind, "param": param, "code": status}})
 
 
 def _event(chunk: dict[str, Any]) -> bytes:

@@ -14,6 +14,8 @@ import orjson
 
 from phasewise.fake_engine import tokens
 from phasewise.fake_engine.chat_template import render_chat
+from phasewise.fake_engine.kv_connector import RemoteKv
+from phasewise.fake_engine.wire_kv import remote_kv_of, wants_kv_kept
 
 
 class BadRequest(Exception):
@@ -41,6 +43,8 @@ class Call:
     include_usage: bool
     continuous_usage: bool
     return_token_ids: bool
+    keep_kv: bool = False
+    remote_kv: RemoteKv | None = None
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -76,6 +80,8 @@ def parse_call(
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
         return_token_ids=bool(data.get("return_token_ids")),
+        keep_kv=wants_kv_kept(data.get("kv_transfer_params")),
+        remote_kv=remote_kv_of(data.get("kv_transfer_params")),
     )
 
 
