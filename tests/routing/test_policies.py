@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phasewise.model.decision import KEPT_CANDIDATES, Candidate
-from phasewise.routing.policies import POLICIES, least_outstanding
+from phasewise.routing.policies import POLICIES, least_outstanding, round_robin
+from phasewise.state.prefix_index import PrefixIndex
 from tests.builders import make_request, make_worker
 
 
@@ -65,9 +66,10 @@ def test_a_decision_says_what_it_was_about():
 def test_every_policy_only_looks_and_decides_alike_on_the_same(name, loads):
     candidates = make_candidates(*loads)
     before = list(candidates)
-    decision = POLICIES[name](make_request(), candidates)
+    decision = POLICIES[name](PrefixIndex())(make_request(), candidates)
     assert candidates == before
-    assert POLICIES[name](make_request(), tuple(candidates)) == decision
+    # A policy that counts turns is new each time.
+    assert POLICIES[name](PrefixIndex())(make_request(), tuple(candidates)) == decision
     assert decision.policy == name
     assert decision.reason
 
@@ -76,7 +78,7 @@ def test_every_policy_only_looks_and_decides_alike_on_the_same(name, loads):
 @given(loads=LOADS)
 def test_every_policy_keeps_every_candidate_and_chooses_the_first_of_them(name, loads):
     candidates = make_candidates(*loads)
-    decision = POLICIES[name](make_request(), candidates)
+    decision = POLICIES[name](PrefixIndex())(make_request(), candidates)
     assert decision.chosen is decision.candidates[0].worker
     assert sorted(decision.candidates, key=lambda it: it.worker.name) == sorted(
         candidates, key=lambda it: it.worker.name
@@ -88,3 +90,15 @@ def test_no_candidate_costs_less_than_the_chosen_one(loads):
     decision = least_outstanding(make_request(), make_candidates(*loads))
     costs = [(it.outstanding_tokens, it.outstanding_requests) for it in decision.candidates]
     assert costs == sorted(loads)
+
+
+def test_round_robin_takes_one_after_the_other_whatever_they_have_to_do():
+    place, candidates = round_robin(), make_candidates((900, 9), (0, 0), (5, 1))
+    chosen = [place(make_request(), candidates).chosen.name for _ in range(5)]
+    assert chosen == ["w0", "w1", "w2", "w0", "w1"]
+
+
+def test_two_gateways_take_turns_of_their_own():
+    candidates = make_candidates((0, 0), (0, 0))
+    for place in (round_robin(), round_robin()):
+        assert place(make_request(), candidates).chosen.name == "w0"

@@ -22,6 +22,7 @@ from phasewise.gateway.logs import RequestLog
 from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.patience import ClientWatch, Patience
 from phasewise.gateway.pipeline import Pipeline
+from phasewise.gateway.prefix_hashing import PrefixHashing
 from phasewise.gateway.quotas import GatewayQuotas, build_quotas
 from phasewise.gateway.routes import Gateway, Router
 from phasewise.gateway.timeline_store import TimelineStore
@@ -29,7 +30,7 @@ from phasewise.model.slo import Slo
 from phasewise.model.worker import Role, Worker
 from phasewise.ports import TimelineSink
 from phasewise.request_flow import World, let_waiting_in
-from phasewise.routing.policies import POLICIES, Policy, whole
+from phasewise.routing.policies import POLICIES, READS_PREFIXES, Policy, whole
 from phasewise.routing.split import SplitPolicy
 from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView, Health
@@ -117,6 +118,7 @@ def build_app(
         metrics.count_refusal,
         open_requests,
         bounds.body_bytes,
+        _hashing(file.gateway, workers),
     )
     clients_served = ClientWatch(patience or Patience(limits.body_s, limits.read_s))
     gateway = Gateway(
@@ -188,7 +190,18 @@ def _policy(config: GatewayConfig, workers: list[Worker], paces: PaceBook, prefi
     name = config.policy
     if name not in POLICIES:
         raise ConfigError(f"gateway.policy is {name!r}", hint=f"accepted: {', '.join(sorted(POLICIES))}")
-    if not any(worker.role is Role.PREFILL for worker in workers):
-        return whole(POLICIES[name])
+    policy = POLICIES[name](prefixes)
+    if not _hands_over(workers):
+        return whole(policy)
     hand_over = config.hand_over
-    return SplitPolicy(hand_over.when, hand_over.threshold_tokens, POLICIES[name], paces, prefixes)
+    return SplitPolicy(hand_over.when, hand_over.threshold_tokens, policy, paces, prefixes)
+
+
+def _hashing(config: GatewayConfig, workers: list[Worker]) -> PrefixHashing | None:
+    """Hashes cost time, and tell nothing where there is no choice."""
+    matters = config.policy in READS_PREFIXES or _hands_over(workers)
+    return PrefixHashing() if matters and len(workers) > 1 else None
+
+
+def _hands_over(workers: list[Worker]) -> bool:
+    return any(worker.role is Role.PREFILL for worker in workers)

@@ -8,6 +8,7 @@ their values make sense, is the engine's to say.
 from __future__ import annotations
 
 import re
+from dataclasses import field
 from typing import Any
 
 import orjson
@@ -119,7 +120,7 @@ class Parsed:
 
     `hide_usage` holds where the usage chunk was asked for by the gateway and not by the client. `text` is as
     much of the prompt's text as is ever marked, left empty in a short body. Whether it is `splittable` is
-    hand_over_bodies.py's to say.
+    hand_over_bodies.py's to say. `fields` is the body as it was read, so that nobody reads it again.
     """
 
     model: str
@@ -130,6 +131,7 @@ class Parsed:
     choices: int = 1
     text: bytes = b""
     splittable: bool = False
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
@@ -165,6 +167,7 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
         choices=choices,
         text=b"" if len(body) < TEXT_FROM_BYTES else prompt_text(endpoint, fields),
         splittable=splittable(endpoint, fields, choices),
+        fields=fields,
     )
 
 

@@ -19,6 +19,7 @@ from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.http_errors import send_refusal
 from phasewise.gateway.marking import Marking
 from phasewise.gateway.open_requests import OpenRequests
+from phasewise.gateway.prefix_hashing import PrefixHashing
 from phasewise.gateway.salt import salted
 from phasewise.gateway.server_timing import ASKS_FOR_TIMING, wants_timing
 from phasewise.gateway.timeline_builder import TimelineBuilder
@@ -44,6 +45,7 @@ class Pipeline:
         count_refusal: Callable[[RefusalKind], None],
         open_requests: OpenRequests,
         body_limit_bytes: int,
+        hashing: PrefixHashing | None = None,
     ) -> None:
         self._world = world
         self._driver = driver
@@ -53,6 +55,8 @@ class Pipeline:
         self._open_requests = open_requests
         self._body_limit_bytes = body_limit_bytes
         self._marking = Marking()
+        # None where no decision would look at hashes: they cost a pass over the prompt.
+        self._hashing = hashing
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
         """Serve one request."""
@@ -143,8 +147,12 @@ class Pipeline:
             key_id=caller.key_id,
             limits=caller.limits,
             max_wait_s=caller.max_wait_s,
+            prefix_hashes=self._prefix_hashes(endpoint, parsed, caller),
             splittable=parsed.splittable,
         )
+
+    def _prefix_hashes(self, endpoint: Endpoint, parsed: Parsed, caller: Caller) -> tuple[int, ...]:
+        return self._hashing.hashes(endpoint, parsed.fields, caller.salt) if self._hashing else ()
 
 
 def _reply_headers(request_id: str, client_request_id: str | None) -> Headers:

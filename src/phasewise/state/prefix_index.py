@@ -9,16 +9,128 @@ from collections.abc import Sequence
 
 from phasewise.model.worker import WorkerRef
 
+MOST_BLOCKS = 1_000_000
+"""Over all workers: some 70 MB, and 128 million tokens of prompts."""
+NEWS_SHARE = 0.125
+"""How much of a worker's trust its latest report makes: eight wrong ones in a row take two thirds of it."""
+DISAPPOINTING = 0.5
+"""A worker that held less than this much of what was expected has dropped things, and oldest ones first."""
+
+
+class _Memory:
+    """What one incarnation of a worker has been seen to compute: lately, and before that.
+
+    Two sets, of which the older is dropped whole when the younger is full, forget by age as well as a list in
+    order of use would, at a fifth of its cost.
+    """
+
+    __slots__ = ("incarnation", "older", "trust", "younger")
+
+    def __init__(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+        self.younger: set[int] = set()
+        self.older: set[int] = set()
+        self.trust = 1.0
+
+    def __len__(self) -> int:
+        return len(self.younger) + len(self.older)
+
+    def depth(self, hashes: Sequence[int]) -> int:
+        """How many of the first hashes it knows."""
+        younger, older = self.younger, self.older
+        for depth, block in enumerate(hashes):
+            if block not in younger and block not in older:
+                return depth
+        return len(hashes)
+
+    def grow_older(self) -> None:
+        """Drop what is old, and call old what was young."""
+        self.older, self.younger = self.younger, set()
+
+    def judge(self, met: float) -> None:
+        """Learn how much of what was expected was there."""
+        self.trust += NEWS_SHARE * (min(1.0, met) - self.trust)
+        if met < DISAPPOINTING:
+            self.grow_older()
+
 
 class PrefixIndex:
     """Remembers who served what, and how far that memory was right."""
 
+    def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
+        self._most_blocks = most_blocks
+        self._memories: dict[str, _Memory] = {}
+
     def served(
-        self, worker: WorkerRef, hashes: Sequence[int], prompt_tokens: int, cached_tokens: int
+        self,
+        worker: WorkerRef,
+        hashes: Sequence[int],
+        prompt_tokens: int,
+        cached_tokens: int,
+        held_blocks: int = 0,
     ) -> None:
-        """A worker has computed this prompt and reported how much of it was cached."""
+        """A worker has computed this prompt and reported how much of it was cached.
+
+        `held_blocks` is what it was taken to hold when it was given the request: what others had it compute
+        meanwhile is not held against it. With 0 its report is not judged, and the prompt only remembered.
+        """
+        memory = self._memory(worker)
+        if memory is None:
+            memory = self._begin(worker)
+        if expected_tokens := _tokens(held_blocks, hashes, prompt_tokens):
+            memory.judge(cached_tokens / expected_tokens)
+        room = self._set_room
+        if len(memory.younger) + len(hashes) > room:
+            memory.grow_older()
+        memory.younger.update(hashes[:room])
+
+    def held_blocks(self, worker: WorkerRef, hashes: Sequence[int]) -> int:
+        """How many of a prompt's first blocks the worker is taken to hold."""
+        memory = self._memory(worker)
+        return 0 if memory is None else memory.depth(hashes)
 
     def cached_tokens(self, worker: WorkerRef, hashes: Sequence[int], prompt_tokens: int) -> int:
-        """How much of a prompt is expected to be in the worker's cache."""
-        del worker, hashes, prompt_tokens
-        return 0
+        """How much of a prompt is expected to be in the worker's cache.
+
+        What it is taken to hold, by as much as it held of what it was taken to hold before.
+        """
+        memory = self._memory(worker)
+        if memory is None:
+            return 0
+        return int(memory.trust * _tokens(memory.depth(hashes), hashes, prompt_tokens))
+
+    def known_blocks(self, worker: WorkerRef) -> int:
+        """How much is remembered of the worker: new conversations go where that is least."""
+        memory = self._memory(worker)
+        return 0 if memory is None else len(memory)
+
+    def check_invariants(self) -> None:
+        """Nothing grows without end, and trust is a share."""
+        known = sum(map(len, self._memories.values()))
+        if known > self._most_blocks:
+            raise AssertionError(f"{known} blocks are remembered, and {self._most_blocks} are the most")
+        if bad := [memory.trust for memory in self._memories.values() if not 0 <= memory.trust <= 1]:
+            raise AssertionError(f"trust is a share, and no {bad}")
+
+    def _memory(self, worker: WorkerRef) -> _Memory | None:
+        """What is known of this incarnation."""
+        memory = self._memories.get(worker.name)
+        return memory if memory is not None and memory.incarnation == worker.incarnation else None
+
+    def _begin(self, worker: WorkerRef) -> _Memory:
+        """Forget the incarnation before, or make room for one worker more."""
+        memory = self._memories[worker.name] = _Memory(worker.incarnation)
+        for other in self._memories.values():
+            while max(len(other.younger), len(other.older)) > self._set_room:
+                other.grow_older()
+        return memory
+
+    @property
+    def _set_room(self) -> int:
+        """How large each of a worker's two sets may be: all workers have the same share."""
+        return self._most_blocks // (2 * len(self._memories))
+
+
+def _tokens(blocks: int, hashes: Sequence[int], prompt_tokens: int) -> float:
+    """So many of a prompt's blocks in tokens. Half a block stands for the end that fills none."""
+    return prompt_tokens * blocks / (len(hashes) + 0.5)
