@@ -40,9 +40,17 @@ class Remembered:
 
     def __init__(self):
         self.told = []
+        self.sizes = self
+        self.cached = 0
 
     def __getattr__(self, name):
         return lambda *what: self.told.append((name, *what))
+
+    def cached_tokens(self, worker, hashes, prompt_tokens):
+        return self.cached
+
+    def held_blocks(self, worker, hashes):
+        return len(hashes) if self.cached else 0
 
 
 def always_split(request, candidates, hands_over):

@@ -30,11 +30,16 @@ class Admitted:
 
 
 def expected_tokens(request: GenerationRequest) -> int:
-    """The work a request is booked as: its prompt and what it may write, in all its answers."""
+    """The work of a request: its prompt and what it may write."""
+    return request.estimated_prompt_tokens + expected_output_tokens(request)
+
+
+def expected_output_tokens(request: GenerationRequest) -> int:
+    """What a request may write, in all its answers."""
     output_tokens = request.max_output_tokens
     if output_tokens is None:
         output_tokens = ASSUMED_OUTPUT_TOKENS
-    return request.estimated_prompt_tokens + output_tokens * request.choices
+    return output_tokens * request.choices
 
 
 def charged_tokens(request: GenerationRequest) -> int:

@@ -1,4 +1,4 @@
-"""One attempt at a request: book its workers, run it on one of them or on a pair, give their room back.
+"""One attempt at a request: run it on a worker, or on a pair of them that hand KV over, and learn from it.
 
 Whether there is another attempt, and where, is flow.py's.
 """
@@ -14,19 +14,19 @@ from phasewise.model.hand_over import pair_ref
 from phasewise.model.noun import noun
 from phasewise.model.request import GenerationRequest
 from phasewise.model.worker import WorkerRef
-from phasewise.request_flow.admission import expected_tokens
+from phasewise.request_flow.admission import expected_output_tokens
 from phasewise.request_flow.learning import (
     learn_fetching,
     learn_pair,
     learn_reading,
-    learn_trust,
+    learn_sizes,
     learn_writing,
 )
 from phasewise.request_flow.outcomes import Cancelled, Failed, Outcome, Prefilled, Succeeded
+from phasewise.request_flow.seat import Seat, leave_seat, take_reading_seat, take_seat
 from phasewise.request_flow.steps import Generate, Prefill, Step
-from phasewise.request_flow.world import World, let_waiting_in
+from phasewise.request_flow.world import World
 from phasewise.state.breakers import Trial
-from phasewise.state.load_ledger import Booking
 
 _MET_NO_ENGINE = frozenset({FailureKind.REFUSED, FailureKind.NO_SOCKET})
 
@@ -44,18 +44,6 @@ class Broken:
     late: bool = False
 
 
-class _Seat:
-    """A worker's room for an attempt; `result` is what came of the step that it was taken for."""
-
-    __slots__ = ("booking", "result", "trial", "worker")
-
-    def __init__(self, worker: WorkerRef, booking: Booking, trial: Trial | None) -> None:
-        self.worker = worker
-        self.booking = booking
-        self.trial = trial
-        self.result: Prefilled | _Result | None = None
-
-
 _Result = Succeeded | Failed | Cancelled
 Attempting = Generator[Step, Outcome, Succeeded | Cancelled | Broken]
 
@@ -63,7 +51,7 @@ Attempting = Generator[Step, Outcome, Succeeded | Cancelled | Broken]
 def attempt(
     request: GenerationRequest, world: World, decision: Decision, number: int, *, resumes: bool
 ) -> Attempting:
-    """Run the request as decided, and learn what that tells of its workers."""
+    """Run the request as decided."""
     if decision.prefill is None:
         return _run_whole(request, world, decision, number, resumes)
     return _run_split(request, world, decision, decision.prefill.ref, number)
@@ -76,20 +64,21 @@ def _run_whole(
     request: GenerationRequest, world: World, decision: Decision, number: int, resumes: bool
 ) -> Attempting:
     worker = decision.chosen.ref
-    seat = _take_seat(world, worker, expected_tokens(request), _unread_tokens(request, decision))
+    seat = take_reading_seat(request, world, decision, worker, expected_output_tokens(request))
     try:
         begun = partial(world.ledger.answering, seat.booking)
-        result = yield from _generate(
-            world, seat, Generate(decision, number, resumes, seat.trial, on_first_content=begun)
-        )
+        outcome = yield Generate(decision, number, resumes, seat.trial, None, begun)
+        result = _noted(world, seat, outcome)
         if isinstance(result, Succeeded):
+            account = result.account
             # A prompt that goes on from a broken answer is longer than the request's own.
             if not resumes:
-                learn_reading(world, request, seat.booking, result.account)
-            learn_writing(world, worker, result.account)
+                learn_reading(world, request, seat.booking, seat.held_blocks, account)
+                learn_sizes(world, request, account.prompt_tokens, account.output_tokens)
+            learn_writing(world, worker, account)
         return _ended(result, worker)
     finally:
-        _leave_seat(world, seat)
+        leave_seat(world, seat)
 
 
 # --- on two -----------------------------------------------------------------------------------------------
@@ -98,12 +87,12 @@ def _run_whole(
 def _run_split(
     request: GenerationRequest, world: World, decision: Decision, prefill: WorkerRef, number: int
 ) -> Attempting:
-    """The prompt on one worker, the answer on another: its slot is held while the prompt is computed.
+    """The prompt on one worker, the answer on another, whose slot is held from the start.
 
-    KV that waits for a slot would outlive the time for which it is kept.
+    KV that had to wait for a slot could outlive the time for which it is kept.
     """
     decode = decision.chosen.ref
-    seat = _take_seat(world, decode, expected_tokens(request) - request.estimated_prompt_tokens)
+    seat = take_seat(world, decode, expected_output_tokens(request))
     pair = pair_ref(prefill, decode)
     trial = world.pairs.begin(pair, world.clock.now_s)
     result: _Result | None = None
@@ -116,54 +105,52 @@ def _run_split(
         if prefilled.at_s >= kv.good_until_s:
             result = Failed(prefilled.at_s, FailureKind.HAND_OVER, False, tokens=kv.prompt_tokens)
             return Broken(result, None, met=False, late=True)
-        begun = partial(_hand_over_done, world, seat, trial)
-        step = Generate(decision, number, trial=seat.trial, kv=kv, on_first_content=begun)
-        result = yield from _generate(world, seat, step)
+        begun = partial(_begin_answer, world, seat, trial)
+        outcome = yield Generate(decision, number, False, seat.trial, kv, begun)
+        result = _noted(world, seat, outcome)
         if isinstance(result, Succeeded):
             learn_fetching(world, request, decode, kv, result.account)
+            learn_sizes(world, request, kv.prompt_tokens, result.account.output_tokens)
             learn_writing(world, decode, result.account)
         return _ended(result, decode)
     finally:
         if world.cluster.is_current(prefill) and world.cluster.is_current(decode):
             learn_pair(world, pair, trial, result, handed_over=seat.booking.answering)
-        _leave_seat(world, seat)
+        leave_seat(world, seat)
 
 
 def _prefill(
     request: GenerationRequest, world: World, decision: Decision, worker: WorkerRef, number: int
 ) -> Generator[Step, Outcome, Prefilled | _Result]:
-    tokens = _unread_tokens(request, decision)
-    seat = _take_seat(world, worker, tokens, tokens)
+    seat = take_reading_seat(request, world, decision, worker)
     try:
         outcome = yield Prefill(decision, number, seat.trial)
-        if not isinstance(outcome, Prefilled | Succeeded | Failed | Cancelled):
-            raise TypeError(f"{type(outcome).__name__} is no outcome of Prefill")
+        if not isinstance(outcome, Prefilled):
+            return _noted(world, seat, outcome)
         world.clock.tell(outcome.at_s)
         seat.result = outcome
-        if isinstance(outcome, Prefilled):
-            learn_reading(world, request, seat.booking, outcome.account)
+        learn_reading(world, request, seat.booking, seat.held_blocks, outcome.account)
         return outcome
     finally:
-        _leave_seat(world, seat)
+        leave_seat(world, seat)
 
 
-def _hand_over_done(world: World, seat: _Seat, trial: Trial | None) -> None:
+def _begin_answer(world: World, seat: Seat, pair_trial: Trial | None) -> None:
     world.ledger.answering(seat.booking)
-    if trial is not None:
-        trial.answered = _yes
+    if pair_trial is not None:
+        pair_trial.answered = _yes
 
 
 def _yes() -> bool:
     return True
 
 
-# --- both -------------------------------------------------------------------------------------------------
+# --- on either --------------------------------------------------------------------------------------------
 
 
-def _generate(world: World, seat: _Seat, step: Generate) -> Generator[Step, Outcome, _Result]:
-    outcome = yield step
+def _noted(world: World, seat: Seat, outcome: Outcome) -> _Result:
     if not isinstance(outcome, Succeeded | Failed | Cancelled):
-        raise TypeError(f"{type(outcome).__name__} is no outcome of Generate")
+        raise TypeError(f"{type(outcome).__name__} is no outcome of Generate or Prefill")
     world.clock.tell(outcome.at_s)
     seat.result = outcome
     return outcome
@@ -174,24 +161,3 @@ def _ended(result: _Result, worker: WorkerRef) -> Succeeded | Cancelled | Broken
         return result
     at_fault = None if result.kind is FailureKind.HAND_OVER else worker
     return Broken(result, at_fault, met=result.kind not in _MET_NO_ENGINE)
-
-
-def _unread_tokens(request: GenerationRequest, decision: Decision) -> int:
-    """What of the prompt is still to be computed, as far as whoever decided could tell."""
-    if not decision.options:
-        return request.estimated_prompt_tokens
-    expected = decision.options[0]
-    return max(1, expected.prompt_tokens - expected.cached_tokens)
-
-
-def _take_seat(world: World, worker: WorkerRef, tokens: int, unread_tokens: int = 0) -> _Seat:
-    booking = world.ledger.book(worker, tokens, unread_tokens)
-    return _Seat(worker, booking, world.breakers.begin(worker, world.clock.now_s))
-
-
-def _leave_seat(world: World, seat: _Seat) -> None:
-    """Give the room back, and let whoever waits have it."""
-    world.ledger.release(seat.booking)
-    learn_trust(world, seat.worker, seat.trial, seat.result)
-    if len(world.line):
-        let_waiting_in(world, world.clock.now_s)

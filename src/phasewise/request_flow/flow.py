@@ -90,7 +90,7 @@ def _note_failure(
     if broken.worker is not None:
         progress.tried.append(broken.worker)
     elif placed.prefill is not None:
-        progress.barred.add(pair_ref(placed.prefill.ref, placed.chosen.ref))
+        progress.barred += (pair_ref(placed.prefill.ref, placed.chosen.ref),)
     # But not for every refusal.
     refused = failure.kind is FailureKind.REFUSED
     if not refused or before is None or before.failure.kind is not FailureKind.REFUSED:

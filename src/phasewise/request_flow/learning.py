@@ -69,17 +69,20 @@ def _may_be_the_requests_fault(failure: Failed, trial: Trial | None) -> bool:
     return failure.kind in _NOT_THE_WORKERS_FAULT
 
 
-# --- pace and cache ---------------------------------------------------------------------------------------
+# --- pace, sizes and caches -------------------------------------------------------------------------------
 
 
-def learn_reading(world: World, request: GenerationRequest, booking: Booking, account: EngineAccount) -> None:
-    """A worker has computed the prompt itself."""
+def learn_reading(
+    world: World, request: GenerationRequest, booking: Booking, held_blocks: int, account: EngineAccount
+) -> None:
+    """A worker has computed the prompt itself; `held_blocks` of it were taken to be in its cache."""
     worker, prompt_tokens, cached_tokens = booking.worker, account.prompt_tokens, account.cached_tokens
     if prompt_tokens is None or cached_tokens is None or not world.cluster.is_current(worker):
         return
-    if booking.read_alone and account.prefill_s is not None:
+    if world.learns_pace and booking.read_alone and account.prefill_s is not None:
         world.paces.learn_read(worker, prompt_tokens, cached_tokens, account.prefill_s)
-    _learn_cache(world, request, worker, prompt_tokens, cached_tokens)
+    if request.prefix_hashes:
+        world.prefixes.served(worker, request.prefix_hashes, prompt_tokens, cached_tokens, held_blocks)
 
 
 def learn_fetching(
@@ -89,19 +92,22 @@ def learn_fetching(
     if not world.cluster.is_current(worker):
         return
     cached_tokens = account.cached_tokens or 0
-    if account.queue_s is not None and (fetched_tokens := kv.prompt_tokens - cached_tokens) > 0:
+    fetched_tokens = kv.prompt_tokens - cached_tokens
+    if world.learns_pace and account.queue_s is not None and fetched_tokens > 0:
         world.paces.learn_fetch(worker, fetched_tokens, account.queue_s)
-    _learn_cache(world, request, worker, kv.prompt_tokens, cached_tokens)
+    if request.prefix_hashes:
+        world.prefixes.served(worker, request.prefix_hashes, kv.prompt_tokens, cached_tokens)
 
 
 def learn_writing(world: World, worker: WorkerRef, account: EngineAccount) -> None:
     """A worker has written an answer, which is still among its streams."""
-    if account.gap_s is not None and world.cluster.is_current(worker):
+    if world.learns_pace and account.gap_s is not None and world.cluster.is_current(worker):
         world.paces.learn_step(worker, max(1, world.ledger.load(worker).streams), account.gap_s)
 
 
-def _learn_cache(
-    world: World, request: GenerationRequest, worker: WorkerRef, prompt_tokens: int, cached_tokens: int
+def learn_sizes(
+    world: World, request: GenerationRequest, prompt_tokens: int | None, output_tokens: int | None
 ) -> None:
-    if request.prefix_hashes:
-        world.prefixes.served(worker, request.prefix_hashes, prompt_tokens, cached_tokens)
+    """How long the prompt and the answer turned out to be; of several answers none's length is known."""
+    if world.learns_pace and request.choices == 1:
+        world.paces.sizes.learn(request, prompt_tokens, output_tokens)

@@ -33,7 +33,7 @@ class Progress:
     now_s: float
     wait_until_s: float
     tried: list[WorkerRef] = field(default_factory=list)
-    barred: set[WorkerRef] = field(default_factory=set)
+    barred: tuple[WorkerRef, ...] = ()
     given: int = 0
     attempts: int = 0
     tokens: int | None = 0

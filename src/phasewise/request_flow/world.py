@@ -19,7 +19,11 @@ from phasewise.state.waiting_line import WaitingLine
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The state that flows share. `pairs` are the breakers of workers that hand KV over, by `pair_ref`."""
+    """The state that flows share.
+
+    `pairs` are the breakers of workers that hand KV over, by `pair_ref`. One that `learns_pace` notes how
+    fast its engines are; where nobody asks for that it only costs time.
+    """
 
     cluster: ClusterView
     ledger: LoadLedger
@@ -31,9 +35,8 @@ class World:
     clock: LatestTime = field(default_factory=LatestTime)
     paces: PaceBook = field(default_factory=PaceBook)
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
-    pairs: Breakers = field(
-        default_factory=lambda: Breakers(PAIR_FAILURES_TO_OPEN, LONGEST_PAIR_REST_S),
-    )
+    pairs: Breakers = field(default_factory=lambda: Breakers(PAIR_FAILURES_TO_OPEN, LONGEST_PAIR_REST_S))
+    learns_pace: bool = True
 
     def candidates(self, model: str, now_s: float) -> list[Candidate]:
         """Workers of the model that answer, are trusted, and have a free slot, with what they have to do."""

@@ -12,7 +12,8 @@ from phasewise.model.worker import WorkerRef
 class Load:
     """Work under way on one worker.
 
-    `unread_tokens` are those of prompts whose answer has not begun, `streams` the answers being written.
+    `tokens` are still to be computed: `unread_tokens` of prompts whose answer has not begun, and what answers
+    may come to. `streams` are the answers being written.
     """
 
     requests: int = 0
@@ -52,7 +53,7 @@ class LoadLedger:
         self._next_number = 0
 
     def book(self, worker: WorkerRef, tokens: int, unread_tokens: int = 0) -> Booking:
-        """Claim `tokens` of work on a worker, which has to read so many of them before it answers."""
+        """Claim `tokens` of work on a worker, of which `unread_tokens` are read before it answers."""
         booking = Booking(self._next_number, worker, tokens, unread_tokens)
         self._next_number += 1
         self._open[booking.number] = booking
@@ -71,8 +72,9 @@ class LoadLedger:
         booking.answering = True
         self._forget_reader(booking)
         load = self._loads[booking.worker]
+        read = booking.unread_tokens
         self._loads[booking.worker] = Load(
-            load.requests, load.tokens, load.unread_tokens - booking.unread_tokens, load.streams + 1
+            load.requests, load.tokens - read, load.unread_tokens - read, load.streams + 1
         )
 
     def release(self, booking: Booking) -> None:
@@ -83,11 +85,11 @@ class LoadLedger:
         if load.requests == 1:
             del self._loads[booking.worker]
         else:
-            unread_tokens = 0 if booking.answering else booking.unread_tokens
+            read = booking.unread_tokens if booking.answering else 0
             self._loads[booking.worker] = Load(
                 load.requests - 1,
-                load.tokens - booking.tokens,
-                load.unread_tokens - unread_tokens,
+                load.tokens - booking.tokens + read,
+                load.unread_tokens - booking.unread_tokens + read,
                 load.streams - booking.answering,
             )
 
@@ -110,10 +112,11 @@ class LoadLedger:
         sums: dict[WorkerRef, Load] = {}
         for it in self._open.values():
             load = sums.get(it.worker, IDLE)
+            read = it.unread_tokens if it.answering else 0
             sums[it.worker] = Load(
                 load.requests + 1,
-                load.tokens + it.tokens,
-                load.unread_tokens + (0 if it.answering else it.unread_tokens),
+                load.tokens + it.tokens - read,
+                load.unread_tokens + it.unread_tokens - read,
                 load.streams + it.answering,
             )
         if sums != self._loads:
