@@ -33,6 +33,14 @@ def test_what_was_served_is_expected_where_it_was_served_and_nowhere_else():
     assert index.cached_tokens(W1, HASHES, TOKENS) == 0
 
 
+def test_of_all_workers_those_are_named_that_hold_anything():
+    index = PrefixIndex()
+    serve(index)
+    serve(index, W1, (77,))
+    assert index.cached_on(HASHES, TOKENS) == {W0: EXPECTED}
+    assert index.cached_on((), TOKENS) == {}
+
+
 def test_a_longer_prompt_is_expected_as_far_as_its_beginning_was_served():
     index = PrefixIndex()
     serve(index, hashes=HASHES[:5])

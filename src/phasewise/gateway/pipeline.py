@@ -23,6 +23,7 @@ from phasewise.gateway.prefix_hashing import PrefixHashing
 from phasewise.gateway.salt import salted
 from phasewise.gateway.server_timing import ASKS_FOR_TIMING, wants_timing
 from phasewise.gateway.timeline_builder import TimelineBuilder
+from phasewise.model.prefix_hashes import BLOCK_BYTES
 from phasewise.model.request import Endpoint, GenerationRequest
 from phasewise.model.timeline import Outcome, Timeline
 from phasewise.ports import TimelineSink
@@ -147,12 +148,16 @@ class Pipeline:
             key_id=caller.key_id,
             limits=caller.limits,
             max_wait_s=caller.max_wait_s,
-            prefix_hashes=self._prefix_hashes(endpoint, parsed, caller),
+            prefix_hashes=self._prefix_hashes(endpoint, parsed, caller, body),
             splittable=parsed.splittable,
         )
 
-    def _prefix_hashes(self, endpoint: Endpoint, parsed: Parsed, caller: Caller) -> tuple[int, ...]:
-        return self._hashing.hashes(endpoint, parsed.fields, caller.salt) if self._hashing else ()
+    def _prefix_hashes(
+        self, endpoint: Endpoint, parsed: Parsed, caller: Caller, body: bytes
+    ) -> tuple[int, ...]:
+        if self._hashing is None or len(body) < BLOCK_BYTES:
+            return ()
+        return self._hashing.hashes(endpoint, parsed.fields, caller.salt)
 
 
 def _reply_headers(request_id: str, client_request_id: str | None) -> Headers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from itertools import count
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Protocol
 
 from phasewise.model.decision import KEPT_CANDIDATES, Candidate, Decision
@@ -22,7 +22,6 @@ HandsOver = Callable[[Worker, Worker], bool]
 """Whether KV may be handed over from the first worker to the second."""
 
 _OUTSTANDING = attrgetter("outstanding_tokens", "outstanding_requests")
-_RANK = itemgetter(0)
 
 
 class Policy(Protocol):
@@ -58,24 +57,26 @@ def prefix_affinity(prefixes: PrefixIndex) -> WholePolicy:
     elsewhere. Equals go to the fewest requests; then to who has been given the least to remember, which
     spreads new conversations over idle workers.
     """
-    cached_tokens, known_blocks = prefixes.cached_tokens, prefixes.known_blocks
 
     def place(request: GenerationRequest, candidates: Sequence[Candidate]) -> Decision:
-        hashes, prompt_tokens = request.prefix_hashes, request.estimated_prompt_tokens
-        ranked: list[tuple[tuple[int, int, int], int, Candidate]] = []
-        for it in candidates:
-            ref = it.worker.ref
-            cached = cached_tokens(ref, hashes, prompt_tokens) if hashes else 0
-            rank = (it.outstanding_tokens - cached, it.outstanding_requests, known_blocks(ref))
-            ranked.append((rank, cached, it))
-        kept = nsmallest(KEPT_CANDIDATES, ranked, key=_RANK)
-        _, cached, best = kept[0]
+        prompt_tokens = request.estimated_prompt_tokens
+        cached_on = prefixes.cached_on(request.prefix_hashes, prompt_tokens)
+
+        def left(it: Candidate) -> tuple[int, int]:
+            return it.outstanding_tokens - cached_on.get(it.worker.ref, 0), it.outstanding_requests
+
+        ranked = nsmallest(KEPT_CANDIDATES, candidates, key=left if cached_on else _OUTSTANDING)
+        least = left(ranked[0])
+        equals = [it for it in ranked if left(it) == least]
+        if len(equals) > 1:
+            ranked[: len(equals)] = sorted(equals, key=lambda it: prefixes.known_blocks(it.worker.ref))
+        best = ranked[0]
         return Decision(
             chosen=best.worker,
             policy="prefix_affinity",
-            reason=f"{cached} of about {prompt_tokens} prompt tokens expected in its cache, "
-            f"{best.outstanding_tokens} tokens under way",
-            candidates=tuple([it for _, _, it in kept]),
+            reason=f"{cached_on.get(best.worker.ref, 0)} of about {prompt_tokens} prompt tokens expected "
+            f"in its cache, {best.outstanding_tokens} tokens under way",
+            candidates=tuple(ranked),
         )
 
     return place

@@ -24,10 +24,10 @@ class _Memory:
     order of use would, at a fifth of its cost.
     """
 
-    __slots__ = ("incarnation", "older", "trust", "younger")
+    __slots__ = ("older", "trust", "worker", "younger")
 
-    def __init__(self, incarnation: str) -> None:
-        self.incarnation = incarnation
+    def __init__(self, worker: WorkerRef) -> None:
+        self.worker = worker
         self.younger: set[int] = set()
         self.older: set[int] = set()
         self.trust = 1.0
@@ -42,6 +42,10 @@ class _Memory:
             if block not in younger and block not in older:
                 return depth
         return len(hashes)
+
+    def cached_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
+        """How much of a prompt is expected to be there."""
+        return int(self.trust * _tokens(self.depth(hashes), hashes, prompt_tokens))
 
     def grow_older(self) -> None:
         """Drop what is old, and call old what was young."""
@@ -95,9 +99,18 @@ class PrefixIndex:
         What it is taken to hold, by as much as it held of what it was taken to hold before.
         """
         memory = self._memory(worker)
-        if memory is None:
-            return 0
-        return int(memory.trust * _tokens(memory.depth(hashes), hashes, prompt_tokens))
+        return 0 if memory is None else memory.cached_tokens(hashes, prompt_tokens)
+
+    def cached_on(self, hashes: Sequence[int], prompt_tokens: int) -> dict[WorkerRef, int]:
+        """The same, of all workers of which anything is expected."""
+        if not hashes:
+            return {}
+        first = hashes[0]
+        return {
+            memory.worker: memory.cached_tokens(hashes, prompt_tokens)
+            for memory in self._memories.values()
+            if first in memory.younger or first in memory.older
+        }
 
     def known_blocks(self, worker: WorkerRef) -> int:
         """How much is remembered of the worker: new conversations go where that is least."""
@@ -115,11 +128,11 @@ class PrefixIndex:
     def _memory(self, worker: WorkerRef) -> _Memory | None:
         """What is known of this incarnation."""
         memory = self._memories.get(worker.name)
-        return memory if memory is not None and memory.incarnation == worker.incarnation else None
+        return memory if memory is not None and memory.worker == worker else None
 
     def _begin(self, worker: WorkerRef) -> _Memory:
         """Forget the incarnation before, or make room for one worker more."""
-        memory = self._memories[worker.name] = _Memory(worker.incarnation)
+        memory = self._memories[worker.name] = _Memory(worker)
         for other in self._memories.values():
             while max(len(other.younger), len(other.older)) > self._set_room:
                 other.grow_older()
