@@ -1,6 +1,6 @@
-"""Asks engines to compute a prompt of our own, whole or parted, and reads the counters that tell who did it.
+"""Asks engines to answer a prompt of our own, whole or parted.
 
-What the answers and counters mean is left to callers: the check judges them, the gateway's canary learns.
+What the answers mean is left to callers: the check judges them, the gateway's canary learns from them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 
 from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.vllm_metrics import MetricsSnapshot
 
 PLEASE_KEEP: Mapping[str, Any] = {
     "do_remote_decode": True,
@@ -47,36 +46,6 @@ class TrialAnswer:
     def ok(self) -> bool:
         """Whether the engine answered the request."""
         return self.status == 200
-
-
-@dataclass(frozen=True, slots=True)
-class KvCounters:
-    """What an engine has counted so far of prompts and KV; None where it counts no such thing."""
-
-    moved_tokens: float | None
-    computed_tokens: float | None
-    moved_bytes: float | None
-    moving_s: float | None
-    read_after_release: float | None
-
-    @classmethod
-    def of(cls, seen: MetricsSnapshot) -> KvCounters:
-        """Picked out of an engine's metrics."""
-        source = "prompt_tokens_by_source_total"
-        sent, took = seen.histogram("nixl_bytes_transferred"), seen.histogram("nixl_xfer_time_seconds")
-        return cls(
-            moved_tokens=seen.counter(source, source="external_kv_transfer"),
-            computed_tokens=seen.counter(source, source="local_compute"),
-            moved_bytes=None if sent is None else sent.total,
-            moving_s=None if took is None else took.total,
-            read_after_release=_any_of(seen, "nixl_num_notifications_after_expiry"),
-        )
-
-
-def has_connector(seen: MetricsSnapshot) -> bool:
-    """Whether the engine was started with a NIXL connector: only then does it count transfers."""
-    names = {name for name, _ in (*seen.counters, *seen.histograms, *seen.gauges)}
-    return any(name.startswith("nixl_") for name in names)
 
 
 def trial_prompt(tokens: int, chance: Random) -> str:
@@ -139,9 +108,3 @@ def _answer(status: int, body: bytes) -> TrialAnswer:
 
 def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
-
-
-def _any_of(seen: MetricsSnapshot, name: str) -> float | None:
-    """A counter whose name ends in _total or not, by the version of the engine."""
-    found = seen.counter(f"{name}_total")
-    return seen.counter(name) if found is None else found

@@ -16,13 +16,12 @@ import orjson
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.kv_trial import (
     PLEASE_KEEP,
-    KvCounters,
     TrialAnswer,
     ask,
-    has_connector,
     speaks_side_channel,
     trial_prompt,
 )
+from phasewise.adapters.vllm_kv_counters import KvCounters, fetch_kv_counters
 from phasewise.adapters.vllm_metrics import fetch_metrics
 from phasewise.check.facts import EngineFacts, FleetFacts, SideChannel, TrialFacts
 from phasewise.config import WorkerConfig
@@ -119,7 +118,7 @@ async def _described(facts: EngineFacts, client: HttpClient) -> EngineFacts:
         loaded_from=loaded_from,
         block_tokens=seen.block_tokens,
         cache_dtype=cache.get("cache_dtype"),
-        has_connector=has_connector(seen),
+        has_connector=(await fetch_kv_counters(client)).has_connector,
     )
 
 
@@ -172,7 +171,7 @@ async def _fetch_and_write(
 ) -> tuple[TrialFacts, TrialAnswer | None]:
     """The decode engine's half, between two looks at its counters."""
     try:
-        before = KvCounters.of(await fetch_metrics(decode.quick))
+        before = await fetch_kv_counters(decode.quick)
         answer = await ask(decode.patient, decode.model, prompt, OUTPUT_TOKENS, params)
         if not answer.ok:
             return replace(facts, decode_problem=f"it answered HTTP {answer.status}"), None
@@ -196,7 +195,7 @@ async def _counted(decode: _Engine, before: KvCounters, expected_tokens: int) ->
     """The counters once they hold the trial, or after a moment without."""
     step_s = COUNTED_WITHIN_S / 5
     for _ in range(5):
-        after = KvCounters.of(await fetch_metrics(decode.quick))
+        after = await fetch_kv_counters(decode.quick)
         moved = _growth(before.moved_tokens, after.moved_tokens)
         computed = _growth(before.computed_tokens, after.computed_tokens)
         sent = _growth(before.moved_bytes, after.moved_bytes)

@@ -1,0 +1,155 @@
+"""Holds what was handed over against what engines count of it, and tells of prompts that were computed twice.
+
+Engines are only asked while there is something to hold against their counters. The sums are kv_balance.py's;
+which pairs may hand over is the flow's to decide, from the breakers that this feeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from phasewise.adapters.http_client import HttpClient
+from phasewise.adapters.vllm_kv_counters import KvCounters, fetch_kv_counters
+from phasewise.errors import UpstreamError
+from phasewise.gateway.guard import Guard
+from phasewise.model.hand_over import pair_ref
+from phasewise.model.hand_over_state import HandOverState
+from phasewise.model.timeline import AttemptKind, Outcome, Timeline
+from phasewise.model.worker import Role, Worker, WorkerRef
+from phasewise.request_flow import World
+from phasewise.state.breakers import PAIR_FAILURES_TO_OPEN
+from phasewise.state.cluster_view import Health
+from phasewise.state.hand_over_proofs import HandOverProofs
+from phasewise.state.kv_balance import KvBalance
+
+logger = logging.getLogger("phasewise.gateway")
+
+LOOK_EVERY_S = 2.0
+CHECK_HINT = "`phasewise check FILE` names what is wrong"
+
+
+class HandOverAudit:
+    """A TimelineSink that sees hand-overs end, and looks at the engines' counters from `start` on."""
+
+    def __init__(
+        self,
+        world: World,
+        clients: Mapping[str, HttpClient],
+        proofs: HandOverProofs,
+        *,
+        look_every_s: float = LOOK_EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._world = world
+        self._clients = clients
+        self._proofs = proofs
+        self._look_every_s = look_every_s
+        self._clock = clock
+        self._balance = KvBalance()
+        self._decodes = frozenset(it.name for it in self._workers(Role.DECODE))
+        self._moved_bytes: dict[str, int] = {}
+        self._late_reads: dict[WorkerRef, float] = {}
+        self._guard = Guard("auditing hand-overs")
+
+    # --- what requests tell -------------------------------------------------------------------------------
+
+    def record(self, timeline: Timeline) -> None:
+        """Take note of a request that has ended, if it was served by a decode worker."""
+        serving = timeline.serving_attempt
+        if serving is None or serving.worker.name not in self._decodes:
+            return
+        if serving.outcome is not Outcome.SUCCEEDED:
+            return
+        if serving.kind is AttemptKind.DECODE_SIDE:
+            self._balance.handed_over(serving.worker, timeline.prompt_tokens or 0)
+            if (prefill := timeline.prefill_attempt) is not None:
+                self._proofs.prove(prefill.worker, serving.worker, self._clock())
+        else:
+            self._balance.served_whole(serving.worker, timeline.cached_tokens or 0)
+
+    # --- what engines tell --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Note where the counters of engines stand before anything is handed over."""
+        await asyncio.gather(*(self._begin(it) for it in self._up(Role.DECODE)))
+
+    async def run(self) -> None:
+        """Look as long as the gateway runs."""
+        while True:
+            await asyncio.sleep(self._look_every_s)
+            with self._guard:
+                await self._look()
+
+    def states(self) -> Iterator[HandOverState]:
+        """What is known of every decode worker."""
+        now_s = self._clock()
+        for name in sorted(self._decodes):
+            proven_s = self._proofs.last_proven_s(name)
+            yield HandOverState(
+                worker=name,
+                recomputed_tokens=self._balance.recomputed_tokens(name),
+                moved_bytes=self._moved_bytes.get(name, 0),
+                proven_ago_s=None if proven_s is None else now_s - proven_s,
+                failing=self._proofs.failing(name),
+            )
+
+    async def _begin(self, worker: Worker) -> None:
+        with suppress(UpstreamError):
+            seen = await fetch_kv_counters(self._clients[worker.name])
+            self._balance.begin(worker.ref, seen.moved_tokens or 0.0, seen.hit_tokens or 0.0)
+
+    async def _look(self) -> None:
+        due = [it for it in self._up(Role.DECODE) if self._balance.is_due(it.name)]
+        if not due:
+            return
+        await asyncio.gather(
+            *map(self._look_at_decode, due), *map(self._look_at_prefill, self._up(Role.PREFILL))
+        )
+
+    async def _look_at_decode(self, worker: Worker) -> None:
+        with suppress(UpstreamError):
+            self._hold_against(worker, await fetch_kv_counters(self._clients[worker.name]))
+
+    def _hold_against(self, worker: Worker, seen: KvCounters) -> None:
+        self._moved_bytes[worker.name] = round(seen.moved_bytes or 0)
+        if seen.computed_tokens is None:
+            return  # it tells nobody where prompts' KV came from
+        newly = self._balance.counted(worker.ref, seen.moved_tokens or 0.0, seen.hit_tokens or 0.0)
+        if newly:
+            logger.warning(
+                "%s computed %d prompt tokens again that were computed for it elsewhere: their KV did not "
+                "come. hint: %s",
+                worker.name,
+                newly,
+                CHECK_HINT,
+            )
+
+    async def _look_at_prefill(self, worker: Worker) -> None:
+        with suppress(UpstreamError):
+            late = (await fetch_kv_counters(self._clients[worker.name])).read_after_release or 0.0
+            if late > self._late_reads.setdefault(worker.ref, late):
+                self._late_reads[worker.ref] = late
+                self._stop_handing_over_from(worker)
+
+    def _stop_handing_over_from(self, prefill: Worker) -> None:
+        """KV was read that had been given up: answers may be wrong without a word, so its pairs rest."""
+        logger.error(
+            "KV of %s was fetched after it had been released: answers may be wrong. Nothing is handed over "
+            "from it for now. hint: raise gateway.hand_over.lease_s",
+            prefill.name,
+        )
+        for decode in self._workers(Role.DECODE):
+            pair = pair_ref(prefill.ref, decode.ref)
+            for _ in range(PAIR_FAILURES_TO_OPEN):
+                self._world.pairs.failed(pair, None, self._clock())
+
+    def _workers(self, role: Role) -> Sequence[Worker]:
+        return [it.worker for it in self._world.cluster.snapshot() if it.worker.role is role]
+
+    def _up(self, role: Role) -> Sequence[Worker]:
+        states = self._world.cluster.snapshot()
+        return [it.worker for it in states if it.worker.role is role and it.health is Health.UP]

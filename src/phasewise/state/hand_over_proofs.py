@@ -1,0 +1,52 @@
+"""When each pair of workers last proved that it hands KV over, and which last failed to.
+
+Written by the gateway's audit and canary; who may hand over is decided from breakers, not from here.
+"""
+
+from __future__ import annotations
+
+from phasewise.model.hand_over import pair_ref
+from phasewise.model.worker import WorkerRef
+
+
+class HandOverProofs:
+    """The last proof and the last failure of every pair, by the pair's present incarnations."""
+
+    def __init__(self) -> None:
+        # By name, so that former lives of workers cannot pile up.
+        self._proven: dict[tuple[str, str], tuple[WorkerRef, float]] = {}
+        self._failed: dict[tuple[str, str], tuple[WorkerRef, float]] = {}
+
+    def prove(self, prefill: WorkerRef, decode: WorkerRef, at_s: float) -> bool:
+        """KV moved; whether the pair's last trial had failed."""
+        names = (prefill.name, decode.name)
+        self._proven[names] = (pair_ref(prefill, decode), at_s)
+        return self._failed.pop(names, None) is not None
+
+    def fail(self, prefill: WorkerRef, decode: WorkerRef, at_s: float) -> bool:
+        """KV did not move; whether that is news."""
+        names, pair = (prefill.name, decode.name), pair_ref(prefill, decode)
+        known = self._failed.get(names)
+        self._failed[names] = (pair, at_s)
+        return known is None or known[0] != pair
+
+    def last_tried_s(self, prefill: WorkerRef, decode: WorkerRef) -> float | None:
+        """When these two incarnations last proved or failed it."""
+        names, pair = (prefill.name, decode.name), pair_ref(prefill, decode)
+        seen = (self._proven.get(names), self._failed.get(names))
+        return max(
+            (at_s for it in seen if it is not None for ref, at_s in (it,) if ref == pair), default=None
+        )
+
+    def is_proven(self, prefill: WorkerRef, decode: WorkerRef) -> bool:
+        """Whether these two incarnations ever handed over."""
+        found = self._proven.get((prefill.name, decode.name))
+        return found is not None and found[0] == pair_ref(prefill, decode)
+
+    def last_proven_s(self, decode: str) -> float | None:
+        """When anybody last handed over to this worker."""
+        return max((at_s for (_, name), (_, at_s) in self._proven.items() if name == decode), default=None)
+
+    def failing(self, decode: str) -> int:
+        """How many prefill workers' last trial with this worker failed."""
+        return sum(name == decode for _, name in self._failed)
