@@ -12,6 +12,8 @@ PURE = (
     "bench/max_rate.py", "bench/stationarity.py", "bench/statistics.py", "bench/student.py",
     "bench/validity.py", "bench/window.py", "calibrate/client_view.py", "calibrate/played.py",
     "calibrate/result.py", "calibrate/scenes.py", "check/facts.py", "check/judgement.py",
+    "config/connector.py", "config/engine_flags.py", "config/hand_over.py", "fleet/kv_connector.py",
+    "fleet/role_presets.py",
     "compare/metrics.py", "compare/verdict.py", "gateway/server_timing.py",
     "gateway/hand_over_bodies.py",
     "gateway/resumability.py", "gateway/resumption.py", "gateway/continued_stream.py",

@@ -68,7 +68,7 @@ def test_a_pools_own_connector_is_not_joined_by_ours_but_has_its_side_channel():
 @pytest.mark.parametrize(
     ("role", "own", "chunk_tokens", "running"),
     [
-        (Role.PREFILL, Levers(), 8192, 8),
+        (Role.PREFILL, Levers(), 8192, 16),
         (Role.DECODE, Levers(), 512, 256),
         (Role.MIXED, Levers(), None, None),
         (Role.DECODE, Levers(max_running=1024), 1024, 1024),
@@ -98,7 +98,7 @@ def test_a_parted_fleet_is_planned_on_a_gpu_machine():
         ("p-1", Role.PREFILL, (1,), 28101),
         ("d-0", Role.DECODE, (2, 3), 28102),
     ]
-    assert [worker.slots for worker in plan.gateway_file.workers] == [8, 8, 512]
+    assert [worker.slots for worker in plan.gateway_file.workers] == [16, 16, 512]
     leases = {
         json.loads(it.process.argv[it.process.argv.index("--kv-transfer-config") + 1])[
             "kv_connector_extra_config"

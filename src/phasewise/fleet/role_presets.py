@@ -11,7 +11,7 @@ from phasewise.model.worker import Role
 
 PRESETS = {
     Role.MIXED: Levers(),
-    Role.PREFILL: Levers(prefill_chunk_tokens=8192, max_running=8),
+    Role.PREFILL: Levers(prefill_chunk_tokens=8192, max_running=16),
     Role.DECODE: Levers(prefill_chunk_tokens=512, max_running=256),
 }
 
