@@ -13,6 +13,7 @@ from phasewise.adapters.prometheus_families import (
     CLIENTS_OWN,
     DEFAULT_CLASS,
     E2E,
+    HAND_OVERS,
     MET,
     METRICS,
     MISSED,
@@ -44,6 +45,7 @@ from phasewise.adapters.prometheus_series import (
     value_lines,
 )
 from phasewise.errors import RefusalKind
+from phasewise.model.hand_over import HandOverOutcome
 from phasewise.model.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s, within
 from phasewise.model.slo import DEFAULT_SLO, Slo
 from phasewise.model.timeline import TTFT_PARTS, AttemptKind, Outcome, Timeline
@@ -107,6 +109,10 @@ class PrometheusMetrics:
         """Count a request that was refused before it had a timeline."""
         self._counters[REQUESTS].series((NO_LABEL, Outcome.REJECTED, kind)).add(1)
 
+    def count_hand_over(self, outcome: HandOverOutcome) -> None:
+        """Count a hand-over that was tried."""
+        self._counters[HAND_OVERS].series((outcome,)).add(1)
+
     def _known_tally(self, model: str, pool: str, outcome: Outcome, reason: str | None) -> _Tally:
         model = model if model in self._models else NO_LABEL
         reason = reason if reason is None or reason in REASONS else OTHER_REASON
@@ -125,7 +131,7 @@ class PrometheusMetrics:
         resumed = [it.outcome for it in timeline.attempts if it.kind is AttemptKind.RESUMED]
         for outcome in resumed:
             self._counters[RESUMES].series((model, outcome)).add(1)
-        self._counters[RETRIES].series((model,)).add(max(0, len(timeline.attempts) - len(resumed) - 1))
+        self._counters[RETRIES].series((model,)).add(max(0, timeline.tries - len(resumed) - 1))
 
     # --- telling ----------------------------------------------------------------------------------------
 

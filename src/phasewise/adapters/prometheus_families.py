@@ -16,6 +16,7 @@ OTHER_REASON = "other"
 RESIDUAL = "residual"
 TOKEN_KINDS = ("prompt", "cached", "output")
 MET, MISSED = "met", "missed"
+SPLIT, WHOLE = "split", "whole"
 DEFAULT_CLASS = "default"
 
 REASONS = (
@@ -106,6 +107,18 @@ RESUMES = Metric(
     ("model", "outcome"),
     "Attempts that went on with an answer which had broken off, by how they ended.",
 )
+HAND_OVERS = Metric(
+    "phasewise_hand_overs_total",
+    "counter",
+    ("outcome",),
+    "Hand-overs of KV from a prefill to a decode worker that were tried, by what became of them.",
+)
+PLACEMENTS = Metric(
+    "phasewise_placements_total",
+    "counter",
+    ("way",),
+    "Requests that could have been parted, by whether they were (split) or not (whole).",
+)
 OBJECTIVES = Metric(
     "phasewise_slo_requests_total",
     "counter",
@@ -124,6 +137,30 @@ WORKER_BREAKER_OPEN = Metric(
     ("worker", "pool"),
     "Whether the worker is left alone because too many of its requests failed of late.",
 )
+HAND_OVER_RECOMPUTED = Metric(
+    "phasewise_hand_over_recomputed_tokens_total",
+    "counter",
+    ("worker",),
+    "Prompt tokens that a decode worker computed again though their KV had been computed for it elsewhere.",
+)
+HAND_OVER_BYTES = Metric(
+    "phasewise_hand_over_bytes_total",
+    "counter",
+    ("worker",),
+    "Bytes of KV that the decode worker's engine has fetched since it started.",
+)
+HAND_OVER_FAILING = Metric(
+    "phasewise_hand_over_failing_pairs",
+    "gauge",
+    ("worker",),
+    "Prefill workers whose last hand-over trial with the decode worker failed.",
+)
+HAND_OVER_PROOF_AGE = Metric(
+    "phasewise_hand_over_proof_age_seconds",
+    "gauge",
+    ("worker",),
+    "How long ago a request or a canary last proved that KV is handed over to the decode worker.",
+)
 WAITING = Metric(
     "phasewise_waiting_requests", "gauge", (), "Requests that wait in the gateway for a worker, now."
 )
@@ -135,6 +172,7 @@ QUOTA_DEGRADED = Metric(
 )
 
 METRICS = (
-    TTFT, TTFT_PART, TPOT, E2E, REQUESTS, TOKENS, RETRIES, RESUMES, OBJECTIVES,
-    WORKER_UP, WORKER_REQUESTS, WORKER_BREAKER_OPEN, WAITING, QUOTA_DEGRADED,
+    TTFT, TTFT_PART, TPOT, E2E, REQUESTS, TOKENS, RETRIES, RESUMES, HAND_OVERS, PLACEMENTS, OBJECTIVES,
+    WORKER_UP, WORKER_REQUESTS, WORKER_BREAKER_OPEN,
+    HAND_OVER_RECOMPUTED, HAND_OVER_BYTES, HAND_OVER_FAILING, HAND_OVER_PROOF_AGE, WAITING, QUOTA_DEGRADED,
 )  # fmt: skip

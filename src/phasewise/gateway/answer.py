@@ -6,13 +6,19 @@ Bytes are forwarded elsewhere; what the notes add up to is worked out by timelin
 from __future__ import annotations
 
 from array import array
+from itertools import pairwise
+from statistics import median_low
 
 import orjson
 
 from phasewise.adapters.engine_report import EngineReport, read_report
 from phasewise.adapters.sse import finish_reason
+from phasewise.model.hand_over import NO_ACCOUNT, EngineAccount
+from phasewise.model.timeline import Part
 
 NO_REPORT = EngineReport()
+LATEST_GAPS = 32
+"""A stream's pace is that of so many of its last gaps: those of its first had other streams beside them."""
 
 
 class Answer:
@@ -64,6 +70,30 @@ def read_plain_answer(body: bytes) -> Answer:
             usage if isinstance(usage, dict) else None, metrics if isinstance(metrics, dict) else None
         )
     return answer
+
+
+def account_of(answer: Answer | None) -> EngineAccount:
+    """What the answer tells of the engine that gave it."""
+    if answer is None:
+        return NO_ACCOUNT
+    report = answer.report
+    seconds = {span.part: span.duration_s for span in report.spans}
+    return EngineAccount(
+        prompt_tokens=report.prompt_tokens,
+        cached_tokens=report.cached_tokens,
+        output_tokens=report.output_tokens,
+        queue_s=seconds.get(Part.ENGINE_QUEUE),
+        prefill_s=seconds.get(Part.PREFILL),
+        gap_s=_gap_s(answer.content_times_s, report.output_tokens),
+    )
+
+
+def _gap_s(times_s: array[float], tokens: int | None) -> float | None:
+    """The median time between two tokens, as far as chunks tell; several of them may share one."""
+    if len(times_s) < 2:
+        return None
+    chunk_s = median_low(later - earlier for earlier, later in pairwise(times_s[-LATEST_GAPS - 1 :]))
+    return chunk_s if tokens is None else chunk_s * min(1.0, len(times_s) / max(1, tokens))
 
 
 def _text(value: object) -> str | None:

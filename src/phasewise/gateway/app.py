@@ -17,6 +17,7 @@ from phasewise.gateway.auth import Doorkeeper
 from phasewise.gateway.edge import Edge, EdgeBounds
 from phasewise.gateway.exchange import Exchange
 from phasewise.gateway.flow_driver import FlowDriver
+from phasewise.gateway.hand_over import HandOvers
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.logs import RequestLog
 from phasewise.gateway.open_requests import OpenRequests
@@ -27,7 +28,7 @@ from phasewise.gateway.quotas import GatewayQuotas, build_quotas
 from phasewise.gateway.routes import Gateway, Router
 from phasewise.gateway.timeline_store import TimelineStore
 from phasewise.model.slo import Slo
-from phasewise.model.worker import Role, Worker
+from phasewise.model.worker import Role, Worker, WorkerRef
 from phasewise.ports import TimelineSink
 from phasewise.request_flow import World, let_waiting_in
 from phasewise.routing.policies import POLICIES, READS_PREFIXES, Policy, whole
@@ -108,11 +109,12 @@ def build_app(
     sinks: list[TimelineSink] = [timelines, metrics]
     if file.gateway.log.requests:
         sinks.append(RequestLog({worker.model for worker in workers}))
+    hand_overs = _hand_overs(file.gateway, world.cluster, metrics)
     limits = file.gateway.limits
     bounds = EdgeBounds.of(limits)
     pipeline = Pipeline(
         world,
-        FlowDriver(Exchange(clients, resumes=file.gateway.resume != "off"), quotas),
+        FlowDriver(Exchange(clients, hand_overs, resumes=file.gateway.resume != "off"), quotas),
         doorkeeper,
         sinks,
         metrics.count_refusal,
@@ -148,7 +150,7 @@ def _workers(file: GatewayFile) -> list[Worker]:
 
 
 def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) -> World:
-    paces, prefixes = PaceBook(), PrefixIndex()
+    paces, prefixes = PaceBook(workers), PrefixIndex()
     return World(
         ClusterView(workers),
         LoadLedger(),
@@ -159,7 +161,16 @@ def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) 
         quotas,
         paces=paces,
         prefixes=prefixes,
+        learns_pace=_hands_over(workers),
     )
+
+
+def _hand_overs(config: GatewayConfig, cluster: ClusterView, metrics: PrometheusMetrics) -> HandOvers:
+    def answers(ref: WorkerRef) -> bool:
+        return cluster.is_current(ref) and cluster.state(ref.name).health is Health.UP
+
+    bounds = config.hand_over
+    return HandOvers(bounds.timeout_s, bounds.lease_s, answers, metrics.count_hand_over)
 
 
 def _metrics(config: GatewayConfig, world: World, quotas: GatewayQuotas) -> PrometheusMetrics:

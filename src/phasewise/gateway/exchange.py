@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
-from phasewise.adapters.http_client import HttpClient, StreamedReply
+from phasewise.adapters.http_client import FETCH_LIMIT_BYTES, HttpClient, StreamedReply
 from phasewise.errors import FailureKind, UpstreamError
-from phasewise.gateway.answer import NO_REPORT
+from phasewise.gateway.answer import NO_REPORT, account_of, read_plain_answer
 from phasewise.gateway.asgi import Headers
 from phasewise.gateway.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, Ending
 from phasewise.gateway.continued_stream import ClientsView, ContinuedStream, completion_ending
-from phasewise.gateway.relay import relay_plain, relay_refusal, relay_stream
+from phasewise.gateway.hand_over import HandOvers
+from phasewise.gateway.hand_over_bodies import decode_body, prefill_body
+from phasewise.gateway.relay import Begun, relay_plain, relay_refusal, relay_stream
 from phasewise.gateway.resumability import Obstacle
 from phasewise.gateway.resumption import resumption
 from phasewise.gateway.timeline_builder import attempt_outcome
 from phasewise.gateway.tokenizing import failure_of_continuing, tokens_so_far
+from phasewise.model.hand_over import HandOverOutcome, KvTicket
 from phasewise.model.request import Endpoint
 from phasewise.model.timeline import AttemptKind, Outcome
 from phasewise.request_flow import Cancelled, Failed, Generate, Prefill, Prefilled, Succeeded
 
-Result = Succeeded | Failed | Cancelled
+Result = Prefilled | Succeeded | Failed | Cancelled
 
 _CUT_OFF = "length"
 
@@ -33,30 +37,46 @@ _CUT_OFF = "length"
 class Exchange:
     """Talks to workers, one client per worker. Broken answers go on elsewhere if `resumes`."""
 
-    def __init__(self, workers: Mapping[str, HttpClient], *, resumes: bool = True) -> None:
+    def __init__(
+        self, workers: Mapping[str, HttpClient], hand_overs: HandOvers, *, resumes: bool = True
+    ) -> None:
         self._workers = workers
+        self._hand_overs = hand_overs
         self._resumes = resumes
 
-    async def prefill(self, step: Prefill, call: Call) -> tuple[Result | Prefilled, Ending]:
+    async def prefill(self, step: Prefill, call: Call) -> tuple[Result, Ending]:
         """Perform one step; the client hears nothing of it unless the engine refuses the request."""
-        raise NotImplementedError
+        call.timeline.begin_attempt(step.worker.ref, time.monotonic(), AttemptKind.PREFILL_SIDE)
+        call.timeline.note_placement(step.decision)
+        return await self._settle(call, self._prefill(step, call))
 
     async def generate(self, step: Generate, call: Call) -> tuple[Result, Ending]:
         """Perform one step; the client has been answered unless it failed."""
         timeline = call.timeline
-        kind = AttemptKind.RESUMED if step.resumes else AttemptKind.LOCAL
-        timeline.begin_attempt(step.worker.ref, time.monotonic(), kind)
+        timeline.begin_attempt(step.worker.ref, time.monotonic(), _kind(step))
+        timeline.note_placement(step.decision)
         if step.trial is not None:
             chunks = len(call.resumption.answer.content_times_s) if call.resumption else 0
             step.trial.answered = lambda: timeline.content_chunks > chunks
+        if step.resumes:
+            return await self._settle(call, self._resume(step, call))
+        if step.kv is not None:
+            return await self._settle(call, self._generate_with_kv(step, step.kv, call))
+        return await self._settle(call, self._generate(step, call, call.body, step.on_first_content))
+
+    async def _settle(
+        self, call: Call, attempt: Coroutine[Any, Any, Ending | KvTicket]
+    ) -> tuple[Result, Ending]:
+        """What comes of an attempt, written down."""
+        timeline = call.timeline
         note: str | None = None
         try:
-            ending = await (self._resume(step, call) if step.resumes else self._exchange(step, call))
-            tokens = 0 if ending.outcome is Outcome.REJECTED else _tokens(call)
-            result: Result = Succeeded(time.monotonic(), tokens)
+            came = await attempt
+            ending = SERVED if isinstance(came, KvTicket) else came
+            result = _succeeded(call, came)
             if call.client.stalled or call.client.left:
                 # Only the very end of the answer was left, so that nothing had to be interrupted.
-                result = Cancelled(result.at_s, tokens)
+                result = Cancelled(result.at_s, _tokens(call))
                 ending = CLIENT_STALLED if call.client.stalled else CLIENT_LEFT
             outcome = ending.outcome
         except UpstreamError as error:
@@ -86,20 +106,53 @@ class Exchange:
         call.resumption = found
         return Failed(now_s, error.kind, content_sent=True, resumable=True, tokens=tokens), note
 
-    async def _exchange(self, step: Generate, call: Call) -> Ending:
+    async def _generate(self, step: Generate, call: Call, body: bytes, begun: Begun) -> Ending:
         worker = self._workers[step.worker.name]
         headers = _headers(step, call)
-        async with await worker.send("POST", call.path, headers=headers, body=call.body) as reply:
+        async with await worker.send("POST", call.path, headers=headers, body=body) as reply:
             call.timeline.note_sent(reply.sent_at_s)
             content_type = _content_type(reply)
             head = [(b"content-type", content_type), *call.reply_headers]
             if reply.status == 200:
                 if content_type.startswith(b"text/event-stream"):
-                    return await relay_stream(reply, head, call)
-                return await relay_plain(reply, head, call)
+                    return await relay_stream(reply, head, call, begun)
+                return await relay_plain(reply, head, call, begun)
             if 400 <= reply.status < 500:
                 return await relay_refusal(reply, head, call)
-            raise UpstreamError(FailureKind.SERVER_ERROR, f"the worker answered with HTTP {reply.status}")
+            raise _server_error(reply)
+
+    # --- on two workers -------------------------------------------------------------------------------------
+
+    async def _prefill(self, step: Prefill, call: Call) -> Ending | KvTicket:
+        worker, source = self._workers[step.worker.name], step.worker.ref
+        headers, body = _headers(step, call), prefill_body(call.body)
+        try:
+            async with await worker.send("POST", call.path, headers=headers, body=body) as reply:
+                call.timeline.note_sent(reply.sent_at_s)
+                if 400 <= reply.status < 500:
+                    head = [(b"content-type", _content_type(reply)), *call.reply_headers]
+                    return await relay_refusal(reply, head, call)
+                if reply.status != 200:
+                    raise _server_error(reply)
+                kept = await reply.read_all(FETCH_LIMIT_BYTES)
+        except UpstreamError:
+            self._hand_overs.count(HandOverOutcome.BROKEN)
+            raise
+        answer = read_plain_answer(kept)
+        call.timeline.note_answer(answer)
+        good_until_s = self._hand_overs.good_until_s(reply.sent_at_s, time.monotonic(), answer)
+        return self._hand_overs.ticket(source, kept, answer, call.timeline.request, good_until_s)
+
+    async def _generate_with_kv(self, step: Generate, kv: KvTicket, call: Call) -> Ending:
+        body = decode_body(call.body, kv.params)
+        async with self._hand_overs.bounded(kv, streamed=call.timeline.request.stream) as note_begun:
+
+            def begun() -> None:
+                note_begun()
+                if step.on_first_content is not None:
+                    step.on_first_content()
+
+            return await self._generate(step, call, body, begun)
 
     # --- going on with a broken answer ----------------------------------------------------------------------
 
@@ -127,7 +180,7 @@ class Exchange:
                 raise UpstreamError(
                     failure_of_continuing(reply.status), f"the worker did not go on (HTTP {reply.status})"
                 )
-            return await relay_stream(reply, (), call, relay)
+            return await relay_stream(reply, (), call, step.on_first_content, relay)
 
 
 # --- small things -----------------------------------------------------------------------------------------
@@ -138,6 +191,25 @@ def take_back_cancellation() -> None:
     task = asyncio.current_task()
     if task is not None:
         task.uncancel()
+
+
+def _kind(step: Generate) -> AttemptKind:
+    if step.kv is not None:
+        return AttemptKind.DECODE_SIDE
+    return AttemptKind.RESUMED if step.resumes else AttemptKind.LOCAL
+
+
+def _succeeded(call: Call, came: Ending | KvTicket) -> Result:
+    now_s = time.monotonic()
+    if isinstance(came, KvTicket):
+        return Prefilled(now_s, came, account_of(call.timeline.answer))
+    if came.outcome is Outcome.REJECTED:
+        return Succeeded(now_s, 0)
+    return Succeeded(now_s, _tokens(call), account_of(call.timeline.answer))
+
+
+def _server_error(reply: StreamedReply) -> UpstreamError:
+    return UpstreamError(FailureKind.SERVER_ERROR, f"the worker answered with HTTP {reply.status}")
 
 
 def _tokens(call: Call) -> int | None:
@@ -160,7 +232,7 @@ def _tokens_of_failed(call: Call, kind: FailureKind) -> int:
     return call.timeline.request.estimated_prompt_tokens if tokens is None else tokens
 
 
-def _headers(step: Generate, call: Call) -> Headers:
+def _headers(step: Generate | Prefill, call: Call) -> Headers:
     # A second attempt may meet the first one's remains on the same worker: engines want ids that differ.
     attempt_id = call.request_id if step.attempt == 1 else f"{call.request_id}-{step.attempt}"
     return [(b"content-type", b"application/json"), (b"x-request-id", attempt_id.encode())]

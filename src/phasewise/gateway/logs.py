@@ -66,7 +66,7 @@ def request_fields(timeline: Timeline, models: Container[str]) -> dict[str, Any]
         "outcome": timeline.outcome,
         "reason": timeline.reason,
         "worker": None if serving is None else serving.worker.name,
-        "attempts": len(timeline.attempts),
+        "attempts": timeline.tries,
         "ttft_ms": None if first_s is None else round(first_s * 1e3, 1),
         "e2e_ms": None if whole_s is None else round(whole_s * 1e3, 1),
         "prompt_tokens": timeline.prompt_tokens,

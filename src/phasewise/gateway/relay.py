@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from phasewise.adapters.http_client import FETCH_LIMIT_BYTES, StreamedReply
 from phasewise.errors import UpstreamError
 from phasewise.gateway.answer import Answer, read_plain_answer
 from phasewise.gateway.asgi import Headers
 from phasewise.gateway.call import SERVED, Call, Ending
+from phasewise.gateway.hand_over_bodies import without_kv_params
 from phasewise.gateway.server_timing import SERVER_TIMING, server_timing
 from phasewise.gateway.splice import Splice
 from phasewise.gateway.streaming import StreamRelay
@@ -18,14 +20,18 @@ from phasewise.model.timeline import Outcome
 ENGINE_REFUSED = "engine_4xx"
 """The reason on the timeline of a request that the engine itself found fault with."""
 
+Begun = Callable[[], None] | None
+"""Called once, when the first content has come: of a plain reply, when all of it has."""
+
 
 async def relay_stream(
-    reply: StreamedReply, head: Headers, call: Call, relay: StreamRelay | None = None
+    reply: StreamedReply, head: Headers, call: Call, begun: Begun, relay: StreamRelay | None = None
 ) -> Ending:
     """Send each part of a stream on when it comes."""
     client = call.client
     client.streaming = True
     relay = relay or StreamRelay(Answer(), hide_usage=call.hide_usage)
+    relay.on_content = begun
     call.timeline.note_answer(relay.answer)
     passing = TimedRelay(relay, call.timeline.so_far) if call.wants_timing else relay
     if client.direct is None:
@@ -43,10 +49,12 @@ async def relay_stream(
     return SERVED
 
 
-async def relay_plain(reply: StreamedReply, head: Headers, call: Call) -> Ending:
+async def relay_plain(reply: StreamedReply, head: Headers, call: Call, begun: Begun) -> Ending:
     """Send a whole reply on."""
-    body = await reply.read_all(FETCH_LIMIT_BYTES)
+    body = without_kv_params(await reply.read_all(FETCH_LIMIT_BYTES))
     call.timeline.note_answer(read_plain_answer(body))
+    if begun is not None:
+        begun()
     timing = (SERVER_TIMING, server_timing(*call.timeline.parts_so_far(time.monotonic())))
     await call.client.respond(200, [*head, timing], body)
     return SERVED

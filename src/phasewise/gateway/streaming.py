@@ -6,6 +6,7 @@ It is handed bytes and returns bytes: reading and writing sockets is the flow dr
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from phasewise.adapters.engine_report import read_report
 from phasewise.adapters.sse import (
@@ -63,10 +64,13 @@ class StreamRelay:
         "_usual_is_text",
         "answer",
         "engine_error",
+        "on_content",
     )
 
     def __init__(self, answer: Answer, *, hide_usage: bool) -> None:
         self.answer = answer
+        self.on_content: Callable[[], None] | None = None
+        """Called once, when the first content of this worker has come."""
         self.engine_error: str | None = None
         self._hide_usage = hide_usage
         self._splitter = EventSplitter()
@@ -139,6 +143,10 @@ class StreamRelay:
     def _note_content(self, event: bytes, at_s: float) -> None:
         answer = self.answer
         answer.content_times_s.append(at_s)
+        if self.on_content is not None:
+            # The first content is never a usual chunk: nothing was there yet to be like.
+            on_content, self.on_content = self.on_content, None
+            on_content()
         if answer.engine_request_id is None:
             answer.engine_request_id, answer.created = chunk_id(event), chunk_created(event)
         if text := _TEXT_STRING.search(event):

@@ -5,10 +5,13 @@ It keeps what it is told, on the clock it is told; definitions of latency stand 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from phasewise.errors import FailureKind
 from phasewise.gateway.answer import Answer
+from phasewise.model.decision import Decision
 from phasewise.model.request import GenerationRequest
-from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
+from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Placement, Source, Span, Timeline
 from phasewise.model.worker import WorkerRef
 
 _NO_ANSWER = Answer()
@@ -23,6 +26,9 @@ class TimelineBuilder:
         "_attempts",
         "_client_request_id",
         "_kind",
+        "_placement",
+        "_prefill_answer",
+        "_prefill_sent_s",
         "_request",
         "_sent_s",
         "_started_unix_s",
@@ -41,6 +47,10 @@ class TimelineBuilder:
         self._attempt_started_s = 0.0
         self._sent_s: float | None = None
         self._answer: Answer | None = None
+        self._placement: Placement | None = None
+        # Of a decode side's other side.
+        self._prefill_sent_s: float | None = None
+        self._prefill_answer: Answer | None = None
 
     @property
     def answer(self) -> Answer | None:
@@ -64,8 +74,15 @@ class TimelineBuilder:
         self._attempt_started_s = at_s
         if kind is not AttemptKind.RESUMED:
             # One that goes on with an answer adds nothing to the wait for its first token.
+            self._prefill_sent_s = self._sent_s if kind is AttemptKind.DECODE_SIDE else None
             self._sent_s = None
+        self._prefill_answer = self._answer if kind is AttemptKind.DECODE_SIDE else None
         self._answer = None
+
+    def note_placement(self, decision: Decision) -> None:
+        """This is why the request goes where it goes; what was expected of its first attempt is kept."""
+        if decision.options and not self._attempts:
+            self._placement = Placement(decision.policy, decision.reason, decision.options)
 
     def note_sent(self, at_s: float) -> None:
         """The request was written to the worker."""
@@ -104,8 +121,10 @@ class TimelineBuilder:
         attempts = tuple(self._attempts)
         if self._worker is not None:
             attempts += (self._attempt(self._worker, Outcome.UNFINISHED, at_s),)
-        reported = () if self._answer is None else self._answer.report.spans
-        return at_s - self._request.arrived_s, self._spans(attempts, at_s) + reported
+        # Of a hand-over, both sides answer it.
+        sides = 2 if self._kind is AttemptKind.DECODE_SIDE else 1
+        told = tuple(span for attempt in attempts[-sides:] for span in attempt.spans)
+        return at_s - self._request.arrived_s, self._spans(attempts, at_s) + told
 
     def _attempt(self, worker: WorkerRef, outcome: Outcome, at_s: float, note: str | None = None) -> Attempt:
         answer, origin_s = self._answer, self._request.arrived_s
@@ -116,7 +135,7 @@ class TimelineBuilder:
             ended_s=at_s - origin_s,
             outcome=outcome,
             engine_request_id=None if answer is None else answer.engine_request_id,
-            spans=() if answer is None else answer.report.spans,
+            spans=() if answer is None else _spans_of(self._kind, answer.report.spans),
             note=note,
         )
 
@@ -130,6 +149,10 @@ class TimelineBuilder:
     ) -> Timeline:
         request, answer = self._request, self._answer or _NO_ANSWER
         origin_s = request.arrived_s
+        # A worker that fetched its KV takes none of the prompt for cached, and computed none of it.
+        read = (self._prefill_answer or answer).report
+        if self._kind is AttemptKind.PREFILL_SIDE:
+            answer = _NO_ANSWER  # the client's has not begun
         report = answer.report
         return Timeline(
             request_id=request.request_id,
@@ -142,8 +165,8 @@ class TimelineBuilder:
             content_times_s=tuple([time_s - origin_s for time_s in answer.content_times_s])
             if answer.content_times_s
             else (),
-            prompt_tokens=report.prompt_tokens,
-            cached_tokens=report.cached_tokens,
+            prompt_tokens=read.prompt_tokens,
+            cached_tokens=read.cached_tokens,
             output_tokens=report.output_tokens,
             finish_reason=answer.finish_reason,
             tenant=request.tenant,
@@ -158,6 +181,7 @@ class TimelineBuilder:
             client_blocked_s=client_blocked_s,
             streamed=request.stream,
             generates=request.endpoint.generates,
+            placement=self._placement,
         )
 
     def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
@@ -166,20 +190,44 @@ class TimelineBuilder:
             attempts = tuple(it for it in attempts if it.kind is not AttemptKind.RESUMED)
         if not attempts:
             return (Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, ended_s - origin_s, 0.0),)
+        if is_pair := attempts[-1].kind is AttemptKind.DECODE_SIDE and len(attempts) > 1:
+            attempts, decode = attempts[:-1], attempts[-1]
         serving_s = attempts[-1].started_s
-        sent_s = serving_s if self._sent_s is None else self._sent_s - origin_s
-        wait = Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, sent_s, 0.0)
-        if len(attempts) == 1:
-            return (wait,)
-        first_s = attempts[0].started_s
-        earlier = Span(
-            Part.EARLIER_ATTEMPTS,
-            Source.GATEWAY_CLOCK,
-            serving_s - first_s,
-            first_s,
-            within=Part.GATEWAY_WAIT,
+        sent_s = self._prefill_sent_s if is_pair else self._sent_s
+        waited_s = serving_s if sent_s is None else sent_s - origin_s
+        spans = [Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, waited_s, 0.0)]
+        if is_pair:
+            spans.append(self._turn_between(attempts[-1], decode))
+        if len(attempts) > 1:
+            spans.append(_earlier(attempts[0].started_s, serving_s))
+        return tuple(spans)
+
+    def _turn_between(self, prefill: Attempt, decode: Attempt) -> Span:
+        """From the prefill worker's reply until the decode worker was asked."""
+        asked_s = decode.started_s if self._sent_s is None else self._sent_s - self._request.arrived_s
+        return Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, asked_s - prefill.ended_s, prefill.ended_s)
+
+
+def _earlier(first_s: float, serving_s: float) -> Span:
+    return Span(
+        Part.EARLIER_ATTEMPTS, Source.GATEWAY_CLOCK, serving_s - first_s, first_s, within=Part.GATEWAY_WAIT
+    )
+
+
+def _spans_of(kind: AttemptKind, reported: tuple[Span, ...]) -> tuple[Span, ...]:
+    """What an engine reports, named for what it was.
+
+    A decode side's queue holds the fetching of its KV, and its prefill is the step that gives the first
+    token. What a prefill side reports after its first token is thrown away.
+    """
+    if kind is AttemptKind.DECODE_SIDE:
+        return tuple(
+            replace(span, part=Part.HAND_OVER) if span.part is Part.ENGINE_QUEUE else span
+            for span in reported
         )
-        return (wait, earlier)
+    if kind is AttemptKind.PREFILL_SIDE:
+        return tuple(span for span in reported if span.part is not Part.DECODE)
+    return reported
 
 
 def attempt_outcome(kind: FailureKind) -> Outcome:

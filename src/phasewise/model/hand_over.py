@@ -17,6 +17,19 @@ class SplitRule(StrEnum):
     THRESHOLD = "threshold"
 
 
+class HandOverOutcome(StrEnum):
+    """What became of a hand-over that was tried."""
+
+    DONE = "done"
+    NO_KV = "no_kv"
+    """The prefill worker kept no KV to be fetched."""
+    REFUSED = "refused"
+    """The decode worker answered with an error."""
+    TIMED_OUT = "timed_out"
+    BROKEN = "broken"
+    """A worker broke the conversation off, which tells nothing of the hand-over."""
+
+
 @noun
 class KvTicket:
     """KV that a prefill worker keeps for one decode worker to fetch, once, until a time.

@@ -174,9 +174,14 @@ def ttft_breakdown(timeline: Timeline) -> TtftBreakdown | None:
 
 
 def ttft_part_seconds(timeline: Timeline) -> dict[tuple[Part, Source], float]:
-    """The time of every part of TTFT that somebody saw, for readers who need no breakdown of it."""
-    serving = timeline.serving_attempt
+    """The time of every part of TTFT that somebody saw, for readers who need no breakdown of it.
+
+    Where KV was handed over, the parts of both sides add up: they came one after the other.
+    """
+    serving, prefill = timeline.serving_attempt, timeline.prefill_attempt
     spans = timeline.spans + serving.spans if serving is not None else timeline.spans
+    if prefill is not None:
+        spans += prefill.spans
     return part_seconds([span for span in spans if span.part is not Part.DECODE])
 
 

@@ -44,7 +44,7 @@ TTFT_PARTS = tuple(part for part in Part if part is not Part.DECODE)
 
 
 class AttemptKind(StrEnum):
-    """What an attempt was for."""
+    """What an attempt was for. A decode side stands right after the prefill side that it has its KV from."""
 
     LOCAL = "local"
     PREFILL_SIDE = "prefill_side"
@@ -150,13 +150,37 @@ class Timeline:
     def serving_attempt(self) -> Attempt | None:
         """The attempt that produced the first content, or the last one if none did.
 
-        What was resumed had been begun by the attempt before.
+        What was resumed had been begun by the attempt before. Of a pair that handed KV over it is the decode
+        side.
         """
         serving: Attempt | None = None
         for attempt in self.attempts:
             if attempt.kind is AttemptKind.RESUMED:
                 break
             serving = attempt
-            if attempt.outcome is Outcome.SUCCEEDED:
+            if attempt.outcome is Outcome.SUCCEEDED and attempt.kind is not AttemptKind.PREFILL_SIDE:
                 break
         return serving
+
+    @property
+    def prefill_attempt(self) -> Attempt | None:
+        """The attempt that computed the prompt for the serving one; None where that did so itself."""
+        serving = self.serving_attempt
+        if serving is None or serving.kind is not AttemptKind.DECODE_SIDE:
+            return None
+        before: Attempt | None = None
+        for attempt in self.attempts:
+            if attempt is serving:
+                break
+            before = attempt
+        return before if before is not None and before.kind is AttemptKind.PREFILL_SIDE else None
+
+    @property
+    def reading_attempt(self) -> Attempt | None:
+        """The attempt that computed the prompt: its engine's prefix cache is the one that counted."""
+        return self.prefill_attempt or self.serving_attempt
+
+    @property
+    def tries(self) -> int:
+        """How often the request was tried; both sides of a hand-over are one try."""
+        return sum(attempt.kind is not AttemptKind.DECODE_SIDE for attempt in self.attempts)
