@@ -18,7 +18,16 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 @pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: for CI, or by hand")
 @pytest.mark.parametrize(
     "name",
-    ["through_gateway", "resume_exactness", "bad_input", "drain", "faults", "overload", "shared_limits"],
+    [
+        "through_gateway",
+        "resume_exactness",
+        "bad_input",
+        "drain",
+        "faults",
+        "overload",
+        "shared_limits",
+        "disaggregation",
+    ],
 )
 def test_a_benchmark_runs_to_its_end_and_prints_one_object(name):
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", "--json"]
