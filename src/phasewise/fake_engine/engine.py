@@ -298,7 +298,7 @@ class _Incarnation:
     def _note_idle(self) -> None:
         engine = self.engine
         self._metrics.observe_load(engine.running, engine.waiting, engine.kv_usage, engine.deferred)
-        self._steps.append_idle(self._clock())
+        self._steps.append_idle(self._clock(), engine.running, engine.waiting, engine.kv_usage)
 
     def _kv_link(self) -> KvLink | None:
         owner, config = self._owner, self._owner.config

@@ -115,6 +115,8 @@ class EngineLoop:
         due_s = 0.0
         while True:
             self._drop_aborted()
+            if not due_s and self._engine.deferred:
+                self._on_idle()  # KV was waited for until now: what comes next begins here
             report = self._step(due_s) if self._running.is_set() else None
             if report is None:
                 if due_s and (self._running.is_set() or not self._engine.has_work):

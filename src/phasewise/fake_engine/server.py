@@ -188,7 +188,8 @@ class FakeEngineApp:
         try:
             await self._stream_tokens(answer, writer)
         except GenerationFailed:
-            await exchange.send_part(error_event())
+            # It fails before its first token, but vLLM tells the role even so.
+            await exchange.send_part(writer.opening() + error_event())
         await exchange.send_part(DONE)
         await exchange.end()
 

@@ -28,15 +28,32 @@ class StepLog:
         self._boot = boot
         self._records: deque[tuple[int, EngineStep]] = deque(maxlen=capacity_steps)
         self._next_seq = 0
+        self._last_idle: tuple[int, int] | None = None
+        self._held_back: EngineStep | None = None
 
     def append(self, step: EngineStep) -> None:
         """Keep a step under the next number."""
+        self._last_idle = None
+        if self._held_back is not None:
+            self._keep(self._held_back)
+            self._held_back = None
+        self._keep(step)
+
+    def append_idle(self, now_unix_s: float, running: int, waiting: int, kv_usage: float) -> None:
+        """Keep the step of nothing, without counts, that vLLM reports when it cannot or need not compute.
+
+        Of those that show the same load, one after the other, the first and the last are kept.
+        """
+        step = EngineStep(seq=0, ended_unix_s=now_unix_s, running=running, waiting=waiting, kv_usage=kv_usage)
+        if self._last_idle == (running, waiting):
+            self._held_back = step
+            return
+        self.append(step)
+        self._last_idle = (running, waiting)
+
+    def _keep(self, step: EngineStep) -> None:
         self._records.append((self._next_seq, step))
         self._next_seq += 1
-
-    def append_idle(self, now_unix_s: float) -> None:
-        """Keep the step of nothing, without counts, that vLLM reports when it has run out of work."""
-        self.append(EngineStep(seq=0, ended_unix_s=now_unix_s, running=0, waiting=0, kv_usage=0.0))
 
     def lines(
         self, since: int, limit: int | None, now_unix_s: float, since_unix_s: float | None = None
@@ -66,7 +83,7 @@ class StepLog:
 
 
 def _step_record(seq: int, step: EngineStep) -> dict[str, Any]:
-    return {
+    record: dict[str, Any] = {
         "v": STEP_RECORD_VERSION,
         "seq": seq,
         "at": step.ended_unix_s,
@@ -83,6 +100,9 @@ def _step_record(seq: int, step: EngineStep) -> dict[str, Any]:
         "first_tokens": step.first_tokens,
         "finished": [_finished_record(request) for request in step.finished],
     }
+    if step.transfers:
+        record["transfers"] = [{"s": round(it.seconds, 6), "bytes": it.kv_bytes} for it in step.transfers]
+    return record
 
 
 def _finished_record(request: FinishedRequest) -> dict[str, Any]:

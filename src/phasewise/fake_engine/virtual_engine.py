@@ -17,7 +17,7 @@ from phasewise.fake_engine.kv_connector import OnLoadFailure, RemoteKv
 from phasewise.fake_engine.kv_fetcher import Fetch, FetchState, SideChannels
 from phasewise.fake_engine.kv_link import KvLink
 from phasewise.fake_engine.tokens import END_ID, ContextHash
-from phasewise.model.steps import EngineStep, FinishedRequest
+from phasewise.model.steps import EngineStep, FinishedRequest, KvTransfer
 
 SPOILT_ID = 2**64 - 1
 """Stands in a context for KV that is not that of its tokens: every word after it is another one."""
@@ -200,6 +200,7 @@ class VirtualEngine:
         self._fetcher = self._kv_link.make_fetcher()
         self._fetching: dict[str, tuple[_Sequence, Fetch]] = {}
         self._landed: dict[str, _Sequence] = {}
+        self._transfers: list[KvTransfer] = []
 
     @property
     def has_work(self) -> bool:
@@ -292,6 +293,7 @@ class VirtualEngine:
             del self._fetching[request_id]
             sequence.remote_kv = None
             if state is not FetchState.FAILED:
+                self._transfers.append(KvTransfer(fetch.transfer_s, fetch.kv_bytes))
                 self._land(sequence, spoilt=state is FetchState.SPOILT)
                 continue
             self._fetcher.unclaim(fetch.remote, now)
@@ -324,8 +326,10 @@ class VirtualEngine:
             preempted=batch.preempted,
             first_tokens=len(begun),
             finished=tuple(token.finished for token in emitted if token.finished is not None),
+            transfers=tuple(self._transfers),
         )
         self._next_seq += 1
+        self._transfers.clear()
         look_ups, self._look_ups = self._look_ups, _LookUps()
         return StepReport(
             step,
