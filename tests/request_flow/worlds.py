@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
+from phasewise.model.decision import Decision
 from phasewise.model.hand_over import KvTicket
 from phasewise.model.limits import Lease
 from phasewise.model.worker import Role
@@ -70,7 +72,33 @@ def make_world(workers=2, *, up=None, slots=256, budget=10.0, capacity=1_000, ag
     return _world(nouns, whole(least_outstanding), up, budget, capacity, aging_s)
 
 
-def make_split_world(prefill=1, decode=1, mixed=0, *, slots=256, budget=10.0, capacity=1_000, aging_s=5.0):
+def split_at_random(seed):
+    """Any candidate of any role decodes, and any that may hand over to it computes the prompt, or none."""
+    dice = Random(seed)  # noqa: S311 - no secret
+
+    def place(request, candidates, hands_over):
+        chosen = dice.choice(candidates).worker
+        readers = [
+            it.worker for it in candidates if it.worker is not chosen and hands_over(it.worker, chosen)
+        ]
+        prefill = dice.choice([None, *readers]) if request.splittable else None
+        return Decision(chosen, "random", "chance", tuple(candidates), prefill)
+
+    return place
+
+
+def make_split_world(
+    prefill=1,
+    decode=1,
+    mixed=0,
+    *,
+    policy=always_split,
+    slots=256,
+    budget=10.0,
+    capacity=1_000,
+    aging_s=5.0,
+    **parts,
+):
     """Prefill workers p0, ..., decode workers d0, ... and mixed ones m0, ...; every request is parted."""
     counts = {Role.PREFILL: prefill, Role.DECODE: decode, Role.MIXED: mixed}
     nouns = [
@@ -79,7 +107,7 @@ def make_split_world(prefill=1, decode=1, mixed=0, *, slots=256, budget=10.0, ca
         for index in range(count)
     ]
     told = Remembered()
-    return _world(nouns, always_split, None, budget, capacity, aging_s, paces=told, prefixes=told)
+    return _world(nouns, policy, None, budget, capacity, aging_s, paces=told, prefixes=told, **parts)
 
 
 def _world(nouns, policy, up, budget, capacity, aging_s, **parts):

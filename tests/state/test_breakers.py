@@ -195,6 +195,15 @@ def test_a_worker_that_was_restarted_while_it_rested_is_no_longer_asked_after():
     assert not breakers.any_open
 
 
+def test_breakers_may_be_told_to_open_sooner_and_to_rest_longer():
+    breakers = Breakers(failures_to_open=2, longest_rest_s=64.0)
+    fail(breakers, W0, 1)
+    assert not breakers.is_open(W0)
+    fail(breakers, W0, 1)
+    rests = [rest_after(breakers, W0, 100.0 * number) for number in range(1, 9)]
+    assert rests == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0]
+
+
 class AnyOutcomes(RuleBasedStateMachine):
     """Whatever requests report, time lets a resting worker be tried, and only an answer has it trusted."""
 
