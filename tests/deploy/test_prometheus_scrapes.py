@@ -21,11 +21,15 @@ from dockerfile_parse import DockerfileParser
 
 from phasewise.adapters.http_client import HttpClient
 from phasewise.errors import UpstreamError
+from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.model.timeline import AttemptKind, Outcome
+from phasewise.fake_engine.kv_connector import Connector
+from phasewise.model.hand_over import HandOverOutcome
+from phasewise.model.timeline import AttemptKind, Outcome, Placement
+from phasewise.model.worker import Role
 from tests.builders import make_attempt, make_timeline
 from tests.deploy.files import DEPLOY, ROOT, filled_in, queries, read_dashboard
-from tests.gateway.harness import eventually, running_gateway
+from tests.gateway.harness import eventually, running_gateway, worker_for
 
 # One Prometheus for all of them, in one event loop.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("prometheus")]
@@ -122,15 +126,26 @@ async def send_traffic(gateway, engines):
     await gateway.chat("once more", stream=True)
     await gateway.chat("nobody has it", model="not-served")
     broke, went_on = make_attempt(outcome=Outcome.FAILED), make_attempt(kind=AttemptKind.RESUMED)
-    gateway.app.gateway.metrics.record(make_timeline(model="fake-model", attempts=(broke, went_on)))
+    metrics = gateway.app.gateway.metrics
+    metrics.record(make_timeline(model="fake-model", attempts=(broke, went_on)))
+    metrics.record(make_timeline(model="fake-model", placement=Placement("split_auto", "it was cheaper")))
+    metrics.count_hand_over(HandOverOutcome.DONE)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def watched(tmp_path_factory):
     """A gateway with traffic behind it, seen by Prometheus at least twice while numbers grew."""
+    parted = FakeEngineConfig(model="parted-model", hand_over=Connector())
     async with (
         running_engines(2) as engines,
-        running_gateway(engines) as gateway,
+        running_engines(2, parted) as (prefill, decode),
+        running_gateway(
+            [
+                *engines,
+                worker_for(prefill, "prefill", role=Role.PREFILL),
+                worker_for(decode, "decode", role=Role.DECODE),
+            ]
+        ) as gateway,
         running_prometheus(tmp_path_factory.mktemp("prometheus"), gateway.url) as prometheus,
     ):
         await send_traffic(gateway, engines)
@@ -139,7 +154,8 @@ async def watched(tmp_path_factory):
             # More traffic every time: a rate needs numbers that changed between two scrapes.
             await send_traffic(gateway, engines)
             changed = await prometheus.query("sum(changes(phasewise_resumes_total[5m])) > 1")
-            return bool(changed)
+            proven = await prometheus.query("phasewise_hand_over_proof_age_seconds")
+            return bool(changed and proven)
 
         await eventually(grew, PATIENCE_S)
         yield gateway, prometheus

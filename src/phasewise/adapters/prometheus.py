@@ -6,13 +6,17 @@ that others own (health, load, waiting requests) is read when somebody scrapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 
 from phasewise.adapters.prometheus_families import (
     CLIENTS_OWN,
     DEFAULT_CLASS,
     E2E,
+    HAND_OVER_BYTES,
+    HAND_OVER_FAILING,
+    HAND_OVER_PROOF_AGE,
+    HAND_OVER_RECOMPUTED,
     HAND_OVERS,
     MET,
     METRICS,
@@ -20,18 +24,21 @@ from phasewise.adapters.prometheus_families import (
     NO_LABEL,
     OBJECTIVES,
     OTHER_REASON,
+    PLACEMENTS,
     QUOTA_DEGRADED,
     REASONS,
     REQUESTS,
     RESIDUAL,
     RESUMES,
     RETRIES,
+    SPLIT,
     TOKEN_KINDS,
     TOKENS,
     TPOT,
     TTFT,
     TTFT_PART,
     WAITING,
+    WHOLE,
     WORKER_BREAKER_OPEN,
     WORKER_REQUESTS,
     WORKER_UP,
@@ -46,6 +53,7 @@ from phasewise.adapters.prometheus_series import (
 )
 from phasewise.errors import RefusalKind
 from phasewise.model.hand_over import HandOverOutcome
+from phasewise.model.hand_over_state import HandOverState
 from phasewise.model.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s, within
 from phasewise.model.slo import DEFAULT_SLO, Slo
 from phasewise.model.timeline import TTFT_PARTS, AttemptKind, Outcome, Timeline
@@ -60,8 +68,8 @@ class PrometheusMetrics:
     """A TimelineSink, and the text that Prometheus scrapes.
 
     Labels come from the configuration or from closed lists. `slos` are the objectives by class; `default` is
-    that of every class which is not among them. `waiting`, `breaker_open` and `quota_degraded` are asked at
-    each scrape.
+    that of every class which is not among them. `waiting`, `breaker_open`, `quota_degraded` and `hand_overs`
+    are asked at each scrape.
     """
 
     def __init__(
@@ -73,6 +81,7 @@ class PrometheusMetrics:
         waiting: Callable[[], int] = lambda: 0,
         breaker_open: Callable[[WorkerRef], bool] = lambda _worker: False,
         quota_degraded: Callable[[], bool] = lambda: False,
+        hand_overs: Callable[[], Iterable[HandOverState]] = tuple,
     ) -> None:
         self._cluster = cluster
         self._ledger = ledger
@@ -80,6 +89,7 @@ class PrometheusMetrics:
         self._waiting = waiting
         self._breaker_open = breaker_open
         self._quota_degraded = quota_degraded
+        self._hand_overs = hand_overs
         self._models = frozenset(cluster.models)
         self._pools: Mapping[str, str] = {
             state.worker.name: state.worker.pool for state in cluster.snapshot()
@@ -104,6 +114,9 @@ class PrometheusMetrics:
         tally.count(timeline, objective)
         if len(timeline.attempts) > 1:
             self._count_attempts(timeline, tally.model)
+        if timeline.placement is not None and timeline.attempts:
+            parted = timeline.attempts[0].kind is AttemptKind.PREFILL_SIDE
+            self._counters[PLACEMENTS].series((SPLIT if parted else WHOLE,)).add(1)
 
     def count_refusal(self, kind: RefusalKind) -> None:
         """Count a request that was refused before it had a timeline."""
@@ -152,17 +165,34 @@ class PrometheusMetrics:
             "kind": len(TOKEN_KINDS),
             "slo_class": len(self._slos),
             "result": len((MET, MISSED)),
+            "way": len((SPLIT, WHOLE)),
         }
         return sum(it.lines_per_series * prod(values[label] for label in it.labels) for it in METRICS)
 
     def _lines(self) -> Iterator[str]:
         for histograms in self._histograms.values():
             yield from histograms.lines()
+        hand_overs = tuple(self._hand_overs())
+        self._take_over_counts(hand_overs)
         for counters in self._counters.values():
             yield from counters.lines()
         yield from self._worker_lines()
+        failing = (((it.worker,), it.failing) for it in hand_overs)
+        yield from value_lines(HAND_OVER_FAILING, failing)
+        proven = (((it.worker,), round(it.proven_ago_s)) for it in hand_overs if it.proven_ago_s is not None)
+        yield from value_lines(HAND_OVER_PROOF_AGE, proven)
         yield from value_lines(WAITING, [((), self._waiting())])
         yield from value_lines(QUOTA_DEGRADED, [((), int(self._quota_degraded()))])
+
+    def _take_over_counts(self, hand_overs: Iterable[HandOverState]) -> None:
+        """What others count; an engine's own begin anew with it, as counters may."""
+        for it in hand_overs:
+            for metric, value in (
+                (HAND_OVER_RECOMPUTED, it.recomputed_tokens),
+                (HAND_OVER_BYTES, it.moved_bytes),
+            ):
+                counter = self._counters[metric].series((it.worker,))
+                counter.add(value - counter.value)
 
     def _worker_lines(self) -> Iterator[str]:
         states = self._cluster.snapshot()

@@ -11,7 +11,8 @@ from phasewise.check.judgement import Finding
 from phasewise.check.result import CheckResult
 from phasewise.model.worker import Role
 
-ROLE_STYLES = {Role.PREFILL: "dark_orange", Role.DECODE: "dodger_blue1", Role.MIXED: "default"}
+ROLE_STYLES = {Role.PREFILL: "blue", Role.DECODE: "green", Role.MIXED: "default"}
+"""The phases' colours in reports and on the dashboard."""
 _GAP = "  "
 
 
@@ -49,7 +50,7 @@ def _engines(engines: Sequence[EngineFacts]) -> Iterator[Text]:
 def _pairs(facts: FleetFacts) -> Iterator[Text]:
     heads = ("pair", "KV moved", "computed again", "hand-over", "size", "speed", "text")
     rows = [_pair(it) for it in facts.trials]
-    styles = ["green" if it.proven else "red" for it in facts.trials]
+    styles = ["default" if it.proven else "red" for it in facts.trials]
     yield from _table(heads, rows, styles)
 
 

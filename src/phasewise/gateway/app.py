@@ -18,6 +18,7 @@ from phasewise.gateway.edge import Edge, EdgeBounds
 from phasewise.gateway.exchange import Exchange
 from phasewise.gateway.flow_driver import FlowDriver
 from phasewise.gateway.hand_over import HandOvers
+from phasewise.gateway.hand_over_watch import HandOverWatch
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.logs import RequestLog
 from phasewise.gateway.open_requests import OpenRequests
@@ -55,6 +56,7 @@ class GatewayApp:
         clients: dict[str, HttpClient],
         edge: Edge,
         quotas: GatewayQuotas,
+        hand_over_watch: HandOverWatch,
     ) -> None:
         self.gateway = gateway
         self.edge = edge
@@ -62,6 +64,7 @@ class GatewayApp:
         self._watcher = watcher
         self._clients = clients
         self._quotas = quotas
+        self._hand_over_watch = hand_over_watch
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one connection's request, or follow the server's life.
@@ -77,6 +80,7 @@ class GatewayApp:
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         await asyncio.gather(self._watcher.start(), self._quotas.start())
+        await self._hand_over_watch.start()
         watches = [asyncio.create_task(it) for it in (self.gateway.clients.run(), self.edge.run())]
         states = self.gateway.cluster.snapshot()
         logger.info("%d of %d workers up", sum(it.health is Health.UP for it in states), len(states))
@@ -84,7 +88,7 @@ class GatewayApp:
         await receive()
         for watch in watches:
             watch.cancel()
-        await asyncio.gather(self._watcher.stop(), self._quotas.stop())
+        await asyncio.gather(self._watcher.stop(), self._quotas.stop(), self._hand_over_watch.stop())
         for client in self._clients.values():
             client.close()
         await send({"type": "lifespan.shutdown.complete"})
@@ -105,8 +109,9 @@ def build_app(
     doorkeeper, open_requests = Doorkeeper(file.gateway), OpenRequests()
     # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
-    metrics = _metrics(file.gateway, world, quotas)
-    sinks: list[TimelineSink] = [timelines, metrics]
+    hand_over_watch = HandOverWatch(world, workers, file.gateway.hand_over)
+    metrics = _metrics(file.gateway, world, quotas, hand_over_watch)
+    sinks: list[TimelineSink] = [timelines, metrics, hand_over_watch]
     if file.gateway.log.requests:
         sinks.append(RequestLog({worker.model for worker in workers}))
     hand_overs = _hand_overs(file.gateway, world.cluster, metrics)
@@ -135,7 +140,7 @@ def build_app(
         on_silence=lambda name, for_s: clients[name].abort_silent(for_s),
     )
     edge = Edge(bounds, metrics.count_refusal, this_machine_only=not file.gateway.api_keys)
-    return GatewayApp(gateway, watcher, clients, edge, quotas)
+    return GatewayApp(gateway, watcher, clients, edge, quotas, hand_over_watch)
 
 
 def _timeouts(config: UpstreamConfig) -> Timeouts:
@@ -173,7 +178,9 @@ def _hand_overs(config: GatewayConfig, cluster: ClusterView, metrics: Prometheus
     return HandOvers(bounds.timeout_s, bounds.lease_s, answers, metrics.count_hand_over)
 
 
-def _metrics(config: GatewayConfig, world: World, quotas: GatewayQuotas) -> PrometheusMetrics:
+def _metrics(
+    config: GatewayConfig, world: World, quotas: GatewayQuotas, hand_over_watch: HandOverWatch
+) -> PrometheusMetrics:
     return PrometheusMetrics(
         world.cluster,
         world.ledger,
@@ -181,6 +188,7 @@ def _metrics(config: GatewayConfig, world: World, quotas: GatewayQuotas) -> Prom
         waiting=world.line.__len__,
         breaker_open=world.breakers.is_open,
         quota_degraded=lambda: quotas.degraded,
+        hand_overs=hand_over_watch.states,
     )
 
 
