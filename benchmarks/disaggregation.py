@@ -4,8 +4,8 @@
         [--texts 20] [--quick] [--json] [--home DIR] [--record FILE] [--picture FILE] [--redraw FILE]
 
 Two real engines with the demo model, a core each, and a gateway before them. A few streams decode steadily
-(short prompts, long answers) while long prompts come one after the other. A block begins with a long prompt
-and the streams, and counts once they flow: the gaps between a stream's tokens as its client sees them, and
+(short prompts, long answers) while long prompts come one after the other. A block begins with a long prompt,
+then the streams, and counts once they flow: the gaps between a stream's tokens as its client sees them, and
 the long prompts' time to first token. The arms:
   mixed           both engines do both phases, as `phasewise up` starts them; placed by least_outstanding
   mixed_again     the same once more, as a control

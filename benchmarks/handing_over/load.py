@@ -67,18 +67,20 @@ class Block:
 
 
 async def run_block(url: str, model: str, load: Load, seed: int) -> Block:
-    """Begin with a long prompt and the streams, then count while further long prompts come."""
+    """Begin with a long prompt, then the streams, and count while further long prompts come.
+
+    The streams begin while nothing else is there: spread over the engines as a steady load would be. Begun
+    beside a long prompt they would all be placed where it is not, and so would every prompt after it.
+    """
     rng = Random(seed)
     client = HttpClient(url, PATIENCE)
     times_s: list[list[float]] = [[] for _ in range(load.streams)]
     tasks: list[asyncio.Task[Answer]] = []
     try:
-        first = asyncio.create_task(ask_long(client, model, load, rng))
-        await asyncio.sleep(PAUSE_S)
+        await ask_long(client, model, load, rng)
         for seen_s in times_s:
             body = chat_body(model, write_text(STREAM_PROMPT_TOKENS, rng), STREAM_TOKENS)
             tasks.append(asyncio.create_task(ask(client, body, noting(seen_s))))
-        await first
         await until(lambda: all(times_s), tasks)
         began_s, began_unix_s = now_s(), time.time()
         longs: list[LongPrompt] = []
