@@ -72,6 +72,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--home", type=Path, default=home, help="where engine and model are installed")
     parser.add_argument("--against", default="round_robin", help="the policy of arm A")
     parser.add_argument("--pairs", type=int, default=6, help="pairs of blocks")
+    parser.add_argument("--control-pairs", type=int, default=4, help="pairs of A against itself")
     parser.add_argument("--requests", type=int, default=40, help="requests in a block")
     parser.add_argument("--fakes", action="store_true", help="fake engines instead of real ones")
     parser.add_argument("--quick", action="store_true", help="few short blocks on fakes")
@@ -109,12 +110,13 @@ def _gateways(policies: dict[str, str], urls: Sequence[str], model: str) -> Iter
 def _compare(gateways: dict[str, str], options: argparse.Namespace) -> dict[str, Any]:
     """What `phasewise compare` finds; it also ends with 1 where it cannot tell."""
     if options.quick:
-        size = ["--requests", "10", "--prompt-tokens", "300", "--output-tokens", "8", "--pairs", "4"]
-        size += ["--control-pairs", "0"]
+        size = ["--requests", "10", "--prompt-tokens", "300", "--output-tokens", "8"]
+        pairs = ["--control-pairs", "0", "--pairs", "4"]
     else:
-        size = ["--requests", str(options.requests), "--output-tokens", "32", "--pairs", str(options.pairs)]
+        size = ["--requests", str(options.requests), "--output-tokens", "32"]
+        pairs = ["--control-pairs", str(options.control_pairs), "--pairs", str(options.pairs)]
     command = [sys.executable, "-m", "phasewise.cli", "compare", gateways["A"], gateways["B"], *CONVERSATIONS]
-    command += [*size, "--warm-up", "0", "--json"]
+    command += [*size, *pairs, "--warm-up", "0", "--json"]
     run = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if run.returncode not in (0, 1) or not run.stdout:
         sys.exit(f"`phasewise compare` ended with {run.returncode}")
