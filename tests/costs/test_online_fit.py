@@ -58,7 +58,7 @@ def test_rates_are_never_negative_and_what_was_seen_is_expected(sizes, first, se
     fit = learned(readings)
     assert fit.first_rate >= 0.0
     assert fit.second_rate >= 0.0
-    assert 0 < fit.expected(*readings[-1][:2])
+    assert fit.expected(*readings[-1][:2]) > 0
 
 
 @given(sizes=st.lists(st.tuples(RATES, RATES, RATES), max_size=40))

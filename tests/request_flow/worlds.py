@@ -42,7 +42,7 @@ class Remembered:
 
     def __init__(self):
         self.told = []
-        self.sizes = self
+        self.sizes = self.reading = self
         self.cached = 0
 
     def __getattr__(self, name):

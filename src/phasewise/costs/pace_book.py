@@ -14,6 +14,7 @@ from math import exp, log
 
 from phasewise.costs.online_fit import TwoPartFit
 from phasewise.costs.pace import EnginePace, token_pairs
+from phasewise.costs.reading_shares import ReadingShares
 from phasewise.costs.size_book import SizeBook
 from phasewise.model.worker import Worker, WorkerRef
 
@@ -77,13 +78,16 @@ class _Form:
 
 
 class PaceBook:
-    """What is known of the pace of every worker, and in `sizes` of the lengths of prompts and answers.
+    """What is known of the pace of every worker.
+
+    `sizes` tells of the lengths of prompts and answers, `reading` how much of their time workers read.
 
     A worker that was not introduced is taken to be of a pool and a model of its own kind: that of all such.
     """
 
     def __init__(self, workers: Iterable[Worker] = ()) -> None:
         self.sizes = SizeBook()
+        self.reading = ReadingShares()
         self._kin = {worker.name: (worker.model, worker.pool) for worker in workers}
         self._forms: dict[str, _Form] = {}
         self._pools: dict[tuple[str, str], _Factors] = {}

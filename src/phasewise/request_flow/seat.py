@@ -45,6 +45,7 @@ def take_reading_seat(
     if decision.options:
         expected = decision.options[0]
         unread_tokens = expected.prompt_tokens - expected.cached_tokens
+        world.paces.reading.placed(worker, expected.terms.prefill_s, world.clock.now_s)
     else:
         unread_tokens = request.estimated_prompt_tokens
         if hashes:

@@ -1,25 +1,30 @@
 """Whether a request's prompt is computed on another worker than its answer, and on which two.
 
-Pure. What engines take is costs/pace_book.py's to know, what they hold in cache state/prefix_index.py's.
+Pure. What engines take is costs/pace_book.py's to know, what they hold in cache state/prefix_index.py's, and
+what each way to serve a request costs by that split_terms.py's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from phasewise.costs.pace_book import PaceBook
-from phasewise.model.decision import Candidate, Decision
+from phasewise.model.decision import KEPT_CANDIDATES, KEPT_OPTIONS, Candidate, Decision
 from phasewise.model.hand_over import SplitRule
 from phasewise.model.request import GenerationRequest
 from phasewise.model.worker import Role
 from phasewise.routing.policies import HandsOver, WholePolicy
+from phasewise.routing.split_terms import Known, Reading, Size, Way, reading, split_way, whole_way
 from phasewise.state.prefix_index import PrefixIndex
+
+_COST = attrgetter("cost_s")
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPolicy:
-    """Places requests of a fleet that has prefill workers; `whole` places those that stay in one piece."""
+    """Places requests of a fleet that has prefill workers; `whole` places those that no figures decide on."""
 
     rule: SplitRule
     threshold_tokens: int
@@ -31,8 +36,18 @@ class SplitPolicy:
         self, request: GenerationRequest, candidates: Sequence[Candidate], hands_over: HandsOver
     ) -> Decision:
         """Part the phases where the rule says so and a pair can hand over; else place the whole."""
-        decoders = [it for it in candidates if it.worker.role is not Role.PREFILL]
-        decision = self.whole(request, decoders or candidates)
+        if self.rule is SplitRule.AUTO:
+            return self._cheapest(request, candidates, hands_over)
+        if self.rule is SplitRule.NEVER:
+            return self.whole(request, candidates)
+        return self._by_rule(request, candidates, hands_over)
+
+    # --- always, threshold --------------------------------------------------------------------------------
+
+    def _by_rule(
+        self, request: GenerationRequest, candidates: Sequence[Candidate], hands_over: HandsOver
+    ) -> Decision:
+        decision = self.whole(request, _takers_of_whole(candidates))
         if not self._wants_split(request) or decision.chosen.role is not Role.DECODE:
             return decision
         readers = [
@@ -46,6 +61,99 @@ class SplitPolicy:
         return replace(decision, policy=self.rule, prefill=prefill)
 
     def _wants_split(self, request: GenerationRequest) -> bool:
-        if not request.splittable or self.rule in (SplitRule.NEVER, SplitRule.AUTO):
+        if not request.splittable:
             return False
-        return self.rule is SplitRule.ALWAYS or request.estimated_prompt_tokens >= self.threshold_tokens
+        return (
+            self.rule is SplitRule.ALWAYS or self.paces.sizes.prompt_tokens(request) >= self.threshold_tokens
+        )
+
+    # --- auto ---------------------------------------------------------------------------------------------
+
+    def _cheapest(
+        self, request: GenerationRequest, candidates: Sequence[Candidate], hands_over: HandsOver
+    ) -> Decision:
+        sizes = self.paces.sizes
+        size = Size(sizes.prompt_tokens(request), sizes.output_tokens(request))
+        known = self._known(request, candidates, size.prompt_tokens)
+        if not known:
+            decision = self.whole(request, _takers_of_whole(candidates))
+            return replace(decision, reason=f"the engines' pace is not known yet; {decision.reason}")
+        readings = [reading(it, size) for it in known]
+        wholes = sorted((whole_way(it, size) for it in readings), key=_COST)
+        splits = _splits(readings, size, hands_over) if request.splittable else []
+        return _decision(wholes, splits, size)
+
+    def _known(
+        self, request: GenerationRequest, candidates: Sequence[Candidate], prompt_tokens: int
+    ) -> list[Known]:
+        """The candidates whose pace is known: all of a model's, or none."""
+        known = []
+        cached_on = self.prefixes.cached_on(request.prefix_hashes, prompt_tokens)
+        for candidate in candidates:
+            ref = candidate.worker.ref
+            if (pace := self.paces.pace(ref)) is not None:
+                share = self.paces.reading.share(ref, request.arrived_s)
+                known.append(Known(candidate, pace, cached_on.get(ref, 0), share))
+        return known
+
+
+def _takers_of_whole(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Prefill workers take whole requests only where there is nobody else."""
+    return [it for it in candidates if it.worker.role is not Role.PREFILL] or candidates
+
+
+def _splits(readings: Sequence[Reading], size: Size, hands_over: HandsOver) -> list[Way]:
+    """For each decode worker the way from the prefill worker that has read the prompt at the least cost.
+
+    A decode worker's part of the price hardly depends on who reads, so that not every pair is looked at.
+    """
+    readers = sorted((it for it in readings if it.by.candidate.worker.role is Role.PREFILL), key=_COST)
+    ways = []
+    for decoder in readings:
+        worker = decoder.by.candidate.worker
+        if worker.role is Role.DECODE:
+            for reader in readers:
+                if hands_over(reader.by.candidate.worker, worker):
+                    ways.append(split_way(reader, decoder.by, size))
+                    break
+    return sorted(ways, key=_COST)
+
+
+def _decision(wholes: Sequence[Way], splits: Sequence[Way], size: Size) -> Decision:
+    """The cheapest way; of what it was chosen over, the best of the other kind is kept before all others."""
+    chosen_kind, other_kind = (
+        (splits, wholes) if splits and splits[0].cost_s < wholes[0].cost_s else (wholes, splits)
+    )
+    best = chosen_kind[0]
+    rest = sorted((*chosen_kind[1:KEPT_OPTIONS], *other_kind[1:KEPT_OPTIONS]), key=_COST)
+    kept = [best, *other_kind[:1], *rest][:KEPT_OPTIONS]
+    candidates = dict.fromkeys(way.worker for way in (best, *wholes[:KEPT_CANDIDATES]))
+    return Decision(
+        chosen=best.worker.worker,
+        policy=SplitRule.AUTO,
+        reason=_reason(best, other_kind[0] if other_kind else None),
+        candidates=tuple(candidates)[:KEPT_CANDIDATES],
+        prefill=None if best.prefill is None else best.prefill.worker,
+        options=tuple(way.option(size) for way in kept),
+    )
+
+
+def _reason(best: Way, other: Way | None) -> str:
+    told = f"{_route(best)}: {_price(best)}"
+    return told if other is None else f"{told}, against {_price(other)} {_instead(other)}"
+
+
+def _route(way: Way) -> str:
+    if way.prefill is None:
+        return f"{way.worker.worker.name} alone"
+    return f"{way.prefill.worker.name} then {way.worker.worker.name}"
+
+
+def _instead(way: Way) -> str:
+    return f"on {_route(way)}" if way.prefill is None else f"by {_route(way)}"
+
+
+def _price(way: Way) -> str:
+    if way.delay_s < 0.05 * way.cost_s:
+        return f"{way.cost_s:.2f} s"
+    return f"{way.cost_s:.2f} s ({way.delay_s:.2f} s of it others' streams lose)"

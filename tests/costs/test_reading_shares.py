@@ -1,0 +1,32 @@
+"""How much of its time a worker reads is remembered for a while."""
+
+import pytest
+
+from phasewise.costs.reading_shares import ReadingShares
+from phasewise.model.worker import WorkerRef
+
+WORKER = WorkerRef("p0", "1")
+
+
+def test_who_was_given_nothing_reads_nothing():
+    assert ReadingShares().share(WORKER, 5.0) == 0.0
+
+
+def test_steady_prompts_make_up_their_share_of_the_time():
+    shares = ReadingShares()
+    for second in range(0, 1_200, 10):
+        shares.placed(WORKER, 4.0, float(second))
+    assert shares.share(WORKER, 1_195.0) == pytest.approx(0.4, rel=0.1)
+
+
+def test_prompts_of_long_ago_are_forgotten_and_a_restart_changes_nothing():
+    shares = ReadingShares()
+    shares.placed(WORKER, 60.0, 0.0)
+    assert shares.share(WorkerRef("p0", "2"), 1.0) == pytest.approx(0.5, rel=0.1)
+    assert shares.share(WORKER, 1_200.0) < 0.001
+
+
+def test_a_clock_that_is_a_little_behind_does_no_harm():
+    shares = ReadingShares()
+    shares.placed(WORKER, 60.0, 10.0)
+    assert shares.share(WORKER, 9.0) == 0.5

@@ -1,0 +1,227 @@
+"""When the phases of a request are parted, on which workers, and why."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phasewise.costs.pace_book import PaceBook
+from phasewise.model.decision import KEPT_OPTIONS, Candidate
+from phasewise.model.hand_over import SplitRule
+from phasewise.model.worker import Role
+from phasewise.routing.policies import least_outstanding
+from phasewise.routing.split import SplitPolicy
+from phasewise.state.prefix_index import PrefixIndex
+from tests.builders import make_request, make_worker
+
+PREFILL = [make_worker(f"p{index}", role=Role.PREFILL, pool="prefill") for index in range(2)]
+DECODE = [make_worker(f"d{index}", role=Role.DECODE, pool="decode") for index in range(2)]
+MIXED = make_worker("m0", pool="mixed")
+WORKERS = [*PREFILL, *DECODE, MIXED]
+P0, P1, D0, D1 = *PREFILL, *DECODE
+
+LONG = make_request(prompt_bytes=24_000, max_output_tokens=100, splittable=True)
+SHORT = make_request(prompt_bytes=120, max_output_tokens=100, splittable=True)
+
+
+class CachedAt(PrefixIndex):
+    """Says of some workers that they hold so much of every prompt."""
+
+    def __init__(self, **tokens):
+        self._tokens = tokens
+
+    def cached_on(self, hashes, prompt_tokens):
+        return {worker.ref: self._tokens.get(worker.name, 0) for worker in WORKERS}
+
+
+def make_paces(*, fetch_s_per_token=5e-6, slow=None, prefill_reads=0.5):
+    """Everybody reads 1,000 tokens a second, writes one per 60 ms and fetches in no time worth the name.
+
+    Prefill workers were lately given prompts for half of their time.
+    """
+    book = PaceBook(WORKERS)
+    for worker in WORKERS:
+        factor = 5.0 if worker is slow else 1.0
+        for tokens in (50, 400, 2_000, 6_000) * 2:
+            book.learn_read(worker.ref, tokens, 0, (0.001 * tokens) * factor)
+            book.learn_fetch(worker.ref, tokens, 0.01 + fetch_s_per_token * tokens)
+        for streams in (1, 2, 4, 8) * 2:
+            book.learn_step(worker.ref, streams, 0.06 + 0.001 * streams)
+    for worker in PREFILL:
+        book.reading.placed(worker.ref, 120.0 * prefill_reads, 0.0)
+    return book
+
+
+def make_policy(rule=SplitRule.AUTO, *, paces=None, prefixes=None, threshold_tokens=512):
+    return SplitPolicy(
+        rule, threshold_tokens, least_outstanding, paces or make_paces(), prefixes or PrefixIndex()
+    )
+
+
+def idle(*workers):
+    return [Candidate(worker, 0, 0) for worker in workers]
+
+
+def busy(worker, *, streams=0, unread=0):
+    """Streams of 100 tokens each, and prompts of 1,000 tokens each that nobody has read."""
+    return Candidate(worker, 100 * streams + 1_000 * unread, streams + unread, 1_000 * unread, streams)
+
+
+def all_pairs(_prefill, _decode):
+    return True
+
+
+def decide(request, candidates, hands_over=all_pairs, **policy):
+    return make_policy(**policy)(request, candidates, hands_over)
+
+
+def names(decision):
+    return (decision.prefill.name if decision.prefill else None, decision.chosen.name)
+
+
+# --- auto -------------------------------------------------------------------------------------------------
+
+
+def test_a_long_prompt_is_computed_elsewhere_than_where_streams_would_stand_still_for_it():
+    assert names(decide(LONG, [busy(P0), busy(D0, streams=4)])) == ("p0", "d0")
+
+
+def test_with_nobody_to_disturb_a_hand_over_is_not_worth_its_time():
+    assert names(decide(LONG, idle(P0, D0))) == (None, "d0")
+
+
+def test_a_prefill_worker_that_has_little_to_read_takes_whole_requests():
+    candidates = [busy(P0), busy(D0, streams=4)]
+    assert names(decide(LONG, candidates, paces=make_paces(prefill_reads=0.0))) == (None, "p0")
+
+
+def test_a_short_prompt_is_not_worth_a_hand_over_even_beside_streams():
+    decision = decide(SHORT, [busy(P0, unread=1), busy(D0, streams=2)])
+    assert names(decision) == (None, "d0")
+
+
+def test_a_prompt_is_read_where_it_is_written_when_the_prefill_worker_has_a_queue():
+    assert names(decide(LONG, [busy(P0, unread=40), busy(D0, streams=2)])) == (None, "d0")
+
+
+def test_a_slow_network_makes_hand_overs_lose():
+    paces = make_paces(fetch_s_per_token=0.01)
+    assert decide(LONG, [busy(P0), busy(D0, streams=4)], paces=paces).prefill is None
+
+
+def test_what_the_decode_worker_has_cached_counts_against_a_hand_over():
+    request = make_request(prompt_bytes=24_000, max_output_tokens=100, splittable=True, prefix_hashes=(1,))
+    candidates = [busy(P0), busy(D0, streams=4)]
+    assert decide(request, candidates).prefill is P0
+    assert names(decide(request, candidates, prefixes=CachedAt(d0=5_900))) == (None, "d0")
+
+
+def test_the_prefill_worker_that_holds_the_prefix_is_asked():
+    request = make_request(prompt_bytes=24_000, max_output_tokens=100, splittable=True, prefix_hashes=(1,))
+    decision = decide(request, [busy(P0), busy(P1), busy(D0, streams=9)], prefixes=CachedAt(p1=5_000))
+    assert names(decision) == ("p1", "d0")
+    assert decision.options[0].cached_tokens == 5_000
+
+
+def test_the_least_busy_of_each_side_is_taken():
+    candidates = [busy(P0, unread=3), busy(P1), busy(D0, streams=8), busy(D1, streams=5)]
+    assert names(decide(LONG, candidates)) == ("p1", "d1")
+
+
+def test_a_slow_prefill_worker_is_passed_over():
+    candidates = [busy(P0), busy(P1), busy(D0, streams=9)]
+    assert names(decide(LONG, candidates, paces=make_paces(slow=P0))) == ("p1", "d0")
+
+
+def test_a_pair_that_may_not_hand_over_is_passed_over():
+    candidates = [busy(P0), busy(P1), busy(D0, streams=9)]
+    assert names(decide(LONG, candidates, lambda prefill, decode: prefill is P1)) == ("p1", "d0")
+    assert decide(LONG, candidates, lambda prefill, decode: False).prefill is None
+
+
+def test_mixed_workers_never_hand_over():
+    decision = decide(LONG, [busy(P0), busy(MIXED, streams=9)])
+    assert decision.prefill is None
+
+
+def test_a_request_that_may_not_be_parted_stays_whole():
+    request = make_request(prompt_bytes=24_000, max_output_tokens=100)
+    assert decide(request, [busy(P0, unread=9), busy(D0, streams=9)]).prefill is None
+
+
+def test_while_no_pace_is_known_the_decode_worker_takes_the_whole_and_the_reason_says_so():
+    decision = decide(LONG, idle(P0, D0), paces=PaceBook(WORKERS))
+    assert names(decision) == (None, "d0")
+    assert decision.reason.startswith("the engines' pace is not known yet")
+    assert decision.options == ()
+
+
+def test_the_reason_gives_the_figures_of_both_kinds():
+    decision = decide(LONG, [busy(P0, streams=1), busy(D0, streams=4)])
+    assert decision.reason.startswith("p0 then d0: ")
+    assert ", against " in decision.reason
+    assert decision.reason.endswith("of it others' streams lose) on p0 alone")
+
+
+def test_the_terms_of_what_lost_are_kept_with_the_best_of_the_other_kind_second():
+    candidates = [busy(P0), busy(P1), busy(D0, streams=4), busy(D1, streams=5)]
+    decision = decide(LONG, candidates)
+    first, second = decision.options[:2]
+    assert (first.prefill, first.worker) == (P0.ref, D0.ref)
+    assert second.prefill is None
+    assert len(decision.options) == KEPT_OPTIONS
+    costs = [option.terms.cost_s for option in decision.options]
+    assert costs[0] == min(costs)
+
+
+LOADS = st.tuples(st.integers(0, 6), st.integers(0, 6))
+
+
+@given(
+    loads=st.lists(LOADS, min_size=5, max_size=5), tokens=st.integers(1, 8_000), output=st.integers(1, 500)
+)
+def test_no_kept_option_is_cheaper_than_the_chosen_one_and_terms_add_up(loads, tokens, output):
+    request = make_request(prompt_bytes=4 * tokens, max_output_tokens=output, splittable=True)
+    candidates = [
+        busy(worker, streams=streams, unread=unread)
+        for worker, (streams, unread) in zip(WORKERS, loads, strict=True)
+    ]
+    decision = POLICY(request, candidates, all_pairs)
+    chosen = decision.options[0]
+    assert (chosen.worker, chosen.prefill) == (
+        decision.chosen.ref,
+        decision.prefill.ref if decision.prefill else None,
+    )
+    for option in decision.options:
+        terms = option.terms
+        assert terms.cost_s >= chosen.terms.cost_s
+        assert min(terms.wait_s, terms.prefill_s, terms.hand_over_s, terms.decode_s, terms.delay_s) >= 0
+    assert decision.candidates[0].worker is decision.chosen
+    assert decision == POLICY(request, candidates, all_pairs)
+
+
+POLICY = make_policy()
+
+
+# --- the rules to compare with ----------------------------------------------------------------------------
+
+
+def test_never_uses_all_workers_for_whole_requests():
+    decision = decide(LONG, [busy(P0), busy(D0, streams=4)], rule=SplitRule.NEVER)
+    assert names(decision) == (None, "p0")
+
+
+def test_always_parts_every_request_that_can_be():
+    assert names(decide(SHORT, idle(P0, D0), rule=SplitRule.ALWAYS)) == ("p0", "d0")
+    assert decide(SHORT, idle(P0, MIXED), rule=SplitRule.ALWAYS).prefill is None
+    assert decide(SHORT, idle(D0), rule=SplitRule.ALWAYS).prefill is None
+    assert decide(make_request(), idle(P0, D0), rule=SplitRule.ALWAYS).prefill is None
+
+
+def test_threshold_goes_by_the_prompts_length():
+    assert decide(LONG, idle(P0, D0), rule=SplitRule.THRESHOLD).prefill is P0
+    assert decide(SHORT, idle(P0, D0), rule=SplitRule.THRESHOLD).prefill is None
+
+
+@pytest.mark.parametrize("rule", SplitRule)
+def test_prefill_workers_serve_whole_requests_when_nobody_else_is_there(rule):
+    assert names(decide(LONG, idle(P0), rule=rule)) == (None, "p0")
