@@ -1,4 +1,4 @@
-"""Runs one fake engine in a thread with its own event loop, so that tests share it like the real one."""
+"""Runs fake engines in a thread with its own event loop, so that tests share them like the real ones."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ from tests.real_engine import RunningEngine
 @contextmanager
 def running_fake_engine(config: FakeEngineConfig) -> Iterator[RunningEngine]:
     """A fake engine that outlives the event loops of single tests."""
+    with running_fake_engines(1, config) as (engine,):
+        yield engine
+
+
+@contextmanager
+def running_fake_engines(count: int, config: FakeEngineConfig) -> Iterator[list[RunningEngine]]:
+    """Fake engines that outlive the event loops of single tests."""
     loop = asyncio.new_event_loop()
     started = threading.Event()
-    engines: list[RunningEngine] = []
+    running: list[RunningEngine] = []
 
     async def serve() -> None:
-        async with running_engines(1, config) as (engine,):
-            engines.append(RunningEngine(engine.base_url, engine.steps_url, engine.model, os.getpid()))
+        async with running_engines(count, config) as engines:
+            for engine in engines:
+                running.append(RunningEngine(engine.base_url, engine.steps_url, engine.model, os.getpid()))
             started.set()
             await stopping.wait()
 
@@ -31,8 +39,8 @@ def running_fake_engine(config: FakeEngineConfig) -> Iterator[RunningEngine]:
     thread.start()
     try:
         if not started.wait(10.0):
-            raise RuntimeError("the fake engine did not start")
-        yield engines[0]
+            raise RuntimeError("the fake engines did not start")
+        yield running
     finally:
         loop.call_soon_threadsafe(stopping.set)
         thread.join(10.0)

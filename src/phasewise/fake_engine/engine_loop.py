@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
-from phasewise.fake_engine.kv_fetcher import LOOK_AGAIN_S
 from phasewise.fake_engine.virtual_engine import EmittedToken, StepReport, VirtualEngine, VirtualRequest
 
 MAX_LAG_S = 0.25
@@ -81,6 +80,7 @@ class EngineLoop:
         self._running = asyncio.Event()
         self._running.set()
         self._resting = False
+        engine.when_kept_changes(self._wake.set)
 
     def show_load(self, observe: Callable[[int, int, float, int], None]) -> None:
         """Tell running, waiting, KV use and deferred as they are, unless a step is on: its end will tell."""
@@ -143,9 +143,7 @@ class EngineLoop:
         if not self._running.is_set():
             await self._running.wait()
             return
-        # Work that could not be done waits for blocks that other engines let go of: nobody tells when.
         rest_s = self._engine.next_event_s - self._clock()
-        rest_s = min(rest_s, LOOK_AGAIN_S) if self._engine.has_work else rest_s
         self._resting = True
         with suppress(TimeoutError):
             async with asyncio.timeout(None if rest_s == inf else rest_s):

@@ -5,7 +5,7 @@ It holds blocks of the engine's pool; which requests' KV is kept is the engine's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -24,6 +24,7 @@ class KvKeeper:
     """The KV that one incarnation of an engine keeps for others.
 
     `layout` is what both sides must have in common. While `hung`, it answers nobody, as a stopped process.
+    `on_change` is called when others' doing has changed what is kept, or for how long.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class KvKeeper:
         self.engine_id = engine_id
         self.layout = layout
         self.hung = False
+        self.on_change: Callable[[], None] = lambda: None
         self._lease_s = lease_s
         self._pool = pool
         self._observer = observer
@@ -65,6 +67,7 @@ class KvKeeper:
         """Who waited for it is heard of no more."""
         if request_id in self._kept:
             self._kept[request_id].until_s = now + self._lease_s
+            self.on_change()
 
     def read(self, remote: RemoteKv, prompt_ids: tuple[int, ...]) -> bool:
         """Hand the KV over and give it up; False when what was read is not this prompt's KV."""
@@ -80,6 +83,7 @@ class KvKeeper:
         kept = self._kept.pop(request_id, None)
         if kept is not None:
             self._pool.release(kept.blocks)
+            self.on_change()
 
     def expire(self, now: float) -> None:
         """Give up what nobody came for in time."""

@@ -7,6 +7,7 @@ simulator in virtual time) decide when to step; texts and connections are theirs
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -277,6 +278,10 @@ class VirtualEngine:
         for sequence in (*self._waiting, *(sequence for sequence, _ in self._fetching.values())):
             if sequence.remote_kv is not None:
                 self._fetcher.unclaim(sequence.remote_kv, now)
+
+    def when_kept_changes(self, act: Callable[[], None]) -> None:
+        """Act whenever other engines have changed what is kept for them: there may be room or a new event."""
+        self._keeper.on_change = act
 
     def hang(self, hung: bool) -> None:
         """Answer other engines no more, or again."""
