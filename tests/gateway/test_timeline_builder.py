@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from phasewise.adapters.engine_report import EngineReport
 from phasewise.errors import FailureKind
 from phasewise.gateway.answer import Answer, read_plain_answer
 from phasewise.gateway.timeline_builder import TimelineBuilder, attempt_outcome
+from phasewise.model.decision import Decision, Option, Terms
 from phasewise.model.latency import e2e_s, ttft_breakdown
 from phasewise.model.timeline import AttemptKind, Outcome, Part
 from phasewise.model.worker import WorkerRef
-from tests.builders import EPOCH_S, make_request, make_span
+from tests.builders import EPOCH_S, make_request, make_span, make_worker
 
 W0, W1 = WorkerRef("w0", "1"), WorkerRef("w1", "1")
 
@@ -176,3 +179,121 @@ def test_a_plain_reply_is_told_from_a_stream(streamed):
     assert builder.so_far(101.0).streamed is streamed
     served(builder, W0, 100.02, make_answer([]))
     assert builder.build(Outcome.SUCCEEDED, 101.1).streamed is streamed
+
+
+# --- two workers for one request --------------------------------------------------------------------------
+
+
+PREFILL_SPANS = [make_span(Part.ENGINE_QUEUE, 0.1), make_span(Part.PREFILL, 0.3), make_span(Part.DECODE, 0.0)]
+DECODE_SPANS = [
+    make_span(Part.ENGINE_QUEUE, 0.05),
+    make_span(Part.PREFILL, 0.02),
+    make_span(Part.DECODE, 0.4),
+]
+
+
+def prefilled(builder, at_s, outcome=Outcome.SUCCEEDED):
+    """The prefill side of an attempt, which takes half a second."""
+    builder.begin_attempt(W0, at_s, AttemptKind.PREFILL_SIDE)
+    builder.note_sent(at_s + 0.01)
+    builder.note_answer(make_answer([], PREFILL_SPANS))
+    builder.end_attempt(outcome, at_s + 0.5)
+
+
+def decoded(builder, at_s, outcome=Outcome.SUCCEEDED):
+    """The decode side, whose engine takes none of the prompt for cached; 0.1 s to the first content."""
+    builder.begin_attempt(W1, at_s, AttemptKind.DECODE_SIDE)
+    builder.note_sent(at_s + 0.01)
+    answer = make_answer([at_s + 0.1, at_s + 0.2], DECODE_SPANS)
+    answer.report = replace(answer.report, cached_tokens=0)
+    builder.note_answer(answer)
+    builder.end_attempt(outcome, at_s + 0.5)
+
+
+def test_the_two_sides_of_a_hand_over_add_up_to_the_time_to_first_token():
+    builder = make_builder()
+    prefilled(builder, 100.02)
+    decoded(builder, 100.53)
+    timeline = builder.build(Outcome.SUCCEEDED, 101.1)
+    found = ttft_breakdown(timeline)
+    assert found.ttft_s == pytest.approx(0.63)
+    # Until the prefill worker was asked, and from its reply until the decode worker was.
+    assert found.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.03 + 0.02)
+    assert found.seconds(Part.ENGINE_QUEUE) == pytest.approx(0.1)
+    assert found.seconds(Part.PREFILL) == pytest.approx(0.3 + 0.02)
+    assert found.seconds(Part.HAND_OVER) == pytest.approx(0.05)
+    assert found.residual_s == pytest.approx(0.63 - 0.05 - 0.1 - 0.32 - 0.05)
+    assert (timeline.prompt_tokens, timeline.cached_tokens, timeline.output_tokens) == (10, 4, 2)
+    assert (timeline.tries, timeline.serving_attempt.worker, timeline.reading_attempt.worker) == (1, W1, W0)
+
+
+def test_a_pair_that_failed_is_an_earlier_attempt():
+    builder = make_builder()
+    prefilled(builder, 100.0)
+    decoded(builder, 100.5, Outcome.FAILED)
+    served(builder, W1, 101.0, make_answer([101.4], [make_span(Part.PREFILL, 0.3)]))
+    timeline = builder.build(Outcome.SUCCEEDED, 102.0)
+    found = ttft_breakdown(timeline)
+    assert found.seconds(Part.EARLIER_ATTEMPTS) == pytest.approx(1.0)
+    assert found.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.01)
+    assert found.seconds(Part.PREFILL) == pytest.approx(0.3)
+    assert found.seconds(Part.HAND_OVER) is None
+    assert (timeline.prefill_attempt, timeline.tries, timeline.cached_tokens) == (None, 2, 4)
+
+
+def test_a_second_pair_counts_its_own_sides_only():
+    builder = make_builder()
+    prefilled(builder, 100.0, Outcome.FAILED)
+    prefilled(builder, 101.0)
+    decoded(builder, 101.5)
+    timeline = builder.build(Outcome.SUCCEEDED, 102.1)
+    found = ttft_breakdown(timeline)
+    assert found.seconds(Part.PREFILL) == pytest.approx(0.32)
+    assert found.seconds(Part.EARLIER_ATTEMPTS) == pytest.approx(1.0)
+    assert timeline.prefill_attempt is timeline.attempts[1]
+    assert timeline.tries == 2
+
+
+def test_a_prefill_side_alone_gave_the_client_nothing():
+    builder = make_builder()
+    prefilled(builder, 100.0)
+    timeline = builder.build(Outcome.CANCELLED, 100.6)
+    assert (timeline.prompt_tokens, timeline.output_tokens, timeline.finish_reason) == (10, None, None)
+    assert timeline.serving_attempt.kind is AttemptKind.PREFILL_SIDE
+
+
+def test_an_answer_begun_by_a_pair_and_taken_up_elsewhere_keeps_the_pairs_parts():
+    builder = make_builder()
+    prefilled(builder, 100.0)
+    decoded(builder, 100.5, Outcome.FAILED)
+    builder.begin_attempt(W0, 101.0, AttemptKind.RESUMED)
+    builder.note_answer(make_answer([100.6, 100.7, 101.2]))
+    builder.end_attempt(Outcome.SUCCEEDED, 101.5)
+    timeline = builder.build(Outcome.SUCCEEDED, 101.6)
+    found = ttft_breakdown(timeline)
+    assert timeline.serving_attempt is timeline.attempts[1]
+    assert found.seconds(Part.HAND_OVER) == pytest.approx(0.05)
+    assert found.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.01 + 0.01)
+    assert found.seconds(Part.EARLIER_ATTEMPTS) is None
+
+
+def test_what_was_expected_of_the_first_attempt_is_kept_with_the_request():
+    options = (Option(W0, None, Terms(prefill_s=0.3), 100),)
+    worker = make_worker("w0")
+    builder = make_builder()
+    builder.begin_attempt(W0, 100.0)
+    builder.note_placement(Decision(worker, "auto", "cheapest", (), options=options))
+    builder.end_attempt(Outcome.FAILED, 100.1)
+    builder.begin_attempt(W0, 100.2)
+    builder.note_placement(Decision(worker, "auto", "what was left", (), options=options[:1]))
+    builder.end_attempt(Outcome.SUCCEEDED, 100.3)
+    placement = builder.build(Outcome.SUCCEEDED, 100.4).placement
+    assert (placement.policy, placement.reason, placement.options) == ("auto", "cheapest", options)
+
+
+def test_a_placement_of_which_nothing_was_expected_is_not_written_down():
+    builder = make_builder()
+    builder.begin_attempt(W0, 100.0)
+    builder.note_placement(Decision(make_worker("w0"), "least_outstanding", "fewest tokens", ()))
+    builder.end_attempt(Outcome.SUCCEEDED, 100.3)
+    assert builder.build(Outcome.SUCCEEDED, 100.4).placement is None
