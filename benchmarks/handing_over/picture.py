@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 STYLE = Path(__file__).parents[2] / "src" / "phasewise" / "bench" / "page" / "style.css"
@@ -24,6 +25,8 @@ LANES = 2
 PANEL = TITLE + CHART + LANES * (LANE + LANE_GAP) + PANEL_GAP
 HEIGHT = TOP + PANEL * len(PANELS) - PANEL_GAP + BOTTOM
 SHOWN_S = 30.0
+STALL_TIMES = 5.0
+"""A gap so many times the stream's usual one is a stall, and has the colour of what caused it."""
 
 
 def draw(traces: Mapping[str, Mapping[str, Any]]) -> str:
@@ -69,8 +72,7 @@ def head() -> Iterator[str]:
     yield f"@media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}"
     yield "text { fill: var(--text) } .muted { fill: var(--muted) } .prefill { fill: var(--prefill) }"
     yield ".decode { fill: var(--decode) } .hand-over { fill: var(--hand-over) }"
-    yield ".shade { fill: var(--shade) }"
-    yield ".gap { stroke: var(--decode); stroke-width: 1.5; fill: none } .grid { stroke: var(--grid) }"
+    yield ".shade { fill: var(--shade) } .grid { stroke: var(--grid) }"
     yield "</style>"
     yield f'<rect width="{WIDTH}" height="{HEIGHT}" style="fill:var(--surface)"/>'
 
@@ -87,7 +89,7 @@ def legend() -> Iterator[str]:
     """What the colours mean."""
     entries = (
         ("prefill", "prefill: an engine reads prompts"),
-        ("decode", "decode: an engine writes tokens. Lines: a token, as high as it came late"),
+        ("decode", "decode: an engine writes tokens; teeth: time since the stream's last one"),
         ("hand-over", "KV arrives on the decode engine"),
         ("shade", "a long prompt waits for its first token"),
     )
@@ -113,9 +115,20 @@ def panel(number: int, arm: str, trace: Mapping[str, Any], scale: Scale) -> Iter
         y = scale.y(gap_s, floor_y)
         yield f'<path class="grid" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>'
         yield f'<text class="muted" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{gap_s} s</text>'
-    stems = "".join(f"M{scale.x(at_s)} {floor_y}V{scale.y(gap_s, floor_y)}" for at_s, gap_s in found)
-    yield f'<path class="gap" d="{stems}"/>'
+    usual_s = median(gap_s for _, gap_s in found)
+    stalls = [(at_s, gap_s) for at_s, gap_s in found if gap_s > STALL_TIMES * usual_s]
+    flowing = [pair for pair in found if pair not in stalls]
+    for kind, these in (("decode", flowing), ("prefill", stalls)):
+        yield f'<path class="{kind}" d="{teeth(these, floor_y, scale)}"/>'
     yield from lanes(trace, floor_y + LANE_GAP, scale)
+
+
+def teeth(found: list[tuple[float, float]], floor_y: float, scale: Scale) -> str:
+    """The time since the last token, which rises until the next one comes."""
+    return "".join(
+        f"M{scale.x(at_s - gap_s)} {floor_y}L{scale.x(at_s)} {scale.y(gap_s, floor_y)}V{floor_y}z"
+        for at_s, gap_s in found
+    )
 
 
 def lanes(trace: Mapping[str, Any], top_y: float, scale: Scale) -> Iterator[str]:
