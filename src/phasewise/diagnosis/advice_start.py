@@ -35,10 +35,11 @@ MORE_DEVICES = Fix(
     engine_flag="--tensor-parallel-size 2",
     fleet_line="pools: [{gpus: 2}]",
 )
-SAME_ENGINE = _outside(
-    "send requests that share a beginning to the same engine, by a hash of it before the gateway: phasewise "
-    "does not place by prefix yet",
-    "engines are loaded less evenly",
+SAME_ENGINE = Fix(
+    "send requests that share a beginning to the engine that holds it: one gateway that places by prefix",
+    "engines are loaded less evenly, by as much as a prompt at most",
+    Figure.TTFT_P50,
+    fleet_line="gateway: {policy: prefix_affinity}",
 )
 SAME_SALT = _outside(
     "give one cache salt to all who may share a prefix: the gateway derives it from the key's tenant",
