@@ -2,12 +2,12 @@
 
 import pytest
 
-from phasewise.diagnosis.attribution import attribute, reading_of, readings_of
+from phasewise.diagnosis.attribution import attribute, explained, reading_of, readings_of
 from phasewise.diagnosis.stall_causes import StallCause, explain_stalls
 from phasewise.model.latency import ttft_breakdown
 from phasewise.model.step_log import StepLog, logs_by_rank
-from phasewise.model.timeline import Part, Source
-from tests.builders import make_finished, make_span, make_step, make_timeline
+from phasewise.model.timeline import AttemptKind, Part, Source
+from tests.builders import make_attempt, make_finished, make_span, make_step, make_timeline
 
 
 def test_a_prefill_is_split_by_whose_tokens_its_steps_carried():
@@ -229,3 +229,27 @@ def test_a_stall_while_no_step_ended_finds_the_engine_idle():
 def test_a_stall_outside_the_record_is_unknown():
     (found,) = explain_stalls(stalled_stream(), None)
     assert found.cause is StallCause.UNKNOWN
+
+
+@pytest.mark.parametrize("reported", [True, False], ids=["timed by the engine", "known by steps alone"])
+def test_both_sides_of_a_hand_over_are_explained_by_their_own_engines_steps(reported):
+    """A prefill of 0.4 s, mostly another's; then 0.1 s of hand-over and a first step of 0.05 s."""
+    read = make_finished(prompt_tokens=100, prefill_s=0.4, decode_s=0.0, e2e_s=0.4, output_tokens=1)
+    wrote = make_finished(prompt_tokens=100, queue_s=0.1, prefill_s=0.05, decode_s=0.1, e2e_s=0.25)
+    steps = [make_step(1, 0.0, running=2, decode=0), make_step(2, 0.4, prompt=400, decode=0, finished=[read])]
+    logs = {
+        "p": (StepLog(steps),),
+        "d": (StepLog([make_step(1, 0.55), make_step(2, 0.65, finished=[wrote])]),),
+    }
+    parts = (make_span(Part.HAND_OVER, 0.1), make_span(Part.PREFILL, 0.05)) if reported else ()
+    prefill = make_attempt(
+        [make_span(Part.PREFILL, 0.4)] if reported else (), worker="p", kind=AttemptKind.PREFILL_SIDE
+    )
+    decode = make_attempt(parts, worker="d", kind=AttemptKind.DECODE_SIDE)
+    (timeline,) = explained([make_timeline((0.56, 0.66), attempts=(prefill, decode))], logs)
+    found = ttft_breakdown(timeline)
+    assert found.seconds(Part.HAND_OVER) == pytest.approx(0.1)
+    assert found.seconds(Part.PREFILL) == pytest.approx(0.1 + 0.05)
+    assert found.seconds(Part.PREFILL_OTHERS) == pytest.approx(0.3)
+    assert Part.DECODE not in {span.part for span in timeline.prefill_attempt.spans}
+    assert not found.seconds(Part.ENGINE_QUEUE)

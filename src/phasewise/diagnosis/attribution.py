@@ -14,7 +14,7 @@ from phasewise.costs.step_work import StepWork, prefilling
 from phasewise.diagnosis.step_reading import StepReading, recomputed_tokens
 from phasewise.model.step_log import EngineMoments, StepLog
 from phasewise.model.steps import FinishedRequest, TimedStep
-from phasewise.model.timeline import Attempt, Part, Source, Span, Timeline
+from phasewise.model.timeline import Attempt, AttemptKind, Part, Source, Span, Timeline
 
 TAKEN_IN_S = 0.03
 """A request is queued within so much of the end of the step it waited for: clocks of two processes."""
@@ -40,35 +40,50 @@ def _reading(log: StepLog, fit: StepFit | None) -> StepReading:
 def reading_of(timeline: Timeline, readings: Readings) -> StepReading | None:
     """The record of the rank that served the request; None where it cannot be told."""
     serving = timeline.serving_attempt
-    ranks = readings.get(serving.worker.name, ()) if serving is not None else ()
+    return None if serving is None else _reading_of(serving, readings)
+
+
+def _reading_of(attempt: Attempt, readings: Readings) -> StepReading | None:
+    ranks = readings.get(attempt.worker.name, ())
     if len(ranks) == 1:
         return ranks[0]
-    request_id = serving.engine_request_id if serving is not None else None
+    request_id = attempt.engine_request_id
     return next((it for it in ranks if request_id and it.log.finished(request_id) is not None), None)
 
 
 def explained(timelines: Iterable[Timeline], logs: Logs, fit: StepFit | None = None) -> tuple[Timeline, ...]:
     """The timelines with what the step records add: the wait for a running step, others' prompt tokens."""
     readings = readings_of(logs, fit)
-    return tuple(
-        timeline
-        if (found := reading_of(timeline, readings)) is None
-        else attribute(timeline, found.log, found)
-        for timeline in timelines
-    )
+    return tuple(_explained(timeline, readings) for timeline in timelines)
 
 
-def attribute(timeline: Timeline, log: StepLog, reading: StepReading | None = None) -> Timeline:
-    """The timeline with what the step record adds to its serving attempt; unchanged if it adds nothing."""
-    serving = timeline.serving_attempt
-    if serving is None or serving.engine_request_id is None:
+def _explained(timeline: Timeline, readings: Readings) -> Timeline:
+    prefill = timeline.prefill_attempt
+    for attempt in (prefill, timeline.serving_attempt):
+        found = None if attempt is None else _reading_of(attempt, readings)
+        if attempt is not None and found is not None:
+            timeline = attribute(timeline, found.log, found, attempt)
+    return timeline
+
+
+def attribute(
+    timeline: Timeline, log: StepLog, reading: StepReading | None = None, of: Attempt | None = None
+) -> Timeline:
+    """The timeline with what the step record adds to an attempt, the serving one unless another is meant.
+
+    Unchanged if it adds nothing.
+    """
+    tried = of or timeline.serving_attempt
+    if tried is None or tried.engine_request_id is None:
         return timeline
-    found = log.finished(serving.engine_request_id)
+    found = log.finished(tried.engine_request_id)
     if found is None:
         return timeline
     seen, ended = found
-    enriched = replace(serving, spans=_spans(timeline, serving, seen, ended, reading or StepReading(log)))
-    attempts = tuple(enriched if attempt is serving else attempt for attempt in timeline.attempts)
+    enriched = replace(tried, spans=_spans(timeline, tried, seen, ended, reading or StepReading(log)))
+    attempts = tuple(enriched if attempt is tried else attempt for attempt in timeline.attempts)
+    if tried.kind is AttemptKind.PREFILL_SIDE:
+        return replace(timeline, attempts=attempts)  # its answer was thrown away
     counts = replace(
         timeline,
         prompt_tokens=_known(timeline.prompt_tokens, ended.prompt_tokens),
@@ -90,13 +105,16 @@ def _spans(
     start_s = timeline.started_unix_s
     prefill = reported.pop(Part.PREFILL, None)
     spans = list(reported.values())
-    if Part.ENGINE_QUEUE not in reported:
-        spans.append(_recorded(Part.ENGINE_QUEUE, seen.queue_s, seen.queued_unix_s - start_s))
-    if Part.DECODE not in reported:
+    # The queue of a decode side is its hand-over, and what a prefill side wrote was thrown away.
+    queue = Part.HAND_OVER if attempt.kind is AttemptKind.DECODE_SIDE else Part.ENGINE_QUEUE
+    if queue not in reported:
+        spans.append(_recorded(queue, seen.queue_s, seen.queued_unix_s - start_s))
+    if Part.DECODE not in reported and attempt.kind is not AttemptKind.PREFILL_SIDE:
         spans.append(_recorded(Part.DECODE, seen.decode_s, seen.first_token_unix_s - start_s))
     spans += _in_flight_span(seen, reading.log, start_s)
     whole = prefill or _recorded(Part.PREFILL, seen.prefill_s, seen.scheduled_unix_s - start_s)
-    spans += _prefill_spans(whole, seen, ended, reading)
+    fetched = attempt.kind is AttemptKind.DECODE_SIDE  # its prompt was in no step of this engine
+    spans += [whole] if fetched else _prefill_spans(whole, seen, ended, reading)
     return tuple(spans)
 
 

@@ -131,7 +131,8 @@ def _is_marked(timeline: Timeline) -> bool:
 
 
 def _engine_of(timeline: Timeline) -> str:
-    return timeline.serving_attempt.worker.name if timeline.serving_attempt is not None else ""
+    # Of two engines that share a request, the cache of the one that computes its prompt counts.
+    return timeline.reading_attempt.worker.name if timeline.reading_attempt is not None else ""
 
 
 def _cache_of(timeline: Timeline, logs: Logs) -> _Cache | None:
@@ -140,7 +141,7 @@ def _cache_of(timeline: Timeline, logs: Logs) -> _Cache | None:
     ranks = logs.get(name, ())
     if len(ranks) <= 1:
         return name, 0
-    request_id = None if timeline.serving_attempt is None else timeline.serving_attempt.engine_request_id
+    request_id = None if timeline.reading_attempt is None else timeline.reading_attempt.engine_request_id
     own = (rank for rank, log in enumerate(ranks) if request_id and log.finished(request_id) is not None)
     return next(((name, rank) for rank in own), None)
 
