@@ -15,6 +15,7 @@ from phasewise.fake_engine.engine import DEFAULT_MODEL, FakeEngine, FakeEngineCo
 from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fake_engine.fleet import run_engines
 from phasewise.fake_engine.jitter import Jitter
+from phasewise.fake_engine.kv_connector import Connector
 from phasewise.fake_engine.virtual_engine import EngineShape
 
 
@@ -39,6 +40,12 @@ def fake_engine(
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens in one step.")] = 2048,
     block_size: Annotated[int, typer.Option(help="Tokens per KV block.")] = 128,
     total_blocks: Annotated[int, typer.Option(help="KV blocks.")] = 364,
+    hand_over: Annotated[
+        bool,
+        typer.Option(
+            "--hand-over", help="Let them hand KV over to one another, as by vLLM's NIXL connector."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print where they are as one JSON object.")] = False,
 ) -> None:
     """Run engines that speak like vLLM but write made-up words, until interrupted.
@@ -58,6 +65,7 @@ def fake_engine(
         cost=preset(cost),
         jitter=Jitter(jitter, seed) if jitter else None,
         faults=(Fault(FaultKind.SLOW, factor=slow),) if slow != 1.0 else (),
+        hand_over=Connector() if hand_over else None,
     )
     uvloop.run(run_engines(count, config, _announce_json if as_json else _announce))
 

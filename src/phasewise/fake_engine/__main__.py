@@ -15,6 +15,7 @@ from phasewise.fake_engine.costs import PRESETS
 from phasewise.fake_engine.engine import DEFAULT_MODEL, FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import run_engines
 from phasewise.fake_engine.jitter import Jitter
+from phasewise.fake_engine.kv_connector import Connector
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -26,12 +27,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--jitter", type=float, default=0.0, help="steps vary by this share of their length")
     parser.add_argument("--seed", type=int, default=0, help="of the jitter (default 0)")
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"served name (default {DEFAULT_MODEL})")
+    parser.add_argument("--hand-over", action="store_true", help="let them hand KV over to one another")
     options = parser.parse_args(argv)
     config = FakeEngineConfig(
         model=options.model,
         port=options.port,
         cost=PRESETS[options.preset],
         jitter=Jitter(options.jitter, options.seed) if options.jitter else None,
+        hand_over=Connector() if options.hand_over else None,
     )
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(run_engines(options.count, config, _announce))
