@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from phasewise.errors import FailureKind
@@ -435,6 +437,14 @@ def test_a_whole_request_tells_how_fast_its_worker_reads_and_writes():
         ("served", d0, (1, 2), 100, 0, 2),
         ("learn_step", d0, 1, 0.07),
     ]
+
+
+def test_an_engine_that_does_not_say_what_was_cached_is_remembered_and_not_judged():
+    world = make_split_world(prefill=0)
+    world.prefixes.cached = 16
+    account = replace(ANSWERED, cached_tokens=None)
+    serve(world, succeeded={"account": account}, prefix_hashes=(1, 2))
+    assert told(world, "learn_read", "served") == [("served", ref(world, "d0"), (1, 2), 100, 0, 0)]
 
 
 def test_a_prompt_that_was_read_beside_another_tells_nothing_of_reading():

@@ -77,9 +77,12 @@ def learn_reading(
 ) -> None:
     """A worker has computed the prompt itself; `held_blocks` of it were taken to be in its cache."""
     worker, prompt_tokens, cached_tokens = booking.worker, account.prompt_tokens, account.cached_tokens
-    if prompt_tokens is None or cached_tokens is None or not world.cluster.is_current(worker):
+    if prompt_tokens is None or not world.cluster.is_current(worker):
         return
-    if world.learns_pace and booking.read_alone and account.prefill_s is not None:
+    if cached_tokens is None:
+        # An engine that does not say what was cached holds the prompt now all the same.
+        cached_tokens = held_blocks = 0
+    elif world.learns_pace and booking.read_alone and account.prefill_s is not None:
         world.paces.learn_read(worker, prompt_tokens, cached_tokens, account.prefill_s)
     if request.prefix_hashes:
         world.prefixes.served(worker, request.prefix_hashes, prompt_tokens, cached_tokens, held_blocks)
