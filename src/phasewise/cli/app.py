@@ -15,6 +15,7 @@ from phasewise.cli import (
     diagnose,
     down,
     engine,
+    explain,
     fake_engine,
     gateway,
     ledger,
@@ -45,6 +46,7 @@ app.command("compare")(compare.compare)
 app.command("calibrate")(calibrate.calibrate)
 app.command("levers")(levers.levers)
 app.command("diagnose")(diagnose.diagnose)
+app.command("explain")(explain.explain)
 app.command("ledger")(ledger.ledger)
 app.command("fake-engine")(fake_engine.fake_engine)
 

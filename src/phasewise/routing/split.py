@@ -155,5 +155,9 @@ def _instead(way: Way) -> str:
 
 def _price(way: Way) -> str:
     if way.delay_s < 0.05 * way.cost_s:
-        return f"{way.cost_s:.2f} s"
-    return f"{way.cost_s:.2f} s ({way.delay_s:.2f} s of it others' streams lose)"
+        return _seconds(way.cost_s)
+    return f"{_seconds(way.cost_s)} ({_seconds(way.delay_s)} of it others' streams lose)"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1 else f"{value * 1e3:.0f} ms"
