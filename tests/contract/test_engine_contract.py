@@ -34,6 +34,7 @@ METRIC_NAMES = [
     *("request_queue_time_seconds", "num_requests_waiting", "num_requests_waiting_by_reason"),
     *("num_requests_running", "request_prefill_time_seconds", "time_to_first_token_seconds"),
     *("prompt_tokens_total", "prompt_tokens_by_source_total", "prompt_tokens_cached_total"),
+    "prompt_tokens_cached_by_source_total",
     *("request_decode_time_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds"),
     *("generation_tokens_total", "e2e_request_latency_seconds", "iteration_tokens_total"),
     *("request_success_total", "kv_cache_usage_perc", "num_preemptions_total", "cache_config_info"),

@@ -8,165 +8,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 
-from phasewise.costs.step_work import StepSeconds, StepWork, chunk_pairs
-from phasewise.errors import ConfigError
-from phasewise.fake_engine.blocks import BlockHash, BlockPool, chain_hash, root_hash
+from phasewise.costs.step_work import StepSeconds
+from phasewise.fake_engine.blocks import BlockPool
 from phasewise.fake_engine.kv_connector import OnLoadFailure, RemoteKv
 from phasewise.fake_engine.kv_fetcher import Fetch, FetchState, SideChannels
 from phasewise.fake_engine.kv_link import KvLink
+from phasewise.fake_engine.sequence import Batch, Sequence, account_of, work_of
 from phasewise.fake_engine.tokens import END_ID, ContextHash
-from phasewise.model.steps import EngineStep, FinishedRequest, KvTransfer
+from phasewise.fake_engine.virtual_request import EmittedToken, EngineShape, StepReport, VirtualRequest
+from phasewise.model.steps import EngineStep, KvTransfer
+
+__all__ = ["EmittedToken", "EngineShape", "StepReport", "VirtualEngine", "VirtualRequest"]
 
 SPOILT_ID = 2**64 - 1
 """Stands in a context for KV that is not that of its tokens: every word after it is another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineShape:
-    """The sizes of an engine, under vLLM's names; the defaults are those of the demo engine on a CPU."""
-
-    max_model_len: int = 8192
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    block_size: int = 128
-    total_blocks: int = 364
-    mean_output_tokens: int = 512
-    """Answers that may end by themselves do so after this many tokens on average."""
-    prefix_cache: bool = True
-    """Whether blocks of one request are found by others that begin with the same tokens."""
-
-    def __post_init__(self) -> None:
-        smallest = min(self.max_num_seqs, self.block_size, self.total_blocks, self.mean_output_tokens)
-        if smallest < 1 or self.max_model_len < 2:
-            raise ConfigError("an engine's sizes must be positive", hint="max_model_len must be at least 2")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ConfigError(
-                f"max_num_batched_tokens={self.max_num_batched_tokens} is below "
-                f"max_num_seqs={self.max_num_seqs}",
-                hint="a step must have room for one token of every running request",
-            )
-        if self.total_blocks * self.block_size < self.max_model_len:
-            raise ConfigError(
-                f"{self.total_blocks} blocks of {self.block_size} tokens hold less than one request of "
-                f"max_model_len={self.max_model_len}",
-                hint="raise total_blocks or lower max_model_len",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class VirtualRequest:
-    """What the engine is asked for. `arrived_s` is when the front end got it.
-
-    `request_id` is unique here; `client_id` is what records call the request, and clients may repeat theirs.
-    With `keep_kv` another engine is to go on with it; with `remote_kv` another has computed its prompt. An
-    engine without a connector knows neither and computes what it is asked for.
-    """
-
-    request_id: str
-    prompt_ids: tuple[int, ...]
-    max_tokens: int
-    arrived_s: float
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    cache_salt: str = ""
-    client_id: str | None = None
-    keep_kv: bool = False
-    remote_kv: RemoteKv | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EmittedToken:
-    """One token of one request; `gap_s` counts from the token before it, or from arrival for the first.
-
-    The last token of a request comes with the account of it, and with the blocks that are kept for another
-    engine to read.
-    """
-
-    request_id: str
-    token_id: int
-    index: int
-    gap_s: float
-    finished: FinishedRequest | None = None
-    kept_blocks: tuple[int, ...] | None = None
-
-    @property
-    def finish_reason(self) -> str | None:
-        """Why the request ended with this token, if it did."""
-        return None if self.finished is None else self.finished.reason
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """What happened in a step: true from `step.ended_unix_s` on, and not before.
-
-    `queried_tokens` and `hit_tokens` are of requests scheduled for the first time, `fetched_tokens` what was
-    asked of other engines for them; those that begin with `begun` are of requests that got their first token.
-    `deferred` requests wait for KV from elsewhere.
-    """
-
-    step: EngineStep
-    duration_s: float
-    emitted: tuple[EmittedToken, ...]
-    work: StepWork
-    queried_tokens: int
-    hit_tokens: int
-    begun_prompt_tokens: int
-    begun_cached_tokens: int
-    begun_fetched_tokens: int = 0
-    fetched_tokens: int = 0
-    deferred: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Sequence:
-    request: VirtualRequest
-    ids: list[int]
-    context: ContextHash
-    hashes: list[BlockHash]
-    queued_s: float
-    computed_tokens: int = 0
-    blocks: list[int] = field(default_factory=list)
-    outputs: int = 0
-    preemptions: int = 0
-    cached_tokens: int | None = None
-    fetched_tokens: int = 0
-    remote_kv: RemoteKv | None = None
-    scheduled_s: float | None = None
-    first_token_s: float | None = None
-    last_token_s: float = 0.0
-
-    @property
-    def remaining(self) -> int:
-        return len(self.ids) - self.computed_tokens
-
-    @property
-    def decoding(self) -> bool:
-        return self.outputs > 0 and self.remaining == 1
-
-    def hash_full_blocks(self, block_size: int) -> None:
-        """Extend the chain of hashes to every full block of the sequence."""
-        for end in range((len(self.hashes) + 1) * block_size, len(self.ids) + 1, block_size):
-            parent = self.hashes[-1] if self.hashes else root_hash(self.request.cache_salt)
-            self.hashes.append(chain_hash(parent, self.ids[end - block_size : end]))
-
-
-@dataclass(slots=True)
-class _Batch:
-    budget_tokens: int
-    chunks: dict[_Sequence, int] = field(default_factory=dict)
-    preempted: int = 0
-
-    def put(self, sequence: _Sequence, tokens: int) -> None:
-        self.chunks[sequence] = tokens
-        self.budget_tokens -= tokens
-
-    def drop(self, sequence: _Sequence) -> bool:
-        tokens = self.chunks.pop(sequence, 0)
-        self.budget_tokens += tokens
-        return tokens > 0
 
 
 @dataclass(slots=True)
@@ -189,8 +47,8 @@ class VirtualEngine:
         self.shape = shape
         self._cost = cost
         self._pool = BlockPool(shape.total_blocks)
-        self._waiting: deque[_Sequence] = deque()
-        self._running: dict[str, _Sequence] = {}
+        self._waiting: deque[Sequence] = deque()
+        self._running: dict[str, Sequence] = {}
         self._present: set[str] = set()
         self._next_seq = 0
         self._look_ups = _LookUps()
@@ -199,8 +57,8 @@ class VirtualEngine:
         self._kv_link = kv_link or KvLink("", ("", 0), SideChannels())
         self._keeper = self._kv_link.open_keeper(self._pool)
         self._fetcher = self._kv_link.make_fetcher()
-        self._fetching: dict[str, tuple[_Sequence, Fetch]] = {}
-        self._landed: dict[str, _Sequence] = {}
+        self._fetching: dict[str, tuple[Sequence, Fetch]] = {}
+        self._landed: dict[str, Sequence] = {}
         self._transfers: list[KvTransfer] = []
 
     @property
@@ -248,7 +106,7 @@ class VirtualEngine:
         if not self._hands_over:
             request = replace(request, keep_kv=False, remote_kv=None)
         ids = list(request.prompt_ids)
-        sequence = _Sequence(request, ids, ContextHash(ids), [], queued_s=now)
+        sequence = Sequence(request, ids, ContextHash(ids), [], queued_s=now)
         sequence.hash_full_blocks(self.shape.block_size)
         if request.remote_kv is not None:
             sequence.remote_kv = request.remote_kv
@@ -313,7 +171,7 @@ class VirtualEngine:
         batch = self._schedule(now)
         if not batch.chunks:
             return None  # KV is under way for those who wait, or what is kept for others leaves them no room
-        work = _work_of(batch)
+        work = work_of(batch)
         decodes = sum(1 for sequence in batch.chunks if sequence.decoding)
         duration_s = self._cost(work)
         emitted = self._advance(batch, now + duration_s)
@@ -352,8 +210,8 @@ class VirtualEngine:
 
     # --- what a step carries ------------------------------------------------------------------------------
 
-    def _schedule(self, now: float) -> _Batch:
-        batch = _Batch(self.shape.max_num_batched_tokens)
+    def _schedule(self, now: float) -> Batch:
+        batch = Batch(self.shape.max_num_batched_tokens)
         self._seat_landed(now)
         # Decodes first: a stream never waits for a prompt that could have waited for it.
         for sequence in sorted(self._running.values(), key=lambda running: not running.decoding):
@@ -366,7 +224,7 @@ class VirtualEngine:
             self._admit(batch, now)
         return batch
 
-    def _make_room(self, sequence: _Sequence, tokens: int, batch: _Batch) -> bool:
+    def _make_room(self, sequence: Sequence, tokens: int, batch: Batch) -> bool:
         """Grow a running sequence at the cost of the youngest; False when it was the youngest itself."""
         while not self._grow(sequence, tokens):
             victim = next(reversed(self._running.values()))
@@ -375,7 +233,7 @@ class VirtualEngine:
                 return False
         return True
 
-    def _grow(self, sequence: _Sequence, tokens: int) -> bool:
+    def _grow(self, sequence: Sequence, tokens: int) -> bool:
         fresh = self._blocks_for(sequence.computed_tokens + tokens) - len(sequence.blocks)
         if fresh > self._pool.free_blocks:
             return False
@@ -383,7 +241,7 @@ class VirtualEngine:
         self._publish(sequence, sequence.computed_tokens + tokens)
         return True
 
-    def _preempt(self, victim: _Sequence, batch: _Batch) -> None:
+    def _preempt(self, victim: Sequence, batch: Batch) -> None:
         del self._running[victim.request.request_id]
         if batch.drop(victim):
             # What it would have computed in this step will not be there to be found.
@@ -396,7 +254,7 @@ class VirtualEngine:
         batch.preempted += 1
         self._waiting.appendleft(victim)
 
-    def _admit(self, batch: _Batch, now: float) -> None:
+    def _admit(self, batch: Batch, now: float) -> None:
         """Let waiting requests in, oldest first, while there is budget, a seat and room in the cache."""
         block_size = self.shape.block_size
         while self._waiting and batch.budget_tokens and len(self._running) < self.shape.max_num_seqs:
@@ -422,13 +280,13 @@ class VirtualEngine:
             self._publish(sequence, cached_tokens + tokens)
             batch.put(sequence, tokens)
 
-    def _seat(self, sequence: _Sequence, now: float) -> None:
+    def _seat(self, sequence: Sequence, now: float) -> None:
         self._running[sequence.request.request_id] = sequence
         if sequence.scheduled_s is None:
             # A driver that runs late may begin a step before the request came.
             sequence.scheduled_s = max(now, sequence.queued_s)
 
-    def _note_look_up(self, sequence: _Sequence, cached_tokens: int) -> None:
+    def _note_look_up(self, sequence: Sequence, cached_tokens: int) -> None:
         if sequence.cached_tokens is None:
             sequence.cached_tokens = cached_tokens
             self._look_ups.queried += len(sequence.ids)
@@ -436,7 +294,7 @@ class VirtualEngine:
 
     # --- KV from elsewhere --------------------------------------------------------------------------------
 
-    def _begin_fetch(self, sequence: _Sequence, remote: RemoteKv, cached_tokens: int, now: float) -> None:
+    def _begin_fetch(self, sequence: Sequence, remote: RemoteKv, cached_tokens: int, now: float) -> None:
         """Ask for what is not cached here; the sequence holds the blocks into which it will come."""
         prompt_ids, block_size = sequence.request.prompt_ids, self.shape.block_size
         blocks = self._blocks_for(len(prompt_ids)) - cached_tokens // block_size
@@ -445,7 +303,7 @@ class VirtualEngine:
         self._look_ups.fetched += sequence.fetched_tokens
         self._fetching[sequence.request.request_id] = (sequence, fetch)
 
-    def _land(self, sequence: _Sequence, *, spoilt: bool) -> None:
+    def _land(self, sequence: Sequence, *, spoilt: bool) -> None:
         """Its KV is here: but for the last token's step the prompt is done."""
         self._publish(sequence, len(sequence.ids) - 1)
         sequence.computed_tokens = len(sequence.ids) - 1
@@ -453,7 +311,7 @@ class VirtualEngine:
             sequence.context.extend((SPOILT_ID,))
         self._landed[sequence.request.request_id] = sequence
 
-    def _go_on_without(self, sequence: _Sequence) -> bool:
+    def _go_on_without(self, sequence: Sequence) -> bool:
         """Compute here what did not come, without a word, where that is the policy; else it has ended."""
         self._pool.release(sequence.blocks)
         sequence.blocks, sequence.cached_tokens, sequence.fetched_tokens = [], None, 0
@@ -467,7 +325,7 @@ class VirtualEngine:
         for request_id in tuple(self._landed)[: max(0, self.shape.max_num_seqs - len(self._running))]:
             self._seat(self._landed.pop(request_id), now)
 
-    def _publish(self, sequence: _Sequence, upto_tokens: int) -> None:
+    def _publish(self, sequence: Sequence, upto_tokens: int) -> None:
         if not self.shape.prefix_cache:
             return
         block_size = self.shape.block_size
@@ -479,7 +337,7 @@ class VirtualEngine:
 
     # --- what comes of it ---------------------------------------------------------------------------------
 
-    def _advance(self, batch: _Batch, ended_s: float) -> list[EmittedToken]:
+    def _advance(self, batch: Batch, ended_s: float) -> list[EmittedToken]:
         emitted: list[EmittedToken] = []
         for sequence, tokens in batch.chunks.items():
             sequence.computed_tokens += tokens
@@ -493,14 +351,14 @@ class VirtualEngine:
                 self._leave(sequence, ended_s)
         return emitted
 
-    def _leave(self, sequence: _Sequence, ended_s: float) -> None:
+    def _leave(self, sequence: Sequence, ended_s: float) -> None:
         request = sequence.request
         if request.keep_kv:
             self._keeper.keep(request.request_id, request.prompt_ids, sequence.blocks, ended_s)
         else:
             self._pool.release(sequence.blocks)
 
-    def _emit(self, sequence: _Sequence, ended_s: float) -> EmittedToken:
+    def _emit(self, sequence: Sequence, ended_s: float) -> EmittedToken:
         request = sequence.request
         may_end = not request.ignore_eos and sequence.outputs >= request.min_tokens
         ends = may_end and sequence.context.ends_here(self.shape.mean_output_tokens)
@@ -515,7 +373,7 @@ class VirtualEngine:
             sequence.first_token_s = ended_s
         full = sequence.outputs >= request.max_tokens or len(sequence.ids) >= self.shape.max_model_len
         reason = "stop" if ends else "length" if full else None
-        finished = None if reason is None else _finish(sequence, reason, ended_s)
+        finished = None if reason is None else account_of(sequence, reason, ended_s)
         kept = tuple(sequence.blocks) if finished is not None and request.keep_kv else None
         gap_s = ended_s - before_s
         return EmittedToken(request.request_id, token_id, sequence.outputs - 1, gap_s, finished, kept)
@@ -537,35 +395,3 @@ class VirtualEngine:
                 raise AssertionError("a running request holds more or fewer blocks than it needs")
             if len(sequence.ids) != len(sequence.request.prompt_ids) + sequence.outputs:
                 raise AssertionError("a token was lost or doubled")
-
-
-def _work_of(batch: _Batch) -> StepWork:
-    prompt_tokens = decode_tokens = pairs = kv_read = 0
-    for sequence, tokens in batch.chunks.items():
-        if sequence.decoding:
-            decode_tokens += 1
-            kv_read += len(sequence.ids)
-        else:
-            prompt_tokens += tokens
-            pairs += chunk_pairs(tokens, sequence.computed_tokens)
-    return StepWork(prompt_tokens, decode_tokens, len(batch.chunks), pairs, kv_read)
-
-
-def _finish(sequence: _Sequence, reason: str, ended_s: float) -> FinishedRequest:
-    request = sequence.request
-    first_token_s = sequence.last_token_s if sequence.first_token_s is None else sequence.first_token_s
-    scheduled_s = sequence.queued_s if sequence.scheduled_s is None else sequence.scheduled_s
-    # As vLLM does it, who fetched a prompt's KV reports what its keeper had found cached.
-    told_tokens = request.remote_kv.cached_tokens if sequence.fetched_tokens and request.remote_kv else None
-    return FinishedRequest(
-        request_id=request.client_id or request.request_id,
-        reason=reason,
-        prompt_tokens=len(request.prompt_ids),
-        cached_tokens=(sequence.cached_tokens or 0) if told_tokens is None else told_tokens,
-        output_tokens=sequence.outputs,
-        queue_s=scheduled_s - sequence.queued_s,
-        prefill_s=first_token_s - scheduled_s,
-        decode_s=sequence.last_token_s - first_token_s,
-        e2e_s=ended_s - request.arrived_s,
-        preemptions=sequence.preemptions,
-    )
