@@ -35,8 +35,10 @@ from phasewise.fake_engine.virtual_engine import EngineShape, StepReport, Virtua
 
 DEFAULT_MODEL = "fake-model"
 SIDE_CHANNELS = SideChannels()
-"""Where the fake engines of this process find each other: one for all, as ports are. Engines that hand over to
-one another must run in one event loop."""
+"""Where the fake engines of this process find each other: one for all, as ports are.
+
+Those that hand over to one another must run in one event loop.
+"""
 GOODBYE_S = 1.0
 DATE_HEADER_S = 1.0
 
