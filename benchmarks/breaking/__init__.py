@@ -1,0 +1,1 @@
+"""What hand_over_faults.py is made of: pairs of engines, ways to break them, and a load."""
