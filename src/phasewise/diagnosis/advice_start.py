@@ -56,6 +56,20 @@ EVEN_LOAD = Fix(
     fleet_line="gateway: {policy: least_outstanding}",
 )
 
+HAND_OVER_CHECKED = _outside(
+    "have every pair of engines proved, which names what keeps KV from moving",
+    "seconds, and one small prompt per pair",
+    "phasewise check FLEET.yaml",
+)
+FAILURES_SHOWN = Fix(
+    "let decode engines say that KV did not come instead of computing it again: the gateway then decides",
+    "none: the gateway tries another way by itself",
+    Figure.TTFT_P50,
+    engine_flag='--kv-transfer-config \'{"kv_connector":"NixlConnector","kv_role":"kv_consumer",'
+    '"kv_load_failure_policy":"fail"}\'',
+    fleet_line="pools: [{role: decode}] (phasewise up then writes the flag)",
+)
+
 REMEDIES: dict[Cause, Remedy] = {
     Cause.OVERLOAD: lambda levers: (
         levers.another_engine(),
@@ -82,6 +96,7 @@ REMEDIES: dict[Cause, Remedy] = {
         levers.kv_in_eight_bits(Figure.TTFT_P50),
         SAME_ENGINE,
     ),
+    Cause.KV_NOT_HANDED_OVER: lambda levers: (HAND_OVER_CHECKED, FAILURES_SHOWN),
 }
 
 LITTLE_IN_COMMON = 0.2
@@ -119,6 +134,11 @@ USELESS: dict[Cause, tuple[str, ...]] = {
     ),
     Cause.PREFIX_SCATTERED: (SPECULATION, WEIGHT_QUANTISATION, "another engine: it would know even less"),
     Cause.PREFIX_EVICTED: (SPECULATION, WEIGHT_QUANTISATION, HIGHER_CAP),
+    Cause.KV_NOT_HANDED_OVER: (
+        SPECULATION,
+        "another prefill engine: what it computes does not arrive either",
+        KV_MEMORY,
+    ),
 }
 
 

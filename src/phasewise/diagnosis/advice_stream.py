@@ -16,10 +16,11 @@ def _outside(what: str, price: str, aims_at: Figure = Figure.TPOT_P50, verify: s
 
 
 PREFILL_ELSEWHERE = Fix(
-    "prefill on engines of its own, which phasewise does not route to yet",
-    "another engine, and the KV cache has to move",
+    "prefill on engines of its own, for the requests where that is worth it",
+    "another engine, and the KV cache has to move; a lone prompt starts no sooner",
     Figure.ITL_P99,
-    engine_flag='--kv-transfer-config \'{"kv_connector":"NixlConnector","kv_role":"kv_both"}\'',
+    fleet_line="pools: [{name: prefill, role: prefill}, {name: decode, role: decode}]",
+    verify="phasewise compare FLEET.yaml CHANGED.yaml",
 )
 QUANTISED_WEIGHTS = Fix(
     "quantise the weights to 4 bits, so that a step reads a quarter of them",

@@ -32,6 +32,7 @@ class Cause(StrEnum):
     PREFIX_SALTED = "prefix_salted"
     PREFIX_SCATTERED = "prefix_scattered"
     PREFIX_EVICTED = "prefix_evicted"
+    KV_NOT_HANDED_OVER = "kv_not_handed_over"
     # streams stand still
     CHUNKS_STALL = "prefill_chunks_stall_decodes"
     ENGINE_PAUSES = "engine_pauses"

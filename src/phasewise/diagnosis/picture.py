@@ -12,6 +12,7 @@ from statistics import fmean
 
 from phasewise.costs.step_fit import StepFit
 from phasewise.diagnosis.attribution import explained
+from phasewise.diagnosis.hand_over_use import HandOverUse
 from phasewise.diagnosis.prefix_use import PrefixUse, prefix_use
 from phasewise.diagnosis.start_picture import EngineStart, StartPicture, start_picture
 from phasewise.diagnosis.stream_picture import NOTICED_STALL_TOKENS, StreamPicture, stream_picture
@@ -26,6 +27,7 @@ from phasewise.model.timeline import Outcome, Timeline
 __all__ = [
     "NOTICED_STALL_TOKENS",
     "EngineStart",
+    "HandOverUse",
     "Picture",
     "PrefixUse",
     "StartPicture",
@@ -77,6 +79,7 @@ class Picture:
     trust: Trust = field(default_factory=Trust)
     fit: StepFit | None = None
     profile: WorkloadProfile | None = None
+    hand_over: HandOverUse | None = None
 
 
 def workload_shape(

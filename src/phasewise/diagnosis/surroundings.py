@@ -75,7 +75,8 @@ class EngineSurroundings:
     that others had, and `cpu_source` says how that is known. `round_trip_s` is the shortest time of an
     empty request from here to it and back. `weights_read_s` is how long its machine needs to read the model's
     weights once. Of several data-parallel ranks `crowd` and `steps` are those of the fullest, and
-    `ranks_busy_share` is the sum of the parts of the window in which each computed.
+    `ranks_busy_share` is the sum of the parts of the window in which each computed. `fetched_tokens` are
+    those of prompts whose KV came from another engine, `own_hit_tokens` those that its own cache had.
     """
 
     name: str
@@ -98,3 +99,5 @@ class EngineSurroundings:
     weights_read_s: float | None = None
     model: str | None = None
     ranks_busy_share: float | None = None
+    fetched_tokens: float | None = None
+    own_hit_tokens: float | None = None

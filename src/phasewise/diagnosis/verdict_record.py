@@ -29,6 +29,7 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         "workload": _workload(picture.workload),
         "profile": None if picture.profile is None else asdict(picture.profile),
         "prefix": None if picture.prefix is None else asdict(picture.prefix),
+        "hand_over": None if picture.hand_over is None else asdict(picture.hand_over),
         "trust": asdict(picture.trust),
         "engines": [asdict(engine) for engine in picture.engines],
         "start": None if picture.start is None else _start(picture.start),

@@ -22,6 +22,7 @@ from phasewise.diagnosis.counter_picture import (
     with_counted_phases,
     with_counters,
 )
+from phasewise.diagnosis.hand_over_use import hand_over_use
 from phasewise.diagnosis.picture import Picture, WorkloadShape, outcome_counts, workload_shape
 from phasewise.diagnosis.prefix_use import prefix_use
 from phasewise.diagnosis.seen_by import is_our_own
@@ -115,6 +116,7 @@ def _of_requests(evidence: Evidence, slo: Slo, fit: StepFit | None) -> Picture:
         prefix=prefix,
         trust=trust_of(timelines, are_ours=is_our_own(evidence.seen_by)),
         profile=workload_profile(timelines, evidence.window_s, prefix, evidence.began_unix_s),
+        hand_over=hand_over_use(evidence.timelines, evidence.surroundings, evidence.began_unix_s),
     )
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
     if not any(it.streamed for it in timelines):

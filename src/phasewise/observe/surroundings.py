@@ -66,6 +66,8 @@ def surroundings_of(
         round_trip_s=seen.round_trip_s,
         model=seen.engine.model,
         ranks_busy_share=_ranks_busy_share(ranks, window),
+        fetched_tokens=_prompt_tokens(metrics, "external_kv_transfer"),
+        own_hit_tokens=_prompt_tokens(metrics, "local_cache_hit"),
     )
 
 
@@ -73,6 +75,11 @@ def setup_of(seen: EngineSeen) -> Hashable:
     """What makes two engines alike, as far as they tell: the model and how the cache was set up."""
     infos = {} if seen.metrics is None else seen.metrics.after.infos.get("cache_config_info", {})
     return seen.engine.model, frozenset(item for item in infos.items() if item[0] not in _CACHE_SIZES)
+
+
+def _prompt_tokens(metrics: MetricsDelta | None, source: str) -> float | None:
+    """So many tokens of prompts had their KV from there; None where the engine does not say."""
+    return None if metrics is None else metrics.counter("prompt_tokens_by_source_total", source=source)
 
 
 def prefix_cache_on(metrics: MetricsDelta) -> bool | None:

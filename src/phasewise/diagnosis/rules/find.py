@@ -11,6 +11,7 @@ from phasewise.diagnosis.picture import Picture, StartPicture, StreamPicture
 from phasewise.diagnosis.rules.case import Claim, StartCase, StreamCase, open_start, open_stream
 from phasewise.diagnosis.rules.confidence import least, seen
 from phasewise.diagnosis.rules.every_token import batch_cap_high, decode_floor, kv_reads, speculation_unpaid
+from phasewise.diagnosis.rules.hand_over import kv_not_handed_over
 from phasewise.diagnosis.rules.machine import (
     cold_start,
     cold_stream,
@@ -54,6 +55,7 @@ START_RULES: tuple[StartRule, ...] = (
     kv_exhausted,
     uneven_load,
     batch_cap_low,
+    kv_not_handed_over,
     prefix_not_reused,
     chunks_small,
     long_prompts,

@@ -25,6 +25,7 @@ CAUSES = {
     Cause.PREFIX_SALTED: "prompts differ before the part they share",
     Cause.PREFIX_SCATTERED: "prompts that begin alike go to different engines",
     Cause.PREFIX_EVICTED: "shared beginnings leave the cache too soon",
+    Cause.KV_NOT_HANDED_OVER: "prompts are computed twice, as their KV is not handed over",
     Cause.CHUNKS_STALL: "prompts of others stall the streams",
     Cause.ENGINE_PAUSES: "the engine stands still now and then",
     Cause.SLOW_CLIENT: "the client reads slowly",
