@@ -208,11 +208,10 @@ async def test_kv_that_is_not_to_be_had_is_an_error_of_the_server(pair):
         {"role": "assistant", "content": ""}
     ]
 
-    async def both_counted() -> bool:
-        counted = (await pair.decode.counters()).counter("nixl_num_failed_transfers_total") or 0.0
-        return counted - before == 2
+    async def counted() -> bool:
+        return ((await pair.decode.counters()).counter("nixl_num_failed_transfers_total") or 0.0) > before
 
-    assert await until(both_counted, within_s=NOTICED_WITHIN_S)
+    assert await until(counted, within_s=NOTICED_WITHIN_S)
 
 
 @on_both_kinds
