@@ -220,12 +220,30 @@ def test_without_sockets_a_prefill_ends_in_the_gateway_being_full():
 
 
 def test_kv_that_does_not_come_over_is_the_pairs_fault_and_the_same_worker_serves_the_whole():
-    world = make_split_world()
-    for _ in range(PAIR_FAILURES_TO_OPEN):
-        step = hand_over_fails(world)
+    world = make_split_world(budget=100.0)
+    for number in range(3 * FAILURES_TO_OPEN):
+        step = hand_over_fails(world, number * 100.0)
         assert (type(step), step.worker.name, step.kv, step.attempt) == (Generate, "d0", None, 2)
     assert world.pairs.is_open(pair_ref(ref(world, "p0"), ref(world, "d0")))
     assert not world.breakers.any_open
+
+
+def test_kv_that_came_over_speaks_for_a_pair():
+    world = make_split_world()
+    hand_over_fails(world)
+    for _ in range(3):
+        serve(world)
+    hand_over_fails(world)
+    assert not world.pairs.any_open
+
+
+def test_a_request_whose_kv_did_not_come_over_waits_for_a_worker_to_come_back():
+    world = make_split_world()
+    flow, step = start(world)
+    flow.send(make_prefilled(step))
+    for name in ("p0", "d0"):
+        world.cluster.mark_down(name, "gone")
+    assert isinstance(flow.send(Failed(1.0, HAND_OVER, content_sent=False)), Wait)
 
 
 def test_kv_that_was_not_even_kept_is_the_pairs_fault_too():
@@ -278,18 +296,22 @@ def test_a_trial_of_a_pair_that_is_broken_off_tells_nothing():
     flow, step = start(world, FIRST_REST_S)
     assert isinstance(step, Prefill)
     flow.close()
+    assert world.pairs.any_open
     assert isinstance(start(world, FIRST_REST_S)[1], Prefill)
 
 
-def test_what_a_former_life_failed_to_hand_over_is_not_held_against_the_pair_of_today():
+@pytest.mark.parametrize("name", ["p0", "d0"])
+def test_what_a_former_life_failed_to_hand_over_says_nothing_of_the_pair_of_today(name):
     world = make_split_world()
-    flows = [start(world) for _ in range(PAIR_FAILURES_TO_OPEN)]
-    for flow, step in flows:
-        flow.send(make_prefilled(step))
-    world.cluster.mark_up("p0", "2")
-    for flow, _ in flows:
-        flow.send(Failed(1.0, HAND_OVER, content_sent=False))
-    assert not world.pairs.any_open
+    flow, step = start(world)
+    flow.send(make_prefilled(step))
+    world.cluster.mark_up(name, "2")
+    for _ in range(PAIR_FAILURES_TO_OPEN):
+        hand_over_fails(world)
+    today = pair_ref(ref(world, "p0"), ref(world, "d0"))
+    assert world.pairs.is_open(today)
+    flow.send(Failed(0.0, HAND_OVER, content_sent=False))
+    assert world.pairs.is_open(today)
 
 
 def test_a_decode_worker_that_dies_before_the_first_token_is_avoided():
