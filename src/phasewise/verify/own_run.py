@@ -83,7 +83,10 @@ def _join(own: Timeline, passed: Timeline) -> Timeline:
         attempts=tuple(_moved_attempt(attempt, later_s) for attempt in passed.attempts),
         spans=own.spans + tuple(_moved_span(span, later_s) for span in passed.spans),
         prompt_tokens=_first_known(own.prompt_tokens, passed.prompt_tokens),
-        cached_tokens=_first_known(own.cached_tokens, passed.cached_tokens),
+        # Of two engines that share a request, a client hears of the cache of the one that did not need it.
+        cached_tokens=passed.cached_tokens
+        if passed.prefill_attempt is not None
+        else _first_known(own.cached_tokens, passed.cached_tokens),
         output_tokens=_first_known(own.output_tokens, passed.output_tokens),
         client_blocked_s=passed.client_blocked_s,
     )

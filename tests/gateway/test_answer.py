@@ -1,0 +1,46 @@
+"""What is kept of an engine's answer, and what it tells of the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from phasewise.adapters.engine_report import EngineReport
+from phasewise.gateway.answer import LATEST_GAPS, Answer, account_of
+from phasewise.model.hand_over import NO_ACCOUNT
+from phasewise.model.timeline import Part
+from tests.builders import make_span
+
+
+def make_answer(times_s=(), report=None):
+    answer = Answer()
+    answer.content_times_s.extend(times_s)
+    answer.report = report or EngineReport()
+    return answer
+
+
+def test_an_account_holds_what_the_engine_counted_and_timed():
+    spans = (make_span(Part.ENGINE_QUEUE, 0.1), make_span(Part.PREFILL, 0.4), make_span(Part.DECODE, 2.0))
+    found = account_of(make_answer([1.0, 1.1, 1.2], EngineReport(100, 64, 3, spans)))
+    assert (found.prompt_tokens, found.cached_tokens, found.output_tokens) == (100, 64, 3)
+    assert (found.queue_s, found.prefill_s) == (0.1, 0.4)
+    assert found.gap_s == pytest.approx(0.1)
+
+
+def test_a_stall_does_not_move_the_gap():
+    assert account_of(make_answer([1.0, 1.1, 1.2, 9.0, 9.1])).gap_s == pytest.approx(0.1)
+
+
+def test_the_gap_is_that_of_the_streams_end():
+    times = [float(second) for second in range(50)]
+    times += [times[-1] + 0.1 * number for number in range(1, LATEST_GAPS + 1)]
+    assert account_of(make_answer(times)).gap_s == pytest.approx(0.1)
+
+
+def test_tokens_that_share_a_chunk_share_its_gap():
+    assert account_of(make_answer([1.0, 1.2, 1.4], EngineReport(output_tokens=6))).gap_s == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("times", [[], [1.0]])
+def test_what_nobody_saw_is_unknown(times):
+    assert account_of(make_answer(times)) == NO_ACCOUNT
+    assert account_of(None) == NO_ACCOUNT
