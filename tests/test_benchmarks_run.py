@@ -27,6 +27,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
         "overload",
         "shared_limits",
         "disaggregation",
+        "hand_over_faults",
     ],
 )
 def test_a_benchmark_runs_to_its_end_and_prints_one_object(name):

@@ -229,3 +229,12 @@ def test_a_stream_that_ends_without_saying_so_was_cut():
     relay, _ = relayed([content("a")])
     with pytest.raises(UpstreamError):
         relay.close()
+
+
+def test_the_first_content_is_told_once_and_before_it_is_passed_on():
+    told = []
+    relay = StreamRelay(Answer(), hide_usage=False)
+    relay.on_content = lambda: told.append(len(relay.answer.content_times_s))
+    for data in (chunk({"role": "assistant"}), content("a"), content("b"), content("c"), DONE):
+        relay.feed(data, 1.0)
+    assert told == [1]
