@@ -16,6 +16,7 @@ from phasewise.request_flow import (
     Generate,
     Granted,
     LookUpCache,
+    Prefill,
     QuotaAnswered,
     Reject,
     Succeeded,
@@ -25,7 +26,7 @@ from phasewise.request_flow import (
     request_flow,
 )
 from tests.builders import make_request
-from tests.request_flow.worlds import make_world
+from tests.request_flow.worlds import make_prefilled, make_split_world, make_world
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 DEEPEST = 6
@@ -34,6 +35,7 @@ SECONDS_PER_STEP = 10.0
 NOT_OF_FLOWS = {(Outcome.CANCELLED, RejectReason.GATEWAY_STOPPED)}
 UNMET = frozenset({FailureKind.REFUSED, FailureKind.NO_SOCKET})
 KINDS = (*UNMET, FailureKind.CLOSED, FailureKind.TIMED_OUT)
+SPLIT_KINDS = (*KINDS, FailureKind.HAND_OVER)
 SCENES = (
     {"workers": 2},
     {"workers": 2, "model": "nobody-serves-this"},
@@ -43,6 +45,8 @@ SCENES = (
     {"workers": 1, "slots": 1, "others_before": 1},
     {"workers": 1, "slots": 1, "others_before": 1, "capacity": 0},
     {"workers": 1, "slots": 1, "others_after": 1},
+    {"prefill": 1, "decode": 1},
+    {"prefill": 1, "decode": 1, "budget": 0.0},
 )
 
 
@@ -78,9 +82,9 @@ def endings_in(scene):
 
 def play(path, *, others_before=0, others_after=0, model="m", limits=NO_LIMITS, **settings):
     """The step to which these outcomes lead; others come before the request, or when it has a worker."""
-    world = make_world(**settings)
+    world = make_split_world(**settings) if "prefill" in settings else make_world(**settings)
     others = [others_flow(world) for _ in range(others_before)]
-    flow = request_flow(make_request(model=model, limits=limits), world)
+    flow = request_flow(make_request(model=model, limits=limits, splittable=True), world)
     step = next(flow)
     for outcome in path:
         try:
@@ -110,11 +114,16 @@ def outcomes_of(step, path):
         return [(QuotaAnswered(at_s, answer), CacheMiss(at_s)) for answer in answers]
     if isinstance(step, Wait):
         return [Granted(at_s)] if step.ticket.granted else [TimedOut(at_s)]
-    return [Succeeded(at_s), *failures(at_s, path)]
+    if isinstance(step, Prefill):
+        kept = [make_prefilled(step, at_s), make_prefilled(step, at_s, good_until_s=at_s)]
+        return [Succeeded(at_s), *kept, *(Failed(at_s, kind, content_sent=False) for kind in SPLIT_KINDS)]
+    return [Succeeded(at_s), *failures(at_s, path, step)]
 
 
-def failures(at_s, path):
+def failures(at_s, path, step):
     broken = any(isinstance(it, Failed) and it.content_sent for it in path)
+    if step.kv is not None:
+        yield Failed(at_s, FailureKind.HAND_OVER, content_sent=False)
     for kind in KINDS:
         if not broken:
             yield Failed(at_s, kind, content_sent=False)

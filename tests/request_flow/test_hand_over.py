@@ -442,10 +442,11 @@ def test_a_split_request_tells_how_fast_one_worker_reads_and_the_other_fetches_a
     assert step.kv is not None
 
 
-def test_of_a_prompt_of_which_the_decode_worker_had_some_only_the_rest_was_fetched():
+def test_of_a_prompt_of_which_the_decode_worker_has_some_only_the_rest_is_taken_to_be_fetched():
     world = make_split_world()
-    account = EngineAccount(100, 60, 20, queue_s=0.03)
-    serve(world, succeeded={"account": account})
+    world.prefixes.cached = 60
+    of_the_other = EngineAccount(100, cached_tokens=16, queue_s=0.03)
+    serve(world, succeeded={"account": of_the_other}, prefix_hashes=(1, 2))
     assert told(world, "learn_fetch") == [("learn_fetch", ref(world, "d0"), 40, 0.03)]
 
 

@@ -91,15 +91,18 @@ def learn_reading(
 def learn_fetching(
     world: World, request: GenerationRequest, worker: WorkerRef, kv: KvTicket, account: EngineAccount
 ) -> None:
-    """A worker has fetched the prompt's KV, but for what it had itself, and holds all of it now."""
+    """A worker has fetched the prompt's KV, but for what it had itself, and holds all of it now.
+
+    What it reports as cached is what the other worker had in cache: that it had some itself is only expected.
+    """
     if not world.cluster.is_current(worker):
         return
-    cached_tokens = account.cached_tokens or 0
-    fetched_tokens = kv.prompt_tokens - cached_tokens
+    hashes, fetched_tokens = request.prefix_hashes, kv.prompt_tokens
+    if hashes:
+        fetched_tokens -= world.prefixes.cached_tokens(worker, hashes, kv.prompt_tokens)
+        world.prefixes.served(worker, hashes, kv.prompt_tokens, 0)
     if world.learns_pace and account.queue_s is not None and fetched_tokens > 0:
         world.paces.learn_fetch(worker, fetched_tokens, account.queue_s)
-    if request.prefix_hashes:
-        world.prefixes.served(worker, request.prefix_hashes, kv.prompt_tokens, cached_tokens)
 
 
 def learn_writing(world: World, worker: WorkerRef, account: EngineAccount) -> None:
