@@ -27,6 +27,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
         "overload",
         "shared_limits",
         "disaggregation",
+        "check_mistakes",
         "hand_over_faults",
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phasewise.check.judgement import Finding, Mistake
 from phasewise.config import FleetConfig, byte_size
-from phasewise.errors import FleetError
+from phasewise.errors import FleetError, PhasewiseError
 from phasewise.fleet.engine_command import DEFAULT_CPU_KV_BYTES
 from phasewise.fleet.engine_env import EngineEnvironment
 from phasewise.fleet.plan import FleetPlan
@@ -21,7 +21,7 @@ _MEMORY = Path("/proc/meminfo")
 
 def obstacles(fleet: FleetConfig, plan: FleetPlan, engine: EngineEnvironment) -> tuple[Finding, ...]:
     """What would keep the fleet from starting, or from handing over once it runs."""
-    return (*_of_environment(fleet, engine), *_of_ports(plan), *_of_memory(fleet, engine))
+    return (*environment_obstacles(fleet, engine), *_of_ports(plan), *_of_memory(fleet, engine))
 
 
 def no_environment(message: str, hint: str | None) -> Finding:
@@ -30,7 +30,14 @@ def no_environment(message: str, hint: str | None) -> Finding:
     return Finding(Mistake.NO_ENGINE_ENVIRONMENT, "engine environment", message, fix)
 
 
-def _of_environment(fleet: FleetConfig, engine: EngineEnvironment) -> Iterator[Finding]:
+def no_plan(error: PhasewiseError) -> Finding:
+    """What is said where the fleet cannot even be laid out: too few cores, or an engine that lacks a part."""
+    fix = error.hint or "see docs/reference/fleet-file.md"
+    return Finding(Mistake.DOES_NOT_FIT, "fleet", error.message, fix)
+
+
+def environment_obstacles(fleet: FleetConfig, engine: EngineEnvironment) -> Iterator[Finding]:
+    """What the engine environment lacks."""
     parted = any(pool.role is not Role.MIXED for pool in fleet.pools)
     if parted and not engine.nixl:
         words = f"the engine environment of {engine.python} has no nixl, without which no KV is handed over"

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from phasewise.check.before_start import no_environment, obstacles
+from phasewise.check.before_start import environment_obstacles, no_environment, no_plan, obstacles
 from phasewise.check.facts import FleetFacts
 from phasewise.check.gather import gather_facts
 from phasewise.check.judgement import Finding, judge
@@ -85,7 +85,10 @@ def _fleet(fleet: FleetConfig, engine_python: Path | None, began_s: float, provo
         return _not_running((no_environment(error.message, error.hint),), began_s)
     source = resolve_model(fleet.model, home)
     served = ServedModel(fleet.model, source, is_folder=Path(source).is_dir())
-    plan = plan_fleet(fleet, engine, served, this_machine(engine.device), home)
+    try:
+        plan = plan_fleet(fleet, engine, served, this_machine(engine.device), home)
+    except (EngineNotInstalled, ConfigError) as error:
+        return _not_running((*environment_obstacles(fleet, engine), no_plan(error)), began_s)
     if not is_supervised(RunPaths(home, fleet.name)):
         return _not_running(obstacles(fleet, plan, engine), began_s)
     return _running(plan.gateway_file.workers, began_s, provoke)
