@@ -1,6 +1,7 @@
 """Each classic mistake is named by its own name, and a pair that works is blamed for nothing."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +115,8 @@ def test_an_engine_that_serves_another_model_than_the_file_says_is_named():
 
 def test_other_traffic_beside_the_trial_takes_no_proof_away():
     assert named(replace(PROVEN, moved_tokens=900, computed_tokens=5_000)) == []
+
+
+def test_every_mistake_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "check-hand-over.md").read_text()
+    assert [it.value for it in Mistake if f"`{it}`" not in page] == []
