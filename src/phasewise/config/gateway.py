@@ -107,7 +107,7 @@ class GatewayConfig(Frozen):
 
     host: str = "127.0.0.1"
     port: Port = 8080
-    policy: str = "least_outstanding"
+    policy: str = "prefix_affinity"
     api_keys: tuple[ApiKey, ...] = ()
     admin_key_sha256: Sha256 | None = None
     keep_timelines: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
