@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -209,6 +209,19 @@ class FakeEngine:
         task.add_done_callback(self._farewells.discard)
 
 
+class _Connection(HttpToolsProtocol):
+    """A connection that ends with its engine, also if it was taken in the very moment of its death."""
+
+    def __init__(self, is_dead: Callable[[], bool], **of_uvicorn: Any) -> None:  # noqa: ANN401 - uvicorn's
+        super().__init__(**of_uvicorn)
+        self._is_dead = is_dead
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self._is_dead():
+            transport.abort()
+
+
 class _Incarnation:
     """What lives from one start to the next death."""
 
@@ -225,6 +238,7 @@ class _Incarnation:
         self._app = FakeEngineApp(core, owner.faults, owner)
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
+        self._dead = False
         self._stepping: asyncio.Task[None] | None = None
         self._date_timer: asyncio.TimerHandle | None = None
 
@@ -246,7 +260,9 @@ class _Incarnation:
         self._refresh_headers()
         for listening in sockets:
             server = await loop.create_server(
-                lambda: HttpToolsProtocol(config=config, server_state=self._state, app_state={}),
+                lambda: _Connection(
+                    lambda: self._dead, config=config, server_state=self._state, app_state={}
+                ),
                 sock=listening,
                 backlog=2048,
             )
@@ -270,6 +286,7 @@ class _Incarnation:
 
     def kill(self) -> None:
         """Everything that was open is closed, unsent bytes are lost."""
+        self._dead = True
         self.engine.close(self._clock())
         for server in self._servers:
             server.close()
