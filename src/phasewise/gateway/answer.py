@@ -6,8 +6,7 @@ Bytes are forwarded elsewhere; what the notes add up to is worked out by timelin
 from __future__ import annotations
 
 from array import array
-from itertools import pairwise
-from statistics import median_low
+from operator import sub
 
 import orjson
 
@@ -17,7 +16,7 @@ from phasewise.model.hand_over import NO_ACCOUNT, EngineAccount
 from phasewise.model.timeline import Part
 
 NO_REPORT = EngineReport()
-LATEST_GAPS = 32
+LATEST_GAPS = 16
 """A stream's pace is that of so many of its last gaps: those of its first had other streams beside them."""
 
 
@@ -92,7 +91,10 @@ def _gap_s(times_s: array[float], tokens: int | None) -> float | None:
     """The median time between two tokens, as far as chunks tell; several of them may share one."""
     if len(times_s) < 2:
         return None
-    chunk_s = median_low(later - earlier for earlier, later in pairwise(times_s[-LATEST_GAPS - 1 :]))
+    latest_s = times_s[-LATEST_GAPS - 1 :]
+    # Every answer passes here: statistics.median takes five times as long.
+    gaps_s = sorted(map(sub, latest_s[1:], latest_s))
+    chunk_s = gaps_s[(len(gaps_s) - 1) // 2]
     return chunk_s if tokens is None else chunk_s * min(1.0, len(times_s) / max(1, tokens))
 
 

@@ -66,7 +66,7 @@ def splittable(endpoint: Endpoint, fields: Mapping[str, Any], choices: int) -> b
     """
     if not endpoint.generates or choices != 1:
         return False
-    if any(fields[name] is not None and fields[name] is not False for name in KEEPS_WHOLE & fields.keys()):
+    if not KEEPS_WHOLE.isdisjoint(fields) and any(_is_asked_for(fields.get(name)) for name in KEEPS_WHOLE):
         return False
     return endpoint is not Endpoint.CHAT or _is_text(fields.get("messages"))
 
@@ -108,13 +108,18 @@ def without_kv_params(reply: bytes) -> bytes:
     return orjson.dumps(fields)
 
 
+def _is_asked_for(value: object) -> bool:
+    return value is not None and value is not False
+
+
 def _is_text(messages: object) -> bool:
-    if not isinstance(messages, list):
-        return True
-    contents = [message.get("content") for message in messages if isinstance(message, dict)]
-    return all(
-        isinstance(part, dict) and part.get("type", _TEXT) == _TEXT
-        for content in contents
-        if isinstance(content, list)
-        for part in content
-    )
+    if isinstance(messages, list):
+        for message in messages:
+            content = message.get("content") if isinstance(message, dict) else None
+            if isinstance(content, list) and not all(map(_is_text_part, content)):
+                return False
+    return True
+
+
+def _is_text_part(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type", _TEXT) == _TEXT
