@@ -248,7 +248,7 @@ class Traffic:
             ids = system + self._words(rng.randint(*cell.kind.own_tokens))
             # Each conversation has chances of its own, in whatever order they go on.
             own = Random(rng.random())
-            self._fleet.at(at_s, lambda now_s, ids=ids, own=own: self._turn(ids, 1, own, now_s))  # type: ignore[misc]
+            self._fleet.at(at_s, lambda now_s, ids=ids, own=own: self._turn(ids, 1, own, now_s))
 
     def _turn(self, ids: tuple[int, ...], turn: int, rng: Random, now_s: float) -> None:
         tokens = rng.randint(20, 120)

@@ -29,6 +29,8 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
         "disaggregation",
         "check_mistakes",
         "hand_over_faults",
+        "affinity",
+        "affinity_cells",
     ],
 )
 def test_a_benchmark_runs_to_its_end_and_prints_one_object(name):
