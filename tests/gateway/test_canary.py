@@ -5,6 +5,7 @@ import logging
 from dataclasses import replace
 
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
+from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fake_engine.kv_connector import Connector
 from phasewise.model.worker import Role
 from tests.gateway.harness import eventually, running_gateway, worker_for
@@ -114,3 +115,47 @@ async def test_a_fleet_without_roles_is_asked_nothing():
         gateway = await stack.enter_async_context(running_gateway([engine]))
         assert await metric(gateway, "phasewise_hand_over_proof_age_seconds") is None
         assert engine.requests_finished == 0
+
+
+async def test_a_transfer_that_hangs_is_told_of_and_frees_both_engines(caplog):
+    hand_over = {"when": "always", "canary_s": 60.0, "timeout_s": 0.5}
+    hanging = replace(SOUND, faults=(Fault(FaultKind.KV_HANG),))
+    with caplog.at_level(logging.WARNING, "phasewise.gateway"):
+        async with parted(decode=hanging, hand_over=hand_over) as (gateway, _, decode):
+
+            async def failing():
+                return await metric(gateway, "phasewise_hand_over_failing_pairs") == 1
+
+            await eventually(failing)
+            await eventually(lambda: decode.engine.kv_usage == 0)
+    assert any("had not got it after 0.5 s" in it.getMessage() for it in caplog.records)
+
+
+async def test_requests_alone_prove_a_pair_by_counters():
+    hand_over = {"when": "always", "canary_s": None}
+    async with parted(hand_over=hand_over) as (gateway, *_):
+        assert (await gateway.chat("tell me " * 100)).status == 200
+        await eventually(lambda: metric(gateway, "phasewise_hand_over_proof_age_seconds"), 15.0)
+
+
+async def test_a_pair_whose_kv_does_not_come_hands_over_no_more_for_a_while():
+    hand_over = {"when": "always", "canary_s": None}
+    async with parted(decode=replace(SOUND, hand_over=None), hand_over=hand_over) as (gateway, *_):
+        assert (await gateway.chat("tell me " * 200)).status == 200
+        world = gateway.app.gateway.pipeline._world
+        await eventually(lambda: world.pairs.any_open, 15.0)
+        assert (await gateway.chat("and again " * 200)).status == 200
+
+
+async def test_a_prefill_worker_that_is_slow_is_not_held_against_the_pair(caplog):
+    hand_over = {"when": "always", "canary_s": 60.0, "timeout_s": 0.3}
+    slow = replace(SOUND, faults=(Fault(FaultKind.SLOW, factor=5_000.0),))
+    with caplog.at_level(logging.WARNING, "phasewise.gateway"):
+        async with parted(prefill=slow, hand_over=hand_over) as (gateway, *_):
+            watch = gateway.app._hand_over_watch
+            proofs = watch._canary._proofs
+            world = gateway.app.gateway.pipeline._world
+            pair = [world.cluster.state(name).worker.ref for name in ("p", "d")]
+            await eventually(lambda: proofs.last_tried_s(*pair))
+            assert await metric(gateway, "phasewise_hand_over_failing_pairs") == 0
+    assert not any("does not hand KV over" in it.getMessage() for it in caplog.records)

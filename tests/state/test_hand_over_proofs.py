@@ -24,3 +24,11 @@ def test_a_failure_is_news_once_and_its_end_too():
     assert not proofs.prove(P, D, 4.0)
     assert proofs.failing("d") == 0
     assert proofs.last_proven_s("d") == 4.0
+
+
+def test_a_trial_that_told_nothing_is_not_made_again_at_once():
+    proofs = HandOverProofs()
+    proofs.put_off(P, D, 7.0)
+    assert proofs.last_tried_s(P, D) == 7.0
+    assert not proofs.is_proven(P, D)
+    assert proofs.failing("d") == 0

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from random import Random, SystemRandom
 
 from phasewise.adapters.http_client import HttpClient
@@ -81,24 +82,19 @@ class Canary:
                     yield prefill, decode
 
     async def _try(self, prefill: Worker, decode: Worker) -> None:
-        pair, is_new = pair_ref(prefill.ref, decode.ref), not self._proofs.is_proven(prefill.ref, decode.ref)
+        is_new = not self._proofs.is_proven(prefill.ref, decode.ref)
+        pair = pair_ref(prefill.ref, decode.ref)
         trial = self._world.pairs.begin(pair, self._clock())
         try:
-            async with asyncio.timeout(self._timeout_s):
-                for tokens in FIRST_SIZES_TOKENS if is_new else LATER_SIZES_TOKENS:
-                    await self._hand_over(prefill, decode, tokens)
-                    if is_new:
-                        await self._read_whole(decode, tokens)
-        except (NotHandedOver, UpstreamError, TimeoutError) as error:
+            for tokens in FIRST_SIZES_TOKENS if is_new else LATER_SIZES_TOKENS:
+                await self._hand_over(prefill, decode, tokens)
+        except NotHandedOver as error:
             self._world.pairs.failed(pair, trial, self._clock())
-            if self._proofs.fail(prefill.ref, decode.ref, self._clock()):
-                logger.warning(
-                    "%s does not hand KV over to %s: %s. hint: %s",
-                    prefill.name,
-                    decode.name,
-                    self._words(error),
-                    CHECK_HINT,
-                )
+            self._tell_failure(prefill, decode, str(error))
+        except (UpstreamError, TimeoutError):
+            # A worker that is busy or goes away: requests and health checks know better what to make of it.
+            self._world.pairs.abandoned(pair, trial)
+            self._proofs.put_off(prefill.ref, decode.ref, self._clock())
         except BaseException:
             self._world.pairs.abandoned(pair, trial)
             raise
@@ -106,40 +102,54 @@ class Canary:
             self._world.pairs.succeeded(pair, trial)
             if self._proofs.prove(prefill.ref, decode.ref, self._clock()):
                 logger.info("%s hands KV over to %s again", prefill.name, decode.name)
+            if is_new:
+                await self._read_whole(decode)
 
-    def _words(self, error: Exception) -> str:
-        if isinstance(error, TimeoutError):
-            return f"no answer within {self._timeout_s:g} s"
-        return error.message if isinstance(error, UpstreamError) else str(error)
+    def _tell_failure(self, prefill: Worker, decode: Worker, words: str) -> None:
+        if self._proofs.fail(prefill.ref, decode.ref, self._clock()):
+            message = "%s does not hand KV over to %s: %s. hint: %s"
+            logger.warning(message, prefill.name, decode.name, words, CHECK_HINT)
 
     async def _hand_over(self, prefill: Worker, decode: Worker, tokens: int) -> None:
         """One prompt from one worker to the other, between two looks at the decode engine's counters."""
         prompt, alone = trial_prompt(tokens, self._chance), self._is_idle(prefill)
-        kept = await ask(self._clients[prefill.name], prefill.model, prompt, 1, PLEASE_KEEP)
+        # Before the prompt is computed: nothing may come between that and the fetching of KV that is kept
+        # for a time only.
+        before = await fetch_kv_counters(self._clients[decode.name])
+        async with asyncio.timeout(self._timeout_s):
+            kept = await ask(self._clients[prefill.name], prefill.model, prompt, 1, PLEASE_KEEP)
         if not kept.ok:
             raise NotHandedOver(f"{prefill.name} answered HTTP {kept.status}")
         if not kept.params:
             raise NotHandedOver(f"{prefill.name} keeps no KV for others: it has no connector")
         if alone and self._is_idle(prefill):
             self._learn_read(prefill, kept)
-        client, alone = self._clients[decode.name], self._is_idle(decode)
-        before = await fetch_kv_counters(client)
-        answer = await ask(client, decode.model, prompt, OUTPUT_TOKENS, kept.params)
-        if not answer.ok:
-            raise NotHandedOver(f"{decode.name} answered HTTP {answer.status} when it was to fetch it")
-        await self._prove_moved(client, decode, before, kept.prompt_tokens or 0)
+        alone = self._is_idle(decode)
+        answer = await self._fetch(decode, prompt, kept)
+        await self._prove_moved(decode, before, kept.prompt_tokens or 0)
         if alone and self._is_idle(decode):
             self._learn_fetch(decode, answer)
 
-    async def _prove_moved(
-        self, client: HttpClient, decode: Worker, before: KvCounters, prompt_tokens: int
-    ) -> None:
+    async def _fetch(self, decode: Worker, prompt: str, kept: TrialAnswer) -> TrialAnswer:
+        """The decode worker's answer. One that takes the request and gives none has not got the KV."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                client = self._clients[decode.name]
+                answer = await ask(client, decode.model, prompt, OUTPUT_TOKENS, kept.params)
+        except TimeoutError:
+            raise NotHandedOver(f"{decode.name} had not got it after {self._timeout_s:g} s") from None
+        if not answer.ok:
+            raise NotHandedOver(f"{decode.name} answered HTTP {answer.status} when it was to fetch it")
+        return answer
+
+    async def _prove_moved(self, decode: Worker, before: KvCounters, prompt_tokens: int) -> None:
         """Raise unless the engine counts the prompt's KV as fetched, at latest a moment after its answer."""
         if before.computed_tokens is None:
             return  # it tells nobody where prompts' KV came from
         give_up_s = self._clock() + COUNTED_WITHIN_S
         while True:
-            moved = ((await fetch_kv_counters(client)).moved_tokens or 0.0) - (before.moved_tokens or 0.0)
+            after = await fetch_kv_counters(self._clients[decode.name])
+            moved = (after.moved_tokens or 0.0) - (before.moved_tokens or 0.0)
             if moved >= prompt_tokens > 0:
                 return
             if self._clock() >= give_up_s:
@@ -149,13 +159,15 @@ class Canary:
                 )
             await asyncio.sleep(_BETWEEN_COUNTS_S)
 
-    async def _read_whole(self, decode: Worker, tokens: int) -> None:
-        """What the decode worker takes to compute a prompt itself."""
-        alone = self._is_idle(decode)
-        prompt = trial_prompt(tokens, self._chance)
-        answer = await ask(self._clients[decode.name], decode.model, prompt, 1)
-        if answer.ok and alone and self._is_idle(decode):
-            self._learn_read(decode, answer)
+    async def _read_whole(self, decode: Worker) -> None:
+        """Learn what the decode worker takes to compute prompts itself; it proves nothing."""
+        with suppress(UpstreamError, TimeoutError):
+            for tokens in FIRST_SIZES_TOKENS:
+                alone, prompt = self._is_idle(decode), trial_prompt(tokens, self._chance)
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await ask(self._clients[decode.name], decode.model, prompt, 1)
+                if answer.ok and alone and self._is_idle(decode):
+                    self._learn_read(decode, answer)
 
     # --- learning -----------------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ class HandOverAudit:
         self._clock = clock
         self._balance = KvBalance()
         self._decodes = frozenset(it.name for it in self._workers(Role.DECODE))
+        self._unjudged: dict[str, set[WorkerRef]] = {}
         self._moved_bytes: dict[str, int] = {}
         self._late_reads: dict[WorkerRef, float] = {}
         self._guard = Guard("auditing hand-overs")
@@ -67,7 +68,7 @@ class HandOverAudit:
         if serving.kind is AttemptKind.DECODE_SIDE:
             self._balance.handed_over(serving.worker, timeline.prompt_tokens or 0)
             if (prefill := timeline.prefill_attempt) is not None:
-                self._proofs.prove(prefill.worker, serving.worker, self._clock())
+                self._unjudged.setdefault(serving.worker.name, set()).add(prefill.worker)
         else:
             self._balance.served_whole(serving.worker, timeline.cached_tokens or 0)
 
@@ -120,13 +121,31 @@ class HandOverAudit:
             return  # it tells nobody where prompts' KV came from
         newly = self._balance.counted(worker.ref, seen.moved_tokens or 0.0, seen.hit_tokens or 0.0)
         if newly:
-            logger.warning(
-                "%s computed %d prompt tokens again that were computed for it elsewhere: their KV did not "
-                "come. hint: %s",
-                worker.name,
-                newly,
-                CHECK_HINT,
-            )
+            self._tell_recomputed(worker, newly)
+        elif self._balance.is_due(worker.name):
+            return  # what has ended since the last look is judged at the next
+        for prefill in self._unjudged.pop(worker.name, ()):
+            if newly:
+                self._proofs.fail(prefill, worker.ref, self._clock())
+                self._let_rest(prefill, worker.ref)
+            else:
+                self._proofs.prove(prefill, worker.ref, self._clock())
+
+    def _tell_recomputed(self, worker: Worker, tokens: int) -> None:
+        logger.warning(
+            "%s computed %d prompt tokens again that were computed for it elsewhere: their KV did not come. "
+            "hint: %s",
+            worker.name,
+            tokens,
+            CHECK_HINT,
+        )
+
+    def _let_rest(self, prefill: WorkerRef, decode: WorkerRef) -> None:
+        """What counters say is no chance: the pair hands over no more until its rest is over."""
+        if not (self._world.cluster.is_current(prefill) and self._world.cluster.is_current(decode)):
+            return
+        for _ in range(PAIR_FAILURES_TO_OPEN):
+            self._world.pairs.failed(pair_ref(prefill, decode), None, self._clock())
 
     async def _look_at_prefill(self, worker: Worker) -> None:
         with suppress(UpstreamError):
@@ -143,9 +162,7 @@ class HandOverAudit:
             prefill.name,
         )
         for decode in self._workers(Role.DECODE):
-            pair = pair_ref(prefill.ref, decode.ref)
-            for _ in range(PAIR_FAILURES_TO_OPEN):
-                self._world.pairs.failed(pair, None, self._clock())
+            self._let_rest(prefill.ref, decode.ref)
 
     def _workers(self, role: Role) -> Sequence[Worker]:
         return [it.worker for it in self._world.cluster.snapshot() if it.worker.role is role]

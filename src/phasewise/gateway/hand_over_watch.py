@@ -25,7 +25,9 @@ class HandOverWatch:
     def __init__(self, world: World, workers: Sequence[Worker], config: HandOverConfig) -> None:
         roles = {worker.role for worker in workers}
         watched = workers if {Role.PREFILL, Role.DECODE} <= roles else ()
-        bounds = Timeouts(connect_s=2.0, head_s=config.timeout_s, idle_s=config.timeout_s)
+        # Beyond what a canary may take, which is bounded by itself.
+        patience_s = 2 * config.timeout_s
+        bounds = Timeouts(connect_s=2.0, head_s=patience_s, idle_s=patience_s)
         self._clients = {
             worker.name: HttpClient(worker.url, bounds) for worker in watched if worker.role is not Role.MIXED
         }

@@ -16,6 +16,7 @@ class HandOverProofs:
         # By name, so that former lives of workers cannot pile up.
         self._proven: dict[tuple[str, str], tuple[WorkerRef, float]] = {}
         self._failed: dict[tuple[str, str], tuple[WorkerRef, float]] = {}
+        self._put_off: dict[tuple[str, str], tuple[WorkerRef, float]] = {}
 
     def prove(self, prefill: WorkerRef, decode: WorkerRef, at_s: float) -> bool:
         """KV moved; whether the pair's last trial had failed."""
@@ -30,13 +31,15 @@ class HandOverProofs:
         self._failed[names] = (pair, at_s)
         return known is None or known[0] != pair
 
+    def put_off(self, prefill: WorkerRef, decode: WorkerRef, at_s: float) -> None:
+        """It was tried, and nothing came of it that tells of the pair."""
+        self._put_off[prefill.name, decode.name] = (pair_ref(prefill, decode), at_s)
+
     def last_tried_s(self, prefill: WorkerRef, decode: WorkerRef) -> float | None:
-        """When these two incarnations last proved or failed it."""
+        """When these two incarnations were last tried, whatever came of it."""
         names, pair = (prefill.name, decode.name), pair_ref(prefill, decode)
-        seen = (self._proven.get(names), self._failed.get(names))
-        return max(
-            (at_s for it in seen if it is not None for ref, at_s in (it,) if ref == pair), default=None
-        )
+        known = (book.get(names) for book in (self._proven, self._failed, self._put_off))
+        return max((at_s for ref, at_s in filter(None, known) if ref == pair), default=None)
 
     def is_proven(self, prefill: WorkerRef, decode: WorkerRef) -> bool:
         """Whether these two incarnations ever handed over."""
