@@ -4,8 +4,10 @@
 
 Processor time of this process, so that others on the machine matter little; the smallest of several repeats.
 A decision is what a flow does between its admission and its first attempt, with every worker busy to a
-different degree. A request in line is one that joins behind a thousand others, is granted and leaves. A look
-is the health watcher's, at a server in a process of its own that answers at once.
+different degree; `affinity_us` is the same where placement is by prefix and every worker holds all of a
+prompt of 8,192 tokens, and `hashing_us` what hashing that prompt takes. A request in line is one that joins
+behind a thousand others, is granted and leaves. A look is the health watcher's, at a server in a process of
+its own that answers at once.
 """
 
 from __future__ import annotations
@@ -16,25 +18,31 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 
 import uvloop
 
 from phasewise.gateway.health import HealthWatcher
+from phasewise.gateway.prefix_hashing import PrefixHashing
 from phasewise.gateway.process_quotas import ProcessQuotas
+from phasewise.model.prefix_hashes import prefix_hashes
 from phasewise.model.request import Endpoint, GenerationRequest
 from phasewise.model.worker import Worker
 from phasewise.request_flow import CacheMiss, Generate, World, request_flow
-from phasewise.routing.policies import least_outstanding, whole
+from phasewise.routing.policies import Policy, least_outstanding, prefix_affinity, whole
 from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView
 from phasewise.state.load_ledger import LoadLedger
+from phasewise.state.prefix_index import PrefixIndex
 from phasewise.state.retry_budget import RetryBudget
 from phasewise.state.waiting_line import WaitingLine
 
 WAITING = 1_000
 REQUEST = GenerationRequest("r", Endpoint.CHAT, "m", arrived_s=0.0, prompt_bytes=4_000)
+LONG_PROMPT = b"river fish " * 2_979
+"""8,192 tokens at four bytes each."""
 
 
 def main() -> None:
@@ -44,6 +52,8 @@ def main() -> None:
     repeats = 5 if options.quick else 15
     result: dict[str, object] = {
         "decision_us": {count: round(_decision_us(count, repeats), 1) for count in counts},
+        "affinity_us": {count: round(_affinity_us(count, repeats), 1) for count in counts},
+        "hashing_us": round(_hashing_us(repeats), 1),
         "line_us": round(_line_us(repeats), 2),
         **_watching(max(16, min(counts[-1], 256)), 3.0 if options.quick else options.seconds),
     }
@@ -68,6 +78,33 @@ def _fleet(count: int, url: str = "http://127.0.0.1") -> list[Worker]:
 
 
 def _decision_us(count: int, repeats: int) -> float:
+    return _placing_us(count, REQUEST, whole(least_outstanding), repeats, f"{count} workers")
+
+
+def _affinity_us(count: int, repeats: int) -> float:
+    hashes = prefix_hashes(b"m", LONG_PROMPT, b"key")
+    prefixes = PrefixIndex()
+    for worker in _fleet(count):
+        prefixes.served(worker.ref, hashes, len(LONG_PROMPT) // 4, 0)
+    request = replace(REQUEST, prompt_bytes=len(LONG_PROMPT), prefix_hashes=hashes)
+    policy = whole(prefix_affinity(prefixes))
+    return _placing_us(count, request, policy, repeats, f"{count} workers that hold a prompt", prefixes)
+
+
+def _hashing_us(repeats: int) -> float:
+    hashing = PrefixHashing()
+    fields = {"model": "m", "messages": [{"role": "user", "content": LONG_PROMPT.decode()}]}
+    return _least_us(lambda: hashing.hashes(Endpoint.CHAT, fields, None), 500, repeats, "hashing")
+
+
+def _placing_us(
+    count: int,
+    request: GenerationRequest,
+    policy: Policy,
+    repeats: int,
+    what: str,
+    prefixes: PrefixIndex | None = None,
+) -> float:
     workers = _fleet(count)
     cluster, ledger = ClusterView(workers), LoadLedger()
     for index, worker in enumerate(workers):
@@ -75,17 +112,24 @@ def _decision_us(count: int, repeats: int) -> float:
         for _ in range(3):
             ledger.book(worker.ref, index * 7919 % 997)
     world = World(
-        cluster, ledger, RetryBudget(), whole(least_outstanding), Breakers(), WaitingLine(), ProcessQuotas()
+        cluster,
+        ledger,
+        RetryBudget(),
+        policy,
+        Breakers(),
+        WaitingLine(),
+        ProcessQuotas(),
+        prefixes=prefixes or PrefixIndex(),
     )
 
     def decide() -> None:
-        flow = request_flow(REQUEST, world)
+        flow = request_flow(request, world)
         next(flow)
         if not isinstance(flow.send(CacheMiss(0.0)), Generate):
             raise TypeError("nothing was decided")
         flow.close()
 
-    return _least_us(decide, max(20, 20_000 // count), repeats, f"{count} workers")
+    return _least_us(decide, max(20, 20_000 // count), repeats, what)
 
 
 def _line_us(repeats: int) -> float:

@@ -48,12 +48,6 @@ def test_a_longer_prompt_is_expected_as_far_as_its_beginning_was_served():
     assert index.cached_tokens(W0, HASHES, TOKENS) == EXPECTED // 2
 
 
-def test_blocks_behind_one_that_is_not_held_do_not_count():
-    index = PrefixIndex()
-    serve(index, hashes=(1, 2, 3))
-    assert index.held_blocks(W0, (1, 99, 3)) == 1
-
-
 def test_a_restarted_engine_has_an_empty_cache():
     index = PrefixIndex()
     serve(index)
@@ -178,6 +172,13 @@ class Remembering(RuleBasedStateMachine):
     @rule(name=st.sampled_from(("w0", "w1", "w2")))
     def restart(self, name):
         self.incarnations[name] += 1
+
+    @invariant()
+    def who_knows_a_block_knows_all_before_it(self):
+        for memory in self.index._memories.values():
+            for chain in range(6):
+                known = [1_000 * chain + place in memory.younger | memory.older for place in range(40)]
+                assert known == sorted(known, reverse=True)
 
     @invariant()
     def bounded(self):

@@ -5,6 +5,7 @@ Written by request_flow only. What the hashes are made of is model/prefix_hashes
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from phasewise.model.worker import WorkerRef
@@ -36,12 +37,13 @@ class _Memory:
         return len(self.younger) + len(self.older)
 
     def depth(self, hashes: Sequence[int]) -> int:
-        """How many of the first hashes it knows."""
+        """How many of the first hashes it knows.
+
+        Prompts are remembered and forgotten from their beginning on, so that who knows a hash knows all
+        before it, and looking into the middle tells on which side to look on.
+        """
         younger, older = self.younger, self.older
-        for depth, block in enumerate(hashes):
-            if block not in younger and block not in older:
-                return depth
-        return len(hashes)
+        return bisect_right(hashes, False, key=lambda block: block not in younger and block not in older)
 
     def cached_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
         """How much of a prompt is expected to be there."""
