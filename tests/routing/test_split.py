@@ -159,7 +159,7 @@ def test_the_reason_gives_the_figures_of_both_kinds():
     decision = decide(LONG, [busy(P0, streams=1), busy(D0, streams=4)])
     assert decision.reason.startswith("p0 then d0: ")
     assert ", against " in decision.reason
-    assert decision.reason.endswith("of it others' streams lose) on p0 alone")
+    assert decision.reason.endswith("of it taken from others) on d0 alone")
 
 
 def test_the_terms_of_what_lost_are_kept_with_the_best_of_the_other_kind_second():

@@ -86,14 +86,23 @@ class SplitPolicy:
     def _known(
         self, request: GenerationRequest, candidates: Sequence[Candidate], prompt_tokens: int
     ) -> list[Known]:
-        """The candidates whose pace is known: all of a model's, or none."""
-        known = []
+        """The candidates whose pace is known: all of a model's, or none.
+
+        What the fleet reads is expected to be read by its prefill workers, whoever has read it so far.
+        Otherwise answers could settle on them, and prompts among the streams of decode workers, for good.
+        """
+        share_of = self.paces.reading.share
+        shares = [share_of(it.worker.ref, request.arrived_s) for it in candidates]
+        readers = sum(it.worker.role is Role.PREFILL for it in candidates)
+        ahead = sum(shares) / max(1, readers)
         cached_on = self.prefixes.cached_on(request.prefix_hashes, prompt_tokens)
-        for candidate in candidates:
+        known = []
+        for candidate, share in zip(candidates, shares, strict=True):
             ref = candidate.worker.ref
             if (pace := self.paces.pace(ref)) is not None:
-                share = self.paces.reading.share(ref, request.arrived_s)
-                known.append(Known(candidate, pace, cached_on.get(ref, 0), share))
+                is_reader = candidate.worker.role is Role.PREFILL
+                cached_tokens = cached_on.get(ref, 0)
+                known.append(Known(candidate, pace, cached_tokens, share, ahead if is_reader else share))
         return known
 
 
@@ -156,7 +165,7 @@ def _instead(way: Way) -> str:
 def _price(way: Way) -> str:
     if way.delay_s < 0.05 * way.cost_s:
         return _seconds(way.cost_s)
-    return f"{_seconds(way.cost_s)} ({_seconds(way.delay_s)} of it others' streams lose)"
+    return f"{_seconds(way.cost_s)} ({_seconds(way.delay_s)} of it taken from others)"
 
 
 def _seconds(value: float) -> str:

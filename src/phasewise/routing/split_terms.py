@@ -12,6 +12,7 @@ from phasewise.model.decision import Candidate, Option, Terms
 from phasewise.model.worker import Role
 
 MOST_READING = 0.8
+"""No share of time is taken to be higher: something is always written."""
 
 
 class Size(NamedTuple):
@@ -42,12 +43,16 @@ class Way(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A candidate, its pace, what of the prompt it should hold, and how much of its time it reads."""
+    """A candidate, its pace, and what of the prompt it should hold.
+
+    It has read for `reading_share` of its time, and is expected to read for `reading_ahead`.
+    """
 
     candidate: Candidate
     pace: EnginePace
     cached_tokens: int
     reading_share: float
+    reading_ahead: float
 
 
 class Reading(NamedTuple):
@@ -83,18 +88,24 @@ def reading(known: Known, size: Size) -> Reading:
 
 
 def _writing(known: Known, size: Size) -> tuple[float, float]:
-    """Seconds to write the answer there, and what its part of every step takes from the other streams."""
+    """Seconds to write the answer there, and what that takes from others.
+
+    While prompts are read it stands still. And it stands in the way of those that come: each has to hold it
+    up or to be read elsewhere. That is counted as much again; benchmarks/split_decision.py measures what for.
+    """
     beside, steps = streams_beside(known.candidate), size.output_tokens - 1
-    # While prompts are read its stream stands still; no share is so high that nothing is ever written.
-    undisturbed = 1.0 - min(known.reading_share, MOST_READING)
-    return steps * known.pace.token_s(beside + 1) / undisturbed, steps * known.pace.step_s_per_stream * beside
+    undisturbed_s = steps * known.pace.token_s(beside + 1)
+    decode_s = undisturbed_s / (1.0 - min(known.reading_share, MOST_READING))
+    in_the_way_s = undisturbed_s / (1.0 - min(2.0 * known.reading_ahead, MOST_READING)) - decode_s
+    taken_s = steps * known.pace.step_s_per_stream * beside
+    return decode_s, taken_s + max(0.0, in_the_way_s)
 
 
 def whole_way(read: Reading, size: Size) -> Way:
     """Both phases on one worker."""
-    decode_s, slowing_s = _writing(read.by, size)
+    decode_s, taken_s = _writing(read.by, size)
     return Way(
-        read.cost_s + decode_s + slowing_s,
+        read.cost_s + decode_s + taken_s,
         read.by.candidate,
         None,
         read.by.cached_tokens,
@@ -102,20 +113,20 @@ def whole_way(read: Reading, size: Size) -> Way:
         read.prefill_s,
         0.0,
         decode_s,
-        read.delay_s + slowing_s,
+        read.delay_s + taken_s,
     )
 
 
 def split_way(read: Reading, decoder: Known, size: Size) -> Way:
     """The prompt computed on one worker, the answer written on another, which fetches what it lacks."""
     load, pace = decoder.candidate, decoder.pace
-    decode_s, slowing_s = _writing(decoder, size)
+    decode_s, taken_s = _writing(decoder, size)
     # What the decoder still reads when the KV is ready holds up its first step.
     still_s = max(0.0, unread_s(decoder) - read.wait_s - read.prefill_s)
     fetched_tokens = max(1, size.prompt_tokens - decoder.cached_tokens)
     hand_over_s = pace.fetch_s(fetched_tokens) + pace.token_s(load.streams + 1) + still_s
     return Way(
-        read.cost_s + hand_over_s + decode_s + slowing_s,
+        read.cost_s + hand_over_s + decode_s + taken_s,
         load,
         read.by.candidate,
         read.by.cached_tokens,
@@ -123,5 +134,5 @@ def split_way(read: Reading, decoder: Known, size: Size) -> Way:
         read.prefill_s,
         hand_over_s,
         decode_s,
-        read.delay_s + slowing_s,
+        read.delay_s + taken_s,
     )

@@ -1,0 +1,1 @@
+"""Parts of benchmarks/split_decision.py."""
