@@ -3,7 +3,10 @@
 import contextlib
 import logging
 from dataclasses import replace
+from random import Random
 
+from phasewise.adapters.http_client import HttpClient
+from phasewise.adapters.kv_trial import PLEASE_KEEP, ask, trial_prompt
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fake_engine.kv_connector import Connector
@@ -159,3 +162,28 @@ async def test_a_prefill_worker_that_is_slow_is_not_held_against_the_pair(caplog
             await eventually(lambda: proofs.last_tried_s(*pair))
             assert await metric(gateway, "phasewise_hand_over_failing_pairs") == 0
     assert not any("does not hand KV over" in it.getMessage() for it in caplog.records)
+
+
+async def test_kv_that_was_fetched_too_late_stops_hand_overs_from_its_engine(caplog):
+    soon_over = replace(SOUND, hand_over=Connector(handshake_timeout_s=0.3, lease_s=0.2))
+    hand_over = {"when": "always", "canary_s": None}
+    with caplog.at_level(logging.ERROR, "phasewise.gateway"):
+        async with parted(prefill=soon_over, hand_over=hand_over) as (gateway, prefill, decode):
+            await fetch_late(prefill, decode)
+            assert (await gateway.chat("tell me " * 50)).status == 200
+            world = gateway.app.gateway.pipeline._world
+            await eventually(lambda: world.pairs.any_open, 15.0)
+    assert any("answers may be wrong" in it.getMessage() for it in caplog.records)
+
+
+async def fetch_late(prefill, decode):
+    """Use a ticket after its lease, as nobody should."""
+    to_prefill, to_decode = HttpClient(prefill.base_url), HttpClient(decode.base_url)
+    try:
+        prompt = trial_prompt(300, Random(1))  # noqa: S311 - no secret
+        kept = await ask(to_prefill, prefill.model, prompt, 1, PLEASE_KEEP)
+        await eventually(lambda: prefill.engine.kept_requests == 0)
+        await ask(to_decode, decode.model, prompt, 2, kept.params)
+    finally:
+        to_prefill.close()
+        to_decode.close()

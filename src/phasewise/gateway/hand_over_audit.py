@@ -51,9 +51,11 @@ class HandOverAudit:
         self._clock = clock
         self._balance = KvBalance()
         self._decodes = frozenset(it.name for it in self._workers(Role.DECODE))
+        # Whose hand-overs to a decode worker ended since the last look at it, and before that.
         self._unjudged: dict[str, set[WorkerRef]] = {}
+        self._due: dict[str, set[WorkerRef]] = {}
         self._moved_bytes: dict[str, int] = {}
-        self._late_reads: dict[WorkerRef, float] = {}
+        self._late_reads: dict[str, tuple[WorkerRef, float]] = {}
         self._guard = Guard("auditing hand-overs")
 
     # --- what requests tell -------------------------------------------------------------------------------
@@ -76,7 +78,8 @@ class HandOverAudit:
 
     async def start(self) -> None:
         """Note where the counters of engines stand before anything is handed over."""
-        await asyncio.gather(*(self._begin(it) for it in self._up(Role.DECODE)))
+        begun = [self._begin(it) for it in (*self._up(Role.DECODE), *self._up(Role.PREFILL))]
+        await asyncio.gather(*begun)
 
     async def run(self) -> None:
         """Look as long as the gateway runs."""
@@ -102,6 +105,7 @@ class HandOverAudit:
         with suppress(UpstreamError):
             seen = await fetch_kv_counters(self._clients[worker.name])
             self._balance.begin(worker.ref, seen.moved_tokens or 0.0, seen.hit_tokens or 0.0)
+            self._late_reads[worker.name] = (worker.ref, seen.read_after_release or 0.0)
 
     async def _look(self) -> None:
         due = [it for it in self._up(Role.DECODE) if self._balance.is_due(it.name)]
@@ -122,9 +126,10 @@ class HandOverAudit:
         newly = self._balance.counted(worker.ref, seen.moved_tokens or 0.0, seen.hit_tokens or 0.0)
         if newly:
             self._tell_recomputed(worker, newly)
-        elif self._balance.is_due(worker.name):
-            return  # what has ended since the last look is judged at the next
-        for prefill in self._unjudged.pop(worker.name, ()):
+        judged = self._due.pop(worker.name, set())
+        # What has ended since the last look is judged at the next.
+        self._due[worker.name] = self._unjudged.pop(worker.name, set())
+        for prefill in judged:
             if newly:
                 self._proofs.fail(prefill, worker.ref, self._clock())
                 self._let_rest(prefill, worker.ref)
@@ -150,8 +155,10 @@ class HandOverAudit:
     async def _look_at_prefill(self, worker: Worker) -> None:
         with suppress(UpstreamError):
             late = (await fetch_kv_counters(self._clients[worker.name])).read_after_release or 0.0
-            if late > self._late_reads.setdefault(worker.ref, late):
-                self._late_reads[worker.ref] = late
+            ref, before = self._late_reads.get(worker.name, (worker.ref, 0.0))
+            self._late_reads[worker.name] = (worker.ref, late)
+            # A new life begins to count at nothing.
+            if late > (before if ref == worker.ref else 0.0):
                 self._stop_handing_over_from(worker)
 
     def _stop_handing_over_from(self, prefill: Worker) -> None:
