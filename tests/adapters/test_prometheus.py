@@ -15,9 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from phasewise.adapters.prometheus import PrometheusMetrics
 from phasewise.adapters.prometheus_families import METRICS, NO_LABEL, REASONS
 from phasewise.errors import RefusalKind
+from phasewise.model.hand_over_state import HandOverState
 from phasewise.model.latency import meets
 from phasewise.model.slo import DEFAULT_SLO, Slo
-from phasewise.model.timeline import TTFT_PARTS, AttemptKind, Outcome, Part
+from phasewise.model.timeline import TTFT_PARTS, AttemptKind, Outcome, Part, Placement
 from phasewise.state.cluster_view import ClusterView
 from phasewise.state.load_ledger import LoadLedger
 from tests.builders import make_attempt, make_span, make_timeline, make_worker
@@ -310,3 +311,28 @@ def test_every_reason_is_documented_and_no_other():
     table = PAGE.read_text().partition("| outcome | reason |")[2]
     rows = re.findall(r"^\| `\w+` \| ([^|]*) \|", table, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", "".join(rows))) == {*REASONS, NO_LABEL}
+
+
+def test_what_is_known_of_hand_overs_is_told_per_decode_worker():
+    states = [HandOverState("d0", 1_500, 35_000_000, 12.4, 1), HandOverState("d1", 0, 0, None, 0)]
+    metrics, _, _ = make_metrics(hand_overs=lambda: states)
+    seen = samples(metrics)
+    assert seen["phasewise_hand_over_recomputed_tokens_total", "worker=d0"] == 1_500
+    assert seen["phasewise_hand_over_bytes_total", "worker=d0"] == 35_000_000
+    assert seen["phasewise_hand_over_failing_pairs", "worker=d0"] == 1
+    assert seen["phasewise_hand_over_proof_age_seconds", "worker=d0"] == 12
+    assert ("phasewise_hand_over_proof_age_seconds", "worker=d1") not in seen
+    states[0] = HandOverState("d0", 1_500, 1_000, 1.0, 0)  # its engine was restarted
+    assert samples(metrics)["phasewise_hand_over_bytes_total", "worker=d0"] == 1_000
+
+
+def test_requests_that_had_a_choice_are_counted_by_the_way_they_went():
+    metrics, _, _ = make_metrics()
+    chosen = Placement("split", "it was cheaper")
+    sides = (make_attempt(kind=AttemptKind.PREFILL_SIDE), make_attempt(kind=AttemptKind.DECODE_SIDE))
+    metrics.record(make_timeline(placement=chosen, attempts=sides))
+    metrics.record(make_timeline(placement=chosen))
+    metrics.record(make_timeline())
+    seen = samples(metrics)
+    assert seen["phasewise_placements_total", "way=split"] == 1
+    assert seen["phasewise_placements_total", "way=whole"] == 1

@@ -29,6 +29,7 @@ from phasewise.state.kv_balance import KvBalance
 logger = logging.getLogger("phasewise.gateway")
 
 LOOK_EVERY_S = 2.0
+BEGIN_WITHIN_S = 2.0
 CHECK_HINT = "`phasewise check FILE` names what is wrong"
 
 
@@ -102,8 +103,10 @@ class HandOverAudit:
             )
 
     async def _begin(self, worker: Worker) -> None:
-        with suppress(UpstreamError):
-            seen = await fetch_kv_counters(self._clients[worker.name])
+        # Without a beginning less is found out, and nothing wrongly: no gateway waits long for it.
+        with suppress(UpstreamError, TimeoutError):
+            async with asyncio.timeout(BEGIN_WITHIN_S):
+                seen = await fetch_kv_counters(self._clients[worker.name])
             self._balance.begin(worker.ref, seen.moved_tokens or 0.0, seen.hit_tokens or 0.0)
             self._late_reads[worker.name] = (worker.ref, seen.read_after_release or 0.0)
 
