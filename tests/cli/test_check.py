@@ -5,6 +5,7 @@ import contextlib
 import json
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,8 @@ from phasewise.cli.app import app
 from phasewise.errors import EngineNotInstalled
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.kv_connector import Connector
+from phasewise.fleet.run_file import write_private
+from phasewise.fleet.run_paths import RunPaths
 from phasewise.model.worker import Role
 from tests.fleet.builders import make_engine
 
@@ -132,3 +135,15 @@ def test_a_port_that_is_taken_is_named_with_its_holder(fleet_file, monkeypatch):
         result = CliRunner().invoke(app, ["check", str(fleet_file), "--json"])
     taken = [it for it in json.loads(result.stdout)["findings"] if it["mistake"] == "port_taken"]
     assert any(str(port) in it["words"] for it in taken)
+
+
+def test_a_fleet_that_runs_is_asked_where_it_runs(fleet_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "is_supervised", lambda paths: True)
+    with running_pair() as engines:
+        written = Path(gateway_file(tmp_path, engines)).read_bytes()
+        write_private(RunPaths(tmp_path, "local").gateway_file, written)
+        result = CliRunner().invoke(app, ["check", str(fleet_file), "--json", "--no-provoke"])
+    facts = json.loads(result.stdout)
+    assert facts["ok"]
+    assert facts["running"]
+    assert facts["pairs"][0]["proven"]

@@ -79,6 +79,10 @@ def _is_gateway_file(path: Path) -> bool:
 
 def _fleet(fleet: FleetConfig, engine_python: Path | None, began_s: float, provoke: bool) -> CheckResult:
     home = phasewise_home(os.environ)
+    paths = RunPaths(home, fleet.name)
+    if is_supervised(paths):
+        # What runs may have been moved to other ports on the command line.
+        return _running(load_gateway_file(paths.gateway_file).workers, began_s, provoke)
     try:
         engine = current_engine(engine_python)
     except (EngineNotInstalled, ConfigError) as error:
@@ -89,9 +93,7 @@ def _fleet(fleet: FleetConfig, engine_python: Path | None, began_s: float, provo
         plan = plan_fleet(fleet, engine, served, this_machine(engine.device), home)
     except (EngineNotInstalled, ConfigError) as error:
         return _not_running((*environment_obstacles(fleet, engine), no_plan(error)), began_s)
-    if not is_supervised(RunPaths(home, fleet.name)):
-        return _not_running(obstacles(fleet, plan, engine), began_s)
-    return _running(plan.gateway_file.workers, began_s, provoke)
+    return _not_running(obstacles(fleet, plan, engine), began_s)
 
 
 def _running(workers: tuple[WorkerConfig, ...], began_s: float, provoke: bool) -> CheckResult:
