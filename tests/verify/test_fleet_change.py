@@ -42,6 +42,12 @@ def test_every_kind_of_change_comes_to_a_fleet_that_reads_back(change, line, tmp
     assert load_fleet(changed.write(tmp_path, "copy")) == changed.fleet
 
 
+def test_what_a_pools_role_presets_is_told_as_what_it_was():
+    fleet = FleetConfig(pools=(Pool(name="p", role="prefill"), Pool(name="d", role="decode")))
+    change = changed_fleet(fleet, LeverChange("max_running", 64), on_cpu=True)
+    assert change.lines == ("pools.p.levers.max_running: 16 -> 64", "pools.d.levers.max_running: 256 -> 64")
+
+
 def test_an_engine_more_is_one_more_in_the_whole_fleet():
     fleet = FleetConfig(pools=(Pool(name="a", replicas=2), Pool(name="b")))
     change = changed_fleet(fleet, LeverChange("replicas", 4), on_cpu=True)

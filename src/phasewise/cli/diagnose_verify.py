@@ -35,6 +35,7 @@ from phasewise.diagnosis.verdict import Verdict
 from phasewise.errors import PhasewiseError
 from phasewise.fleet.engine_env import EngineEnvironment
 from phasewise.fleet.machine import gpu_names, this_machine
+from phasewise.fleet.role_presets import levers_of
 from phasewise.observe.target import identify
 from phasewise.verify.fleet_change import FleetChange
 from phasewise.verify.ledger import Prediction
@@ -93,7 +94,7 @@ async def verify_fleet(order: VerifyOrder, *, as_json: bool) -> Verification:
 
 def _levers_of(fleet: FleetConfig) -> Levers | None:
     """The levers that every engine has; None where pools differ."""
-    first, *others = (pool.levers for pool in fleet.pools)
+    first, *others = (levers_of(pool) for pool in fleet.pools)
     return first if all(levers == first for levers in others) else None
 
 

@@ -13,6 +13,7 @@ from phasewise.diagnosis.fix import LeverChange
 from phasewise.errors import ConfigError
 from phasewise.fleet.engine_command import DEFAULT_CPU_KV_BYTES
 from phasewise.fleet.levers import LEVERS
+from phasewise.fleet.role_presets import levers_of
 from phasewise.fleet.run_file import write_private
 
 REPLICAS = "replicas"
@@ -93,7 +94,7 @@ def _spellings(flag: str) -> tuple[str, ...]:
 def _current(pool: Pool, name: str) -> object:
     if name not in Levers.model_fields:
         raise ConfigError(f"there is no lever {name!r}", hint="see docs/reference/fleet-file.md")
-    return getattr(pool.levers, name)
+    return getattr(levers_of(pool), name)
 
 
 def _new_value(pool: Pool, change: LeverChange, on_cpu: bool) -> object:
