@@ -29,6 +29,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
         "disaggregation",
         "check_mistakes",
         "hand_over_faults",
+        "split_decision",
         "affinity",
         "affinity_cells",
     ],

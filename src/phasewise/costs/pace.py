@@ -25,9 +25,10 @@ class EnginePace:
 
     def read_s(self, tokens: float, cached_tokens: float = 0) -> float:
         """Seconds to compute a prompt of so many tokens, of which some are cached."""
+        # Every placement asks this of every worker, so the pairs are written out.
         new = max(1.0, tokens - cached_tokens)
-        linear_s = self.read_s_per_token * new + self.read_s_per_pair * token_pairs(new, cached_tokens)
-        return max(self.read_floor_s, linear_s)
+        per_token_s = self.read_s_per_token + self.read_s_per_pair * (cached_tokens + (new + 1.0) / 2.0)
+        return max(self.read_floor_s, new * per_token_s)
 
     def token_s(self, streams: float) -> float:
         """Seconds per token with so many streams in the batch."""

@@ -25,6 +25,7 @@ _FLOOR_RISE = 1.002
 _BORROWED_READINGS = 2.0
 """What the pool's factor weighs in a worker's own."""
 _FACTOR_MEMORY = 50.0
+_SETTLED_READINGS, _WORKED_OUT_EVERY = 200, 16
 _MOST_OFF = log(4.0)
 """One reading says of a worker at most that it is this many times as slow or fast as the others."""
 
@@ -93,6 +94,7 @@ class PaceBook:
         self._pools: dict[tuple[str, str], _Factors] = {}
         self._workers: dict[str, _Factors] = {}
         self._paces: dict[WorkerRef, EnginePace] = {}
+        self._readings = 0
 
     def learn_read(self, worker: WorkerRef, prompt_tokens: int, cached_tokens: int, seconds: float) -> None:
         """A prompt was computed in so long, with nothing else to compute beside it."""
@@ -154,8 +156,15 @@ class PaceBook:
         )
 
     def _of(self, worker: WorkerRef) -> tuple[_Form, _Factors, _Factors]:
-        """What a reading of this worker changes; what was worked out from it before is out of date."""
-        self._paces.clear()
+        """What a reading of this worker changes; what was worked out from it before is out of date.
+
+        One reading of another worker among many hardly changes a pace: those are worked out anew at times.
+        """
+        self._readings += 1
+        if self._readings < _SETTLED_READINGS or not self._readings % _WORKED_OUT_EVERY:
+            self._paces.clear()
+        else:
+            self._paces.pop(worker, None)
         kin = self._kin.get(worker.name, ("", ""))
         own = self._workers.get(worker.name)
         if own is None or own.incarnation != worker.incarnation:

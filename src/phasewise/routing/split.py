@@ -16,10 +16,18 @@ from phasewise.model.hand_over import SplitRule
 from phasewise.model.request import GenerationRequest
 from phasewise.model.worker import Role
 from phasewise.routing.policies import HandsOver, WholePolicy
-from phasewise.routing.split_terms import Known, Reading, Size, Way, reading, split_way, whole_way
+from phasewise.routing.split_terms import (
+    Priced,
+    Size,
+    Way,
+    hand_over_s,
+    option_of,
+    price,
+    taken_from_others_s,
+)
 from phasewise.state.prefix_index import PrefixIndex
 
-_COST = attrgetter("cost_s")
+_COST, _READ_COST = attrgetter("cost_s"), attrgetter("read_cost_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,36 +82,34 @@ class SplitPolicy:
     ) -> Decision:
         sizes = self.paces.sizes
         size = Size(sizes.prompt_tokens(request), sizes.output_tokens(request))
-        known = self._known(request, candidates, size.prompt_tokens)
-        if not known:
+        priced = self._priced(request, candidates, size)
+        if not priced:
             decision = self.whole(request, _takers_of_whole(candidates))
             return replace(decision, reason=f"the engines' pace is not known yet; {decision.reason}")
-        readings = [reading(it, size) for it in known]
-        wholes = sorted((whole_way(it, size) for it in readings), key=_COST)
-        splits = _splits(readings, size, hands_over) if request.splittable else []
+        wholes = sorted([Way(it.read_cost_s + it.write_cost_s, it) for it in priced], key=_COST)
+        splits = _splits(priced, size, hands_over) if request.splittable else []
         return _decision(wholes, splits, size)
 
-    def _known(
-        self, request: GenerationRequest, candidates: Sequence[Candidate], prompt_tokens: int
-    ) -> list[Known]:
+    def _priced(
+        self, request: GenerationRequest, candidates: Sequence[Candidate], size: Size
+    ) -> list[Priced]:
         """The candidates whose pace is known: all of a model's, or none.
 
         What the fleet reads is expected to be read by its prefill workers, whoever has read it so far.
         Otherwise answers could settle on them, and prompts among the streams of decode workers, for good.
         """
-        share_of = self.paces.reading.share
+        share_of, pace_of = self.paces.reading.share, self.paces.pace
         shares = [share_of(it.worker.ref, request.arrived_s) for it in candidates]
         readers = sum(it.worker.role is Role.PREFILL for it in candidates)
         ahead = sum(shares) / max(1, readers)
-        cached_on = self.prefixes.cached_on(request.prefix_hashes, prompt_tokens)
-        known = []
+        cached_on = self.prefixes.cached_on(request.prefix_hashes, size.prompt_tokens)
+        priced = []
         for candidate, share in zip(candidates, shares, strict=True):
             ref = candidate.worker.ref
-            if (pace := self.paces.pace(ref)) is not None:
-                is_reader = candidate.worker.role is Role.PREFILL
-                cached_tokens = cached_on.get(ref, 0)
-                known.append(Known(candidate, pace, cached_tokens, share, ahead if is_reader else share))
-        return known
+            if (pace := pace_of(ref)) is not None:
+                expected = ahead if candidate.worker.role is Role.PREFILL else share
+                priced.append(price(candidate, pace, cached_on.get(ref, 0), share, expected, size))
+        return priced
 
 
 def _takers_of_whole(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -111,61 +117,60 @@ def _takers_of_whole(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     return [it for it in candidates if it.worker.role is not Role.PREFILL] or candidates
 
 
-def _splits(readings: Sequence[Reading], size: Size, hands_over: HandsOver) -> list[Way]:
-    """For each decode worker the way from the prefill worker that has read the prompt at the least cost.
+def _splits(priced: Sequence[Priced], size: Size, hands_over: HandsOver) -> list[Way]:
+    """For each decode worker the way from the prefill worker that reads the prompt at the least cost.
 
     A decode worker's part of the price hardly depends on who reads, so that not every pair is looked at.
     """
-    readers = sorted((it for it in readings if it.by.candidate.worker.role is Role.PREFILL), key=_COST)
+    readers = sorted([it for it in priced if it.candidate.worker.role is Role.PREFILL], key=_READ_COST)
     ways = []
-    for decoder in readings:
-        worker = decoder.by.candidate.worker
-        if worker.role is Role.DECODE:
-            for reader in readers:
-                if hands_over(reader.by.candidate.worker, worker):
-                    ways.append(split_way(reader, decoder.by, size))
-                    break
+    for writer in priced:
+        worker = writer.candidate.worker
+        if worker.role is not Role.DECODE:
+            continue
+        for reader in readers:
+            if hands_over(reader.candidate.worker, worker):
+                cost_s = reader.read_cost_s + hand_over_s(reader, writer, size) + writer.write_cost_s
+                ways.append(Way(cost_s, writer, reader))
+                break
     return sorted(ways, key=_COST)
 
 
 def _decision(wholes: Sequence[Way], splits: Sequence[Way], size: Size) -> Decision:
     """The cheapest way; of what it was chosen over, the best of the other kind is kept before all others."""
-    chosen_kind, other_kind = (
-        (splits, wholes) if splits and splits[0].cost_s < wholes[0].cost_s else (wholes, splits)
-    )
-    best = chosen_kind[0]
-    rest = sorted((*chosen_kind[1:KEPT_OPTIONS], *other_kind[1:KEPT_OPTIONS]), key=_COST)
-    kept = [best, *other_kind[:1], *rest][:KEPT_OPTIONS]
-    candidates = dict.fromkeys(way.worker for way in (best, *wholes[:KEPT_CANDIDATES]))
+    splits_win = bool(splits) and splits[0].cost_s < wholes[0].cost_s
+    ours, others = (splits, wholes) if splits_win else (wholes, splits)
+    best = ours[0]
+    rest = sorted((*ours[1:KEPT_OPTIONS], *others[1:KEPT_OPTIONS]), key=_COST)
+    kept = [best, *others[:1], *rest][:KEPT_OPTIONS]
+    candidates = [it.worker.candidate for it in wholes[:KEPT_CANDIDATES] if it.worker is not best.worker]
     return Decision(
-        chosen=best.worker.worker,
+        chosen=best.worker.candidate.worker,
         policy=SplitRule.AUTO,
-        reason=_reason(best, other_kind[0] if other_kind else None),
-        candidates=tuple(candidates)[:KEPT_CANDIDATES],
-        prefill=None if best.prefill is None else best.prefill.worker,
-        options=tuple(way.option(size) for way in kept),
+        reason=_reason(best, others[0] if others else None),
+        candidates=(best.worker.candidate, *candidates)[:KEPT_CANDIDATES],
+        prefill=None if best.prefill is None else best.prefill.candidate.worker,
+        options=tuple([option_of(way, size) for way in kept]),
     )
 
 
 def _reason(best: Way, other: Way | None) -> str:
     told = f"{_route(best)}: {_price(best)}"
-    return told if other is None else f"{told}, against {_price(other)} {_instead(other)}"
+    if other is None:
+        return told
+    return f"{told}, against {_price(other)} {'on' if other.prefill is None else 'by'} {_route(other)}"
 
 
 def _route(way: Way) -> str:
-    if way.prefill is None:
-        return f"{way.worker.worker.name} alone"
-    return f"{way.prefill.worker.name} then {way.worker.worker.name}"
-
-
-def _instead(way: Way) -> str:
-    return f"on {_route(way)}" if way.prefill is None else f"by {_route(way)}"
+    name = way.worker.candidate.worker.name
+    return f"{name} alone" if way.prefill is None else f"{way.prefill.candidate.worker.name} then {name}"
 
 
 def _price(way: Way) -> str:
-    if way.delay_s < 0.05 * way.cost_s:
+    taken_s = taken_from_others_s(way)
+    if taken_s < 0.05 * way.cost_s:
         return _seconds(way.cost_s)
-    return f"{_seconds(way.cost_s)} ({_seconds(way.delay_s)} of it taken from others)"
+    return f"{_seconds(way.cost_s)} ({_seconds(taken_s)} of it taken from others)"
 
 
 def _seconds(value: float) -> str:

@@ -1,6 +1,7 @@
-"""What each way to serve a request is expected to take, part by part, in seconds.
+"""What each phase of a request would take on each worker, and each way to serve it, in seconds.
 
-Pure arithmetic over one request and the candidates' loads; which way is taken is split.py's.
+Pure arithmetic over one request and the candidates' loads; which way is taken is split.py's. Every placement
+prices every worker, so what a record needs is only made of the few ways that are kept.
 """
 
 from __future__ import annotations
@@ -22,117 +23,103 @@ class Size(NamedTuple):
     output_tokens: int
 
 
-class Way(NamedTuple):
-    """One way to serve a request, and its price. `Option` is what a record keeps of it."""
+class Priced(NamedTuple):
+    """Both phases on one worker.
 
-    cost_s: float
-    worker: Candidate
-    prefill: Candidate | None
-    cached_tokens: int
-    wait_s: float
-    prefill_s: float
-    hand_over_s: float
-    decode_s: float
-    delay_s: float
-
-    def option(self, size: Size) -> Option:
-        """For the record."""
-        prefill = None if self.prefill is None else self.prefill.worker.ref
-        terms = Terms(self.wait_s, self.prefill_s, self.hand_over_s, self.decode_s, self.delay_s)
-        return Option(self.worker.worker.ref, prefill, terms, size.prompt_tokens, self.cached_tokens)
-
-
-class Known(NamedTuple):
-    """A candidate, its pace, and what of the prompt it should hold.
-
-    It has read for `reading_share` of its time, and is expected to read for `reading_ahead`.
+    `wait_s` and `prefill_s` are the request's own time to have its prompt read there, `stalled_s` is what
+    that takes from the worker's streams, and `read_cost_s` all three; likewise `decode_s` and `taken_s` of
+    writing there make up `write_cost_s`.
     """
 
     candidate: Candidate
     pace: EnginePace
     cached_tokens: int
-    reading_share: float
-    reading_ahead: float
-
-
-class Reading(NamedTuple):
-    """The prompt computed on one worker."""
-
-    cost_s: float
-    by: Known
     wait_s: float
     prefill_s: float
-    delay_s: float
+    stalled_s: float
+    read_cost_s: float
+    decode_s: float
+    taken_s: float
+    write_cost_s: float
 
 
-def unread_s(known: Known) -> float:
-    """How long the prompts that a worker was given will keep it, of which one is half done on average."""
-    load = known.candidate
-    if not load.unread_tokens:
-        return 0.0
-    prompts = max(1, load.outstanding_requests - load.streams)
-    return (prompts - 0.5) * known.pace.read_s(load.unread_tokens / prompts)
+class Way(NamedTuple):
+    """One way to serve a request: all of it on `worker`, or its prefill on `prefill`."""
+
+    cost_s: float
+    worker: Priced
+    prefill: Priced | None = None
 
 
-def streams_beside(load: Candidate) -> int:
-    """The answers that a new one will share its steps with: also those that are about to begin."""
-    return load.streams if load.worker.role is Role.PREFILL else load.outstanding_requests
+def price(
+    load: Candidate, pace: EnginePace, cached_tokens: int, read_share: float, read_ahead: float, size: Size
+) -> Priced:
+    """What each phase would take here. Reading holds every stream of the worker up while it lasts.
 
-
-def reading(known: Known, size: Size) -> Reading:
-    """Computing the prompt there: every stream on the worker stands still for as long."""
-    wait_s = unread_s(known)
-    prefill_s = known.pace.read_s(size.prompt_tokens, known.cached_tokens)
-    delay_s = known.candidate.streams * prefill_s
-    return Reading(wait_s + prefill_s + delay_s, known, wait_s, prefill_s, delay_s)
-
-
-def _writing(known: Known, size: Size) -> tuple[float, float]:
-    """Seconds to write the answer there, and what that takes from others.
-
-    While prompts are read it stands still. And it stands in the way of those that come: each has to hold it
-    up or to be read elsewhere. That is counted as much again; benchmarks/split_decision.py measures what for.
+    The worker has lately read for `read_share` of its time, and is to read for `read_ahead` from now on.
     """
-    beside, steps = streams_beside(known.candidate), size.output_tokens - 1
-    undisturbed_s = steps * known.pace.token_s(beside + 1)
-    decode_s = undisturbed_s / (1.0 - min(known.reading_share, MOST_READING))
-    in_the_way_s = undisturbed_s / (1.0 - min(2.0 * known.reading_ahead, MOST_READING)) - decode_s
-    taken_s = steps * known.pace.step_s_per_stream * beside
-    return decode_s, taken_s + max(0.0, in_the_way_s)
-
-
-def whole_way(read: Reading, size: Size) -> Way:
-    """Both phases on one worker."""
-    decode_s, taken_s = _writing(read.by, size)
-    return Way(
-        read.cost_s + decode_s + taken_s,
-        read.by.candidate,
-        None,
-        read.by.cached_tokens,
-        read.wait_s,
-        read.prefill_s,
-        0.0,
+    streams = load.streams
+    wait_s = unread_s(load, pace) if load.unread_tokens else 0.0
+    prefill_s = pace.read_s(size.prompt_tokens, cached_tokens)
+    stalled_s = streams * prefill_s
+    # Answers that are about to begin will share its steps as well as those under way.
+    beside = streams if load.worker.role is Role.PREFILL else load.outstanding_requests
+    steps = size.output_tokens - 1
+    undisturbed_s = steps * (pace.step_s + pace.step_s_per_stream * (beside + 1))
+    decode_s = undisturbed_s * _stretch(read_share)
+    # It stands in the way of prompts that come: each has to hold it up or to be read elsewhere. That counts
+    # as much as its own standing still, which benchmarks/split_decision.py found to be right.
+    in_the_way_s = undisturbed_s * _stretch(2.0 * read_ahead) - decode_s
+    taken_s = steps * pace.step_s_per_stream * beside + (in_the_way_s if in_the_way_s > 0.0 else 0.0)
+    return Priced(
+        load,
+        pace,
+        cached_tokens,
+        wait_s,
+        prefill_s,
+        stalled_s,
+        wait_s + prefill_s + stalled_s,
         decode_s,
-        read.delay_s + taken_s,
+        taken_s,
+        decode_s + taken_s,
     )
 
 
-def split_way(read: Reading, decoder: Known, size: Size) -> Way:
-    """The prompt computed on one worker, the answer written on another, which fetches what it lacks."""
-    load, pace = decoder.candidate, decoder.pace
-    decode_s, taken_s = _writing(decoder, size)
-    # What the decoder still reads when the KV is ready holds up its first step.
-    still_s = max(0.0, unread_s(decoder) - read.wait_s - read.prefill_s)
-    fetched_tokens = max(1, size.prompt_tokens - decoder.cached_tokens)
-    hand_over_s = pace.fetch_s(fetched_tokens) + pace.token_s(load.streams + 1) + still_s
-    return Way(
-        read.cost_s + hand_over_s + decode_s + taken_s,
-        load,
-        read.by.candidate,
-        read.by.cached_tokens,
-        read.wait_s,
-        read.prefill_s,
-        hand_over_s,
-        decode_s,
-        read.delay_s + taken_s,
+def _stretch(read_share: float) -> float:
+    """How many times as long an answer takes that stands still for this share of the time."""
+    return 1.0 / (1.0 - (read_share if read_share < MOST_READING else MOST_READING))
+
+
+def unread_s(load: Candidate, pace: EnginePace) -> float:
+    """How long the prompts that a worker was given will keep it, of which one is half done on average."""
+    prompts = max(1, load.outstanding_requests - load.streams)
+    return (prompts - 0.5) * pace.read_s(load.unread_tokens / prompts)
+
+
+def hand_over_s(reader: Priced, writer: Priced, size: Size) -> float:
+    """From the prompt's end on one worker to the first token on another, which fetches what it lacks.
+
+    What the writer still reads by then holds up the step that gives the first token.
+    """
+    still_s = max(0.0, writer.wait_s - reader.wait_s - reader.prefill_s)
+    fetched_tokens = max(1, size.prompt_tokens - writer.cached_tokens)
+    pace = writer.pace
+    return pace.fetch_s(fetched_tokens) + pace.token_s(writer.candidate.streams + 1) + still_s
+
+
+def taken_from_others_s(way: Way) -> float:
+    """What a way costs that is not the request's own time."""
+    return (way.prefill or way.worker).stalled_s + way.worker.taken_s
+
+
+def option_of(way: Way, size: Size) -> Option:
+    """What a record keeps of a way."""
+    reader = way.prefill or way.worker
+    handing_s = 0.0 if way.prefill is None else hand_over_s(way.prefill, way.worker, size)
+    return Option(
+        way.worker.candidate.worker.ref,
+        None if way.prefill is None else way.prefill.candidate.worker.ref,
+        Terms(reader.wait_s, reader.prefill_s, handing_s, way.worker.decode_s, taken_from_others_s(way)),
+        size.prompt_tokens,
+        reader.cached_tokens,
     )
