@@ -64,6 +64,7 @@ class Stage:
         self.urls = {engine["name"]: engine["url"] for engine in fleet["engines"]}
         self.prefill, self.decode = sorted(self.urls, reverse=True)
         self.chunks = 0
+        self.killed: set[str] = set()
         self._client = client
         self._groups: dict[str, int] = {}
 
@@ -73,11 +74,14 @@ class Stage:
         engines = told["fleets"][0]["engines"]
         self._groups = {engine["name"]: os.getpgid(engine["process"]["pid"]) for engine in engines}
         self.chunks = 0
+        self.killed = set()
 
     def send(self, name: str, number: signal.Signals) -> None:
         """A signal to every process of an engine, which leads a group of its own."""
         with suppress(ProcessLookupError):
             os.killpg(self._groups[name], number)
+        if number is signal.SIGKILL:
+            self.killed.add(name)
 
     async def side_is(self, kind: str) -> None:
         """Return when the request is at this side of its hand-over."""
@@ -162,6 +166,9 @@ async def break_real_engines() -> dict[str, Any]:
     verdicts: dict[str, str] = {}
     try:
         stage = Stage(fleet, client)
+        await wait_for_workers(URL, 2)
+        # Engines that have met hang where strangers would soon give up on each other.
+        await read_stream(client, CHAT, {**request(len(FAULTS)), "stream": True})
         for number, fault in enumerate(FAULTS):
             verdict = await broken_once(stage, client, fault, number)
             verdicts[fault.__name__] = verdict
@@ -187,7 +194,7 @@ async def broken_once(
     stage: Stage, client: HttpClient, fault: Callable[[Stage], Awaitable[None]], number: int
 ) -> str:
     """A stream during which something breaks, and what is to be said of its text."""
-    await wait_for_workers(URL, 2)
+    lives = await wait_for_workers(URL, 2)
     body = request(number)
     # Under a salt of its own: what it leaves in the cache is of no use to the request itself.
     engine = HttpClient(stage.urls[stage.decode], PATIENT)
@@ -206,7 +213,7 @@ async def broken_once(
         await asyncio.wait_for(breaking, WITHIN_S)
     finally:
         breaking.cancel()
-    await wait_for_workers(URL, 2)
+    await wait_for_workers(URL, 2, [life for life in lives if life[0] in stage.killed])
     engine = HttpClient(stage.urls[stage.decode], PATIENT)
     verdict = await judged(engine, read, expected)
     engine.close()
