@@ -1,12 +1,13 @@
 """Do streams stop standing still when long prompts are read by another engine, and are the answers the same?
 
-    python benchmarks/disaggregation.py [--rounds 3] [--streams 4] [--prompts 3] [--prompt-tokens 6000]
-        [--texts 20] [--quick] [--json] [--home DIR] [--record FILE] [--picture FILE] [--redraw FILE]
+    python benchmarks/disaggregation.py [--rounds 3] [--streams 4] [--lead-in 3] [--prompts 3]
+        [--prompt-tokens 6000] [--texts 20] [--quick] [--json] [--home DIR]
+        [--record FILE] [--picture FILE] [--redraw FILE]
 
 Two real engines with the demo model, a core each, and a gateway before them. A few streams decode steadily
-(short prompts, long answers) while long prompts come one after the other. A block begins with a long prompt,
-then the streams, and counts once they flow: the gaps between a stream's tokens as its client sees them, and
-the long prompts' time to first token. The arms:
+(short prompts, long answers) while long prompts come one after the other. A block begins with some long
+prompts, then the streams, and counts once they flow: the gaps between a stream's tokens as its client sees
+them, and the long prompts' time to first token. The arms:
   mixed           both engines do both phases, as `phasewise up` starts them; placed by least_outstanding
   mixed_again     the same once more, as a control
   disaggregated   a prefill and a decode engine, every prompt handed over (`when: always`)
@@ -22,7 +23,8 @@ this arm did, the decode engine's own counters tell how many prompt tokens it co
 
 The machine has no core left for the gateway and the client: they share those of the engines. `--quick` runs
 one short round on fake engines that take as long as the demo model does. `--record` keeps the figures with
-one block of each arm for drawing, `--picture` draws them, and `--redraw` draws a record without measuring.
+one block of each arm for drawing, `--picture` draws them, and `--redraw` draws a record without measuring
+and prints its table for the page.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from handing_over.fleets import Arm, Engines, Layout, gateway, real_engines
 from handing_over.load import Block, Load, run_block, until_idle
 from handing_over.picture import draw
 from handing_over.proof import Proof, records_of, snapshot, way_of
+from handing_over.table import table
 from handing_over.texts import TEXTS, compared
 from handing_over.trace import traced
 
@@ -52,7 +55,7 @@ ARMS = {
     Layout.MIXED: (Arm.MIXED, Arm.MIXED_AGAIN),
     Layout.PARTED: (Arm.DISAGGREGATED, Arm.DECIDING),
 }
-QUICK = Load(streams=4, longs=1, prompt_tokens=1_000)
+QUICK = Load(streams=4, lead_in=2, longs=1, prompt_tokens=1_000)
 QUICK_TEXTS = 2
 QUICK_ROUNDS = 1
 
@@ -75,9 +78,15 @@ def main() -> None:
     # Told to end from outside, leave in order: no engine stays behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
     if options.redraw is not None:
-        write_picture(json.loads(options.redraw.read_text())["traces"], options.picture)
+        kept = json.loads(options.redraw.read_text())
+        write_picture(kept["traces"], options.picture)
+        print(table(kept["figures"]))
         return
-    load = QUICK if options.quick else Load(options.streams, options.prompts, options.prompt_tokens)
+    load = (
+        QUICK
+        if options.quick
+        else Load(options.streams, options.lead_in, options.prompts, options.prompt_tokens)
+    )
     rounds, texts = (QUICK_ROUNDS, QUICK_TEXTS) if options.quick else (options.rounds, options.texts)
     measured = measure(load, rounds, texts, quick=options.quick)
     record = summary(measured, load, quick=options.quick)
@@ -99,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--home", type=Path, default=default_home, help="where engine and model are")
     options.add_argument("--rounds", type=int, default=3, help="how often every arm is measured")
     options.add_argument("--streams", type=int, default=4, help="answers that decode meanwhile")
+    options.add_argument("--lead-in", type=int, default=3, help="long prompts before the streams begin")
     options.add_argument("--prompts", type=int, default=3, help="long prompts in a block")
     options.add_argument("--prompt-tokens", type=int, default=6_000, help="how long they are")
     options.add_argument("--texts", type=int, default=TEXTS, help=f"answers compared, at most {TEXTS}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,7 +11,10 @@ import pytest
 
 from phasewise.adapters.vllm_metrics import parse_metrics
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+RECORD = BENCHMARKS / "records" / "disaggregation.json"
+PAGE = ROOT / "docs" / "how-to" / "part-prefill-and-decode.md"
 OWN_MODULES = {"disaggregation", "handing_over", "resuming", "stress"}
 
 
@@ -137,3 +141,21 @@ def test_picture_tells_both_arms_longest_gaps_and_where_kv_came_in(benchmark):
     assert "both phases: longest gap 4,300 ms" in words
     assert "writes answers: longest gap 100 ms" in words
     assert drawn.count('class="hand-over" d=') == 1
+
+
+def test_table_has_ratios_with_their_bounds(benchmark):
+    rounds = [
+        make_round(benchmark, mixed=40.0, again=40.0, disaggregated=2.0, deciding=1.0),
+        make_round(benchmark, mixed=80.0, again=80.0, disaggregated=4.0, deciding=3.0),
+    ]
+    mixed, always, auto = benchmark.table(benchmark.figures(rounds)).splitlines()[2:]
+    assert mixed.split(" | ")[1:3] == ["60,000 ms", ""]
+    assert always.split(" | ")[2] == "5.0% (5.0 to 5.0)"
+    assert auto.split(" | ")[2].startswith("3.1% (")
+
+
+def test_page_has_the_figures_and_the_picture_of_the_record(benchmark):
+    """Mended by: python benchmarks/disaggregation.py --redraw RECORD --picture PICTURE, as named above."""
+    kept = json.loads(RECORD.read_text())
+    assert benchmark.table(kept["figures"]) in PAGE.read_text()
+    assert benchmark.draw(kept["traces"]) == PAGE.with_suffix(".svg").read_text()

@@ -31,9 +31,10 @@ PATIENCE = Timeouts(connect_s=10.0, head_s=300.0, idle_s=300.0)
 
 @dataclass(frozen=True)
 class Load:
-    """So many streams and so many long prompts, after one that is not counted."""
+    """So many streams and so many long prompts, after some that are not counted."""
 
     streams: int
+    lead_in: int
     longs: int
     prompt_tokens: int
 
@@ -67,17 +68,19 @@ class Block:
 
 
 async def run_block(url: str, model: str, load: Load, seed: int) -> Block:
-    """Begin with a long prompt, then the streams, and count while further long prompts come.
+    """Begin with long prompts, then the streams, and count while further long prompts come.
 
-    The streams begin while nothing else is there: spread over the engines as a steady load would be. Begun
-    beside a long prompt they would all be placed where it is not, and so would every prompt after it.
+    From the first ones a gateway that decides knows what kind of traffic it has. The streams begin while
+    nothing else is there: spread over the engines as a steady load would be. Begun beside a long prompt they
+    would all be placed where it is not, and so would every prompt after it.
     """
     rng = Random(seed)
     client = HttpClient(url, PATIENCE)
     times_s: list[list[float]] = [[] for _ in range(load.streams)]
     tasks: list[asyncio.Task[Answer]] = []
     try:
-        await ask_long(client, model, load, rng)
+        for _ in range(load.lead_in):
+            await ask_long(client, model, load, rng)
         for seen_s in times_s:
             body = chat_body(model, write_text(STREAM_PROMPT_TOKENS, rng), STREAM_TOKENS)
             tasks.append(asyncio.create_task(ask(client, body, noting(seen_s))))

@@ -25,6 +25,7 @@ LANES = 2
 PANEL = TITLE + CHART + LANES * (LANE + LANE_GAP) + PANEL_GAP
 HEIGHT = TOP + PANEL * len(PANELS) - PANEL_GAP + BOTTOM
 SHOWN_S = 30.0
+MOST_LINES = 5
 STALL_TIMES = 5.0
 """A gap so many times the stream's usual one is a stall, and has the colour of what caused it."""
 
@@ -111,7 +112,7 @@ def panel(number: int, arm: str, trace: Mapping[str, Any], scale: Scale) -> Iter
         x, end_x = scale.x(sent_s), scale.x(first_s)
         if end_x > x:
             yield rect("shade", x, floor_y - CHART, end_x - x, CHART)
-    for gap_s in range(int(scale.highest_s) + 1):
+    for gap_s in range(0, int(scale.highest_s) + 1, ceil(scale.highest_s / MOST_LINES)):
         y = scale.y(gap_s, floor_y)
         yield f'<path class="grid" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>'
         yield f'<text class="muted" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{gap_s} s</text>'
