@@ -120,6 +120,23 @@ def test_tokens_that_nobody_counted_are_not_told_as_none_and_retries_begin_at_no
     assert seen["phasewise_retries_total", "model=m"] == 0
 
 
+def test_both_sides_of_a_hand_over_are_one_try_of_the_decode_workers_pool():
+    metrics, _, _ = make_metrics()
+    read = make_attempt([make_span(Part.PREFILL, 0.3)], kind=AttemptKind.PREFILL_SIDE, worker="elsewhere")
+    wrote = make_attempt([make_span(Part.HAND_OVER, 0.1)], kind=AttemptKind.DECODE_SIDE)
+    metrics.record(make_timeline((0.5, 0.6), attempts=(read, wrote)))
+    refused = make_attempt(kind=AttemptKind.DECODE_SIDE, outcome=Outcome.FAILED)
+    metrics.record(make_timeline((0.5, 0.6), attempts=(read, refused, make_attempt())))
+    seen = samples(metrics)
+    assert seen["phasewise_retries_total", "model=m"] == 1
+    assert seen["phasewise_ttft_seconds_count", *PHASE] == 2
+    parts = {
+        name: seen["phasewise_ttft_part_seconds_sum", *PHASE[:2], f"part={name}", PHASE[2]]
+        for name in ("prefill", "hand_over")
+    }
+    assert parts == pytest.approx({"prefill": 0.3, "hand_over": 0.1})
+
+
 def test_going_on_with_a_broken_answer_is_no_retry():
     metrics, _, _ = make_metrics()
     broke = make_attempt(outcome=Outcome.FAILED)
