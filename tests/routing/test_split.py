@@ -89,9 +89,15 @@ def test_with_nobody_to_disturb_a_hand_over_is_not_worth_its_time():
     assert names(decide(LONG, idle(P0, D0))) == (None, "d0")
 
 
-def test_a_prefill_worker_that_has_little_to_read_takes_whole_requests():
-    candidates = [busy(P0), busy(D0, streams=4)]
-    assert names(decide(LONG, candidates, paces=make_paces(prefill_reads=0.0))) == (None, "p0")
+def test_answers_do_not_begin_on_a_prefill_worker_even_before_it_was_given_a_prompt():
+    decision = decide(SHORT, [busy(P0), busy(D0, streams=3)], paces=make_paces(prefill_reads=0.0))
+    assert decision.chosen is D0
+
+
+def test_a_prefill_worker_with_little_to_read_takes_whole_requests_from_crowded_decode_workers():
+    candidates = [busy(P0), busy(D0, streams=40)]
+    assert names(decide(SHORT, candidates, paces=make_paces(prefill_reads=0.0))) == (None, "p0")
+    assert decide(SHORT, candidates, paces=make_paces(prefill_reads=0.5)).chosen is D0
 
 
 def test_a_short_prompt_is_not_worth_a_hand_over_even_beside_streams():

@@ -27,6 +27,8 @@ from phasewise.routing.split_terms import (
 )
 from phasewise.state.prefix_index import PrefixIndex
 
+LEAST_READING_AHEAD = 0.2
+"""Of a prefill worker's time, before anything was seen: who has set one up expects prompts for it."""
 _COST, _READ_COST = attrgetter("cost_s"), attrgetter("read_cost_s")
 
 
@@ -101,7 +103,7 @@ class SplitPolicy:
         share_of, pace_of = self.paces.reading.share, self.paces.pace
         shares = [share_of(it.worker.ref, request.arrived_s) for it in candidates]
         readers = sum(it.worker.role is Role.PREFILL for it in candidates)
-        ahead = sum(shares) / max(1, readers)
+        ahead = max(LEAST_READING_AHEAD, sum(shares) / max(1, readers))
         cached_on = self.prefixes.cached_on(request.prefix_hashes, size.prompt_tokens)
         priced = []
         for candidate, share in zip(candidates, shares, strict=True):
