@@ -1,6 +1,6 @@
 """Do conversations start sooner on the engine that holds their KV?
 
-    python benchmarks/affinity.py [--against POLICY] [--pairs 6] [--fakes] [--quick] [--json] [--home DIR]
+    python benchmarks/affinity.py [--against POLICY] [--pairs 8] [--fakes] [--quick] [--json] [--home DIR]
 
 Two engines with the demo model, one core each, and two gateways before the same two, which differ in
 `gateway.policy` alone: A has the one compared against, B has prefix_affinity. `phasewise compare` then puts
@@ -71,9 +71,9 @@ def _options() -> argparse.Namespace:
     home = Path(__file__).resolve().parent.parent / ".phasewise"
     parser.add_argument("--home", type=Path, default=home, help="where engine and model are installed")
     parser.add_argument("--against", default="round_robin", help="the policy of arm A")
-    parser.add_argument("--pairs", type=int, default=6, help="pairs of blocks")
+    parser.add_argument("--pairs", type=int, default=8, help="pairs of blocks")
     parser.add_argument("--control-pairs", type=int, default=4, help="pairs of A against itself")
-    parser.add_argument("--requests", type=int, default=40, help="requests in a block")
+    parser.add_argument("--requests", type=int, default=20, help="requests in a block")
     parser.add_argument("--fakes", action="store_true", help="fake engines instead of real ones")
     parser.add_argument("--quick", action="store_true", help="few short blocks on fakes")
     parser.add_argument("--json", action="store_true", help="print only the closing JSON object")

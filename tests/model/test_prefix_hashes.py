@@ -31,8 +31,8 @@ def test_root_and_key_keep_equal_prompts_apart():
 
 
 def test_no_part_of_the_root_can_be_moved_into_the_prompt():
-    one = prefix_hashes(b"ma", make_prompt(1, rest=1), KEY)
-    assert set(one).isdisjoint(prefix_hashes(b"m", make_prompt(1, rest=2), KEY))
+    one = prefix_hashes(b"m", make_prompt(2), KEY)
+    assert set(one).isdisjoint(prefix_hashes(b"m" + make_prompt(1), make_prompt(1), KEY))
 
 
 def test_a_long_prompt_is_known_by_its_beginning():

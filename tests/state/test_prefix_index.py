@@ -112,6 +112,14 @@ def test_what_was_served_last_outlives_what_was_served_long_ago():
     assert index.held_blocks(W0, tuple(range(10))) == 0
 
 
+def test_what_was_served_before_the_last_is_still_held():
+    index = PrefixIndex(most_blocks=40)
+    for first in (0, 10, 20):
+        serve(index, hashes=tuple(range(first, first + 10)))
+    assert [index.held_blocks(W0, tuple(range(first, first + 10))) for first in (0, 10, 20)] == [10] * 3
+    assert index.cached_on(tuple(range(10)), TOKENS) == {W0: EXPECTED}
+
+
 def test_what_is_used_again_and_again_is_kept():
     index = PrefixIndex(most_blocks=40)
     for first in range(100, 300, 10):
