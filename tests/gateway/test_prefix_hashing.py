@@ -46,7 +46,7 @@ def test_conversations_under_the_same_instructions_share_those():
 def test_order_of_keys_whitespace_and_escapes_do_not_matter():
     plain = b'{"model":"m","messages":[{"role":"user","name":"Ann","content":"%b"}]}' % (b"river " * 200)
     other = (
-        b'{\n "messages": [ {"content": "%b", "name": "Ann", "role": "user"} ], "seed": 3, "model": "\\u006d"}'
+        b'{\n "messages":[ {"content": "%b", "name": "Ann", "role": "user"} ], "seed": 3, "model": "\\u006d"}'
         % (b"\\u0072iver " * 200)
     )
     fields = [parse_body(Endpoint.CHAT, body).fields for body in (plain, other)]
