@@ -6,7 +6,6 @@ tests/conftest.py makes a fixture of it. Whoever kills or stops an engine of the
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import time
@@ -18,13 +17,12 @@ from pathlib import Path
 
 from phasewise.adapters.vllm_metrics import MetricsSnapshot, parse_metrics
 from phasewise.config import FleetConfig, GatewayConfig, HandOverConfig, Pool, WorkerConfig
-from phasewise.errors import FleetError
 from phasewise.fleet.engine_command import ServedModel
 from phasewise.fleet.engine_env import inspect_engine
 from phasewise.fleet.machine import this_machine
 from phasewise.fleet.plan import FleetPlan, MemberPlan, ProcessPlan, plan_fleet
-from phasewise.fleet.port_check import refuse_taken_ports, wanted_ports
 from phasewise.model.worker import Role
+from tests.fleet.builders import free_engine_port
 from tests.real_engine import INSTALL_HINT, MODEL, ROOT, stop_group, wait_until_ready
 
 LEASE_S = 12
@@ -153,14 +151,5 @@ def _plan_on_free_ports(fleet: FleetConfig, folder: Path) -> FleetPlan:
     if environment is None or not source.is_dir():
         raise RuntimeError(f"the engine or its model is missing. {INSTALL_HINT}")
     model, machine = ServedModel(MODEL, str(source), is_folder=True), this_machine(environment.device)
-    for _ in range(100):
-        # Recorders and side channels listen 10000 and 20000 above; all stay below the ports that the
-        # system hands out to clients.
-        ports = {"first_engine_port": random.randrange(10_300, 12_500, 2)}  # noqa: S311 - a port, no secret
-        plan = plan_fleet(fleet.model_copy(update=ports), environment, model, machine, folder)
-        # The gateway's port is the test's own affair.
-        wanted = [port for port in wanted_ports(plan) if port.port != plan.gateway.port]
-        with suppress(FleetError):
-            refuse_taken_ports(wanted)
-            return plan
-    raise RuntimeError("no free ports were found for two engines")
+    moved = fleet.model_copy(update={"first_engine_port": free_engine_port(engines=2)})
+    return plan_fleet(moved, environment, model, machine, folder)

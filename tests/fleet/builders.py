@@ -1,11 +1,14 @@
 """Small fleets to test with: an engine environment that does not exist, and stand-ins that really run."""
 
+import random
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from phasewise.config import GatewayConfig, GatewayFile, WorkerConfig
 from phasewise.fleet.engine_env import EngineEnvironment
+from phasewise.fleet.placement import SIDE_PORT_OFFSET, STEPS_PORT_OFFSET
 from phasewise.fleet.plan import FleetPlan, MemberPlan, ProcessPlan
 from phasewise.model.worker import Role
 
@@ -22,6 +25,19 @@ def free_ports(count):
     for server in sockets:
         server.close()
     return ports
+
+
+def free_engine_port(engines):
+    """A first engine port at which so many engines find all their ports free."""
+    for _ in range(100):
+        # With the recorders and side channels above them, all below the ports that clients are handed.
+        first = random.randrange(10_300, 12_500)  # noqa: S311 - a port, no secret
+        offsets = (0, STEPS_PORT_OFFSET, SIDE_PORT_OFFSET)
+        with suppress(OSError):
+            for port in (first + number + offset for number in range(engines) for offset in offsets):
+                socket.create_server(("127.0.0.1", port)).close()
+            return first
+    raise RuntimeError(f"no free ports were found for {engines} engines")
 
 
 def stand_in(name, port, home, *options, role=Role.MIXED):

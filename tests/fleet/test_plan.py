@@ -69,8 +69,6 @@ def test_a_plan_reads_back_as_it_was_written():
     assert FleetPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
-@pytest.mark.parametrize(
-    "example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
 def test_examples_can_be_planned_on_two_cores(example):
     assert plan_of(load_fleet(example)).engines
