@@ -46,7 +46,11 @@ class Cell:
 LONG_SHARES = (0.05, 0.2, 0.5)
 LOADS = (0.3, 0.6, 0.9)
 FLEETS = ((1, 1), (1, 2))
-CELLS = tuple(Cell(*fleet, share, load) for fleet in FLEETS for share in LONG_SHARES for load in LOADS)
+CELLS = (
+    *(Cell(*fleet, share, load) for fleet in FLEETS for share in LONG_SHARES for load in LOADS),
+    # No long prompt at all, and more to write than decode engines alone can.
+    *(Cell(*fleet, 0.0, 1.2) for fleet in FLEETS),
+)
 
 
 def asks(cell: Cell, cost: StepCost, seconds: float, seed: int) -> list[Ask]:
