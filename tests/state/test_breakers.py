@@ -204,6 +204,54 @@ def test_breakers_may_be_told_to_open_sooner_and_to_rest_longer():
     assert rests == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0]
 
 
+def test_a_worker_that_is_opened_rests_for_the_longest_time_though_its_requests_succeed():
+    breakers = make_breakers()
+    fail(breakers, W0, 1)
+    succeed(breakers, W0, REMEMBERED - 2)
+    breakers.open(W0, 10.0)
+    breakers.open(W1, 10.0)
+    for ref in (W0, W1):
+        breakers.succeeded(ref, None)
+        assert breakers.is_open(ref)
+        assert breakers.allowance(ref, 10.0 + LONGEST_REST_S - 0.01) == 0
+        assert breakers.allowance(ref, 10.0 + LONGEST_REST_S) == 1
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_worker_that_is_opened_rests_anew_though_it_is_being_tried_or_was_with_success(answered):
+    breakers = make_breakers(resting=[W0])
+    trial = breakers.begin(W0, 2.0)
+    trial.answered = lambda: answered
+    breakers.open(W0, 3.0)
+    breakers.succeeded(W0, trial)
+    breakers.check_invariants()
+    assert breakers.is_open(W0), "what was given before tells nothing of what comes after"
+    assert breakers.allowance(W0, 3.0 + LONGEST_REST_S - 0.01) == 0
+
+
+def test_a_worker_that_is_opened_again_while_it_rests_does_so_from_then_on():
+    breakers = make_breakers()
+    breakers.open(W0, 0.0)
+    breakers.open(W0, 1.0)
+    assert breakers.allowance(W0, LONGEST_REST_S) == 0
+    assert breakers.allowance(W0, 1.0 + LONGEST_REST_S) == 1
+
+
+def test_after_it_was_opened_a_worker_is_tried_like_any_other():
+    breakers = make_breakers()
+    breakers.open(W0, 0.0)
+    assert rest_after(breakers, W0, 100.0) == LONGEST_REST_S
+    breakers.succeeded(W0, breakers.begin(W0, 200.0))
+    assert not breakers.any_open
+
+
+def test_opening_a_restarted_worker_forgets_its_former_life():
+    breakers = make_breakers(resting=[W0])
+    breakers.open(WorkerRef("w0", "2"), 0.0)
+    breakers.check_invariants()
+    assert (breakers.is_open(W0), breakers.is_open(WorkerRef("w0", "2"))) == (False, True)
+
+
 class AnyOutcomes(RuleBasedStateMachine):
     """Whatever requests report, time lets a resting worker be tried, and only an answer has it trusted."""
 
@@ -246,6 +294,12 @@ class AnyOutcomes(RuleBasedStateMachine):
     def fail_often(self, ref, times):
         for _ in range(times):
             self.breakers.failed(ref, None, self.now_s)
+
+    @rule(ref=st.sampled_from([W0, W1]))
+    def open(self, ref):
+        self.decided(ref)
+        self.breakers.open(ref, self.now_s)
+        assert self.breakers.allowance(ref, self.now_s) == 0
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0]))
     def pass_time(self, seconds):

@@ -1,4 +1,4 @@
-"""A circuit breaker per worker, fed by what becomes of requests. Written by request_flow only.
+"""A circuit breaker per worker, fed by what becomes of requests, and by whoever knows more than they tell.
 
 Whether a worker answers at all is the cluster view's to know; this is about workers that answer and fail.
 Pairs of workers that hand KV over have breakers of the same kind, under a name of their own.
@@ -126,9 +126,7 @@ class Breakers:
 
     def failed(self, ref: WorkerRef, trial: Trial | None, now_s: float) -> None:
         """The request failed. A crowd that was given before the rest and fails at once is one failure."""
-        breaker = self._breakers.get(ref.name)
-        if breaker is None or breaker.ref != ref:
-            breaker = self._replace(ref)
+        breaker = self._breaker_of(ref)
         if breaker.open_until_s is not None:
             if trial in breaker.trials:
                 self._rest(breaker, now_s)
@@ -137,6 +135,14 @@ class Breakers:
         failures = sum(breaker.failed)
         if failures >= self._failures_to_open and 2 * failures >= len(breaker.failed):
             self._rest(breaker, now_s)
+
+    def open(self, ref: WorkerRef, now_s: float) -> None:
+        """Let the worker rest whatever requests told of it, those that try it now among them.
+
+        For faults that look like success to requests. They would clear its name of them at once, so it rests
+        for the longest time.
+        """
+        self._rest(self._breaker_of(ref), now_s, self._longest_rest_s)
 
     def abandoned(self, ref: WorkerRef, trial: Trial | None) -> None:
         """The request was broken off on our side; if it tried the worker and saw nothing, another may."""
@@ -160,13 +166,15 @@ class Breakers:
             self._open.pop(before.ref, None)
             del self._breakers[ref.name]
 
-    def _replace(self, ref: WorkerRef) -> _Breaker:
+    def _breaker_of(self, ref: WorkerRef) -> _Breaker:
         self._forget_former_life(ref)
-        breaker = self._breakers[ref.name] = _Breaker(ref)
+        breaker = self._breakers.get(ref.name)
+        if breaker is None:
+            breaker = self._breakers[ref.name] = _Breaker(ref)
         return breaker
 
-    def _rest(self, breaker: _Breaker, now_s: float) -> None:
-        breaker.rest_s = min(self._longest_rest_s, breaker.rest_s * 2 or FIRST_REST_S)
+    def _rest(self, breaker: _Breaker, now_s: float, at_least_s: float = FIRST_REST_S) -> None:
+        breaker.rest_s = min(self._longest_rest_s, max(at_least_s, breaker.rest_s * 2))
         breaker.open_until_s = now_s + breaker.rest_s
         breaker.trials.clear()
         self._open[breaker.ref] = breaker
