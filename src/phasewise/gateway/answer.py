@@ -94,7 +94,7 @@ def _gap_s(times_s: array[float], tokens: int | None) -> float | None:
     latest_s = times_s[-LATEST_GAPS - 1 :]
     # Every answer passes here: statistics.median takes five times as long.
     gaps_s = sorted(map(sub, latest_s[1:], latest_s))
-    chunk_s = gaps_s[(len(gaps_s) - 1) // 2]
+    chunk_s: float = gaps_s[(len(gaps_s) - 1) // 2]
     return chunk_s if tokens is None else chunk_s * min(1.0, len(times_s) / max(1, tokens))
 
 
