@@ -4,10 +4,11 @@
 
 Processor time of this process, so that others on the machine matter little; the smallest of several repeats.
 A decision is what a flow does between its admission and its first attempt, with every worker busy to a
-different degree; `affinity_us` is the same where placement is by prefix and every worker holds all of a
-prompt of 8,192 tokens, and `hashing_us` what hashing that prompt takes. A request in line is one that joins
-behind a thousand others, is granted and leaves. A look is the health watcher's, at a server in a process of
-its own that answers at once.
+different degree; `pricing_us` is one in which every way to serve the request is priced, whole or parted, in a
+fleet of which every fourth worker is for prefill; `affinity_us` is one by prefix, where every worker holds all
+of a prompt of 8,192 tokens, and `hashing_us` what hashing that prompt takes. A request in line is one that
+joins behind a thousand others, is granted and leaves. A look is the health watcher's, at a server in a
+process of its own that answers at once.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from multiprocessing.queues import Queue
 
 import uvloop
 
+from phasewise.costs.pace_book import PaceBook
 from phasewise.gateway.health import HealthWatcher
 from phasewise.gateway.prefix_hashing import PrefixHashing
 from phasewise.gateway.process_quotas import ProcessQuotas
+from phasewise.model.hand_over import SplitRule
 from phasewise.model.prefix_hashes import prefix_hashes
 from phasewise.model.request import Endpoint, GenerationRequest
-from phasewise.model.worker import Worker
-from phasewise.request_flow import CacheMiss, Generate, World, request_flow
+from phasewise.model.worker import Role, Worker
+from phasewise.request_flow import CacheMiss, Generate, Prefill, World, request_flow
 from phasewise.routing.policies import Policy, least_outstanding, prefix_affinity, whole
+from phasewise.routing.split import SplitPolicy
 from phasewise.state.breakers import Breakers
 from phasewise.state.cluster_view import ClusterView
 from phasewise.state.load_ledger import LoadLedger
@@ -52,6 +56,7 @@ def main() -> None:
     repeats = 5 if options.quick else 15
     result: dict[str, object] = {
         "decision_us": {count: round(_decision_us(count, repeats), 1) for count in counts},
+        "pricing_us": {count: round(_pricing_us(count, repeats), 1) for count in counts},
         "affinity_us": {count: round(_affinity_us(count, repeats), 1) for count in counts},
         "hashing_us": round(_hashing_us(repeats), 1),
         "line_us": round(_line_us(repeats), 2),
@@ -81,6 +86,20 @@ def _decision_us(count: int, repeats: int) -> float:
     return _placing_us(count, REQUEST, whole(least_outstanding), repeats, f"{count} workers")
 
 
+def _pricing_us(count: int, repeats: int) -> float:
+    roles = (Role.PREFILL, Role.DECODE, Role.DECODE, Role.DECODE)
+    workers = [replace(it, role=roles[index % 4]) for index, it in enumerate(_fleet(count))]
+    paces = PaceBook(workers)
+    for worker in workers[:16]:
+        for tokens in (50, 400, 2_000):
+            paces.learn_read(worker.ref, tokens, 0, 1e-3 * tokens)
+            paces.learn_fetch(worker.ref, tokens, 0.01 + 5e-6 * tokens)
+            paces.learn_step(worker.ref, tokens // 50, 0.06 + 2e-5 * tokens)
+    policy = SplitPolicy(SplitRule.AUTO, 512, least_outstanding, paces, PrefixIndex())
+    request = replace(REQUEST, splittable=True)
+    return _placing_us(count, request, policy, repeats, f"{count} workers, parted", workers=workers)
+
+
 def _affinity_us(count: int, repeats: int) -> float:
     hashes = prefix_hashes(b"m", LONG_PROMPT, b"key")
     prefixes = PrefixIndex()
@@ -104,8 +123,9 @@ def _placing_us(
     repeats: int,
     what: str,
     prefixes: PrefixIndex | None = None,
+    workers: list[Worker] | None = None,
 ) -> float:
-    workers = _fleet(count)
+    workers = workers or _fleet(count)
     cluster, ledger = ClusterView(workers), LoadLedger()
     for index, worker in enumerate(workers):
         cluster.mark_up(worker.name, worker.incarnation)
@@ -125,7 +145,7 @@ def _placing_us(
     def decide() -> None:
         flow = request_flow(request, world)
         next(flow)
-        if not isinstance(flow.send(CacheMiss(0.0)), Generate):
+        if not isinstance(flow.send(CacheMiss(0.0)), Generate | Prefill):
             raise TypeError("nothing was decided")
         flow.close()
 
