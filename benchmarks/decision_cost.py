@@ -5,7 +5,7 @@
 Processor time of this process, so that others on the machine matter little; the smallest of several repeats.
 A decision is what a flow does between its admission and its first attempt, with every worker busy to a
 different degree; `pricing_us` is one in which every way to serve the request is priced, whole or parted, in a
-fleet of which every fourth worker is for prefill; `affinity_us` is one by prefix, where every worker holds all
+fleet of which every fourth worker is for prefill; `affinity_us` is one by prefix, where each worker holds all
 of a prompt of 8,192 tokens, and `hashing_us` what hashing that prompt takes. A request in line is one that
 joins behind a thousand others, is granted and leaves. A look is the health watcher's, at a server in a
 process of its own that answers at once.
