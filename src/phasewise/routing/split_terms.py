@@ -101,10 +101,10 @@ def hand_over_s(reader: Priced, writer: Priced, size: Size) -> float:
 
     What the writer still reads by then holds up the step that gives the first token.
     """
-    still_s = max(0.0, writer.wait_s - reader.wait_s - reader.prefill_s)
-    fetched_tokens = max(1, size.prompt_tokens - writer.cached_tokens)
-    pace = writer.pace
-    return pace.fetch_s(fetched_tokens) + pace.token_s(writer.candidate.streams + 1) + still_s
+    still_s = writer.wait_s - reader.wait_s - reader.prefill_s
+    lacking_tokens = size.prompt_tokens - writer.cached_tokens
+    taken_s = writer.pace.fetch_s(lacking_tokens) + writer.pace.token_s(writer.candidate.streams + 1)
+    return taken_s + still_s if still_s > 0.0 else taken_s
 
 
 def taken_from_others_s(way: Way) -> float:
