@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
@@ -52,18 +52,13 @@ class Running:
     failed_engines: int = 0
     was_given: bool = False
     content_sent: bool = False
-    given_up_on: set = field(default_factory=set)
+    not_handed_over: bool = False
     tries_a_resting_worker: bool = False
     given_s: float = 0.0
 
     @property
     def order_s(self):
         return self.admitted_s - self.request.priority * AGING_S
-
-    @property
-    def pair(self):
-        prefill = self.step.decision.prefill
-        return prefill and (prefill.ref, self.step.decision.chosen.ref)
 
     @property
     def kv(self):
@@ -260,11 +255,10 @@ class ManyFlows:
             it.met_engines -= outcome.kind in UNMET
             it.failed_engines += outcome.kind not in UNMET
             it.content_sent |= outcome.content_sent
-            if outcome.kind is FailureKind.HAND_OVER:
-                it.given_up_on.add(it.pair)
+            it.not_handed_over |= outcome.kind is FailureKind.HAND_OVER
         elif isinstance(outcome, Prefilled) and outcome.ticket.good_until_s <= self.now_s:
             it.met_engines -= 1
-            it.given_up_on.add(it.pair)
+            it.not_handed_over = True
 
     def check_step(self, it, last):
         if isinstance(it.step, Generate | Prefill):
@@ -291,7 +285,7 @@ class ManyFlows:
             assert it.request.splittable
             assert not it.content_sent, "there is no KV of a half-written answer"
         if isinstance(it.step, Prefill):
-            assert it.pair not in it.given_up_on, "the same pair was tried again"
+            assert not it.not_handed_over, "a hand-over failed and another was tried"
         if it.kv is not None:
             assert isinstance(last, Prefill)
             assert self.now_s < it.kv.good_until_s, "a ticket was used when its blocks may be another's"

@@ -253,14 +253,16 @@ def test_kv_that_was_not_even_kept_is_the_pairs_fault_too():
     assert (type(step), step.worker.name, step.kv) == (Generate, "d0", None)
 
 
-def test_a_pair_that_failed_a_request_is_not_given_it_again_but_another_is():
-    world = make_split_world(prefill=2, decode=1)
+@pytest.mark.parametrize(("prefill", "decode"), [(2, 1), (1, 2), (2, 2)])
+def test_a_request_whose_kv_did_not_come_over_is_served_whole_though_another_pair_is_there(prefill, decode):
+    world = make_split_world(prefill=prefill, decode=decode)
     flow, step = start(world)
     flow.send(make_prefilled(step))
-    again = flow.send(Failed(1.0, HAND_OVER, content_sent=False))
-    assert (step.worker.name, again.worker.name, again.worker is again.decision.prefill) == ("p0", "p1", True)
-    flow.send(make_prefilled(again))
-    assert flow.send(Failed(2.0, HAND_OVER, content_sent=False)).attempts == 2
+    world.ledger.book(ref(world, "d0"), 1_000)
+    step = flow.send(Failed(1.0, HAND_OVER, content_sent=False))
+    assert isinstance(step, Generate)
+    assert (step.worker.name, step.kv, step.attempt) == (f"d{decode - 1}", None, 2)
+    send_last(flow, Succeeded(2.0))
 
 
 def test_a_pair_that_rests_hands_nothing_over_until_one_request_tries_it():

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from phasewise.errors import FailureKind
 from phasewise.model.decision import Decision, RejectReason
-from phasewise.model.hand_over import pair_ref
 from phasewise.model.request import GenerationRequest
 from phasewise.request_flow.admission import admit
 from phasewise.request_flow.attempt import Broken, attempt
@@ -63,11 +62,12 @@ def _serve(request: GenerationRequest, world: World, progress: Progress) -> Gene
             if before is not None and before.worker is not None and isinstance(ended, Succeeded):
                 blame(world, before.worker, before.failure)
             return ended
-        _note_failure(progress, placed, ended, before, request.max_wait_s)
+        _note_failure(progress, ended, before, request.max_wait_s)
         if given_up := _given_up(world, progress, ended):
             return given_up
-        if ended.late or ended.failure.content_sent:
-            # There is no KV of a half-written answer, and what came too late once is not begun again.
+        if ended.late or ended.worker is None or ended.failure.content_sent:
+            # Nobody knows which of two workers a hand-over failed by, so another pair may fail it as well,
+            # and any worker can compute the prompt itself. There is no KV of a half-written answer.
             request = replace(request, splittable=False)
         before = ended
 
@@ -80,17 +80,13 @@ def _tokens_computed(ended: Succeeded | Cancelled | Broken, before: int | None) 
     return max(tokens, before or 0)
 
 
-def _note_failure(
-    progress: Progress, placed: Decision, broken: Broken, before: Broken | None, max_wait_s: float
-) -> None:
+def _note_failure(progress: Progress, broken: Broken, before: Broken | None, max_wait_s: float) -> None:
     """Remember whom to avoid, take the attempt back if it met no engine, and let the request wait anew."""
     failure = broken.failure
     progress.now_s = failure.at_s
     progress.attempts -= not broken.met
     if broken.worker is not None:
         progress.tried.append(broken.worker)
-    elif placed.prefill is not None:
-        progress.barred += (pair_ref(placed.prefill.ref, placed.chosen.ref),)
     # But not for every refusal.
     refused = failure.kind is FailureKind.REFUSED
     if not refused or before is None or before.failure.kind is not FailureKind.REFUSED:

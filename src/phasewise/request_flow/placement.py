@@ -24,16 +24,15 @@ Placing = Generator[Step, Outcome, Decision | Reject | Cancelled]
 class Progress:
     """How far a request has come: how long it may wait, how often it was given away, who failed it.
 
-    `tried` are workers that failed it, `barred` pairs between which its KV did not come over. All attempts
-    are `given`; of those `attempts` count, one under way among them and one that met no engine not. `tokens`
-    are those of prompt and answer that were computed for it, None where nobody knows.
+    `tried` are workers that failed it. All attempts are `given`; of those `attempts` count, one under way
+    among them and one that met no engine not. `tokens` are those of prompt and answer that were computed for
+    it, None where nobody knows.
     """
 
     admitted_s: float
     now_s: float
     wait_until_s: float
     tried: list[WorkerRef] = field(default_factory=list)
-    barred: tuple[WorkerRef, ...] = ()
     given: int = 0
     attempts: int = 0
     tokens: int | None = 0
@@ -120,12 +119,12 @@ def _choose(world: World, request: GenerationRequest, progress: Progress) -> Dec
 
 def _hands_over(world: World, progress: Progress) -> HandsOver:
     """Which pairs may be given the request: as with workers, its last attempt tries none that rested."""
-    if not progress.barred and not world.pairs.any_open:
+    if not world.pairs.any_open:
         return _any_pair
 
     def hands_over(prefill: Worker, decode: Worker) -> bool:
         pair = pair_ref(prefill.ref, decode.ref)
-        if pair in progress.barred or (progress.given and world.pairs.is_open(pair)):
+        if progress.given and world.pairs.is_open(pair):
             return False
         return world.pairs.allowance(pair, progress.now_s) > 0
 
