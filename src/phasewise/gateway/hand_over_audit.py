@@ -30,6 +30,7 @@ logger = logging.getLogger("phasewise.gateway")
 
 LOOK_EVERY_S = 2.0
 BEGIN_WITHIN_S = 2.0
+TELL_EVERY_S = 60.0
 CHECK_HINT = "`phasewise check FILE` names what is wrong"
 
 
@@ -55,6 +56,7 @@ class HandOverAudit:
         # Whose hand-overs to a decode worker ended since the last look at it, and before that.
         self._unjudged: dict[str, set[WorkerRef]] = {}
         self._due: dict[str, set[WorkerRef]] = {}
+        self._tell_after_s: dict[str, float] = {}
         self._moved_bytes: dict[str, int] = {}
         self._late_reads: dict[str, tuple[WorkerRef, float]] = {}
         self._guard = Guard("auditing hand-overs")
@@ -140,6 +142,10 @@ class HandOverAudit:
                 self._proofs.prove(prefill, worker.ref, self._clock())
 
     def _tell_recomputed(self, worker: Worker, tokens: int) -> None:
+        now_s = self._clock()
+        if now_s < self._tell_after_s.get(worker.name, now_s):
+            return  # the metric counts on
+        self._tell_after_s[worker.name] = now_s + TELL_EVERY_S
         logger.warning(
             "%s computed %d prompt tokens again that were computed for it elsewhere: their KV did not come. "
             "hint: %s",
