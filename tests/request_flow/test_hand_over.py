@@ -444,6 +444,15 @@ def test_a_split_request_tells_how_fast_one_worker_reads_and_the_other_fetches_a
     assert step.kv is not None
 
 
+def test_a_request_that_the_decode_engine_refuses_tells_nothing_of_fetching():
+    world = make_split_world()
+    flow, step = start(world, prefix_hashes=(1, 2))
+    flow.send(make_prefilled(step, account=READ))
+    send_last(flow, Succeeded(2.0, 0))
+    assert told(world, "served") == [("served", ref(world, "p0"), (1, 2), 100, 16, 0)]
+    assert told(world, "learn_fetch", "learn_step", "learn") == []
+
+
 def test_of_a_prompt_of_which_the_decode_worker_has_some_only_the_rest_is_taken_to_be_fetched():
     world = make_split_world()
     world.prefixes.cached = 60

@@ -108,7 +108,8 @@ def _run_split(
         begun = partial(_begin_answer, world, seat, trial)
         outcome = yield Generate(decision, number, False, seat.trial, kv, begun)
         result = _noted(world, seat, outcome)
-        if isinstance(result, Succeeded):
+        # An engine that refused the request, as the client's mistake, has fetched nothing.
+        if isinstance(result, Succeeded) and seat.booking.answering:
             learn_fetching(world, request, decode, kv, result.account)
             learn_sizes(world, request, kv.prompt_tokens, result.account.output_tokens)
             learn_writing(world, decode, result.account)
