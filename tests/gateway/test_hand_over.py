@@ -13,7 +13,7 @@ from phasewise.model.latency import ttft_breakdown
 from phasewise.model.timeline import AttemptKind, Outcome, Part
 from phasewise.model.timeline_record import from_record
 from tests.gateway.harness import chat_body, events_of, eventually, request_id_of
-from tests.gateway.pairs import LONG_TEXT, running_pair
+from tests.gateway.pairs import LEASE_S, LONG_TEXT, running_pair
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 BODIES = {
@@ -213,14 +213,12 @@ async def test_a_stream_whose_kv_does_not_come_in_time_goes_on_without_it():
         await nothing_is_left(pair)
 
 
-async def test_a_plain_reply_waits_for_its_kv_as_long_as_the_prefill_engine_is_there():
+async def test_a_plain_reply_whose_source_has_gone_is_given_up_in_time():
     """Nobody sees a plain reply's first token, so time alone does not tell that none has come."""
-    async with running_pair() as pair:
+    async with running_pair(hand_over={"timeout_s": 1.5}) as pair:
         pair.decode[0].inject("kv_hang")
         asking = asyncio.create_task(ask(pair))
         await eventually(lambda: pair.decode[0].engine.deferred > 0)
-        await asyncio.sleep(1.2)
-        assert not asking.done()
         pair.prefill[0].die()
         reply = await asking
         timeline = await timeline_of(pair, reply)
@@ -298,3 +296,23 @@ async def test_a_client_that_leaves_leaves_nothing_behind(during):
         leaving.close()
         await asyncio.gather(asking, return_exceptions=True)
         await nothing_is_left(pair)
+
+
+async def test_kv_is_not_asked_for_once_connecting_took_until_its_time_was_over(monkeypatch):
+    """The decode engine would read whatever lies in those blocks by then, and say nothing."""
+    async with running_pair() as pair:
+        exchange = pair.gateway.app.gateway.pipeline._driver._exchange
+        to_decode = exchange._workers["d0"]
+        connect = to_decode._connect
+
+        async def connect_late():
+            await asyncio.sleep(LEASE_S * 0.6)
+            return await connect()
+
+        monkeypatch.setattr(to_decode, "_connect", connect_late)
+        reply = await ask(pair, stream=True)
+        timeline = await timeline_of(pair, reply)
+        assert kinds(timeline)[:2] == [PREFILLED, (AttemptKind.DECODE_SIDE, "failed")]
+        assert timeline.outcome is Outcome.SUCCEEDED
+        seen = await metrics_of(pair.decode[0])
+        assert not seen.counter("prompt_tokens_by_source_total", source="external_kv_transfer")

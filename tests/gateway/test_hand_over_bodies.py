@@ -128,6 +128,10 @@ def test_one_text_with_one_answer_may_be_parted(endpoint, fields):
                 ]
             },
         ),
+        (
+            Endpoint.CHAT,
+            {"messages": [{"role": "user", "content": [{"image_url": {"url": "data:x"}}]}]},
+        ),
         (Endpoint.COMPLETIONS, {"prompt": "x", "best_of": 2}),
         (Endpoint.COMPLETIONS, {"prompt": ["x", "y"]}),
         (Endpoint.EMBEDDINGS, {"input": "x"}),

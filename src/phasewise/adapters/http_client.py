@@ -10,6 +10,7 @@ import asyncio
 import errno
 import socket
 import ssl
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import TracebackType
@@ -54,11 +55,23 @@ class HttpClient:
         self._open: set[Connection] = set()
 
     async def send(
-        self, method: str, path: str, *, headers: Headers = (), body: bytes = b""
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Headers = (),
+        body: bytes = b"",
+        not_after_s: float | None = None,
     ) -> StreamedReply:
-        """Send a request and return when the reply's head is here; its body follows as it arrives."""
+        """Send a request and return when the reply's head is here; its body follows as it arrives.
+
+        What is asked for by KV that is kept only for a while is `not_after_s` that time on the monotonic
+        clock: connecting takes time too.
+        """
         connection = self._reuse() or await self._connect()
         try:
+            if not_after_s is not None and time.monotonic() > not_after_s:
+                raise UpstreamError(FailureKind.HAND_OVER, "the time to ask for this KV was over")
             await connection.exchange(self._head(method, path, headers, body), body, self._timeouts)
         except BaseException:
             connection.abort()

@@ -106,10 +106,14 @@ class Exchange:
         call.resumption = found
         return Failed(now_s, error.kind, content_sent=True, resumable=True, tokens=tokens), note
 
-    async def _generate(self, step: Generate, call: Call, body: bytes, begun: Begun) -> Ending:
+    async def _generate(
+        self, step: Generate, call: Call, body: bytes, begun: Begun, not_after_s: float | None = None
+    ) -> Ending:
         worker = self._workers[step.worker.name]
         headers = _headers(step, call)
-        async with await worker.send("POST", call.path, headers=headers, body=body) as reply:
+        async with await worker.send(
+            "POST", call.path, headers=headers, body=body, not_after_s=not_after_s
+        ) as reply:
             call.timeline.note_sent(reply.sent_at_s)
             content_type = _content_type(reply)
             head = [(b"content-type", content_type), *call.reply_headers]
@@ -152,7 +156,7 @@ class Exchange:
                 if step.on_first_content is not None:
                     step.on_first_content()
 
-            return await self._generate(step, call, body, begun)
+            return await self._generate(step, call, body, begun, kv.good_until_s)
 
     # --- going on with a broken answer ----------------------------------------------------------------------
 

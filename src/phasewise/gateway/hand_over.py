@@ -22,6 +22,13 @@ SHARE_OF_LEASE = 0.5
 """A ticket is good for so much of the time for which an engine keeps KV that nobody asks for: the decode
 engine renews the lease, but not before it has the request."""
 
+_OF_THE_PAIR = {
+    FailureKind.SERVER_ERROR: HandOverOutcome.REFUSED,
+    FailureKind.TIMED_OUT: HandOverOutcome.TIMED_OUT,
+    FailureKind.HAND_OVER: HandOverOutcome.TIMED_OUT,
+}
+"""What says before the first content that KV did not come, and nothing of the worker that waited for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class HandOvers:
@@ -64,7 +71,8 @@ class HandOvers:
         """Give up on a decode worker that brings no first content in time; what is yielded says that it came.
 
         An engine whose source stands still waits for ever. A stream is given up at the time. Of a plain reply
-        nobody sees the first token: it is given up if, by then or later, the source no longer answers.
+        nobody sees the first token: it is given up if the source does not answer by then. Later nothing is
+        told by a source that goes away: the KV has long been fetched.
         """
         try:
             async with asyncio.timeout(None) as limit:
@@ -85,10 +93,10 @@ class HandOvers:
         except UpstreamError as error:
             if first.has_come:
                 raise
-            if error.kind is not FailureKind.SERVER_ERROR:
+            if error.kind not in _OF_THE_PAIR:
                 self.count(HandOverOutcome.BROKEN)
                 raise
-            self.count(HandOverOutcome.REFUSED)
+            self.count(_OF_THE_PAIR[error.kind])
             message = f"{error.message} to a request with the KV of {kv.source.name}"
             raise UpstreamError(FailureKind.HAND_OVER, message) from error
 
@@ -96,7 +104,7 @@ class HandOvers:
 class _FirstContent:
     """Whether the first content has come. Where it has not in time and `is_hopeless`, the limit is over."""
 
-    __slots__ = ("_is_hopeless", "_limit", "_on_come", "_timer", "_wait_s", "has_come")
+    __slots__ = ("_is_hopeless", "_limit", "_on_come", "_timer", "has_come")
 
     def __init__(
         self,
@@ -107,24 +115,22 @@ class _FirstContent:
     ) -> None:
         self.has_come = False
         self._limit = limit
-        self._wait_s = wait_s
         self._is_hopeless = is_hopeless
         self._on_come = on_come
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
 
     def came(self) -> None:
         """It has."""
-        self.has_come = True
         self._timer.cancel()
-        self._on_come()
+        if not self._limit.expired():
+            self._limit.reschedule(None)
+            self.has_come = True
+            self._on_come()
 
     def stop_waiting(self) -> None:
         """Nobody waits for it any longer."""
         self._timer.cancel()
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
         if self._is_hopeless():
-            self._limit.reschedule(loop.time())
-        else:
-            self._timer = loop.call_later(self._wait_s, self._look)
+            self._limit.reschedule(asyncio.get_running_loop().time())

@@ -57,6 +57,7 @@ _ASKS_FOR_KV = {
 }
 _KV_FIELD = b'"%b":' % KV_PARAMS.encode()
 _TEXT = "text"
+_TEXT_FIELDS = frozenset({"type", _TEXT})
 
 
 def splittable(endpoint: Endpoint, fields: Mapping[str, Any], choices: int) -> bool:
@@ -122,4 +123,5 @@ def _is_text(messages: object) -> bool:
 
 
 def _is_text_part(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type", _TEXT) == _TEXT
+    # By the fields too: engines go by them where there is no type.
+    return isinstance(part, dict) and part.keys() <= _TEXT_FIELDS and part.get("type", _TEXT) == _TEXT
