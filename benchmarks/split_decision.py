@@ -48,7 +48,7 @@ COST = PRESETS["cpu-demo"]
 RULES = (SplitRule.AUTO, SplitRule.ALWAYS, SplitRule.NEVER, SplitRule.THRESHOLD)
 LEARNING_SHARE = 0.15
 """Of a run, at its beginning: not counted, for any rule."""
-CELLS_AT_ONCE = 4
+CELLS_AT_ONCE = 3
 """Fakes mostly sleep; with more, their gateways would wait for each other."""
 VIRTUAL_SECONDS = 400.0
 """Costs seconds only, and a cell with few long prompts needs it."""
