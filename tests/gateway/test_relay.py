@@ -75,3 +75,17 @@ def cpu_s_to_read_event_of(pieces):
 def test_an_event_in_many_pieces_costs_as_much_for_each_of_them():
     # Four times the pieces, each joined to all before it, would take sixteen times as long.
     assert cpu_s_to_read_event_of(8000) < 10 * cpu_s_to_read_event_of(2000)
+
+
+@pytest.mark.parametrize("field", [b"cache_salt", b"kv_transfer_params"])
+async def test_a_refusal_that_repeats_what_the_gateway_put_in_is_not_passed_on(field):
+    async def refuses(head, body, writer):
+        told = b'{"error":{"message":"bad input: {%b: secret}"}}' % field
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n")
+        writer.write(b"content-length: %d\r\n\r\n%b" % (len(told), told))
+
+    async with listening(refuses) as worker, running_gateway([worker]) as gateway:
+        reply = await gateway.chat()
+    assert reply.status == 400
+    assert b"secret" not in reply.body
+    assert b"the engine refused the request" in reply.body

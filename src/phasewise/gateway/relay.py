@@ -20,6 +20,11 @@ from phasewise.model.timeline import Outcome
 ENGINE_REFUSED = "engine_4xx"
 """The reason on the timeline of a request that the engine itself found fault with."""
 
+_PUT_IN = (b"cache_salt", b"kv_transfer_params")
+_REFUSED = (
+    b'{"error":{"message":"the engine refused the request","type":"BadRequestError","param":null,"code":400}}'
+)
+
 Begun = Callable[[], None] | None
 """Called once, when the first content has come: of a plain reply, when all of it has."""
 
@@ -61,7 +66,9 @@ async def relay_plain(reply: StreamedReply, head: Headers, call: Call, begun: Be
 
 
 async def relay_refusal(reply: StreamedReply, head: Headers, call: Call) -> Ending:
-    """Send the engine's own refusal on."""
+    """Send the engine's own refusal on, unless it repeats what the gateway put into the request."""
     body = await reply.read_all(FETCH_LIMIT_BYTES)
+    if any(field in body for field in _PUT_IN):
+        body = _REFUSED
     await call.client.respond(reply.status, head, body)
     return Ending(Outcome.REJECTED, ENGINE_REFUSED)
