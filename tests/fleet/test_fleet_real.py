@@ -1,4 +1,4 @@
-"""A fleet with the real engine and the demo model, by the commands a user types."""
+"""A fleet of real engines with their phases parted, by the commands a user types."""
 
 import asyncio
 import json
@@ -17,11 +17,11 @@ from phasewise.fleet import proc_fs
 from phasewise.fleet.fleet_status import checked
 from phasewise.fleet.run_file import read_state
 from phasewise.fleet.run_paths import RunPaths
-from tests.fleet.builders import free_ports
+from tests.fleet.builders import free_engine_port, free_ports
 
 ROOT = Path(__file__).parents[2]
 NAME = "real-test"
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(500)]
 
 
 def real_home():
@@ -46,7 +46,7 @@ def phasewise(home, *arguments):
         [sys.executable, "-m", "phasewise.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
         check=False,
         env={**os.environ, "PHASEWISE_HOME": str(home)},
     )
@@ -54,11 +54,10 @@ def phasewise(home, *arguments):
 
 @pytest.fixture(scope="module")
 def fleet(home):
-    """One engine and a gateway in the background; what `up` printed."""
-    gateway_port, engine_port = free_ports(2)
-    engine_port %= 50_000  # the step recorder listens 10000 above
-    ports = ["--port", str(gateway_port), "--engine-port", str(engine_port)]
-    result = phasewise(home, "up", "--detach", "--name", NAME, "--timeout", "150", "--json", *ports)
+    """A prefill engine, a decode engine and a gateway in the background; what `up` printed."""
+    ports = ["--port", str(*free_ports(1)), "--engine-port", str(free_engine_port(engines=2))]
+    example = str(ROOT / "examples" / "disaggregated.yaml")
+    result = phasewise(home, "up", example, "--detach", "--name", NAME, "--timeout", "240", "--json", *ports)
     assert result.returncode == 0, result.stderr
     yield json.loads(result.stdout)
     phasewise(home, "down", "--name", NAME)
@@ -83,17 +82,26 @@ def test_a_stream_comes_through_the_gateway(fleet):
     assert stream_words(fleet["gateway"]["url"], fleet["model"]).strip()
 
 
-def test_steps_are_recorded(fleet):
-    with urllib.request.urlopen(fleet["engines"][0]["steps_url"] + "/steps?limit=1", timeout=5) as reply:
-        assert reply.status == 200
+def test_every_engine_has_its_role_and_records_its_steps(fleet, home):
+    assert [engine["role"] for engine in fleet["engines"]] == ["prefill", "decode"]
+    for engine in fleet["engines"]:
+        with urllib.request.urlopen(engine["steps_url"] + "/steps?limit=1", timeout=5) as reply:
+            assert reply.status == 200
+    shown = phasewise(home, "status").stdout
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith(("prefill-0", "decode-0"))] == [
+        "prefill",
+        "decode",
+    ]
 
 
-def test_a_killed_engine_is_dead_in_status_at_once_and_serves_again(fleet, home):
+def test_a_killed_prefill_engine_is_dead_in_status_at_once_and_serves_again(fleet, home):
     engine = read_state(RunPaths(home, NAME)).engines[0]
     os.kill(engine.process.pid, signal.SIGKILL)
     killed_s = time.monotonic()
     result = phasewise(home, "status", "--json")
     assert result.returncode == 1
+    # The decode engine takes whole requests meanwhile.
+    assert stream_words(fleet["gateway"]["url"], fleet["model"]).strip()
     # On a busy machine the supervisor may be the quicker: then it is being started again already.
     stage = json.loads(result.stdout)["fleets"][0]["engines"][0]["stage"]
     assert stage in {"dead", "restarting", "starting"}
