@@ -52,7 +52,8 @@ async def whole_text(engine, path, body):
     client = HttpClient(engine.url, PATIENT)
     try:
         salted = orjson.dumps({**body, "cache_salt": "another"})
-        return text_of(await client.fetch("POST", path, body=salted))
+        headers = [(b"content-type", b"application/json")]
+        return text_of(await client.fetch("POST", path, headers=headers, body=salted))
     finally:
         client.close()
 
