@@ -99,6 +99,8 @@ class FailureKind(StrEnum):
     """This process could open no connection: nothing is known of the worker."""
     HAND_OVER = "hand_over"
     """The worker did not get the KV that another had computed for it; both may be well."""
+    TOO_LATE = "too_late"
+    """This process had not asked for KV when the time to do so was over: nothing is known of any worker."""
     NOT_CONTINUED = "not_continued"
     """The worker cannot go on with another's broken answer: nothing is amiss with it."""
 

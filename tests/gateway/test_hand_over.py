@@ -314,5 +314,7 @@ async def test_kv_is_not_asked_for_once_connecting_took_until_its_time_was_over(
         timeline = await timeline_of(pair, reply)
         assert kinds(timeline)[:2] == [PREFILLED, (AttemptKind.DECODE_SIDE, "failed")]
         assert timeline.outcome is Outcome.SUCCEEDED
+        assert timeline.attempts[1].note == "the time to ask for this KV was over"
+        assert await counted(pair, "too_late") == 1
         seen = await metrics_of(pair.decode[0])
         assert not seen.counter("prompt_tokens_by_source_total", source="external_kv_transfer")

@@ -111,6 +111,7 @@ async def test_a_plain_reply_is_not_given_up_for_a_source_that_goes_away_later()
         (FailureKind.CLOSED, FailureKind.CLOSED, HandOverOutcome.BROKEN),
         (FailureKind.REFUSED, FailureKind.REFUSED, HandOverOutcome.BROKEN),
         (FailureKind.TIMED_OUT, FailureKind.HAND_OVER, HandOverOutcome.TIMED_OUT),
+        (FailureKind.TOO_LATE, FailureKind.TOO_LATE, HandOverOutcome.TOO_LATE),
     ],
 )
 async def test_an_error_before_the_first_content_is_the_pairs_and_a_broken_conversation_the_workers(

@@ -20,7 +20,6 @@ from phasewise.request_flow import (
     Granted,
     LookUpCache,
     Prefill,
-    Prefilled,
     QuotaAnswered,
     Reject,
     Succeeded,
@@ -37,7 +36,8 @@ from tests.request_flow.worlds import make_prefilled
 
 AGING_S = 5.0
 BROKE = {"content_sent": True, "resumable": True}
-UNMET = {FailureKind.REFUSED, FailureKind.NO_SOCKET}
+UNMET = {FailureKind.REFUSED, FailureKind.NO_SOCKET, FailureKind.TOO_LATE}
+OF_HAND_OVERS = {FailureKind.HAND_OVER, FailureKind.TOO_LATE}
 
 
 @dataclass(eq=False)
@@ -129,15 +129,12 @@ class ManyFlows:
             self.send(it, Succeeded(self.now_s, dice.choice([None, 100]), self.account(dice)))
 
     def prefill(self, dice):
-        """The KV is there, or the engine refuses the request; now and then too late to be fetched."""
+        """The KV is there, or the engine refuses the request."""
         if it := self.one(dice, Prefill):
             if dice.random() < 0.1:
                 self.send(it, Succeeded(self.now_s, 100))
                 return
-            until_s = self.now_s + dice.choice([-1.0, 0.0, 0.1, 30.0, 30.0, 30.0, 30.0])
-            self.send(
-                it, make_prefilled(it.step, self.now_s, good_until_s=until_s, account=self.account(dice))
-            )
+            self.send(it, make_prefilled(it.step, self.now_s, account=self.account(dice)))
 
     def begin_answer(self, dice):
         if it := self.one(dice, Generate):
@@ -147,7 +144,7 @@ class ManyFlows:
     def fail(self, dice):
         if it := self.one(dice, Generate, Prefill):
             hands_over = it.step.decision.prefill and not it.content_sent
-            kinds = set(FailureKind) - (set() if hands_over else {FailureKind.HAND_OVER})
+            kinds = set(FailureKind) - (set() if hands_over else OF_HAND_OVERS)
             kind = dice.choice(sorted(kinds))
             sent = it.content_sent or (kind not in UNMET and dice.random() < 0.5)
             if isinstance(it.step, Prefill) or kind is FailureKind.HAND_OVER:
@@ -255,10 +252,7 @@ class ManyFlows:
             it.met_engines -= outcome.kind in UNMET
             it.failed_engines += outcome.kind not in UNMET
             it.content_sent |= outcome.content_sent
-            it.not_handed_over |= outcome.kind is FailureKind.HAND_OVER
-        elif isinstance(outcome, Prefilled) and outcome.ticket.good_until_s <= self.now_s:
-            it.met_engines -= 1
-            it.not_handed_over = True
+            it.not_handed_over |= outcome.kind in OF_HAND_OVERS
 
     def check_step(self, it, last):
         if isinstance(it.step, Generate | Prefill):
@@ -288,7 +282,6 @@ class ManyFlows:
             assert not it.not_handed_over, "a hand-over failed and another was tried"
         if it.kv is not None:
             assert isinstance(last, Prefill)
-            assert self.now_s < it.kv.good_until_s, "a ticket was used when its blocks may be another's"
             assert not any(it.kv is used for used in self.used_tickets)
             assert it.kv.source == last.worker.ref
             self.used_tickets.append(it.kv)

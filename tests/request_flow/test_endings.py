@@ -115,8 +115,8 @@ def outcomes_of(step, path):
     if isinstance(step, Wait):
         return [Granted(at_s)] if step.ticket.granted else [TimedOut(at_s)]
     if isinstance(step, Prefill):
-        kept = [make_prefilled(step, at_s), make_prefilled(step, at_s, good_until_s=at_s)]
-        return [Succeeded(at_s), *kept, *(Failed(at_s, kind, content_sent=False) for kind in SPLIT_KINDS)]
+        kept = make_prefilled(step, at_s)
+        return [Succeeded(at_s), kept, *(Failed(at_s, kind, content_sent=False) for kind in SPLIT_KINDS)]
     return [Succeeded(at_s), *failures(at_s, path, step)]
 
 
@@ -124,6 +124,7 @@ def failures(at_s, path, step):
     broken = any(isinstance(it, Failed) and it.content_sent for it in path)
     if step.kv is not None:
         yield Failed(at_s, FailureKind.HAND_OVER, content_sent=False)
+        yield Failed(at_s, FailureKind.TOO_LATE, content_sent=False)
     for kind in KINDS:
         if not broken:
             yield Failed(at_s, kind, content_sent=False)

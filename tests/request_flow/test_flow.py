@@ -173,6 +173,7 @@ NOT_THE_WORKERS = {
     FailureKind.NO_SOCKET,
     FailureKind.NOT_CONTINUED,
     FailureKind.HAND_OVER,
+    FailureKind.TOO_LATE,
 }
 
 

@@ -26,6 +26,7 @@ from phasewise.state.load_ledger import IDLE, Load
 from tests.request_flow.worlds import make_prefilled, make_split_world, start_flow
 
 HAND_OVER = FailureKind.HAND_OVER
+TOO_LATE = Failed(1.0, FailureKind.TOO_LATE, content_sent=False)
 ANSWERED = EngineAccount(100, 0, 20, queue_s=0.03, prefill_s=0.05, gap_s=0.07)
 READ = EngineAccount(100, 16, 1, queue_s=0.0, prefill_s=1.4)
 
@@ -362,14 +363,38 @@ def test_without_retry_budget_a_failed_hand_over_ends_the_request():
     assert step.reason is RejectReason.RETRY_BUDGET_SPENT
 
 
-@pytest.mark.parametrize("good_until_s", [0.5, 1.0])
-def test_a_ticket_that_is_too_old_is_not_used_and_the_request_goes_on_whole_at_no_charge(good_until_s):
+def test_a_ticket_that_is_too_old_is_not_used_and_the_request_goes_on_whole_at_no_charge():
     world = make_split_world(prefill=2, decode=2, budget=0.5)
     flow, step = start(world, max_wait_s=0.0)
-    step = flow.send(make_prefilled(step, 1.0, good_until_s=good_until_s))
+    flow.send(make_prefilled(step, 1.0))
+    step = flow.send(TOO_LATE)
     assert (type(step), step.kv, step.attempt) == (Generate, None, 2)
     rejected = flow.send(Failed(2.0, FailureKind.CLOSED, content_sent=True))
     assert rejected.attempts == 1
+
+
+def test_a_gateway_that_was_too_late_to_ask_for_kv_holds_it_against_nobody():
+    world = make_split_world()
+    for _ in range(3 * FAILURES_TO_OPEN):
+        flow, step = start(world)
+        assert isinstance(step, Prefill), "the pair is still trusted"
+        flow.send(make_prefilled(step))
+        flow.send(TOO_LATE)
+        send_last(flow, Succeeded(2.0))
+    assert not world.breakers.any_open
+    assert not world.pairs.any_open
+    assert {it.health for it in world.cluster.snapshot()} == {Health.UP}
+
+
+def test_a_trial_of_a_pair_that_was_asked_too_late_tells_nothing():
+    world = make_split_world()
+    for _ in range(PAIR_FAILURES_TO_OPEN):
+        hand_over_fails(world)
+    flow, step = start(world, FIRST_REST_S)
+    flow.send(make_prefilled(step, FIRST_REST_S))
+    flow.send(TOO_LATE)
+    assert world.pairs.any_open
+    assert isinstance(start(world, FIRST_REST_S)[1], Prefill)
 
 
 def test_an_error_of_a_prefill_worker_is_held_against_it_once_another_worker_answers():

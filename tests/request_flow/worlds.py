@@ -133,7 +133,6 @@ def start_flow(world, at_s=0.0, **fields):
     return flow, flow.send(CacheMiss(at_s))
 
 
-def make_prefilled(step, at_s=1.0, *, good_until_s=None, prompt_tokens=100, **fields):
-    """The KV of a prefill step's prompt, good for a while unless told otherwise."""
-    until_s = at_s + LEASE_S if good_until_s is None else good_until_s
-    return Prefilled(at_s, KvTicket(step.worker.ref, b"{}", prompt_tokens, until_s), **fields)
+def make_prefilled(step, at_s=1.0, *, prompt_tokens=100, **fields):
+    """The KV of a prefill step's prompt, good for a while."""
+    return Prefilled(at_s, KvTicket(step.worker.ref, b"{}", prompt_tokens, at_s + LEASE_S), **fields)

@@ -71,7 +71,7 @@ class HttpClient:
         connection = self._reuse() or await self._connect()
         try:
             if not_after_s is not None and time.monotonic() > not_after_s:
-                raise UpstreamError(FailureKind.HAND_OVER, "the time to ask for this KV was over")
+                raise UpstreamError(FailureKind.TOO_LATE, "the time to ask for this KV was over")
             await connection.exchange(self._head(method, path, headers, body), body, self._timeouts)
         except BaseException:
             connection.abort()

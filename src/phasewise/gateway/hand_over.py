@@ -22,11 +22,12 @@ SHARE_OF_LEASE = 0.5
 """A ticket is good for so much of the time for which an engine keeps KV that nobody asks for: the decode
 engine renews the lease, but not before it has the request."""
 
-_OF_THE_PAIR = {
+_COUNTED_AS = {
     FailureKind.SERVER_ERROR: HandOverOutcome.REFUSED,
     FailureKind.TIMED_OUT: HandOverOutcome.TIMED_OUT,
-    FailureKind.HAND_OVER: HandOverOutcome.TIMED_OUT,
+    FailureKind.TOO_LATE: HandOverOutcome.TOO_LATE,
 }
+_OF_THE_PAIR = frozenset({FailureKind.SERVER_ERROR, FailureKind.TIMED_OUT})
 """What says before the first content that KV did not come, and nothing of the worker that waited for it."""
 
 
@@ -93,10 +94,9 @@ class HandOvers:
         except UpstreamError as error:
             if first.has_come:
                 raise
+            self.count(_COUNTED_AS.get(error.kind, HandOverOutcome.BROKEN))
             if error.kind not in _OF_THE_PAIR:
-                self.count(HandOverOutcome.BROKEN)
                 raise
-            self.count(_OF_THE_PAIR[error.kind])
             message = f"{error.message} to a request with the KV of {kv.source.name}"
             raise UpstreamError(FailureKind.HAND_OVER, message) from error
 

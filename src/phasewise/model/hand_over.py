@@ -26,6 +26,8 @@ class HandOverOutcome(StrEnum):
     REFUSED = "refused"
     """The decode worker answered with an error."""
     TIMED_OUT = "timed_out"
+    TOO_LATE = "too_late"
+    """The decode worker was not asked: this gateway came to it when the KV may have been released."""
     BROKEN = "broken"
     """A worker broke the conversation off, which tells nothing of the hand-over."""
 

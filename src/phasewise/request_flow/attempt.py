@@ -28,20 +28,20 @@ from phasewise.request_flow.steps import Generate, Prefill, Step
 from phasewise.request_flow.world import World
 from phasewise.state.breakers import Trial
 
-_MET_NO_ENGINE = frozenset({FailureKind.REFUSED, FailureKind.NO_SOCKET})
+_MET_NO_ENGINE = frozenset({FailureKind.REFUSED, FailureKind.NO_SOCKET, FailureKind.TOO_LATE})
+_NO_WORKERS_FAULT = frozenset({FailureKind.HAND_OVER, FailureKind.TOO_LATE})
 
 
 @noun
 class Broken:
     """An attempt that failed, by a `worker`'s fault or by none's: the hand-over between two failed.
 
-    `met`: an engine was there to fail. `late`: the KV was there, but could no longer be fetched safely.
+    `met`: an engine was there to fail.
     """
 
     failure: Failed
     worker: WorkerRef | None
     met: bool
-    late: bool = False
 
 
 _Result = Succeeded | Failed | Cancelled
@@ -102,9 +102,6 @@ def _run_split(
             result = prefilled
             return _ended(result, prefill)
         kv = prefilled.ticket
-        if prefilled.at_s >= kv.good_until_s:
-            result = Failed(prefilled.at_s, FailureKind.HAND_OVER, False, tokens=kv.prompt_tokens)
-            return Broken(result, None, met=False, late=True)
         begun = partial(_begin_answer, world, seat, trial)
         outcome = yield Generate(decision, number, False, seat.trial, kv, begun)
         result = _noted(world, seat, outcome)
@@ -160,5 +157,5 @@ def _noted(world: World, seat: Seat, outcome: Outcome) -> _Result:
 def _ended(result: _Result, worker: WorkerRef) -> Succeeded | Cancelled | Broken:
     if not isinstance(result, Failed):
         return result
-    at_fault = None if result.kind is FailureKind.HAND_OVER else worker
+    at_fault = None if result.kind in _NO_WORKERS_FAULT else worker
     return Broken(result, at_fault, met=result.kind not in _MET_NO_ENGINE)

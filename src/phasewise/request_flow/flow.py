@@ -65,7 +65,7 @@ def _serve(request: GenerationRequest, world: World, progress: Progress) -> Gene
         _note_failure(progress, ended, before, request.max_wait_s)
         if given_up := _given_up(world, progress, ended):
             return given_up
-        if ended.late or ended.worker is None or ended.failure.content_sent:
+        if ended.worker is None or ended.failure.content_sent:
             # Nobody knows which of two workers a hand-over failed by, so another pair may fail it as well,
             # and any worker can compute the prompt itself. There is no KV of a half-written answer.
             request = replace(request, splittable=False)

@@ -15,7 +15,9 @@ from phasewise.request_flow.world import World
 from phasewise.state.breakers import Trial
 from phasewise.state.load_ledger import Booking
 
-_NOT_THE_WORKERS_FAULT = frozenset({FailureKind.NO_SOCKET, FailureKind.NOT_CONTINUED, FailureKind.HAND_OVER})
+_NOT_THE_WORKERS_FAULT = frozenset(
+    {FailureKind.NO_SOCKET, FailureKind.NOT_CONTINUED, FailureKind.HAND_OVER, FailureKind.TOO_LATE}
+)
 
 
 # --- trust ------------------------------------------------------------------------------------------------
@@ -32,8 +34,8 @@ def learn_trust(world: World, worker: WorkerRef, trial: Trial | None, result: Ou
         if result.kind is FailureKind.REFUSED:
             world.cluster.report_unreachable(worker, "refused a connection")
     else:
-        # The client left, the gateway stops or has no socket, KV did not come or an answer cannot go on from
-        # another worker's, or nobody knows yet.
+        # The client left, the gateway stops, is late or has no socket, KV did not come or an answer cannot go
+        # on from another worker's, or nobody knows yet.
         world.breakers.abandoned(worker, trial)
 
 

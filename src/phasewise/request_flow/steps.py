@@ -66,8 +66,10 @@ class Generate:
     """Run the request on a worker and stream the answer. Outcome: Succeeded or Failed.
 
     One that `resumes` goes on from what the client already has. One with `kv` begins with a prompt that was
-    computed elsewhere. One with a `trial` tries a worker that was resting: the driver gives the trial a way
-    to see whether the answer has begun. `on_first_content` is called when it has.
+    computed elsewhere: it is sent before the ticket's `good_until_s`, or not at all and fails as TOO_LATE.
+    That is the driver's to see to, as nobody else knows when it sends. One with a `trial` tries a worker that
+    was resting: the driver gives the trial a way to see whether the answer has begun. `on_first_content` is
+    called when it has.
     """
 
     decision: Decision
