@@ -25,12 +25,12 @@ from phasewise.model.worker import Role
 from tests.fleet.builders import free_engine_port
 from tests.real_engine import INSTALL_HINT, MODEL, ROOT, stop_group, wait_until_ready
 
-LEASE_S = 12
+LEASE_S = 20
 """Short, so that a test sees KV released that nobody fetched; long against a hand-over on a busy machine."""
 PAIR = FleetConfig(
     name="pair",
     pools=(Pool(name="p", role=Role.PREFILL), Pool(name="d", role=Role.DECODE)),
-    gateway=GatewayConfig(hand_over=HandOverConfig(lease_s=LEASE_S)),
+    gateway=GatewayConfig(hand_over=HandOverConfig(timeout_s=LEASE_S / 2, lease_s=LEASE_S)),
 )
 
 Change = Callable[[ProcessPlan], ProcessPlan]

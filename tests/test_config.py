@@ -4,8 +4,9 @@ import traceback
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from phasewise.config import FleetConfig, Levers, byte_size, load_fleet, load_secret
+from phasewise.config import FleetConfig, HandOverConfig, Levers, byte_size, load_fleet, load_secret
 from phasewise.errors import ConfigError
 
 
@@ -143,3 +144,9 @@ def test_a_key_that_stands_there_twice_is_named_by_its_places_and_not_repeated(t
     )
     assert "api_keys[0] and api_keys[2]" in said
     assert key not in said
+
+
+def test_a_first_token_may_not_be_waited_for_beyond_the_lease_of_its_kv():
+    with pytest.raises(ValidationError, match="raise lease_s to twice timeout_s"):
+        HandOverConfig(timeout_s=16, lease_s=30)
+    assert HandOverConfig(timeout_s=15, lease_s=30).timeout_s == 15

@@ -27,7 +27,7 @@ from .load import records_after
 
 FLEET = "hand-over-faults"
 MODEL = "smollm2-135m"
-LEASE_S = 12
+LEASE_S = 16
 PLAN = f"""
 version: 1
 name: {FLEET}

@@ -81,7 +81,7 @@ def gateway(workers: Sequence[dict[str, Any]], rule: SplitRule) -> Iterator[tupl
     settings = {
         "port": port,
         "admin_key_sha256": ADMIN_KEY_SHA256,
-        "hand_over": {"when": rule.value, "timeout_s": MAX_WAIT_S, "lease_s": 600},
+        "hand_over": {"when": rule.value, "timeout_s": MAX_WAIT_S, "lease_s": 1200},
     }
     with tempfile.TemporaryDirectory() as folder:
         file, log = Path(folder) / "gateway.yaml", Path(folder) / "gateway.log"

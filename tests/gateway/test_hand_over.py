@@ -258,7 +258,7 @@ async def test_a_decode_engine_that_dies_in_mid_answer_has_it_finished_elsewhere
 
 
 async def test_a_ticket_of_an_engine_that_was_restarted_is_refused_and_the_request_served():
-    async with running_pair(hand_over={"timeout_s": 10.0}) as pair:
+    async with running_pair(hand_over={"timeout_s": 10.0, "lease_s": 20}) as pair:
         pair.decode[0].inject("slow", delay_s=1.0, times=1)
         asking = asyncio.create_task(ask(pair, stream=True))
         await eventually(lambda: pair.prefill[0].requests_finished > 0)

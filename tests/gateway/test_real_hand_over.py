@@ -6,14 +6,16 @@ import asyncio
 
 import orjson
 import pytest
+from typer.testing import CliRunner
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.cli.app import app
 from phasewise.config import HandOverConfig
 from phasewise.model.hand_over import SplitRule
 from phasewise.model.latency import ttft_breakdown
 from phasewise.model.timeline import AttemptKind, Part
 from phasewise.model.timeline_record import from_record
-from tests.gateway.harness import eventually, request_id_of, running_gateway
+from tests.gateway.harness import ADMIN_KEY, eventually, request_id_of, running_gateway
 from tests.gateway.test_hand_over import CHAT, COMPLETIONS, text_of
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -24,7 +26,7 @@ PATIENT = Timeouts(connect_s=5.0, head_s=120.0, idle_s=60.0)
 @pytest.fixture
 async def gateway(real_pair):
     hand_over = HandOverConfig(
-        when=SplitRule.ALWAYS, timeout_s=60.0, lease_s=real_pair.lease_s, canary_s=None
+        when=SplitRule.ALWAYS, timeout_s=real_pair.lease_s / 2, lease_s=real_pair.lease_s, canary_s=None
     )
     async with running_gateway(
         real_pair.workers, timeouts=PATIENT, poll_interval_s=1.0, hand_over=hand_over
@@ -80,3 +82,55 @@ async def test_the_same_text_comes_from_kv_that_another_engine_computed(gateway,
         assert found.residual_s > -0.005
     usage = "kv_cache_usage_perc"
     await eventually(lambda: real_pair.prefill.counters().gauge(usage) == 0, timeout_s=20.0)
+
+
+async def test_paces_learned_by_the_canary_decide_on_the_first_request_and_explain_tells_how(
+    real_pair, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "120")
+    hand_over = HandOverConfig(
+        when=SplitRule.AUTO, timeout_s=real_pair.lease_s / 2, lease_s=real_pair.lease_s
+    )
+    async with running_gateway(
+        real_pair.workers, timeouts=PATIENT, poll_interval_s=1.0, hand_over=hand_over
+    ) as gateway:
+        await eventually(lambda: has_proof(gateway), timeout_s=60.0)
+        body = body_of(CHAT, real_pair.model, True, "kites")
+        request_id = request_id_of(await gateway.fetch("POST", CHAT, body))
+        timeline = from_record(await gateway.timeline(request_id))
+        told, record = [await explain(gateway, request_id, *it) for it in ((), ("--json",))]
+
+    options = timeline.placement.options
+    ways = [[it.name for it in (option.prefill, option.worker) if it] for option in options]
+    prefill, decode = (it.name for it in real_pair.workers)
+    assert sorted(ways) == sorted([[prefill], [decode], [prefill, decode]])
+    assert options[0].terms.cost_s == min(it.terms.cost_s for it in options)
+    assert [it.worker.name for it in timeline.attempts] == ways[0]
+    for option in options:
+        assert option.terms.prefill_s > 0
+        assert option.terms.decode_s > 0
+        assert (option.terms.hand_over_s > 0) == (option.prefill is not None)
+
+    for expected in (
+        f"auto: {timeline.placement.reason[:20]}",
+        f"{prefill} > {decode}",
+        "Expected and measured",
+    ):
+        assert expected in told
+    terms = {row["name"]: row for row in orjson.loads(record)["terms"]}
+    for name in ("prefill", "first token", "decode"):
+        assert terms[name]["expected_s"] > 0
+        assert terms[name]["measured_s"] > 0
+    assert "kites" not in told
+
+
+async def has_proof(gateway):
+    """Whether the gateway has seen KV come over; nobody but its canary has asked anything yet."""
+    return b"phasewise_hand_over_proof_age_seconds{" in (await gateway.fetch("GET", "/metrics")).body
+
+
+async def explain(gateway, request_id, *options):
+    arguments = ["explain", request_id, "--gateway", gateway.url, "--admin-key", ADMIN_KEY, *options]
+    told = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+    assert told.exit_code == 0, told.output
+    return told.stdout

@@ -21,7 +21,7 @@ STRICT = Slo(ttft_s=0.2, tpot_s=5.0)
 @pytest.mark.parametrize("connector", [QUICK, None], ids=["handed over", "computed again"])
 async def test_prompts_computed_twice_are_a_finding(connector):
     async with running_pair(
-        config=LIKE_A_CPU, decode_connector=connector, hand_over={"timeout_s": 20}
+        config=LIKE_A_CPU, decode_connector=connector, hand_over={"timeout_s": 15, "lease_s": 30}
     ) as pair:
         watch = Watch(await identify(pair.gateway.url, ADMIN_KEY), ADMIN_KEY)
         try:

@@ -85,14 +85,24 @@ class HandOverConfig(Frozen):
 
     `threshold_tokens` is for `when: threshold` alone. `timeout_s` is how long a decode worker may take to its
     first token, `lease_s` how long a prefill worker keeps KV that nobody has fetched, and `canary_s` how
-    often a hand-over is tried where no request has proved one (None: never).
+    often a hand-over is tried where no request has proved one (None: never). KV is asked for within the first
+    half of the lease; what comes within another half has not been released, whatever the engines were at.
     """
 
     when: SplitRule = SplitRule.AUTO
     threshold_tokens: Annotated[int, Field(ge=1)] = 512
-    timeout_s: Seconds = 20.0
+    timeout_s: Seconds = 15.0
     lease_s: Annotated[int, Field(ge=6, le=3_600)] = 30
     canary_s: Annotated[float, Field(ge=1, le=86_400)] | None = 60.0
+
+    @model_validator(mode="after")
+    def _in_time(self) -> HandOverConfig:
+        if self.timeout_s > self.lease_s / 2:
+            raise ValueError(
+                f"timeout_s is {self.timeout_s:g} and lease_s {self.lease_s}: a first token that comes after "
+                "the lease may stand on another request's KV; raise lease_s to twice timeout_s"
+            )
+        return self
 
 
 class LogConfig(Frozen):
