@@ -1,6 +1,7 @@
-"""Asks engines to answer a prompt of our own, whole or parted.
+"""Asks engines to answer a prompt of our own, whole or parted, and by how much their counters grew meanwhile.
 
-What the answers mean is left to callers: the check judges them, the gateway's canary learns from them.
+What that means is left to others: model/kv_proof.py tells what is proven, the check names what is wrong, the
+gateway's canary learns.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from typing import Any
 import orjson
 
 from phasewise.adapters.http_client import HttpClient
+from phasewise.adapters.vllm_kv_counters import KvCounters, fetch_kv_counters
+from phasewise.model.kv_proof import KvGrowth, KvProof
 
+COUNTED_WITHIN_S = 1.0
+"""Transfers are counted with the engine's next step, a moment after the answer."""
+_LOOKS = 5
+_SETTLED = {KvProof.MOVED, KvProof.HIDDEN}
 PLEASE_KEEP: Mapping[str, Any] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -72,6 +79,16 @@ async def ask(
     return _answer(reply.status, reply.body)
 
 
+async def growth_since(client: HttpClient, before: KvCounters, prompt_tokens: int) -> KvGrowth:
+    """By how much the counters grew, as soon as they hold so large a hand-over, or after a moment without."""
+    for _ in range(_LOOKS):
+        grown = _growth(before, await fetch_kv_counters(client))
+        if grown.proof_of(prompt_tokens) in _SETTLED and grown.moved_bytes:
+            break
+        await asyncio.sleep(COUNTED_WITHIN_S / _LOOKS)
+    return grown
+
+
 async def speaks_side_channel(host: str, port: int, within_s: float) -> bool:
     """Whether somebody at this address greets as NIXL's side channel does.
 
@@ -83,6 +100,20 @@ async def speaks_side_channel(host: str, port: int, within_s: float) -> bool:
             return await reader.read(1) == _GREETING
         finally:
             writer.transport.abort()
+
+
+def _growth(before: KvCounters, after: KvCounters) -> KvGrowth:
+    return KvGrowth(
+        moved_tokens=_grown(before.moved_tokens, after.moved_tokens),
+        computed_tokens=_grown(before.computed_tokens, after.computed_tokens),
+        moved_bytes=_grown(before.moved_bytes, after.moved_bytes),
+        moving_s=_grown(before.moving_s, after.moving_s),
+    )
+
+
+def _grown(before: float | None, after: float | None) -> float | None:
+    """A labelled series appears when it is first counted."""
+    return None if after is None else after - (before or 0.0)
 
 
 def _answer(status: int, body: bytes) -> TrialAnswer:
