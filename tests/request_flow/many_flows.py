@@ -145,6 +145,8 @@ class ManyFlows:
         if it := self.one(dice, Generate, Prefill):
             hands_over = it.step.decision.prefill and not it.content_sent
             kinds = set(FailureKind) - (set() if hands_over else OF_HAND_OVERS)
+            if it.kv is None:
+                kinds.discard(FailureKind.TOO_LATE)
             kind = dice.choice(sorted(kinds))
             sent = it.content_sent or (kind not in UNMET and dice.random() < 0.5)
             if isinstance(it.step, Prefill) or kind is FailureKind.HAND_OVER:

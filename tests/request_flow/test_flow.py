@@ -75,6 +75,12 @@ def test_whatever_happens_the_ledger_returns_to_zero_and_no_third_attempt_is_mad
     assert all(isinstance(step, Generate | Wait) for step in steps[:-1])
 
 
+def test_only_a_request_with_kv_can_be_sent_too_late_so_that_nobody_is_tried_for_ever():
+    late = Failed(1.0, FailureKind.TOO_LATE, content_sent=False)
+    *_, step = run_flow(make_world(4), [late] * 3)
+    assert (step.reason, step.attempts) == (RejectReason.ALL_ATTEMPTS_FAILED, MAX_ATTEMPTS)
+
+
 def test_a_flow_that_is_closed_in_mid_attempt_releases_its_booking():
     world = make_world()
     flow = request_flow(make_request(), world)

@@ -28,7 +28,7 @@ from phasewise.request_flow.steps import Generate, Prefill, Step
 from phasewise.request_flow.world import World
 from phasewise.state.breakers import Trial
 
-_MET_NO_ENGINE = frozenset({FailureKind.REFUSED, FailureKind.NO_SOCKET, FailureKind.TOO_LATE})
+_MET_NO_ENGINE = frozenset({FailureKind.REFUSED, FailureKind.NO_SOCKET})
 _NO_WORKERS_FAULT = frozenset({FailureKind.HAND_OVER, FailureKind.TOO_LATE})
 
 
@@ -110,6 +110,9 @@ def _run_split(
             learn_fetching(world, request, decode, kv, result.account)
             learn_sizes(world, request, kv.prompt_tokens, result.account.output_tokens)
             learn_writing(world, decode, result.account)
+        if isinstance(result, Failed) and result.kind is FailureKind.TOO_LATE:
+            # Free of charge, as no engine failed, and at most once: what follows is whole.
+            return Broken(result, None, met=False)
         return _ended(result, decode)
     finally:
         if world.cluster.is_current(prefill) and world.cluster.is_current(decode):
