@@ -94,14 +94,36 @@ def test_a_report_that_is_not_judged_is_remembered_only():
     assert index.cached_tokens(W0, HASHES, TOKENS) == EXPECTED
 
 
-def test_two_disappointments_forget_what_is_older_than_both():
+def test_a_beginning_too_short_for_a_block_of_the_engine_is_nobodys_fault():
+    # A system prompt of 115 tokens fills one of our blocks and none of an engine's that has 128.
     index = PrefixIndex()
-    for hashes in ((1, 2), (3, 4), (5, 6)):
+    conversations = [(1, *range(100 * number, 100 * number + 9)) for number in range(1, 21)]
+    for hashes in conversations:
+        serve(index, hashes=hashes, cached_tokens=0)
+    assert [index.held_blocks(W0, hashes) for hashes in conversations] == [10] * 20
+    assert index.cached_tokens(W0, HASHES, TOKENS) == EXPECTED // 10
+
+
+def test_a_few_disappointments_in_a_row_cost_credit_and_no_memory():
+    index = PrefixIndex()
+    conversations = [tuple(range(first, first + 10)) for first in range(0, 200, 10)]
+    for hashes in conversations:
         serve(index, hashes=hashes)
-    serve(index, hashes=(3, 4), cached_tokens=0)
-    serve(index, hashes=(5, 6), cached_tokens=0)
-    assert index.held_blocks(W0, (1, 2)) == 0
-    assert index.held_blocks(W0, (3, 4)) == index.held_blocks(W0, (5, 6)) == 2
+    for _ in range(4):
+        serve(index, hashes=conversations[0], cached_tokens=0)
+    assert [index.held_blocks(W0, hashes) for hashes in conversations] == [10] * 20
+    assert index.cached_tokens(W0, conversations[1], TOKENS) < EXPECTED * 0.6
+
+
+def test_a_worker_that_mostly_disappoints_is_forgotten_but_for_what_it_served_since():
+    index = PrefixIndex()
+    conversations = [tuple(range(first, first + 10)) for first in range(0, 100, 10)]
+    for hashes in conversations:
+        serve(index, hashes=hashes)
+    for hashes in conversations[:8]:
+        serve(index, hashes=hashes, cached_tokens=0)
+    assert index.held_blocks(W0, conversations[9]) == 0
+    assert index.held_blocks(W0, conversations[7]) == 10
 
 
 def test_what_was_served_last_outlives_what_was_served_long_ago():

@@ -15,7 +15,10 @@ MOST_BLOCKS = 1_000_000
 NEWS_SHARE = 0.125
 """How much of a worker's trust its latest report makes: eight wrong ones in a row take two thirds of it."""
 DISAPPOINTING = 0.5
-"""A worker that held less than this much of what was expected has dropped things, and oldest ones first."""
+"""A worker that holds less than this much of what is expected, lately and now, has dropped things, and oldest
+ones first. One report alone says nothing of other prompts."""
+ENGINE_BLOCK_TOKENS = 128
+"""Engines cache whole blocks, seldom larger ones than this: the end of what they read may be in none."""
 
 
 class _Memory:
@@ -56,7 +59,7 @@ class _Memory:
     def judge(self, met: float) -> None:
         """Learn how much of what was expected was there."""
         self.trust += NEWS_SHARE * (min(1.0, met) - self.trust)
-        if met < DISAPPOINTING:
+        if met < DISAPPOINTING and self.trust < DISAPPOINTING:
             self.grow_older()
 
 
@@ -78,13 +81,15 @@ class PrefixIndex:
         """A worker has computed this prompt and reported how much of it was cached.
 
         `held_blocks` is what it was taken to hold when it was given the request: what others had it compute
-        meanwhile is not held against it. With 0 its report is not judged, and the prompt only remembered.
+        meanwhile is not held against it, nor is the last block of what it held. With 0 its report is not
+        judged, and the prompt only remembered.
         """
         memory = self._memory(worker)
         if memory is None:
             memory = self._begin(worker)
-        if expected_tokens := _tokens(held_blocks, hashes, prompt_tokens):
-            memory.judge(cached_tokens / expected_tokens)
+        sure_tokens = _tokens(held_blocks, hashes, prompt_tokens) - ENGINE_BLOCK_TOKENS
+        if sure_tokens > 0:
+            memory.judge(cached_tokens / sure_tokens)
         room = self._set_room
         if len(memory.younger) + len(hashes) > room:
             memory.grow_older()
