@@ -96,6 +96,22 @@ def test_equal_tools_are_a_beginning_in_common():
     assert in_common(one, other) == 2
 
 
+def test_equal_parts_of_two_fields_are_two_prompts():
+    part = [{"title": "x" * 1_100}]
+    assert in_common(hashes(FIRST, tools=part), hashes(FIRST, documents=part)) == 0
+
+
+@pytest.mark.parametrize("unread", [{"prompt_logprobs": 0}, {"prompt_logprobs": 1}, {"echo": True}])
+def test_a_request_for_which_engines_do_not_read_their_cache_has_no_hashes(unread):
+    assert hashes(SYSTEM, FIRST, **unread) == ()
+    assert hashes(endpoint=Endpoint.COMPLETIONS, prompt="river " * 400, **unread) == ()
+
+
+@pytest.mark.parametrize("read", [{"prompt_logprobs": None}, {"echo": False}, {"logprobs": True}])
+def test_a_request_that_only_names_those_fields_has_its_hashes(read):
+    assert hashes(SYSTEM, FIRST, **read) == hashes(SYSTEM, FIRST)
+
+
 def test_token_ids_are_known_by_the_ids():
     ids = list(range(1_000, 2_000))
     before = hashes(endpoint=Endpoint.COMPLETIONS, prompt=ids)

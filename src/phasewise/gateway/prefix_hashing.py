@@ -34,7 +34,9 @@ class PrefixHashing:
         self._key = secrets.token_bytes(_KEY_BYTES) if key is None else key
 
     def hashes(self, endpoint: Endpoint, fields: dict[str, Any], salt: bytes | None) -> tuple[int, ...]:
-        """The request's prefix hashes; none where it has no single prompt, or a short one."""
+        """The request's prefix hashes; none without a single, long prompt for which caches are read."""
+        if _is_read_anew(fields):
+            return ()
         if endpoint is Endpoint.CHAT:
             prompt = _chat(fields)
         elif endpoint is Endpoint.COMPLETIONS:
@@ -42,6 +44,14 @@ class PrefixHashing:
         else:
             return ()
         return prefix_hashes(_root(fields, salt), prompt, self._key)
+
+
+def _is_read_anew(fields: dict[str, Any]) -> bool:
+    """Whether the engine computes all of the prompt, whatever it holds: logprobs are in no cache.
+
+    `echo` asks for them in most requests that have it, in chats by default.
+    """
+    return fields.get("prompt_logprobs") is not None or bool(fields.get("echo"))
 
 
 def _root(fields: dict[str, Any], salt: bytes | None) -> bytes:
@@ -66,8 +76,9 @@ def _chat(fields: dict[str, Any]) -> bytes:
 
 def _chat_pieces(fields: dict[str, Any], messages: list[Any]) -> Iterator[bytes]:
     for name in OPENING_FIELDS:
-        for part in _listed(fields.get(name)):
-            yield _canonical(part)
+        if parts := _listed(fields.get(name)):
+            yield _canonical(name)
+            yield from map(_canonical, parts)
     for message in messages:
         yield _canonical(_plain(message) if isinstance(message, dict) else message)
 
