@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise.model.decision import Candidate
+from phasewise.model.decision import KEPT_CANDIDATES, Candidate
 from phasewise.routing.policies import least_outstanding, prefix_affinity
 from phasewise.state.prefix_index import PrefixIndex
 from tests.builders import make_request, make_worker
@@ -65,6 +65,18 @@ def test_new_conversations_one_at_a_time_are_spread_over_all_workers():
         index.served(decision.chosen.ref, hashes, 640, 0)
         places.append(decision.chosen.name)
     assert [places.count(worker.name) for worker in WORKERS] == [3, 3, 3]
+
+
+def test_new_conversations_are_spread_over_more_workers_than_a_decision_keeps():
+    index, workers = PrefixIndex(), [make_worker(f"w{place}") for place in range(2 * KEPT_CANDIDATES)]
+    idle, places = [Candidate(worker, 0, 0) for worker in workers], set()
+    for number in range(len(workers)):
+        hashes = tuple(range(1_000 * number, 1_000 * number + 5))
+        decision = prefix_affinity(index)(make_conversation(hashes), idle)
+        assert len(decision.candidates) == KEPT_CANDIDATES
+        index.served(decision.chosen.ref, hashes, 640, 0)
+        places.add(decision.chosen.name)
+    assert len(places) == len(workers)
 
 
 def test_the_reason_tells_what_was_expected():

@@ -65,11 +65,14 @@ def prefix_affinity(prefixes: PrefixIndex) -> WholePolicy:
         def left(it: Candidate) -> tuple[int, int]:
             return it.outstanding_tokens - cached_on.get(it.worker.ref, 0), it.outstanding_requests
 
-        ranked = nsmallest(KEPT_CANDIDATES, candidates, key=left if cached_on else _OUTSTANDING)
-        least = left(ranked[0])
-        equals = [it for it in ranked if left(it) == least]
-        if len(equals) > 1:
-            ranked[: len(equals)] = sorted(equals, key=lambda it: prefixes.known_blocks(it.worker.ref))
+        cost = left if cached_on else _OUTSTANDING
+        ranked = nsmallest(KEPT_CANDIDATES, candidates, key=cost)
+        least = cost(ranked[0])
+        if len(ranked) > 1 and cost(ranked[1]) == least:
+            # All of them, though not all are kept: otherwise a large idle fleet's last ones stay idle.
+            equals = [it for it in candidates if cost(it) == least]
+            equals.sort(key=lambda it: prefixes.known_blocks(it.worker.ref))
+            ranked = [*equals, *ranked[len(equals) :]][:KEPT_CANDIDATES]
         best = ranked[0]
         return Decision(
             chosen=best.worker,
