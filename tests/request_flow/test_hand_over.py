@@ -87,7 +87,7 @@ def test_the_prompt_is_computed_on_one_worker_and_the_answer_on_another_as_one_a
 def test_both_workers_are_booked_from_the_start_and_each_for_its_part():
     world = make_split_world()
     flow, step = start(world, prompt_bytes=400, max_output_tokens=50)
-    assert loads(world) == {"p0": Load(1, 100, unread_tokens=100), "d0": Load(1, 50)}
+    assert loads(world) == {"p0": Load(1, 100, unread_tokens=100, unread_requests=1), "d0": Load(1, 50)}
     step = flow.send(make_prefilled(step))
     assert loads(world) == {"d0": Load(1, 50)}
     step.on_first_content()
@@ -99,7 +99,7 @@ def test_both_workers_are_booked_from_the_start_and_each_for_its_part():
 def test_a_whole_request_is_read_until_its_answer_begins():
     world = make_split_world(prefill=0)
     flow, step = start(world, prompt_bytes=400, max_output_tokens=50)
-    assert loads(world) == {"d0": Load(1, 150, unread_tokens=100)}
+    assert loads(world) == {"d0": Load(1, 150, unread_tokens=100, unread_requests=1)}
     step.on_first_content()
     assert loads(world) == {"d0": Load(1, 50, streams=1)}
     send_last(flow, Succeeded(1.0))
@@ -109,7 +109,7 @@ def test_what_is_expected_to_be_cached_is_not_booked_as_work():
     world = make_split_world()
     world.prefixes.cached = 60
     _flow, _ = start(world, prompt_bytes=400, max_output_tokens=50, prefix_hashes=(1, 2))
-    assert loads(world) == {"p0": Load(1, 40, unread_tokens=40), "d0": Load(1, 50)}
+    assert loads(world) == {"p0": Load(1, 40, unread_tokens=40, unread_requests=1), "d0": Load(1, 50)}
 
 
 def test_a_decision_that_tells_what_it_expects_is_booked_by_that():
@@ -119,7 +119,7 @@ def test_a_decision_that_tells_what_it_expects_is_booked_by_that():
 
     world = make_split_world(policy=expecting)
     _flow, _ = start(world, prompt_bytes=400, max_output_tokens=50)
-    assert loads(world) == {"p0": Load(1, 150, unread_tokens=100)}
+    assert loads(world) == {"p0": Load(1, 150, unread_tokens=100, unread_requests=1)}
 
 
 @pytest.mark.parametrize("interrupt", ["closed", "cancelled"])

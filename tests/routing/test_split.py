@@ -61,9 +61,10 @@ def idle(*workers):
     return [Candidate(worker, 0, 0) for worker in workers]
 
 
-def busy(worker, *, streams=0, unread=0):
-    """Streams of 100 tokens each, and prompts of 1,000 tokens each that nobody has read."""
-    return Candidate(worker, 100 * streams + 1_000 * unread, streams + unread, 1_000 * unread, streams)
+def busy(worker, *, streams=0, unread=0, read_elsewhere=0):
+    """Streams of 100 tokens each, unread prompts of 1,000 tokens each, and seats kept for others."""
+    requests, tokens = streams + unread + read_elsewhere, 100 * (streams + read_elsewhere) + 1_000 * unread
+    return Candidate(worker, tokens, requests, 1_000 * unread, streams, unread)
 
 
 def all_pairs(_prefill, _decode):
@@ -107,6 +108,13 @@ def test_a_short_prompt_is_not_worth_a_hand_over_even_beside_streams():
 
 def test_a_prompt_is_read_where_it_is_written_when_the_prefill_worker_has_a_queue():
     assert names(decide(LONG, [busy(P0, unread=40), busy(D0, streams=2)])) == (None, "d0")
+
+
+def test_seats_kept_for_prompts_that_are_read_elsewhere_are_nothing_to_wait_for():
+    with_seats, without = (
+        decide(SHORT, [busy(D0, unread=1, read_elsewhere=seats)]).options[0].terms.wait_s for seats in (50, 0)
+    )
+    assert with_seats == without
 
 
 def test_a_slow_network_makes_hand_overs_lose():

@@ -78,7 +78,8 @@ class LedgerBesideAList(RuleBasedStateMachine):
             streams = sum(it in self.answering for it in here)
             unread_tokens = sum(it.unread_tokens for it in self.readers(ref))
             tokens = unread_tokens + sum(it.tokens - it.unread_tokens for it in here)
-            assert self.ledger.load(ref) == Load(len(here), tokens, unread_tokens, streams)
+            expected = Load(len(here), tokens, unread_tokens, streams, len(self.readers(ref)))
+            assert self.ledger.load(ref) == expected
         assert self.ledger.total_requests == len(self.open)
 
     @invariant()
@@ -127,7 +128,7 @@ def test_a_ledger_out_of_step_with_its_bookings_is_noticed():
 def test_a_prompt_is_work_until_it_has_been_read():
     ledger = LoadLedger()
     booking = ledger.book(REFS[0], 150, unread_tokens=100)
-    assert ledger.load(REFS[0]) == Load(1, 150, unread_tokens=100)
+    assert ledger.load(REFS[0]) == Load(1, 150, unread_tokens=100, unread_requests=1)
     ledger.answering(booking)
     ledger.answering(booking)
     assert ledger.load(REFS[0]) == Load(1, 50, streams=1)

@@ -36,7 +36,8 @@ class Candidate(NamedTuple):
     """A worker that could take the request, and what it has to do already. Lower is better.
 
     A tuple, because every placement makes one for every worker. `unread_tokens` are those of prompts that it
-    was given and has not answered yet, `streams` the answers that it is writing.
+    was given and has not answered yet, `unread_requests` how many prompts those are: one that is read
+    elsewhere for this worker is not among them. `streams` are the answers that it is writing.
     """
 
     worker: Worker
@@ -44,6 +45,7 @@ class Candidate(NamedTuple):
     outstanding_requests: int
     unread_tokens: int = 0
     streams: int = 0
+    unread_requests: int = 0
 
 
 @noun

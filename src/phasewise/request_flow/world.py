@@ -42,7 +42,9 @@ class World:
         """Workers of the model that answer, are trusted, and have a free slot, with what they have to do."""
         load_of = self.ledger.loads.get
         candidates = [
-            Candidate(worker, load.tokens, load.requests, load.unread_tokens, load.streams)
+            Candidate(
+                worker, load.tokens, load.requests, load.unread_tokens, load.streams, load.unread_requests
+            )
             for worker in self.cluster.usable(model)
             if (load := load_of(worker.ref, IDLE)).requests < worker.slots
         ]

@@ -92,7 +92,7 @@ def _stretch(read_share: float) -> float:
 
 def unread_s(load: Candidate, pace: EnginePace) -> float:
     """How long the prompts that a worker was given will keep it, of which one is half done on average."""
-    prompts = max(1, load.outstanding_requests - load.streams)
+    prompts = max(1, load.unread_requests)
     return (prompts - 0.5) * pace.read_s(load.unread_tokens / prompts)
 
 

@@ -13,13 +13,15 @@ class Load:
     """Work under way on one worker.
 
     `tokens` are still to be computed: `unread_tokens` of prompts whose answer has not begun, and what answers
-    may come to. `streams` are the answers being written.
+    may come to. `unread_requests` is how many prompts are still read here, `streams` the answers being
+    written; a request that is neither has its prompt read elsewhere.
     """
 
     requests: int = 0
     tokens: int = 0
     unread_tokens: int = 0
     streams: int = 0
+    unread_requests: int = 0
 
 
 IDLE = Load()
@@ -61,7 +63,11 @@ class LoadLedger:
         if unread_tokens:
             self._note_reader(booking, load)
         self._loads[worker] = Load(
-            load.requests + 1, load.tokens + tokens, load.unread_tokens + unread_tokens, load.streams
+            load.requests + 1,
+            load.tokens + tokens,
+            load.unread_tokens + unread_tokens,
+            load.streams,
+            load.unread_requests + (unread_tokens > 0),
         )
         return booking
 
@@ -74,7 +80,11 @@ class LoadLedger:
         load = self._loads[booking.worker]
         read = booking.unread_tokens
         self._loads[booking.worker] = Load(
-            load.requests, load.tokens - read, load.unread_tokens - read, load.streams + 1
+            load.requests,
+            load.tokens - read,
+            load.unread_tokens - read,
+            load.streams + 1,
+            load.unread_requests - (read > 0),
         )
 
     def release(self, booking: Booking) -> None:
@@ -85,12 +95,14 @@ class LoadLedger:
         if load.requests == 1:
             del self._loads[booking.worker]
         else:
-            read = booking.unread_tokens if booking.answering else 0
+            unread = 0 if booking.answering else booking.unread_tokens
+            read = booking.unread_tokens - unread
             self._loads[booking.worker] = Load(
                 load.requests - 1,
                 load.tokens - booking.tokens + read,
-                load.unread_tokens - booking.unread_tokens + read,
+                load.unread_tokens - unread,
                 load.streams - booking.answering,
+                load.unread_requests - (unread > 0),
             )
 
     @property
@@ -112,12 +124,13 @@ class LoadLedger:
         sums: dict[WorkerRef, Load] = {}
         for it in self._open.values():
             load = sums.get(it.worker, IDLE)
-            read = it.unread_tokens if it.answering else 0
+            unread = 0 if it.answering else it.unread_tokens
             sums[it.worker] = Load(
                 load.requests + 1,
-                load.tokens + it.tokens - read,
-                load.unread_tokens + it.unread_tokens - read,
+                load.tokens + it.tokens - it.unread_tokens + unread,
+                load.unread_tokens + unread,
                 load.streams + it.answering,
+                load.unread_requests + (unread > 0),
             )
         if sums != self._loads:
             raise AssertionError(f"ledger out of step: {self._loads} but bookings say {sums}")
