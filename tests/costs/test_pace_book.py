@@ -1,5 +1,7 @@
 """The pace of engines is learned from what requests took, and lent to workers that told nothing yet."""
 
+from random import Random
+
 import pytest
 
 from phasewise.costs.pace_book import PaceBook
@@ -113,6 +115,44 @@ def test_fetching_is_free_until_it_was_tried():
     for tokens in (100, 1_500, 700) * 3:
         book.learn_fetch(DECODE[0].ref, tokens, 0.004 + 5e-6 * tokens)
     assert book.pace(DECODE[1].ref).fetch_s(3_000) == pytest.approx(0.019, rel=0.05)
+
+
+@pytest.mark.parametrize("times", [3.0, 20.0, 100.0, 0.05])
+def test_a_network_that_changed_for_good_is_believed_within_thirty_hand_overs(times):
+    book, chance = make_book(), Random(1)  # noqa: S311 - a spread of sizes, no secret
+    learn_reads(book, PREFILL)
+    learn_steps(book, DECODE[0])
+    for number in range(530):
+        tokens = chance.randint(500, 8_000)
+        true_s = (0.005 + 1.3e-5 * tokens) * chance.uniform(0.9, 1.1)
+        book.learn_fetch(DECODE[0].ref, tokens, true_s * (times if number >= 500 else 1.0))
+    assert 0.5 < book.pace(DECODE[0].ref).fetch_s(6_000) / (0.083 * times) < 2.0
+
+
+@pytest.mark.parametrize("times", [3.0, 20.0])
+def test_an_engine_that_became_slow_for_good_is_believed_within_thirty_prompts(times):
+    book, chance = make_book(), Random(1)  # noqa: S311 - a spread of sizes, no secret
+    learn_steps(book, DECODE[0])
+    for number in range(530):
+        tokens = chance.randint(50, 4_000)
+        factor = times if number >= 500 and number % 2 else 1.0
+        learn_reads(book, DECODE[number % 2], (tokens,), factor)
+    for _ in range(15):
+        learn_reads(book, DECODE[1], (chance.randint(50, 4_000),), times)
+    assert 0.5 < book.pace(DECODE[1].ref).read_s(3_000) / (read_s(3_000) * times) < 2.0
+    assert book.pace(DECODE[0].ref).read_s(3_000) == pytest.approx(read_s(3_000), rel=0.3)
+
+
+def test_one_hand_over_in_five_that_hangs_makes_no_network_slow():
+    book, chance = make_book(), Random(1)  # noqa: S311 - a spread of sizes, no secret
+    learn_reads(book, PREFILL)
+    learn_steps(book, DECODE[0])
+    for number in range(500):
+        tokens = chance.randint(500, 8_000)
+        book.learn_fetch(
+            DECODE[0].ref, tokens, (0.005 + 1.3e-5 * tokens) * (100.0 if number % 5 == 0 else 1.0)
+        )
+    assert book.pace(DECODE[0].ref).fetch_s(6_000) < 2.0 * 0.083
 
 
 def test_readings_without_a_duration_are_left_out():

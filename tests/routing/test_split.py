@@ -122,6 +122,18 @@ def test_a_slow_network_makes_hand_overs_lose():
     assert decide(LONG, [busy(P0), busy(D0, streams=4)], paces=paces).prefill is None
 
 
+def test_a_network_that_became_slow_is_used_no_more_after_twenty_hand_overs():
+    paces = make_paces()
+    policy, candidates = make_policy(paces=paces), [busy(P0), busy(D0, streams=4)]
+    for number in range(500):
+        paces.learn_fetch(D0.ref, 500 + number * 10, 0.01 + 5e-6 * (500 + number * 10))
+    assert policy(LONG, candidates, all_pairs).prefill is P0
+    for number in range(20):
+        tokens = 500 + number * 300
+        paces.learn_fetch(D0.ref, tokens, 1_000 * (0.01 + 5e-6 * tokens))
+    assert policy(LONG, candidates, all_pairs).prefill is None
+
+
 def test_what_the_decode_worker_has_cached_counts_against_a_hand_over():
     request = make_request(prompt_bytes=24_000, max_output_tokens=100, splittable=True, prefix_hashes=(1,))
     candidates = [busy(P0), busy(D0, streams=4)]

@@ -3,7 +3,8 @@
 Engines of one model differ in how fast they are, hardly in what a longer prompt costs more than a short one.
 So the form is learned from all of a model's workers together and each worker's factor from its own readings:
 a decode worker that was only ever given short prompts is still known to be slow with long ones. A worker
-without readings has its pool's factor, and a pool without any is taken to be like the others.
+without readings has its pool's factor, and a pool without any is taken to be like the others. When engines or
+their network change for good it is the factors that follow, within a dozen readings; the form hardly moves.
 """
 
 from __future__ import annotations
@@ -26,24 +27,39 @@ _BORROWED_READINGS = 2.0
 """What the pool's factor weighs in a worker's own."""
 _FACTOR_MEMORY = 50.0
 _SETTLED_READINGS, _WORKED_OUT_EVERY = 200, 16
-_MOST_OFF = log(4.0)
-"""One reading says of a worker at most that it is this many times as slow or fast as the others."""
+_FAR_OFF = log(2.0)
+"""A reading that is this many times as long or short as usual pulls no harder than that, as long as such
+readings are few."""
+_ASTRAY_MEMORY = 8.0
+"""Readings that go into the share of those far off on one side. Above a half they are no outliers: the engine
+has changed, and each of them halves what those before it weigh."""
 
 
 @dataclass(slots=True)
 class _Factor:
-    """How many times as long as the form says; kept as a logarithm, so that twice and half weigh alike."""
+    """How many times as long as the form says; kept as a logarithm, so that twice and half weigh alike.
+
+    `astray` is the share of late readings that were far off, above zero for long ones, below for short.
+    """
 
     weight: float = 0.0
     total: float = 0.0
+    astray: float = 0.0
 
     def learn(self, reading_s: float, expected_s: float) -> None:
         if reading_s <= 0 or expected_s <= 0:
             return
+        usual = self.logarithm(0.0, _BORROWED_READINGS)
+        off = log(reading_s / expected_s) - usual
+        side = 0.0 if -_FAR_OFF <= off <= _FAR_OFF else 1.0 if off > 0.0 else -1.0
+        self.astray += (side - self.astray) / _ASTRAY_MEMORY
         keep = 1.0 - 1.0 / _FACTOR_MEMORY
-        off = max(-_MOST_OFF, min(_MOST_OFF, log(reading_s / expected_s)))
+        if side * self.astray > 0.5:
+            keep = 0.5
+        elif side:
+            off = side * _FAR_OFF
         self.weight = self.weight * keep + 1.0
-        self.total = self.total * keep + off
+        self.total = self.total * keep + usual + off
 
     def logarithm(self, borrowed: float, borrowed_weight: float) -> float:
         weight = self.weight + borrowed_weight
@@ -108,8 +124,10 @@ class PaceBook:
         form.longest_read_tokens = max(form.longest_read_tokens, new)
         if seconds >= _CLEAR_OF_FLOOR * form.shortest_read_s:
             form.read.learn(new, pairs, seconds)
+            # On an engine that became slow short prompts seem clear of the floor, too.
+            expected_s = max(form.shortest_read_s, form.read.expected(new, pairs))
             for factors in (own, pool):
-                factors.read.learn(seconds, form.read.expected(new, pairs))
+                factors.read.learn(seconds, expected_s)
 
     def learn_step(self, worker: WorkerRef, streams: int, seconds: float) -> None:
         """A stream got its tokens so far apart, beside so many streams with itself."""
