@@ -19,6 +19,23 @@ def test_a_model_with_longer_tokens_is_found_out_with_its_templates_share():
     assert book.prompt_tokens(make_request(model="another", prompt_bytes=400)) == 100
 
 
+@pytest.mark.parametrize("media_bytes", [0, 995_000])
+def test_a_picture_among_a_hundred_texts_does_not_make_texts_look_shorter(media_bytes):
+    book = SizeBook()
+    for number in range(1_000):
+        size = 200 + 24 * number
+        book.learn(make_request(prompt_bytes=size), 12 + size // 4, 10)
+        if number % 100 == 0:
+            book.learn(make_request(prompt_bytes=1_000_000, media_bytes=media_bytes), 1_000, 10)
+    assert book.prompt_tokens(make_request(prompt_bytes=24_000)) == pytest.approx(6_012, rel=0.05)
+
+
+def test_a_picture_is_not_taken_for_a_megabyte_of_text():
+    request = make_request(prompt_bytes=1_000_000, media_bytes=995_000)
+    assert request.estimated_prompt_tokens == 1_250
+    assert SizeBook().prompt_tokens(request) == 1_250
+
+
 def test_answers_are_expected_to_use_as_much_of_their_limit_as_the_tenants_did_before():
     book = SizeBook()
     for _ in range(30):

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phasewise.errors import RefusalKind, RequestRefused
-from phasewise.gateway.fields import ALLOWED_FIELDS, DEEPEST, ENGINE_CONTROLS, parse_body, request_id_from
+from phasewise.gateway.fields import (
+    ALLOWED_FIELDS,
+    DEEPEST,
+    ENGINE_CONTROLS,
+    MEDIUM_AS_TEXT_BYTES,
+    parse_body,
+    request_id_from,
+)
 from phasewise.model.request import Endpoint
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -134,6 +141,20 @@ def test_an_escaped_name_does_not_hide_an_address():
 def test_media_that_come_along_pass_as_the_same_bytes(part):
     body = orjson.dumps(saying(part))
     assert parse_body(Endpoint.CHAT, body).upstream_body is body
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 9_978}},
+        {"type": "image_url", "image_url": "data:image/png;base64," + "A" * 9_978},
+        {"type": "input_audio", "input_audio": {"data": "A" * 9_997, "format": "wav"}},
+    ],
+)
+def test_bytes_of_media_beyond_what_their_tokens_are_worth_are_told_apart_from_text(part):
+    assert parse(saying(part, part)).media_bytes == 2 * (10_000 - MEDIUM_AS_TEXT_BYTES)
+    assert parse(saying({"type": "text", "text": "A" * 10_000})).media_bytes == 0
+    assert parse(saying({"image_url": "data:x"})).media_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from phasewise.model.request import GenerationRequest
 ASSUMED_OUTPUT_TOKENS = 256
 """What a request is taken to write while nobody knows better."""
 _MEMORY_ANSWERS = 20.0
+_TEXT_BYTES_PER_TOKEN = (1.0, 16.0)
+"""A prompt outside of this is hardly text: what it holds says nothing of the length of texts, and a few such
+among many must not make all texts look short."""
 _TENANTS = 1_024
 """Beyond this many, those not heard of for longest are forgotten: clients must not be able to fill memory."""
 
@@ -35,10 +38,10 @@ class SizeBook:
 
     def learn(self, request: GenerationRequest, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """A request turned out to have so many tokens; None where nobody could see."""
-        if prompt_tokens and request.prompt_bytes:
+        if prompt_tokens and _is_text(request.text_bytes / prompt_tokens):
             # A template adds some tokens to every prompt, which no byte of the client's stands for.
             fit = self._prompts.setdefault(request.model, TwoPartFit())
-            fit.learn(float(request.prompt_bytes), 1.0, float(prompt_tokens))
+            fit.learn(float(request.text_bytes), 1.0, float(prompt_tokens))
         if output_tokens:
             self._learn_answer(request, float(output_tokens))
 
@@ -47,7 +50,7 @@ class SizeBook:
         fit = self._prompts.get(request.model)
         if fit is None:
             return request.estimated_prompt_tokens
-        return max(1, round(fit.expected(request.prompt_bytes, 1.0)))
+        return max(1, round(fit.expected(request.text_bytes, 1.0)))
 
     def output_tokens(self, request: GenerationRequest) -> int:
         """How long the answer is expected to be: as the tenant's were, in proportion to what it may write."""
@@ -66,3 +69,8 @@ class SizeBook:
         self._answers[key] = answers
         if len(self._answers) > _TENANTS:
             self._answers.popitem(last=False)
+
+
+def _is_text(bytes_per_token: float) -> bool:
+    least, most = _TEXT_BYTES_PER_TOKEN
+    return least <= bytes_per_token <= most

@@ -105,6 +105,10 @@ MOST_OUTPUT_TOKENS = 2**31
 MOST_CHOICES = 128
 """Each is a sequence that an engine runs, while the request takes one slot and one of its key's places."""
 
+MEDIUM_AS_TEXT_BYTES = 4096
+"""What a picture or a recording counts for at most: engines make some hundred to a few thousand tokens of
+one, and how many does not go by its bytes."""
+
 _TEXT_PART = frozenset({"type", "text"})
 _PROMPT_FIELD = {
     Endpoint.CHAT: b'"messages"',
@@ -120,7 +124,8 @@ class Parsed:
 
     `hide_usage` holds where the usage chunk was asked for by the gateway and not by the client. `text` is as
     much of the prompt's text as is ever marked, left empty in a short body. Whether it is `splittable` is
-    hand_over_bodies.py's to say. `fields` is the body as it was read, so that nobody reads it again.
+    hand_over_bodies.py's to say. `media_bytes` of the body are pictures and sound beyond
+    MEDIUM_AS_TEXT_BYTES each. `fields` is the body as it was read, so that nobody reads it again.
     """
 
     model: str
@@ -131,6 +136,7 @@ class Parsed:
     choices: int = 1
     text: bytes = b""
     splittable: bool = False
+    media_bytes: int = 0
     fields: dict[str, Any] = field(default_factory=dict)
 
 
@@ -147,9 +153,10 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
     _check_depth(fields, body)
     _check_values(fields)
     check_schemas(fields, body)
+    media_bytes = 0
     if endpoint is Endpoint.CHAT:
         _check_template_kwargs(fields.get("chat_template_kwargs"))
-        _check_media(fields.get("messages"))
+        media_bytes = _check_media(fields.get("messages"))
     model = fields.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= MODEL_NAME_LIMIT:
         raise _bad("model must be the name of a model", "model")
@@ -167,6 +174,7 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
         choices=choices,
         text=b"" if len(body) < TEXT_FROM_BYTES else prompt_text(endpoint, fields),
         splittable=splittable(endpoint, fields, choices),
+        media_bytes=media_bytes,
         fields=fields,
     )
 
@@ -235,30 +243,43 @@ def _check_template_kwargs(kwargs: object) -> None:
         raise _refused_control(f"chat_template_kwargs.{name}")
 
 
-def _check_media(messages: object) -> None:
+def _check_media(messages: object) -> int:
     """Refuse parts that name an address, or something in the engine's cache, and parts that are tensors.
 
     An address the engine would fetch from within its own network; what is in its cache may be another
     tenant's. Looked for in what was parsed, not in the bytes, where an escaped letter could hide it.
+    Returns how many bytes of the others are not to be taken for text.
     """
     if not isinstance(messages, list):
-        return
+        return 0
+    media_bytes = 0
     for place, message in enumerate(messages):
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, list):
             for index, part in enumerate(content):
                 if isinstance(part, dict) and not part.keys() <= _TEXT_PART:
-                    _check_part(part, f"messages[{place}].content[{index}]")
+                    media_bytes += _check_part(part, f"messages[{place}].content[{index}]")
+    return media_bytes
 
 
-def _check_part(part: dict[str, Any], place: str) -> None:
+def _check_part(part: dict[str, Any], place: str) -> int:
     # By the fields, whatever the part says its type is: engines go by the fields where there is no type.
+    media_bytes = 0
     for name, value in part.items():
         param = f"{place}.{name[:64]}"
         if name == "uuid" or name.endswith("_embeds") or (name == "type" and str(value).endswith("_embeds")):
             raise _refused_control(param)
-        if (name == "input_audio" or name.endswith("url")) and not _is_inline(value):
-            raise _bad(f"{param} is not a data: URL", param, hint="send the data itself as one")
+        if name == "input_audio" or name.endswith("url"):
+            if not _is_inline(value):
+                raise _bad(f"{param} is not a data: URL", param, hint="send the data itself as one")
+            media_bytes += _beyond_its_tokens(value)
+    return media_bytes
+
+
+def _beyond_its_tokens(media: object) -> int:
+    held = media.values() if isinstance(media, dict) else (media,)
+    data_bytes = sum(len(it) for it in held if isinstance(it, str))
+    return max(0, data_bytes - MEDIUM_AS_TEXT_BYTES)
 
 
 def _is_inline(media: object) -> bool:

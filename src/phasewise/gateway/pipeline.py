@@ -150,6 +150,7 @@ class Pipeline:
             max_wait_s=caller.max_wait_s,
             prefix_hashes=self._prefix_hashes(endpoint, parsed, caller, body),
             splittable=parsed.splittable,
+            media_bytes=parsed.media_bytes,
         )
 
     def _prefix_hashes(

@@ -32,7 +32,8 @@ class GenerationRequest:
 
     `key_id` is what its key's limits are counted under, `max_wait_s` how long it may wait for room.
     `prefix_hashes` tell equal beginnings of prompts, block after block (model/prefix_hashes.py). One that is
-    `splittable` may have its prompt computed on another worker than its answer.
+    `splittable` may have its prompt computed on another worker than its answer. `media_bytes` of
+    `prompt_bytes` are pictures and sound, beyond what their tokens are worth in text.
     """
 
     request_id: str
@@ -54,8 +55,14 @@ class GenerationRequest:
     max_wait_s: float = DEFAULT_MAX_WAIT_S
     prefix_hashes: tuple[int, ...] = ()
     splittable: bool = False
+    media_bytes: int = 0
+
+    @property
+    def text_bytes(self) -> int:
+        """What of the prompt tokens go by."""
+        return self.prompt_bytes - self.media_bytes
 
     @property
     def estimated_prompt_tokens(self) -> int:
         """The prompt's size before a tokenizer has seen it."""
-        return max(1, self.prompt_bytes // BYTES_PER_TOKEN)
+        return max(1, self.text_bytes // BYTES_PER_TOKEN)
