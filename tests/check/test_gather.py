@@ -5,20 +5,28 @@ from dataclasses import replace
 
 import pytest
 
+from phasewise.adapters.kv_trial import growth_since
+from phasewise.check import gather
+from phasewise.check.facts import SideChannel
 from phasewise.check.gather import gather_facts
 from phasewise.check.judgement import Mistake, judge
 from phasewise.config import WorkerConfig
-from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
+from phasewise.fake_engine.engine import SIDE_CHANNELS, FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.kv_connector import Connector, OnLoadFailure
+from phasewise.model.kv_proof import KvGrowth
 from phasewise.model.worker import Role
+from tests.side_channel import greeting_port
 
 CONNECTOR = Connector(handshake_timeout_s=0.3)
 SOUND = FakeEngineConfig(hand_over=CONNECTOR)
 
 
 @contextlib.asynccontextmanager
-async def running_pair(prefill=SOUND, decode=SOUND):
+async def running_pair(prefill=SOUND, decode=SOUND, *, listening=True):
     async with contextlib.AsyncExitStack() as stack:
+        if listening and prefill.hand_over is not None:
+            side_port = await stack.enter_async_context(greeting_port())
+            prefill = replace(prefill, hand_over=replace(prefill.hand_over, side_port=side_port))
         engines = [FakeEngine(prefill), FakeEngine(decode)]
         for engine in engines:
             stack.push_async_callback(engine.stop)
@@ -31,6 +39,28 @@ def workers_of(engines):
         WorkerConfig(name=role, url=engine.base_url, model=SOUND.model, role=role)
         for role, engine in zip((Role.PREFILL, Role.DECODE), engines, strict=True)
     )
+
+
+async def started(config):
+    engine = FakeEngine(config)
+    await engine.start()
+    return engine
+
+
+@contextlib.asynccontextmanager
+async def unreachable_prefill(handshake_timeout_s, decodes):
+    """A prefill engine whose side channel no decode engine finds."""
+    config = replace(SOUND, hand_over=replace(CONNECTOR, handshake_timeout_s=handshake_timeout_s))
+    async with contextlib.AsyncExitStack() as stack:
+        engines = [await started(config) for _ in range(1 + decodes)]
+        for engine in engines:
+            stack.push_async_callback(engine.stop)
+        SIDE_CHANNELS.close((config.host, engines[0].side_port))
+        roles = [Role.PREFILL] + [Role.DECODE] * decodes
+        yield [
+            WorkerConfig(name=f"{role}-{number}", url=engine.base_url, model=SOUND.model, role=role)
+            for number, (role, engine) in enumerate(zip(roles, engines, strict=True))
+        ]
 
 
 async def mistakes_of(prefill=SOUND, decode=SOUND):
@@ -81,3 +111,40 @@ async def test_an_engine_that_is_down_is_not_ready_and_nothing_else_is_tried():
 async def test_a_worker_of_another_model_than_the_file_says_is_named():
     found = await mistakes_of(prefill=replace(SOUND, model="another"))
     assert Mistake.WRONG_MODEL in found
+
+
+async def test_a_side_channel_that_nobody_answers_at_is_told_of_a_pair_that_hands_over():
+    async with running_pair(listening=False) as engines:
+        facts = await gather_facts(workers_of(engines))
+    assert facts.trials[0].proven
+    assert facts.trials[0].side_channel is SideChannel.NOBODY
+    assert [it.mistake for it in judge(facts)] == [Mistake.SIDE_CHANNEL_OUT_OF_REACH]
+
+
+async def test_pairs_of_one_prefill_engine_do_not_wait_for_each_other():
+    async with unreachable_prefill(handshake_timeout_s=2.0, decodes=4) as workers:
+        # One after the other they would take eight seconds.
+        facts = await gather_facts(workers, within_s=7.0)
+    assert [it.ended for it in facts.trials] == [True] * 4
+    assert [it.mistake for it in judge(facts)] == [Mistake.SIDE_CHANNEL_WRONG] * 4
+
+
+async def test_a_pair_that_takes_too_long_is_told_as_not_tried():
+    async with unreachable_prefill(handshake_timeout_s=30.0, decodes=1) as workers:
+        facts = await gather_facts(workers, within_s=1.0)
+    assert [it.ended for it in facts.trials] == [False]
+    assert [it.mistake for it in judge(facts)] == [Mistake.NOT_TRIED]
+
+
+@pytest.mark.parametrize(("hidden", "found"), [(2, []), (3, [Mistake.NOT_PROVEN])])
+async def test_a_proof_that_other_requests_hide_is_looked_for_three_times(monkeypatch, hidden, found):
+    looks = []
+
+    async def beside_others(client, before, prompt_tokens):
+        looks.append(prompt_tokens)
+        grown = await growth_since(client, before, prompt_tokens)
+        return KvGrowth(grown.moved_tokens + 1_500, 400.0) if len(looks) <= hidden else grown
+
+    monkeypatch.setattr(gather, "growth_since", beside_others)
+    assert await mistakes_of() == found
+    assert len(looks) == 3

@@ -23,6 +23,9 @@ REFUSED = replace(
 )
 
 
+UNREACHED = replace(REFUSED, side_channel=SideChannel.NOBODY)
+
+
 def named(trial=PROVEN, prefill=PREFILL, decode=DECODE):
     return [it.mistake for it in judge(FleetFacts((prefill, decode), (trial,)))]
 
@@ -55,7 +58,6 @@ def test_a_hand_over_that_never_ends_is_told_from_one_that_is_refused():
 @pytest.mark.parametrize(
     ("change", "mistake"),
     [
-        ({"models": ("other",), "wanted_model": "other"}, Mistake.MODEL_DIFFERS),
         ({"loaded_from": "/models/other"}, Mistake.MODEL_DIFFERS),
         ({"block_tokens": 16}, Mistake.BLOCK_SIZE_DIFFERS),
         ({"cache_dtype": "fp8"}, Mistake.CACHE_DTYPE_DIFFERS),
@@ -86,7 +88,7 @@ def test_a_silent_fall_back_whose_side_channel_is_gone_names_both():
 
 
 def test_an_engine_that_counts_nothing_leaves_the_hand_over_unproven():
-    assert named(replace(PROVEN, moved_tokens=None)) == [Mistake.NOT_PROVEN]
+    assert named(replace(PROVEN, moved_tokens=None, computed_tokens=None)) == [Mistake.NOT_PROVEN]
 
 
 def test_tokens_that_the_decode_engine_had_already_need_not_move():
@@ -110,11 +112,66 @@ def test_engines_without_roles_are_not_asked_to_hand_over():
 
 
 def test_an_engine_that_serves_another_model_than_the_file_says_is_named():
-    assert named(prefill=replace(PREFILL, wanted_model="n")) == [Mistake.WRONG_MODEL]
+    other = replace(PREFILL, models=("n",))
+    assert named(prefill=other) == [Mistake.WRONG_MODEL]
+    assert named(REFUSED, prefill=other) == [Mistake.WRONG_MODEL, Mistake.MODEL_DIFFERS]
 
 
-def test_other_traffic_beside_the_trial_takes_no_proof_away():
-    assert named(replace(PROVEN, moved_tokens=900, computed_tokens=5_000)) == []
+def test_other_traffic_takes_no_proof_away_while_the_prompt_cannot_be_among_what_was_computed():
+    assert named(replace(PROVEN, moved_tokens=900, computed_tokens=299)) == []
+
+
+def test_a_prompt_that_may_have_been_computed_is_not_proven_by_what_others_fetched():
+    busy = replace(PROVEN, moved_tokens=1_500, computed_tokens=300, first_token_s=0.28, computing_s=0.3)
+    assert not busy.proven
+    (finding,) = judge(FleetFacts((PREFILL, DECODE), (busy,)))
+    assert finding.mistake is Mistake.NOT_PROVEN
+    assert "other requests" in finding.words
+    assert "280 ms" in finding.words
+
+
+def test_a_side_channel_that_nobody_reaches_is_named_though_models_lie_at_different_paths():
+    found = named(UNREACHED, decode=replace(DECODE, loaded_from="org/m"))
+    assert found == [Mistake.SIDE_CHANNEL_WRONG, Mistake.MODEL_DIFFERS]
+
+
+@pytest.mark.parametrize("types", [("auto", "bfloat16"), ("float16", "auto")])
+def test_the_type_of_the_model_is_no_difference_to_its_name(types):
+    mine, theirs = (replace(it, cache_dtype=kind) for it, kind in zip((PREFILL, DECODE), types, strict=True))
+    assert named(UNREACHED, mine, theirs) == [Mistake.SIDE_CHANNEL_WRONG]
+    assert named(REFUSED, mine, theirs) == [Mistake.HANDSHAKE_REFUSED]
+
+
+def test_a_prefill_engine_without_connector_is_named_before_what_the_two_differ_in():
+    without = TrialFacts("p-0", "d-0", prompt_tokens=300)
+    found = named(without, decode=replace(DECODE, block_tokens=16))
+    assert found == [Mistake.NO_CONNECTOR_PREFILL, Mistake.BLOCK_SIZE_DIFFERS]
+
+
+@pytest.mark.parametrize("side", [SideChannel.NOBODY, SideChannel.SILENT, SideChannel.STRANGER])
+def test_engines_that_have_met_are_warned_of_a_side_channel_out_of_reach(side):
+    (finding,) = judge(FleetFacts((PREFILL, DECODE), (replace(PROVEN, side_channel=side),)))
+    assert finding.mistake is Mistake.SIDE_CHANNEL_OUT_OF_REACH
+    assert finding.is_warning
+    assert "127.0.0.1:28100" in finding.words
+
+
+def test_a_pair_that_there_was_no_time_for_is_never_taken_for_proven():
+    untried = replace(PROVEN, ended=False)
+    assert not untried.proven
+    (finding,) = judge(FleetFacts((PREFILL, DECODE), (untried,)))
+    assert finding.mistake is Mistake.NOT_TRIED
+    assert not finding.is_warning
+    assert "p-0 -> d-0" in finding.words
+
+
+def test_sides_of_different_models_are_no_pair():
+    other = replace(DECODE, wanted_model="n", models=("n",))
+    found = judge(FleetFacts((PREFILL, other)))
+    assert [(it.mistake, it.where) for it in found] == [
+        (Mistake.NO_PAIR, "model m"),
+        (Mistake.NO_PAIR, "model n"),
+    ]
 
 
 def test_every_mistake_is_documented():

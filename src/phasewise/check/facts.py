@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from phasewise.model.kv_proof import KvGrowth, KvProof
 from phasewise.model.worker import Role
 
 
@@ -47,13 +48,16 @@ class SideChannel(StrEnum):
 class TrialFacts:
     """One hand-over of a prompt of our own; what was not reached is None.
 
-    `prefill_problem` and `decode_problem` say in words how a side failed. `moved_tokens`, `computed_tokens`,
-    `moved_bytes` and `moving_s` are by how much the decode engine's own counters grew meanwhile: other
-    requests may be among them. `same_text` is whether the prefill engine alone writes the same.
+    `ended` is false if there was no time for it. `prefill_problem` and `decode_problem` say in words how a
+    side failed. `moved_tokens`, `computed_tokens`, `moved_bytes` and `moving_s` are by how much the decode
+    engine's own counters grew meanwhile: other requests may be among them. `computing_s` is what the prompt
+    took the prefill engine, `first_token_s` what the decode engine took for it once it had the KV.
+    `same_text` is whether the prefill engine alone writes the same.
     """
 
     prefill: str
     decode: str
+    ended: bool = True
     prefill_problem: str | None = None
     gave_ticket: bool = False
     side_address: str | None = None
@@ -67,14 +71,24 @@ class TrialFacts:
     moved_bytes: float | None = None
     moving_s: float | None = None
     hand_over_s: float | None = None
+    computing_s: float | None = None
+    first_token_s: float | None = None
     same_text: bool | None = None
+
+    @property
+    def proof(self) -> KvProof | None:
+        """What the decode engine's counters say of its answer; None if it gave none."""
+        if not self.ended or not self.gave_ticket or self.decode_problem is not None:
+            return None
+        if self.prompt_tokens is None:
+            return KvProof.UNCOUNTED
+        grown = KvGrowth(self.moved_tokens, self.computed_tokens)
+        return grown.proof_of(self.prompt_tokens - self.cached_tokens)
 
     @property
     def proven(self) -> bool:
         """Whether the decode engine answered and its counters say that the prompt's KV came from outside."""
-        if self.decode_problem is not None or self.prompt_tokens is None or self.moved_tokens is None:
-            return False
-        return self.moved_tokens >= self.prompt_tokens - self.cached_tokens > 0
+        return self.proof is KvProof.MOVED
 
     @property
     def bytes_per_s(self) -> float | None:

@@ -1,6 +1,7 @@
 """Asks every engine what it is and has every pair hand over one small prompt. Judging is judgement.py's.
 
-Engines are asked at the same time; pairs one after another per engine, so that counters tell of one trial.
+Engines are asked at the same time; pairs one after another per decode engine, so that its counters tell of
+one trial. What has not ended in time is given back as such.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from phasewise.adapters.kv_trial import (
     PLEASE_KEEP,
     TrialAnswer,
     ask,
+    growth_since,
     speaks_side_channel,
     trial_prompt,
 )
-from phasewise.adapters.vllm_kv_counters import KvCounters, fetch_kv_counters
+from phasewise.adapters.vllm_kv_counters import fetch_kv_counters
 from phasewise.adapters.vllm_metrics import fetch_metrics
 from phasewise.check.facts import EngineFacts, FleetFacts, SideChannel, TrialFacts
 from phasewise.config import WorkerConfig
 from phasewise.errors import FailureKind, UpstreamError
+from phasewise.model.kv_proof import KvProof
 from phasewise.model.worker import Role
 
 PROMPT_TOKENS = 300
@@ -34,9 +37,10 @@ QUICK = Timeouts(connect_s=1.5, head_s=3.0, idle_s=3.0)
 ANSWER_WITHIN = Timeouts(connect_s=1.5, head_s=7.0, idle_s=7.0)
 """vLLM gives up on a side channel after 5 s and then says so: what takes longer hangs."""
 SIDE_CHANNEL_S = 2.0
-COUNTED_WITHIN_S = 1.0
-"""Transfers are counted with the engine's next step, a moment after the answer."""
-PAIRS_AT_MOST = 64
+WITHIN_S = 9.0
+"""A check is to be over in 10 s, however many pairs wait for engines that do not answer."""
+TRIES = 3
+"""How often a pair is tried whose proof is hidden by other requests."""
 CLOSED_PORT = 1
 """Nobody serves there."""
 
@@ -65,22 +69,21 @@ class _Trial:
     params: Mapping[str, Any] = field(default_factory=dict)
 
 
-async def gather_facts(workers: Sequence[WorkerConfig], *, provoke_failure: bool = True) -> FleetFacts:
+async def gather_facts(
+    workers: Sequence[WorkerConfig], *, provoke_failure: bool = True, within_s: float = WITHIN_S
+) -> FleetFacts:
     """See all engines and try all pairs; `provoke_failure` asks decode engines for KV that nobody has."""
+    until_s = asyncio.get_running_loop().time() + within_s
     engines = await asyncio.gather(*map(_meet, workers))
     try:
-        tried = await asyncio.gather(*(_try_pair(*pair) for pair in _pairs(engines)))
-        policies = await _failure_policies(engines, tried) if provoke_failure else {}
+        tried = await asyncio.gather(*(_try_pair(*pair, until_s) for pair in _each_pair(engines)))
+        policies = await _failure_policies(engines, tried, until_s) if provoke_failure else {}
     finally:
         for engine in engines:
             engine.quick.close()
             engine.patient.close()
     facts = (replace(it.facts, recomputes_on_failure=policies.get(it.config.name)) for it in engines)
     return FleetFacts(tuple(facts), tuple(it.facts for it in tried))
-
-
-def _pairs(engines: Sequence[_Engine]) -> list[tuple[_Engine, _Engine]]:
-    return list(_each_pair(engines))[:PAIRS_AT_MOST]
 
 
 def _each_pair(engines: Sequence[_Engine]) -> Iterator[tuple[_Engine, _Engine]]:
@@ -138,11 +141,21 @@ async def _models(client: HttpClient) -> tuple[tuple[str, ...], str | None]:
 # --- pairs ------------------------------------------------------------------------------------------------
 
 
-async def _try_pair(prefill: _Engine, decode: _Engine) -> _Trial:
-    # In one order everywhere, so that no two trials wait for each other.
-    first, second = sorted((prefill, decode), key=lambda it: it.config.name)
-    async with first.turn, second.turn:
-        return await _hand_over(prefill, decode)
+async def _try_pair(prefill: _Engine, decode: _Engine, until_s: float) -> _Trial:
+    try:
+        async with asyncio.timeout_at(until_s), decode.turn:
+            return await _seen_clearly(prefill, decode)
+    except TimeoutError:
+        return _Trial(TrialFacts(prefill.config.name, decode.config.name, ended=False))
+
+
+async def _seen_clearly(prefill: _Engine, decode: _Engine) -> _Trial:
+    """A trial that other requests do not hide, or the last of a few."""
+    for _ in range(TRIES):
+        trial = await _hand_over(prefill, decode)
+        if trial.facts.proof is not KvProof.HIDDEN:
+            break
+    return trial
 
 
 async def _hand_over(prefill: _Engine, decode: _Engine) -> _Trial:
@@ -154,7 +167,12 @@ async def _hand_over(prefill: _Engine, decode: _Engine) -> _Trial:
         return _Trial(replace(facts, prefill_problem=error.message))
     if not kept.ok:
         return _Trial(replace(facts, prefill_problem=f"it answered HTTP {kept.status}"))
-    facts = replace(facts, gave_ticket=bool(kept.params), prompt_tokens=kept.prompt_tokens)
+    facts = replace(
+        facts,
+        gave_ticket=bool(kept.params),
+        prompt_tokens=kept.prompt_tokens,
+        computing_s=kept.prefill_s,
+    )
     if not kept.params:
         return _Trial(facts)
     side, (facts, answer) = await asyncio.gather(
@@ -175,39 +193,22 @@ async def _fetch_and_write(
         answer = await ask(decode.patient, decode.model, prompt, OUTPUT_TOKENS, params)
         if not answer.ok:
             return replace(facts, decode_problem=f"it answered HTTP {answer.status}"), None
-        after = await _counted(decode, before, (facts.prompt_tokens or 1) - answer.cached_tokens)
+        unread_tokens = (facts.prompt_tokens or 1) - answer.cached_tokens
+        grown = await growth_since(decode.quick, before, unread_tokens)
     except UpstreamError as error:
         hangs = error.kind is FailureKind.TIMED_OUT
         return replace(facts, decode_problem=error.message, decode_timed_out=hangs), None
-    grown = replace(
+    counted = replace(
         facts,
         cached_tokens=answer.cached_tokens,
-        moved_tokens=_growth(before.moved_tokens, after.moved_tokens),
-        computed_tokens=_growth(before.computed_tokens, after.computed_tokens),
-        moved_bytes=_growth(before.moved_bytes, after.moved_bytes),
-        moving_s=_growth(before.moving_s, after.moving_s),
+        moved_tokens=grown.moved_tokens,
+        computed_tokens=grown.computed_tokens,
+        moved_bytes=grown.moved_bytes,
+        moving_s=grown.moving_s,
         hand_over_s=answer.queue_s,
+        first_token_s=answer.prefill_s,
     )
-    return grown, answer
-
-
-async def _counted(decode: _Engine, before: KvCounters, expected_tokens: int) -> KvCounters:
-    """The counters once they hold the trial, or after a moment without."""
-    step_s = COUNTED_WITHIN_S / 5
-    for _ in range(5):
-        after = await fetch_kv_counters(decode.quick)
-        moved = _growth(before.moved_tokens, after.moved_tokens)
-        computed = _growth(before.computed_tokens, after.computed_tokens)
-        sent = _growth(before.moved_bytes, after.moved_bytes)
-        if ((moved or 0) >= expected_tokens and sent) or (computed or 0) >= expected_tokens:
-            break
-        await asyncio.sleep(step_s)
-    return after
-
-
-def _growth(before: float | None, after: float | None) -> float | None:
-    """A labelled series appears when it is first counted."""
-    return None if after is None else after - (before or 0.0)
+    return counted, answer
 
 
 async def _with_text(facts: TrialFacts, prefill: _Engine, prompt: str, answer: TrialAnswer) -> TrialFacts:
@@ -239,21 +240,24 @@ async def _side_channel(params: Mapping[str, Any]) -> SideChannel:
 # --- what a decode engine does when KV cannot be had --------------------------------------------------------
 
 
-async def _failure_policies(engines: Sequence[_Engine], tried: Sequence[_Trial]) -> dict[str, bool]:
+async def _failure_policies(
+    engines: Sequence[_Engine], tried: Sequence[_Trial], until_s: float
+) -> dict[str, bool]:
     """Whether decode engines of proven pairs compute by themselves what they cannot fetch."""
     shapes = {it.facts.decode: it.params for it in tried if it.facts.proven}
     asked = [it for it in engines if it.config.name in shapes]
-    said = await asyncio.gather(*(_recomputes(it, shapes[it.config.name]) for it in asked))
+    said = await asyncio.gather(*(_recomputes(it, shapes[it.config.name], until_s) for it in asked))
     return {it.config.name: yes for it, yes in zip(asked, said, strict=True) if yes is not None}
 
 
-async def _recomputes(decode: _Engine, like: Mapping[str, Any]) -> bool | None:
+async def _recomputes(decode: _Engine, like: Mapping[str, Any], until_s: float) -> bool | None:
     """Points the engine at KV of an engine that does not exist, in the terms of one that does."""
     nobody = f"phasewise-check-{SystemRandom().randrange(1 << 48):012x}"
     nowhere = {"remote_engine_id": nobody, "remote_request_id": nobody, "remote_port": CLOSED_PORT}
     # Shorter than the prompt whose blocks the terms tell of: an engine may look at their number first.
     prompt = trial_prompt(PROMPT_TOKENS // 2, SystemRandom())
     try:
-        return (await ask(decode.patient, decode.model, prompt, 1, {**like, **nowhere})).ok
-    except UpstreamError:
+        async with asyncio.timeout_at(until_s):
+            return (await ask(decode.patient, decode.model, prompt, 1, {**like, **nowhere})).ok
+    except (UpstreamError, TimeoutError):
         return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from phasewise.check.facts import EngineFacts, FleetFacts, SideChannel, TrialFacts
+from phasewise.model.kv_proof import KvProof
 from phasewise.model.worker import Role
 
 
@@ -23,6 +24,7 @@ class Mistake(StrEnum):
     ENGINE_NOT_READY = "engine_not_ready"
     NO_PREFILL_ENGINE = "no_ready_prefill_engine"
     NO_DECODE_ENGINE = "no_ready_decode_engine"
+    NO_PAIR = "no_pair_of_one_model"
     WRONG_MODEL = "wrong_model"
     # the two sides of a pair
     NO_CONNECTOR_PREFILL = "connector_missing_on_prefill"
@@ -33,6 +35,7 @@ class Mistake(StrEnum):
     # the way between them
     SIDE_CHANNEL_WRONG = "wrong_side_channel_port"
     SIDE_CHANNEL_BLOCKED = "side_channel_blocked"
+    SIDE_CHANNEL_OUT_OF_REACH = "side_channel_out_of_reach"
     HANDSHAKE_REFUSED = "handshake_refused"
     TRANSFER_HANGS = "transfer_hangs"
     PREFILL_FAILED = "prefill_failed"
@@ -40,11 +43,22 @@ class Mistake(StrEnum):
     SILENT_FALL_BACK = "silent_fall_back"
     FALL_BACK_ALLOWED = "fall_back_allowed"
     NOT_PROVEN = "not_proven"
+    NOT_TRIED = "not_tried"
     TEXT_DIFFERS = "text_differs"
 
 
-WARNINGS = frozenset({Mistake.FALL_BACK_ALLOWED, Mistake.TEXT_DIFFERS, Mistake.NO_PLUGIN})
+WARNINGS = frozenset(
+    {
+        Mistake.FALL_BACK_ALLOWED,
+        Mistake.TEXT_DIFFERS,
+        Mistake.NO_PLUGIN,
+        Mistake.SIDE_CHANNEL_OUT_OF_REACH,
+    }
+)
 """Hand-overs work all the same."""
+_OUT_OF_REACH = frozenset({SideChannel.NOBODY, SideChannel.SILENT, SideChannel.STRANGER})
+_OF_THE_MODEL = frozenset({"auto", "bfloat16", "float16", "half", "float32", "float"})
+"""Types of KV that `auto` may stand for: that of the model's weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +79,11 @@ class Finding:
 def judge(facts: FleetFacts) -> tuple[Finding, ...]:
     """Everything that is wrong, engines first; nothing if every pair is proven."""
     engines = {engine.name: engine for engine in facts.engines}
-    found = [*_of_engines(facts.engines), *_of_roles(facts.engines)]
+    found = [*_of_engines(facts.engines), *_of_roles(facts.engines), *_of_models(facts.engines)]
     for trial in facts.trials:
-        found += _of_pair(engines[trial.prefill], engines[trial.decode], trial)
+        if trial.ended:
+            found += _of_pair(engines[trial.prefill], engines[trial.decode], trial)
+    found += _not_tried([it for it in facts.trials if not it.ended])
     found += _of_failure_policies(facts.engines)
     return tuple(dict.fromkeys(found))
 
@@ -104,14 +120,44 @@ def _of_roles(engines: tuple[EngineFacts, ...]) -> Iterator[Finding]:
             )
 
 
+def _of_models(engines: tuple[EngineFacts, ...]) -> Iterator[Finding]:
+    """Models with engines of one role only, though there are engines of the other."""
+    sides = {role: {it.wanted_model for it in engines if it.role is role} for role in Role}
+    prefill, decode = sides[Role.PREFILL], sides[Role.DECODE]
+    if not prefill or not decode:
+        return  # nobody has the other role, which is said of that
+    for model in sorted(prefill ^ decode):
+        has, lacks = (Role.PREFILL, Role.DECODE) if model in prefill else (Role.DECODE, Role.PREFILL)
+        yield Finding(
+            Mistake.NO_PAIR,
+            f"model {model}",
+            f"{model} has {has} engines and no {lacks} engine, so none of its requests is handed over",
+            f"give {model} an engine with role: {lacks}, or its engines role: mixed",
+        )
+
+
+def _not_tried(trials: list[TrialFacts]) -> Iterator[Finding]:
+    if not trials:
+        return
+    pairs = ", ".join(f"{it.prefill} -> {it.decode}" for it in trials)
+    yield Finding(
+        Mistake.NOT_TRIED,
+        "pairs",
+        f"there was no time to try every pair; nothing is known of {pairs}",
+        "mend what else is named and check again, or check some of the engines at a time",
+    )
+
+
 def _of_pair(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts) -> Iterator[Finding]:
+    """What was seen to fail, then what the engines differ in, which may be why and may be harmless."""
     where = f"{prefill.name} -> {decode.name}"
     if trial.proven:
         if trial.same_text is False:
             yield _text_differs(where, prefill.name)
+        if trial.side_channel in _OUT_OF_REACH:
+            yield _out_of_reach(prefill, decode, trial, where)
         return
-    named = [*_sides_differ(prefill, decode, where), *_no_connector(prefill, decode, trial)]
-    yield from named
+    differences = list(_sides_differ(prefill, decode, where))
     if trial.prefill_problem is not None:
         yield Finding(
             Mistake.PREFILL_FAILED,
@@ -119,8 +165,13 @@ def _of_pair(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts) -> It
             f"{prefill.name} did not compute the prompt: {trial.prefill_problem}",
             f"look into the log of {prefill.name}",
         )
-    elif not named or any(it.mistake is Mistake.NO_CONNECTOR_DECODE for it in named):
-        yield from _of_way(prefill, decode, trial, where, already_named=bool(named))
+    else:
+        missing = list(_no_connector(prefill, decode, trial))
+        yield from missing
+        if trial.gave_ticket:
+            explained = bool(missing or differences)
+            yield from _of_way(prefill, decode, trial, where, explained=explained, missing=bool(missing))
+    yield from differences
 
 
 def _sides_differ(prefill: EngineFacts, decode: EngineFacts, where: str) -> Iterator[Finding]:
@@ -136,7 +187,7 @@ def _sides_differ(prefill: EngineFacts, decode: EngineFacts, where: str) -> Iter
         theirs = f"{prefill.block_tokens} and {decode.block_tokens} tokens"
         said, same = "have blocks of different size", "the same --block-size"
         yield _differ(Mistake.BLOCK_SIZE_DIFFERS, where, sides, said, theirs, same)
-    if _unlike(prefill.cache_dtype, decode.cache_dtype):
+    if _unlike_types(prefill.cache_dtype, decode.cache_dtype):
         theirs = f"{prefill.cache_dtype} and {decode.cache_dtype}"
         said, same = "keep KV in different types", "the same --kv-cache-dtype (levers.kv_dtype)"
         yield _differ(Mistake.CACHE_DTYPE_DIFFERS, where, sides, said, theirs, same)
@@ -144,6 +195,11 @@ def _sides_differ(prefill: EngineFacts, decode: EngineFacts, where: str) -> Iter
 
 def _unlike(one: object, other: object) -> bool:
     return one is not None and other is not None and one != other
+
+
+def _unlike_types(one: str | None, other: str | None) -> bool:
+    same = "auto" in {one, other} and {one, other} <= _OF_THE_MODEL
+    return _unlike(one, other) and not same
 
 
 def _differ(mistake: Mistake, where: str, sides: str, said: str, theirs: str, same: str) -> Finding:
@@ -164,16 +220,21 @@ def _no_connector(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts) 
 
 
 def _of_way(
-    prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts, where: str, *, already_named: bool
+    prefill: EngineFacts,
+    decode: EngineFacts,
+    trial: TrialFacts,
+    where: str,
+    *,
+    missing: bool,
+    explained: bool,
 ) -> Iterator[Finding]:
-    """What went wrong between two engines that should understand each other."""
-    out_of_reach = trial.side_channel in {SideChannel.NOBODY, SideChannel.SILENT, SideChannel.STRANGER}
+    """What went wrong between two engines; a bare refusal is said only where nothing else explains it."""
     if trial.decode_problem is None:
-        if not already_named:
+        if not missing:
             yield _answered_unproven(prefill, decode, trial, where)
-        if out_of_reach and decode.has_connector:
+        if trial.side_channel in _OUT_OF_REACH and decode.has_connector:
             yield _no_side_channel(prefill, decode, trial, where)
-    elif out_of_reach:
+    elif trial.side_channel in _OUT_OF_REACH:
         yield _no_side_channel(prefill, decode, trial, where)
     elif trial.decode_timed_out:
         yield Finding(
@@ -182,7 +243,7 @@ def _of_way(
             f"{decode.name} did not get the KV of {prefill.name} in time: {trial.decode_problem}",
             f"see that {prefill.name} is not stopped, and that data ports between the two are open (UCX_TLS)",
         )
-    else:
+    elif not explained:
         yield Finding(
             Mistake.HANDSHAKE_REFUSED,
             where,
@@ -217,16 +278,30 @@ def _no_side_channel(prefill: EngineFacts, decode: EngineFacts, trial: TrialFact
     )
 
 
+def _out_of_reach(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts, where: str) -> Finding:
+    return Finding(
+        Mistake.SIDE_CHANNEL_OUT_OF_REACH,
+        where,
+        f"{decode.name} fetches the KV of {prefill.name}, as engines that have met do without a side "
+        f"channel, but at {trial.side_address} it is out of reach from here ({trial.side_channel}): a decode "
+        "engine that is restarted or added may not get through to it",
+        f"try that address from where {decode.name} runs; if it is out of reach there too, correct "
+        f"VLLM_NIXL_SIDE_CHANNEL_HOST and VLLM_NIXL_SIDE_CHANNEL_PORT of {prefill.name} or open the port",
+    )
+
+
 def _answered_unproven(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts, where: str) -> Finding:
     computed = trial.computed_tokens
-    if trial.moved_tokens is None or trial.prompt_tokens is None:
+    if trial.proof is KvProof.HIDDEN:
+        return _hidden(prefill, decode, trial, where)
+    if trial.proof is KvProof.UNCOUNTED:
         return Finding(
             Mistake.NOT_PROVEN,
             where,
             f"{decode.name} answered, but tells nobody where its prompts' KV came from",
             "start it without --disable-log-stats, with a vLLM that counts prompt_tokens_by_source_total",
         )
-    seen = f"{trial.moved_tokens:g} of {trial.prompt_tokens} prompt tokens came from {prefill.name}"
+    seen = f"{trial.moved_tokens or 0:g} of {trial.prompt_tokens} prompt tokens came from {prefill.name}"
     again = "" if computed is None else f", and it computed {computed:g} itself"
     return Finding(
         Mistake.SILENT_FALL_BACK,
@@ -235,6 +310,20 @@ def _answered_unproven(prefill: EngineFacts, decode: EngineFacts, trial: TrialFa
         'set "kv_load_failure_policy":"fail" in its --kv-transfer-config, so that failures show, '
         f"and look into its log for why the KV of {prefill.name} was not loaded",
     )
+
+
+def _hidden(prefill: EngineFacts, decode: EngineFacts, trial: TrialFacts, where: str) -> Finding:
+    words = (
+        f"other requests hide whether {decode.name} fetched the prompt's {trial.prompt_tokens} tokens: it "
+        f"fetched {trial.moved_tokens or 0:g} meanwhile, and computed {trial.computed_tokens or 0:g}"
+    )
+    if trial.first_token_s is not None and trial.computing_s is not None:
+        words += (
+            f"; its first token took {trial.first_token_s * 1000:.0f} ms, and the whole prompt had taken "
+            f"{prefill.name} {trial.computing_s * 1000:.0f} ms"
+        )
+    fix = f"check again while {decode.name} computes fewer prompts of its own"
+    return Finding(Mistake.NOT_PROVEN, where, words, fix)
 
 
 def _text_differs(where: str, prefill: str) -> Finding:

@@ -57,6 +57,7 @@ def _pairs(facts: FleetFacts) -> Iterator[Text]:
 def _pair(trial: TrialFacts) -> tuple[str, ...]:
     whole = "?" if trial.prompt_tokens is None else f"{trial.prompt_tokens - trial.cached_tokens}"
     moved = "-" if trial.moved_tokens is None else f"{trial.moved_tokens:g} of {whole} tokens"
+    moved = moved if trial.ended else "not tried"
     again = "-" if trial.computed_tokens is None else f"{trial.computed_tokens:g} tokens"
     speed = "-" if trial.bytes_per_s is None else f"{trial.bytes_per_s / 1e6:,.0f} MB/s"
     size = "-" if not trial.moved_bytes else f"{trial.moved_bytes / 1e6:.1f} MB"
