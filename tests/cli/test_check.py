@@ -5,6 +5,7 @@ import contextlib
 import json
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from phasewise.fleet.run_file import write_private
 from phasewise.fleet.run_paths import RunPaths
 from phasewise.model.worker import Role
 from tests.fleet.builders import make_engine
+from tests.side_channel import greeting_port
 
 SOUND = FakeEngineConfig(hand_over=Connector(handshake_timeout_s=0.3))
 WITHOUT = FakeEngineConfig()
@@ -36,15 +38,18 @@ gateway: {{port: {gateway}}}
 def running_pair(prefill=SOUND, decode=SOUND):
     """Both engines in a thread of their own: the command has its own event loop."""
     loop, started, stopping = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    engines = [FakeEngine(prefill), FakeEngine(decode)]
+    engines = []
 
     async def serve():
-        for engine in engines:
-            await engine.start()
-        started.set()
-        await stopping.wait()
-        for engine in engines:
-            await engine.stop()
+        async with greeting_port() as side_port:
+            for config in (prefill, decode):
+                own = config.hand_over and replace(config.hand_over, side_port=0 if engines else side_port)
+                engines.append(FakeEngine(replace(config, hand_over=own)))
+                await engines[-1].start()
+            started.set()
+            await stopping.wait()
+            for engine in engines:
+                await engine.stop()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
@@ -89,6 +94,23 @@ def test_a_running_pair_is_proven_by_counters(tmp_path):
     assert result.exit_code == 0, result.output
     assert "1 pair proven by the engines' counters" in result.output
     assert "prefill -> decode" in result.output
+
+
+def test_a_gateways_file_may_be_json(tmp_path):
+    worker = {"url": "http://127.0.0.1:1", "model": "m"}
+    workers = [{**worker, "name": role, "role": role} for role in ("prefill", "decode")]
+    path = tmp_path / "gateway.json"
+    path.write_text(json.dumps({"gateway": {}, "workers": workers}))
+    result = CliRunner().invoke(app, ["check", str(path), "--json"])
+    found = [it["mistake"] for it in json.loads(result.stdout)["findings"]]
+    assert found.count("engine_not_ready") == 2
+
+
+def test_engines_of_different_models_are_not_said_to_have_no_role(tmp_path):
+    with running_pair(decode=replace(SOUND, model="another")) as engines:
+        result = CliRunner().invoke(app, ["check", gateway_file(tmp_path, engines)])
+    assert result.exit_code == 1
+    assert "no_pair_of_one_model" in result.output
 
 
 def test_a_mistake_is_named_with_what_to_do_and_exit_code_1(tmp_path):

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 
 from phasewise.check.before_start import environment_obstacles, no_environment, no_plan, obstacles
 from phasewise.check.facts import FleetFacts
@@ -72,9 +72,10 @@ def check(
 
 def _is_gateway_file(path: Path) -> bool:
     try:
-        return re.search(rb"^workers\s*:", path.read_bytes(), re.MULTILINE) is not None
-    except OSError:
+        read = yaml.safe_load(path.read_bytes())
+    except (OSError, ValueError, yaml.YAMLError):
         return False  # whoever reads it next says so
+    return isinstance(read, dict) and "workers" in read
 
 
 def _fleet(fleet: FleetConfig, engine_python: Path | None, began_s: float, provoke: bool) -> CheckResult:
