@@ -7,7 +7,7 @@ KV type or model, a failure policy that hides failures, no engine at all. Addres
 port that swallows everything, or to another engine are put into the prefill engine's replies on their way.
 The check must name the mistake, and nothing else but what follows from it. --quick does it with fake engines.
 The last line is one JSON object: mistakes, named, worst_s (the slowest check), good_ok (a sound pair is not
-blamed) and each case.
+blamed) and each case. The exit code is 1 unless every mistake is named and the sound pair is not blamed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from phasewise.fake_engine.kv_connector import Connector, OnLoadFailure  # noqa:
 from phasewise.fleet.plan import ProcessPlan  # noqa: E402
 from phasewise.model.worker import Role  # noqa: E402
 from tests.real_pair import RealPair, running_real_pair  # noqa: E402
+from tests.side_channel import greeting_port  # noqa: E402
 
 CONFIG_FLAG = "--kv-transfer-config"
+AFTER_MEETING = "wrong port after they met"
 Change = Callable[[ProcessPlan], ProcessPlan]
 
 
@@ -98,6 +100,12 @@ def main() -> None:
     if not options.json:
         print(json.dumps(record, indent=2))
     print(json.dumps(record))
+    sys.exit(0 if passed(record) else 1)
+
+
+def passed(record: dict[str, Any]) -> bool:
+    """Whether every mistake was named, none was made up, and there was one at all."""
+    return 0 < record["mistakes"] == record["named"] and record["good_ok"]
 
 
 # --- real engines -----------------------------------------------------------------------------------------
@@ -117,6 +125,10 @@ def real_cases(only: list[str] | None) -> Iterator[Case]:
         yield from on_the_way(pair, wanted)
         if wanted("sound pair"):
             yield checked(pair.workers, "sound pair", None)
+        if wanted(AFTER_MEETING):
+            with closed_port() as nobody:
+                expected = Mistake.SIDE_CHANNEL_OUT_OF_REACH
+                yield checked(pair.workers, AFTER_MEETING, expected, advertised_port=nobody)
         for name, (expected, change) in decode_mistakes(Path(folder)).items():
             if wanted(name):
                 pair.restart(Role.DECODE, change)
@@ -187,12 +199,13 @@ HIDING = replace(SOUND, hand_over=Connector(handshake_timeout_s=0.5, on_failure=
 
 
 def fake_cases() -> Iterator[Case]:
-    """Those mistakes that fake engines can make; their side channels are no sockets."""
+    """Those mistakes that fake engines can make; they find each other without the sockets that greet."""
     with closed_port() as nobody, deaf_port() as deaf:
         yield from (
             fake_case("wrong side channel port", Mistake.SIDE_CHANNEL_WRONG, advertised_port=nobody),
             fake_case("blocked port", Mistake.SIDE_CHANNEL_BLOCKED, advertised_port=deaf),
             fake_case("sound pair", None),
+            fake_case(AFTER_MEETING, Mistake.SIDE_CHANNEL_OUT_OF_REACH, listening=False),
             fake_case("no connector on decode", Mistake.NO_CONNECTOR_DECODE, decode=WITHOUT),
             fake_case("no connector on prefill", Mistake.NO_CONNECTOR_PREFILL, prefill=WITHOUT),
             fake_case("failures hidden", Mistake.FALL_BACK_ALLOWED, decode=HIDING),
@@ -207,11 +220,18 @@ def fake_case(
     prefill: FakeEngineConfig | None = SOUND,
     decode: FakeEngineConfig = SOUND,
     advertised_port: int | None = None,
+    listening: bool = True,
 ) -> Case:
-    """One mistake between two engines of its own."""
+    """One mistake between two engines of its own; `listening` is whether the prefill side's port answers."""
 
     async def run() -> Case:
-        engines = [FakeEngine(prefill or SOUND), FakeEngine(decode)]
+        async with greeting_port() as side_port:
+            return await between(side_port if listening else 0)
+
+    async def between(side_port: int) -> Case:
+        sound = prefill or SOUND
+        own = sound.hand_over and replace(sound.hand_over, side_port=side_port)
+        engines = [FakeEngine(replace(sound, hand_over=own)), FakeEngine(decode)]
         try:
             for engine in engines:
                 await engine.start()
