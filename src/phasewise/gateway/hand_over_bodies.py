@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from phasewise.model.hand_over import ASKS_TO_KEEP_KV
 from phasewise.model.request import Endpoint
 
 KV_PARAMS = "kv_transfer_params"
@@ -47,14 +48,6 @@ KEEPS_WHOLE = frozenset(
 """What makes a request unfit to be parted: it asks for something of the prompt itself, or changes it."""
 # fmt: on
 
-_ASKS_FOR_KV = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
 _KV_FIELD = b'"%b":' % KV_PARAMS.encode()
 _TEXT = "text"
 _TEXT_FIELDS = frozenset({"type", _TEXT})
@@ -75,7 +68,7 @@ def splittable(endpoint: Endpoint, fields: Mapping[str, Any], choices: int) -> b
 def prefill_body(body: bytes) -> bytes:
     """Asks a prefill worker to compute the prompt of this body and keep its KV to be fetched."""
     fields = {name: value for name, value in orjson.loads(body).items() if name in DEFINES_PROMPT}
-    return orjson.dumps({**fields, "max_tokens": 1, "stream": False, KV_PARAMS: _ASKS_FOR_KV})
+    return orjson.dumps({**fields, "max_tokens": 1, "stream": False, KV_PARAMS: ASKS_TO_KEEP_KV})
 
 
 def decode_body(body: bytes, params: bytes) -> bytes:

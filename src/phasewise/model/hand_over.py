@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from phasewise.model.noun import noun
 from phasewise.model.worker import WorkerRef
+
+ASKS_TO_KEEP_KV: Mapping[str, bool | None] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+"""What asks an engine, in its own terms, to keep a prompt's KV for another to fetch."""
 
 
 class SplitRule(StrEnum):
