@@ -1,17 +1,32 @@
 """Pairs are tried before requests meet them, and prompts that were computed twice are told of."""
 
+import asyncio
 import contextlib
+import itertools
 import logging
+import time
 from dataclasses import replace
 from random import Random
 
+import pytest
+
+from phasewise.adapters import kv_trial
 from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.kv_trial import PLEASE_KEEP, ask, trial_prompt
+from phasewise.adapters.kv_trial import TrialAnswer, ask, trial_prompt
+from phasewise.adapters.vllm_kv_counters import KvCounters
+from phasewise.config import HandOverConfig
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fake_engine.kv_connector import Connector
+from phasewise.gateway import canary as canary_module
+from phasewise.gateway import hand_over_audit
+from phasewise.gateway.canary import Canary
+from phasewise.gateway.hand_over_audit import HandOverAudit
+from phasewise.model.hand_over import ASKS_TO_KEEP_KV, pair_ref
 from phasewise.model.worker import Role
+from phasewise.state.hand_over_proofs import HandOverProofs
 from tests.gateway.harness import eventually, running_gateway, worker_for
+from tests.request_flow.worlds import make_split_world
 
 SOUND = FakeEngineConfig(hand_over=Connector(handshake_timeout_s=0.3))
 HAND_OVER = {"when": "always", "canary_s": 1.0}
@@ -150,6 +165,137 @@ async def test_a_pair_whose_kv_does_not_come_hands_over_no_more_for_a_while():
         assert (await gateway.chat("and again " * 200)).status == 200
 
 
+async def test_a_silent_fall_back_under_traffic_is_split_no_more_until_it_is_mended():
+    hand_over = {"when": "always", "canary_s": 1.0}
+    async with parted(decode=replace(SOUND, hand_over=None), hand_over=hand_over) as (gateway, *_):
+        world = gateway.app.gateway.pipeline._world
+        pair = pair_ref(*(world.cluster.state(name).worker.ref for name in ("p", "d")))
+        for _ in range(20):
+            world.pairs.succeeded(pair, None)
+        await eventually(lambda: world.pairs.is_open(pair))
+        ways = set()
+        for number in range(40):
+            assert (await gateway.chat(f"{number} tell me " * 50)).status == 200
+            ways.add(await metric(gateway, "phasewise_hand_overs_total"))
+            await asyncio.sleep(0.05)
+        assert len(ways) == 1
+        assert world.pairs.allowance(pair, time.monotonic() + 30) == 0
+
+
+async def test_what_counters_say_lets_a_pair_rest_whatever_its_requests_said():
+    world = make_split_world()
+    audit = HandOverAudit(world, {}, HandOverProofs(), clock=lambda: 100.0)
+    prefill, decode = (world.cluster.state(name).worker.ref for name in ("p0", "d0"))
+    pair = pair_ref(prefill, decode)
+    world.pairs.failed(pair, None, 99.0)
+    for _ in range(20):
+        world.pairs.succeeded(pair, None)
+    audit._let_rest(prefill, decode)
+    assert world.pairs.is_open(pair)
+
+
+async def test_an_old_count_of_late_reads_is_nobodys_fault(monkeypatch):
+    world = make_split_world()
+    counts = iter([7.0, 7.0, 8.0])
+
+    async def counters(_client):
+        return KvCounters(read_after_release=next(counts))
+
+    monkeypatch.setattr(hand_over_audit, "fetch_kv_counters", counters)
+    worker = world.cluster.state("p0").worker
+    audit = HandOverAudit(world, {"p0": None}, HandOverProofs())
+    await audit._look_at_prefill(worker)
+    await audit._look_at_prefill(worker)
+    assert not world.pairs.any_open
+    await audit._look_at_prefill(worker)
+    assert world.pairs.any_open
+
+
+async def test_whoever_switches_hand_overs_off_has_no_canaries():
+    async with parted(hand_over={"when": "never", "canary_s": 1.0}) as (_, prefill, decode):
+        await asyncio.sleep(1.5)
+        assert prefill.requests_finished == decode.requests_finished == 0
+
+
+async def test_canaries_count_into_the_bytes_that_moved():
+    async with parted() as (gateway, *_):
+        assert await eventually(lambda: counted(gateway, "phasewise_hand_over_bytes_total"), 15.0) > 0
+
+
+async def test_others_hand_overs_to_a_busy_engine_prove_nothing_of_a_pair():
+    async with trial_pair() as (canary, prefill, decode):
+        grown = KvCounters(moved_tokens=5_000.0, computed_tokens=900.0)
+        canary.counters = [KvCounters(moved_tokens=0.0, computed_tokens=0.0), grown]
+        await canary._try(prefill, decode)
+        assert not canary._proofs.is_proven(prefill.ref, decode.ref)
+        assert not canary._proofs.is_failing(prefill.ref, decode.ref)
+        assert canary._proofs.last_tried_s(prefill.ref, decode.ref) is not None
+
+
+async def test_a_worker_that_takes_no_more_or_no_prompt_so_long_is_no_failure_of_the_pair():
+    for status in (429, 503, 400):
+        async with trial_pair(answers=[TrialAnswer(status)]) as (canary, prefill, decode):
+            await canary._try(prefill, decode)
+            assert not canary._proofs.is_failing(prefill.ref, decode.ref)
+
+
+async def test_a_model_that_takes_only_the_smaller_prompt_is_proven_by_it():
+    kept = TrialAnswer(200, prompt_tokens=96, params={"do_remote_prefill": True})
+    answers = [kept, TrialAnswer(200, prompt_tokens=96), *[TrialAnswer(400)] * 3]
+    async with trial_pair(answers) as (canary, prefill, decode):
+        canary.counters = [
+            KvCounters(moved_tokens=0.0, computed_tokens=0.0),
+            KvCounters(moved_tokens=96.0, computed_tokens=0.0, moved_bytes=9.0),
+        ]
+        await canary._try(prefill, decode)
+        assert canary._proofs.is_proven(prefill.ref, decode.ref)
+
+
+async def test_pairs_that_are_known_to_fail_are_tried_last():
+    async with trial_pair(prefills=3) as (canary, prefill, decode):
+        canary._proofs.fail(prefill.ref, decode.ref, -1_000.0)
+        most_due = canary._most_due()
+        assert most_due is not None
+        assert most_due[0].ref != prefill.ref
+
+
+async def test_a_canary_does_not_end_a_rest_for_what_it_cannot_see():
+    async with trial_pair() as (canary, prefill, decode):
+        pair, pairs = pair_ref(prefill.ref, decode.ref), canary._world.pairs
+        pairs.open(pair, time.monotonic())
+        pairs.succeeded(pair, canary._trial(prefill, decode))
+        assert pairs.is_open(pair)
+        canary._proofs.fail(prefill.ref, decode.ref, time.monotonic())
+        pairs.succeeded(pair, canary._trial(prefill, decode))
+        assert not pairs.is_open(pair)
+
+
+@contextlib.asynccontextmanager
+async def trial_pair(answers=None, prefills=1):
+    """A canary whose engines answer as told; without a word they do as they should."""
+    world = make_split_world(prefill=prefills)
+    kept = TrialAnswer(200, prompt_tokens=640, params={"do_remote_prefill": True})
+    given = iter(answers or itertools.repeat(kept))
+    told = Canary(world, dict.fromkeys(("p0", "d0")), HandOverProofs(), HandOverConfig(), answered=nobody)
+    told.counters = [KvCounters()]
+
+    async def answer(*_):
+        return next(given)
+
+    async def counters(_client):
+        return told.counters.pop(0) if len(told.counters) > 1 else told.counters[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canary_module, "ask", answer)
+        patch.setattr(canary_module, "fetch_kv_counters", counters)
+        patch.setattr(kv_trial, "fetch_kv_counters", counters)
+        yield told, *(world.cluster.state(name).worker for name in ("p0", "d0"))
+
+
+def nobody(*_):
+    """Who is not interested."""
+
+
 async def test_a_prefill_worker_that_is_slow_is_not_held_against_the_pair(caplog):
     hand_over = {"when": "always", "canary_s": 60.0, "timeout_s": 0.3}
     slow = replace(SOUND, faults=(Fault(FaultKind.SLOW, factor=5_000.0),))
@@ -181,7 +327,7 @@ async def fetch_late(prefill, decode):
     to_prefill, to_decode = HttpClient(prefill.base_url), HttpClient(decode.base_url)
     try:
         prompt = trial_prompt(300, Random(1))  # noqa: S311 - no secret
-        kept = await ask(to_prefill, prefill.model, prompt, 1, PLEASE_KEEP)
+        kept = await ask(to_prefill, prefill.model, prompt, 1, ASKS_TO_KEEP_KV)
         await eventually(lambda: prefill.engine.kept_requests == 0)
         await ask(to_decode, decode.model, prompt, 2, kept.params)
     finally:

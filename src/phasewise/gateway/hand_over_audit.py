@@ -1,7 +1,7 @@
 """Holds what was handed over against what engines count of it, and tells of prompts that were computed twice.
 
-Engines are only asked while there is something to hold against their counters. The sums are kv_balance.py's;
-which pairs may hand over is the flow's to decide, from the breakers that this feeds.
+Engines are asked often only while there is something to hold against their counters. The sums are
+kv_balance.py's; which pairs may hand over is the flow's to decide, from the breakers that this feeds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from phasewise.adapters.http_client import HttpClient
@@ -21,14 +22,15 @@ from phasewise.model.hand_over_state import HandOverState
 from phasewise.model.timeline import AttemptKind, Outcome, Timeline
 from phasewise.model.worker import Role, Worker, WorkerRef
 from phasewise.request_flow import World
-from phasewise.state.breakers import PAIR_FAILURES_TO_OPEN
 from phasewise.state.cluster_view import Health
 from phasewise.state.hand_over_proofs import HandOverProofs
-from phasewise.state.kv_balance import KvBalance
+from phasewise.state.kv_balance import TOLERATED_SHARE, KvBalance
 
 logger = logging.getLogger("phasewise.gateway")
 
 LOOK_EVERY_S = 2.0
+LOOK_ANYWAY_EVERY_S = 30.0
+"""Where nothing is due, so that what others handed over meanwhile is not held to be ours later."""
 BEGIN_WITHIN_S = 2.0
 TELL_EVERY_S = 60.0
 CHECK_HINT = "`phasewise check FILE` names what is wrong"
@@ -53,9 +55,10 @@ class HandOverAudit:
         self._clock = clock
         self._balance = KvBalance()
         self._decodes = frozenset(it.name for it in self._workers(Role.DECODE))
-        # Whose hand-overs to a decode worker ended since the last look at it, and before that.
-        self._unjudged: dict[str, set[WorkerRef]] = {}
-        self._due: dict[str, set[WorkerRef]] = {}
+        # Tokens of whose hand-overs to a decode worker ended since the last look at it, and before that.
+        self._unjudged: dict[str, Counter[WorkerRef]] = {}
+        self._due: dict[str, Counter[WorkerRef]] = {}
+        self._look_anyway_s = 0.0
         self._tell_after_s: dict[str, float] = {}
         self._moved_bytes: dict[str, int] = {}
         self._late_reads: dict[str, tuple[WorkerRef, float]] = {}
@@ -70,12 +73,16 @@ class HandOverAudit:
             return
         if serving.outcome is not Outcome.SUCCEEDED:
             return
-        if serving.kind is AttemptKind.DECODE_SIDE:
-            self._balance.handed_over(serving.worker, timeline.prompt_tokens or 0)
-            if (prefill := timeline.prefill_attempt) is not None:
-                self._unjudged.setdefault(serving.worker.name, set()).add(prefill.worker)
-        else:
+        prefill = timeline.prefill_attempt
+        if serving.kind is not AttemptKind.DECODE_SIDE:
             self._balance.served_whole(serving.worker, timeline.cached_tokens or 0)
+        elif prefill is not None:
+            self.handed_over(prefill.worker, serving.worker, timeline.prompt_tokens or 0)
+
+    def handed_over(self, prefill: WorkerRef, decode: WorkerRef, prompt_tokens: int) -> None:
+        """Take note of a prompt whose KV the decode worker was to fetch, and that it has answered."""
+        self._balance.handed_over(decode, prompt_tokens)
+        self._unjudged.setdefault(decode.name, Counter())[prefill] += prompt_tokens
 
     # --- what engines tell --------------------------------------------------------------------------------
 
@@ -105,19 +112,24 @@ class HandOverAudit:
             )
 
     async def _begin(self, worker: Worker) -> None:
-        # Without a beginning less is found out, and nothing wrongly: no gateway waits long for it.
+        # No gateway waits long for it: a beginning that was not seen is made up for at the next look.
         with suppress(UpstreamError, TimeoutError):
             async with asyncio.timeout(BEGIN_WITHIN_S):
-                seen = await fetch_kv_counters(self._clients[worker.name])
-            self._balance.begin(worker.ref, seen.moved_tokens or 0.0, seen.hit_tokens or 0.0)
-            self._late_reads[worker.name] = (worker.ref, seen.read_after_release or 0.0)
+                if worker.role is Role.DECODE:
+                    await self._look_at_decode(worker)
+                else:
+                    await self._look_at_prefill(worker)
 
     async def _look(self) -> None:
-        due = [it for it in self._up(Role.DECODE) if self._balance.is_due(it.name)]
-        if not due:
+        decodes, now_s = self._up(Role.DECODE), self._clock()
+        if now_s < self._look_anyway_s:
+            decodes = [it for it in decodes if self._balance.is_due(it.ref)]
+        else:
+            self._look_anyway_s = now_s + LOOK_ANYWAY_EVERY_S
+        if not decodes:
             return
         await asyncio.gather(
-            *map(self._look_at_decode, due), *map(self._look_at_prefill, self._up(Role.PREFILL))
+            *map(self._look_at_decode, decodes), *map(self._look_at_prefill, self._up(Role.PREFILL))
         )
 
     async def _look_at_decode(self, worker: Worker) -> None:
@@ -126,31 +138,39 @@ class HandOverAudit:
 
     def _hold_against(self, worker: Worker, seen: KvCounters) -> None:
         self._moved_bytes[worker.name] = round(seen.moved_bytes or 0)
+        moved, hits = seen.moved_tokens or 0.0, seen.hit_tokens or 0.0
         if seen.computed_tokens is None:
-            return  # it tells nobody where prompts' KV came from
-        newly = self._balance.counted(worker.ref, seen.moved_tokens or 0.0, seen.hit_tokens or 0.0)
-        if newly:
-            self._tell_recomputed(worker, newly)
-        judged = self._due.pop(worker.name, set())
+            # It has computed nothing yet, or tells nobody where prompts' KV came from.
+            self._balance.begin(worker.ref, moved, hits)
+            return
+        judged = self._due.pop(worker.name, Counter())
         # What has ended since the last look is judged at the next.
-        self._due[worker.name] = self._unjudged.pop(worker.name, set())
-        for prefill in judged:
-            if newly:
+        self._due[worker.name] = self._unjudged.pop(worker.name, Counter())
+        under_way = self._world.ledger.load(worker.ref).requests
+        verdict = self._balance.counted(worker.ref, moved, hits, under_way)
+        if verdict.recomputed_tokens:
+            self._tell_recomputed(worker, verdict.recomputed_tokens, judged)
+            # Which of them it was the sums do not tell: the canary clears the others.
+            for prefill in judged:
                 self._proofs.fail(prefill, worker.ref, self._clock())
                 self._let_rest(prefill, worker.ref)
-            else:
-                self._proofs.prove(prefill, worker.ref, self._clock())
+        elif verdict.sound:
+            for prefill, tokens in judged.items():
+                # What is missing may all be one's.
+                if verdict.missing_tokens <= TOLERATED_SHARE * tokens:
+                    self._proofs.prove(prefill, worker.ref, self._clock())
 
-    def _tell_recomputed(self, worker: Worker, tokens: int) -> None:
+    def _tell_recomputed(self, worker: Worker, tokens: int, judged: Iterable[WorkerRef]) -> None:
         now_s = self._clock()
         if now_s < self._tell_after_s.get(worker.name, now_s):
             return  # the metric counts on
         self._tell_after_s[worker.name] = now_s + TELL_EVERY_S
         logger.warning(
-            "%s computed %d prompt tokens again that were computed for it elsewhere: their KV did not come. "
+            "%s computed %d prompt tokens again that were computed for it by %s: their KV did not come. "
             "hint: %s",
             worker.name,
             tokens,
+            " or ".join(sorted(it.name for it in judged)),
             CHECK_HINT,
         )
 
@@ -158,16 +178,15 @@ class HandOverAudit:
         """What counters say is no chance: the pair hands over no more until its rest is over."""
         if not (self._world.cluster.is_current(prefill) and self._world.cluster.is_current(decode)):
             return
-        for _ in range(PAIR_FAILURES_TO_OPEN):
-            self._world.pairs.failed(pair_ref(prefill, decode), None, self._clock())
+        self._world.pairs.open(pair_ref(prefill, decode), self._clock())
 
     async def _look_at_prefill(self, worker: Worker) -> None:
         with suppress(UpstreamError):
             late = (await fetch_kv_counters(self._clients[worker.name])).read_after_release or 0.0
-            ref, before = self._late_reads.get(worker.name, (worker.ref, 0.0))
+            # Of an engine that is seen for the first time nobody knows when it counted what it has counted.
+            ref, before = self._late_reads.get(worker.name, (None, 0.0))
             self._late_reads[worker.name] = (worker.ref, late)
-            # A new life begins to count at nothing.
-            if late > (before if ref == worker.ref else 0.0):
+            if ref == worker.ref and late > before:
                 self._stop_handing_over_from(worker)
 
     def _stop_handing_over_from(self, prefill: Worker) -> None:

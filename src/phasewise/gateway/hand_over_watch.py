@@ -9,6 +9,7 @@ from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.config import HandOverConfig
 from phasewise.gateway.canary import Canary
 from phasewise.gateway.hand_over_audit import HandOverAudit
+from phasewise.model.hand_over import SplitRule
 from phasewise.model.hand_over_state import HandOverState
 from phasewise.model.timeline import Timeline
 from phasewise.model.worker import Role, Worker
@@ -34,8 +35,9 @@ class HandOverWatch:
         proofs = HandOverProofs()
         self._audit = HandOverAudit(world, self._clients, proofs) if watched else None
         self._canary = None
-        if watched and config.canary_s is not None:
-            self._canary = Canary(world, self._clients, proofs, config.canary_s, timeout_s=config.timeout_s)
+        # Whoever has switched hand-overs off wants neither load nor warnings from them.
+        if self._audit and config.canary_s is not None and config.when is not SplitRule.NEVER:
+            self._canary = Canary(world, self._clients, proofs, config, answered=self._audit.handed_over)
         self._tasks: list[asyncio.Task[None]] = []
 
     def record(self, timeline: Timeline) -> None:

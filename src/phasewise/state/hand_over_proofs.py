@@ -46,6 +46,11 @@ class HandOverProofs:
         found = self._proven.get((prefill.name, decode.name))
         return found is not None and found[0] == pair_ref(prefill, decode)
 
+    def is_failing(self, prefill: WorkerRef, decode: WorkerRef) -> bool:
+        """Whether these two incarnations were last seen not to hand over."""
+        found = self._failed.get((prefill.name, decode.name))
+        return found is not None and found[0] == pair_ref(prefill, decode)
+
     def last_proven_s(self, decode: str) -> float | None:
         """When anybody last handed over to this worker."""
         return max((at_s for (_, name), (_, at_s) in self._proven.items() if name == decode), default=None)
