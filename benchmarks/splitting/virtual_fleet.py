@@ -253,7 +253,7 @@ def _world(rule: SplitRule, threshold_tokens: int, workers: list[Worker]) -> Wor
     cluster = ClusterView(workers)
     for worker in workers:
         cluster.mark_up(worker.name, worker.incarnation)
-    policy = SplitPolicy(rule, threshold_tokens, least_outstanding, paces, prefixes)
+    policy = SplitPolicy(rule, threshold_tokens, least_outstanding, paces, prefixes, tries_untimed=True)
     return World(
         cluster,
         LoadLedger(),

@@ -107,13 +107,14 @@ def test_another_models_readings_are_no_help():
     assert book.pace(OTHER.ref) is None
 
 
-def test_fetching_is_free_until_it_was_tried():
+def test_fetching_is_not_known_until_it_was_tried_by_anybody_of_the_model():
     book = make_book()
     learn_reads(book, PREFILL)
     learn_steps(book, DECODE[0])
-    assert book.pace(DECODE[0].ref).fetch_s(1_500) == 0.0
+    assert not book.pace(DECODE[0].ref).fetch_known
     for tokens in (100, 1_500, 700) * 3:
         book.learn_fetch(DECODE[0].ref, tokens, 0.004 + 5e-6 * tokens)
+    assert book.pace(DECODE[1].ref).fetch_known
     assert book.pace(DECODE[1].ref).fetch_s(3_000) == pytest.approx(0.019, rel=0.05)
 
 

@@ -33,7 +33,7 @@ class CachedAt(PrefixIndex):
         return {worker.ref: self._tokens.get(worker.name, 0) for worker in WORKERS}
 
 
-def make_paces(*, fetch_s_per_token=5e-6, slow=None, prefill_reads=0.5):
+def make_paces(*, fetch_s_per_token=5e-6, slow=None, prefill_reads=0.5, fetches=True):
     """Everybody reads 1,000 tokens a second, writes one per 60 ms and fetches in no time worth the name.
 
     Prefill workers were lately given prompts for half of their time.
@@ -43,7 +43,8 @@ def make_paces(*, fetch_s_per_token=5e-6, slow=None, prefill_reads=0.5):
         factor = 5.0 if worker is slow else 1.0
         for tokens in (50, 400, 2_000, 6_000) * 2:
             book.learn_read(worker.ref, tokens, 0, (0.001 * tokens) * factor)
-            book.learn_fetch(worker.ref, tokens, 0.01 + fetch_s_per_token * tokens)
+            if fetches:
+                book.learn_fetch(worker.ref, tokens, 0.01 + fetch_s_per_token * tokens)
         for streams in (1, 2, 4, 8) * 2:
             book.learn_step(worker.ref, streams, 0.06 + 0.001 * streams)
     for worker in PREFILL:
@@ -51,10 +52,9 @@ def make_paces(*, fetch_s_per_token=5e-6, slow=None, prefill_reads=0.5):
     return book
 
 
-def make_policy(rule=SplitRule.AUTO, *, paces=None, prefixes=None, threshold_tokens=512):
-    return SplitPolicy(
-        rule, threshold_tokens, least_outstanding, paces or make_paces(), prefixes or PrefixIndex()
-    )
+def make_policy(rule=SplitRule.AUTO, *, paces=None, prefixes=None, threshold_tokens=512, tries_untimed=False):
+    paces, prefixes = paces or make_paces(), prefixes or PrefixIndex()
+    return SplitPolicy(rule, threshold_tokens, least_outstanding, paces, prefixes, tries_untimed)
 
 
 def idle(*workers):
@@ -120,6 +120,14 @@ def test_seats_kept_for_prompts_that_are_read_elsewhere_are_nothing_to_wait_for(
 def test_a_slow_network_makes_hand_overs_lose():
     paces = make_paces(fetch_s_per_token=0.01)
     assert decide(LONG, [busy(P0), busy(D0, streams=4)], paces=paces).prefill is None
+
+
+def test_nothing_is_handed_over_before_a_hand_over_was_timed_unless_nobody_else_would_try():
+    paces, candidates = make_paces(fetches=False), [busy(P0), busy(D0, streams=4)]
+    assert decide(LONG, candidates, paces=paces).prefill is None
+    assert decide(LONG, candidates, paces=paces, tries_untimed=True).prefill is P0
+    paces.learn_fetch(D0.ref, 500, 0.02)
+    assert decide(LONG, candidates, paces=paces).prefill is P0
 
 
 def test_a_network_that_became_slow_is_used_no_more_after_twenty_hand_overs():

@@ -12,7 +12,7 @@ class EnginePace:
     Reading takes `read_s_per_token` for each token and `read_s_per_pair` for each token before it, but never
     less than `read_floor_s`: a step costs what its weights cost, however little it carries. A step that
     writes one token for each of n streams takes `step_s` + n x `step_s_per_stream`. Fetching takes
-    `fetch_floor_s` and `fetch_s_per_token`.
+    `fetch_floor_s` and `fetch_s_per_token`; where it is not `fetch_known`, no fetching was ever timed.
     """
 
     read_floor_s: float
@@ -22,6 +22,7 @@ class EnginePace:
     step_s_per_stream: float
     fetch_floor_s: float = 0.0
     fetch_s_per_token: float = 0.0
+    fetch_known: bool = False
 
     def read_s(self, tokens: float, cached_tokens: float = 0) -> float:
         """Seconds to compute a prompt of so many tokens, of which some are cached."""

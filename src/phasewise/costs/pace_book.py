@@ -171,6 +171,7 @@ class PaceBook:
             step_s_per_stream=form.step.second_rate * step,
             fetch_floor_s=form.fetch.first_rate * fetch,
             fetch_s_per_token=form.fetch.second_rate * fetch,
+            fetch_known=form.fetch.weight > 0.0,
         )
 
     def _of(self, worker: WorkerRef) -> tuple[_Form, _Factors, _Factors]:

@@ -213,7 +213,8 @@ def _policy(config: GatewayConfig, workers: list[Worker], paces: PaceBook, prefi
     if not _hands_over(workers):
         return whole(policy)
     hand_over = config.hand_over
-    return SplitPolicy(hand_over.when, hand_over.threshold_tokens, policy, paces, prefixes)
+    nobody_tries = hand_over.canary_s is None
+    return SplitPolicy(hand_over.when, hand_over.threshold_tokens, policy, paces, prefixes, nobody_tries)
 
 
 def _hashing(config: GatewayConfig, workers: list[Worker]) -> PrefixHashing | None:

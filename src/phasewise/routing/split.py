@@ -34,13 +34,18 @@ _COST, _READ_COST = attrgetter("cost_s"), attrgetter("read_cost_s")
 
 @dataclass(frozen=True, slots=True)
 class SplitPolicy:
-    """Places requests of a fleet that has prefill workers; `whole` places those that no figures decide on."""
+    """Places requests of a fleet that has prefill workers; `whole` places those that no figures decide on.
+
+    A hand-over that was never timed cannot be held against anything. Somebody has to be the first, though:
+    one that `tries_untimed` takes it to cost nothing, where no canary tries it before requests do.
+    """
 
     rule: SplitRule
     threshold_tokens: int
     whole: WholePolicy
     paces: PaceBook
     prefixes: PrefixIndex
+    tries_untimed: bool = False
 
     def __call__(
         self, request: GenerationRequest, candidates: Sequence[Candidate], hands_over: HandsOver
@@ -89,8 +94,8 @@ class SplitPolicy:
             decision = self.whole(request, _takers_of_whole(candidates))
             return replace(decision, reason=f"the engines' pace is not known yet; {decision.reason}")
         wholes = sorted([Way(it.read_cost_s + it.write_cost_s, it) for it in priced], key=_COST)
-        splits = _splits(priced, size, hands_over) if request.splittable else []
-        return _decision(wholes, splits, size)
+        may_split = request.splittable and (self.tries_untimed or priced[0].pace.fetch_known)
+        return _decision(wholes, _splits(priced, size, hands_over) if may_split else [], size)
 
     def _priced(
         self, request: GenerationRequest, candidates: Sequence[Candidate], size: Size
