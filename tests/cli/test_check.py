@@ -169,3 +169,15 @@ def test_a_fleet_that_runs_is_asked_where_it_runs(fleet_file, tmp_path, monkeypa
     assert facts["ok"]
     assert facts["running"]
     assert facts["pairs"][0]["proven"]
+
+
+def test_a_connector_that_hides_failures_is_warned_of_before_the_start(fleet_file, monkeypatch):
+    monkeypatch.setattr(command, "current_engine", lambda python: make_engine())
+    own = '{"kv_connector":"NixlConnector","kv_role":"kv_consumer","kv_load_failure_policy":"recompute"}'
+    flags = f"engine_flags: ['--kv-transfer-config', '{own}']"
+    text = FLEET.format(port=10_900, gateway=10_890).replace("role: decode}", f"role: decode, {flags}}}")
+    fleet_file.write_text(text)
+    result = CliRunner().invoke(app, ["check", str(fleet_file), "--json"])
+    (found,) = [it for it in json.loads(result.stdout)["findings"] if it["mistake"] == "fall_back_allowed"]
+    assert found["where"] == "pool decode"
+    assert found["warning"]

@@ -16,14 +16,12 @@ import orjson
 
 from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.vllm_kv_counters import KvCounters, fetch_kv_counters
-from phasewise.model.hand_over import ASKS_TO_KEEP_KV
 from phasewise.model.kv_proof import KvGrowth, KvProof
 
 COUNTED_WITHIN_S = 1.0
 """Transfers are counted with the engine's next step, a moment after the answer."""
 _LOOKS = 5
 _SETTLED = {KvProof.MOVED, KvProof.HIDDEN}
-PLEASE_KEEP = ASKS_TO_KEEP_KV
 _WORDS = ("red", "tree", "one", "house", "sun", "four", "road", "blue", "hand", "sea", "ten", "cold")
 _GREETING = b"\xff"
 _PATH = "/v1/completions"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phasewise.check.judgement import Finding, Mistake
-from phasewise.config import FleetConfig, byte_size
+from phasewise.config import KV_TRANSFER_FLAG, FleetConfig, byte_size, find_flag
+from phasewise.config.engine_flags import json_object
 from phasewise.errors import FleetError, PhasewiseError
 from phasewise.fleet.engine_command import DEFAULT_CPU_KV_BYTES
 from phasewise.fleet.engine_env import EngineEnvironment
@@ -21,7 +22,12 @@ _MEMORY = Path("/proc/meminfo")
 
 def obstacles(fleet: FleetConfig, plan: FleetPlan, engine: EngineEnvironment) -> tuple[Finding, ...]:
     """What would keep the fleet from starting, or from handing over once it runs."""
-    return (*environment_obstacles(fleet, engine), *_of_ports(plan), *_of_memory(fleet, engine))
+    return (
+        *environment_obstacles(fleet, engine),
+        *_of_connectors(fleet),
+        *_of_ports(plan),
+        *_of_memory(fleet, engine),
+    )
 
 
 def no_environment(message: str, hint: str | None) -> Finding:
@@ -48,6 +54,21 @@ def environment_obstacles(fleet: FleetConfig, engine: EngineEnvironment) -> Iter
             words += ", without which hand-overs take ten times as long on few cores"
         fix = "run `phasewise engine install --plugin-only`"
         yield Finding(Mistake.NO_PLUGIN, "engine environment", words, fix)
+
+
+def _of_connectors(fleet: FleetConfig) -> Iterator[Finding]:
+    """Pools whose own connector hides failures; the one that phasewise sets does not."""
+    for pool in (it for it in fleet.pools if it.role is Role.DECODE):
+        flag = find_flag(pool.engine_flags, KV_TRANSFER_FLAG)
+        settings = (None if flag is None else json_object(flag.value)) or {}
+        if settings.get("kv_load_failure_policy") == "recompute":
+            yield Finding(
+                Mistake.FALL_BACK_ALLOWED,
+                f"pool {pool.name}",
+                f"engines of pool {pool.name} would compute a prompt themselves when its KV cannot be "
+                "fetched, without a word",
+                f'write "kv_load_failure_policy":"fail" in its {KV_TRANSFER_FLAG}: the gateway then decides',
+            )
 
 
 def _of_ports(plan: FleetPlan) -> Iterator[Finding]:

@@ -16,7 +16,6 @@ import orjson
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.kv_trial import (
-    PLEASE_KEEP,
     TrialAnswer,
     ask,
     growth_since,
@@ -28,6 +27,7 @@ from phasewise.adapters.vllm_metrics import fetch_metrics
 from phasewise.check.facts import EngineFacts, FleetFacts, SideChannel, TrialFacts
 from phasewise.config import WorkerConfig
 from phasewise.errors import FailureKind, UpstreamError
+from phasewise.model.hand_over import ASKS_TO_KEEP_KV
 from phasewise.model.kv_proof import KvProof
 from phasewise.model.worker import Role
 
@@ -162,7 +162,7 @@ async def _hand_over(prefill: _Engine, decode: _Engine) -> _Trial:
     facts = TrialFacts(prefill.config.name, decode.config.name)
     prompt = trial_prompt(PROMPT_TOKENS, SystemRandom())
     try:
-        kept = await ask(prefill.patient, prefill.model, prompt, 1, PLEASE_KEEP)
+        kept = await ask(prefill.patient, prefill.model, prompt, 1, ASKS_TO_KEEP_KV)
     except UpstreamError as error:
         return _Trial(replace(facts, prefill_problem=error.message))
     if not kept.ok:
