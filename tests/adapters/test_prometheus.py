@@ -15,10 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from phasewise.adapters.prometheus import PrometheusMetrics
 from phasewise.adapters.prometheus_families import METRICS, NO_LABEL, REASONS
 from phasewise.errors import RefusalKind
+from phasewise.model.decision import Option, Terms
 from phasewise.model.hand_over_state import HandOverState
 from phasewise.model.latency import meets
 from phasewise.model.slo import DEFAULT_SLO, Slo
 from phasewise.model.timeline import TTFT_PARTS, AttemptKind, Outcome, Part, Placement
+from phasewise.model.worker import WorkerRef
 from phasewise.state.cluster_view import ClusterView
 from phasewise.state.load_ledger import LoadLedger
 from tests.builders import make_attempt, make_span, make_timeline, make_worker
@@ -256,6 +258,7 @@ def test_labels_are_the_configurations_or_of_closed_lists_whatever_was_recorded(
         "kind": {"prompt", "cached", "output"},
         "slo_class": {"default"},
         "result": {"met", "missed"},
+        "way": {"split", "whole"},
     }
     for _name, *labels in samples(metrics):
         for name, _, value in (label.partition("=") for label in labels):
@@ -343,13 +346,16 @@ def test_what_is_known_of_hand_overs_is_told_per_decode_worker():
     assert samples(metrics)["phasewise_hand_over_bytes_total", "worker=d0"] == 1_000
 
 
-def test_requests_that_had_a_choice_are_counted_by_the_way_they_went():
+def test_requests_are_counted_by_the_way_they_went_where_there_was_a_choice():
     metrics, _, _ = make_metrics()
-    chosen = Placement("split", "it was cheaper")
     sides = (make_attempt(kind=AttemptKind.PREFILL_SIDE), make_attempt(kind=AttemptKind.DECODE_SIDE))
-    metrics.record(make_timeline(placement=chosen, attempts=sides))
-    metrics.record(make_timeline(placement=chosen))
+    one, other = WorkerRef("d0", "1"), WorkerRef("p0", "1")
+    whole, parted = Option(one, None, Terms(), 500), Option(one, other, Terms(), 500)
+    metrics.record(make_timeline(attempts=sides))  # by a rule that weighs nothing
+    metrics.record(make_timeline(placement=Placement("auto", "cheaper", (parted, whole)), attempts=sides))
+    metrics.record(make_timeline(placement=Placement("auto", "cheaper", (whole, parted))))
+    metrics.record(make_timeline(placement=Placement("auto", "nothing else was possible", (whole, whole))))
     metrics.record(make_timeline())
     seen = samples(metrics)
-    assert seen["phasewise_placements_total", "way=split"] == 1
+    assert seen["phasewise_placements_total", "way=split"] == 2
     assert seen["phasewise_placements_total", "way=whole"] == 1

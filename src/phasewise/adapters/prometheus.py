@@ -114,9 +114,8 @@ class PrometheusMetrics:
         tally.count(timeline, objective)
         if len(timeline.attempts) > 1:
             self._count_attempts(timeline, tally.model)
-        if timeline.placement is not None and timeline.attempts:
-            parted = timeline.attempts[0].kind is AttemptKind.PREFILL_SIDE
-            self._counters[PLACEMENTS].series((SPLIT if parted else WHOLE,)).add(1)
+        if (way := _way(timeline)) is not None:
+            self._counters[PLACEMENTS].series((way,)).add(1)
 
     def count_refusal(self, kind: RefusalKind) -> None:
         """Count a request that was refused before it had a timeline."""
@@ -203,6 +202,15 @@ class PrometheusMetrics:
         yield from value_lines(WORKER_REQUESTS, zip(workers, requests, strict=True))
         breakers = (int(self._breaker_open(state.worker.ref)) for state in states)
         yield from value_lines(WORKER_BREAKER_OPEN, zip(workers, breakers, strict=True))
+
+
+def _way(timeline: Timeline) -> str | None:
+    """Whether the request was parted; None where nobody weighed that."""
+    if timeline.attempts and timeline.attempts[0].kind is AttemptKind.PREFILL_SIDE:
+        return SPLIT
+    placement = timeline.placement
+    weighed = placement is not None and any(it.prefill is not None for it in placement.options)
+    return WHOLE if weighed and timeline.attempts else None
 
 
 class _Tally:

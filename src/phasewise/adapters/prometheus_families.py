@@ -117,7 +117,7 @@ PLACEMENTS = Metric(
     "phasewise_placements_total",
     "counter",
     ("way",),
-    "Requests that could have been parted, by whether they were (split) or not (whole).",
+    "Requests that were first parted (split), and those for which that was weighed and dearer (whole).",
 )
 OBJECTIVES = Metric(
     "phasewise_slo_requests_total",
