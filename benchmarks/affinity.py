@@ -10,11 +10,12 @@ every block's prompts begin with words that no block before began with, and what
 engines' caches is in the way of both arms alike.
 
 Conversations have five turns, four are held at once, and a user thinks for half a second. The last line is
-one JSON object: `hit_share` by arm (cached of all prompt tokens, as the engines report them: first turns are
-cold, so that no placement reaches 1), `ttft_ratio` of B to A at the median with its interval,
-`control_differing` (in what A differs from itself: anything there, and nothing else is to be trusted), and
-`engine_shares` by arm (of requests). `--fakes` takes fake engines with the demo model's costs; `--quick`
-takes quick ones and few short blocks, to see that it runs.
+one JSON object: `lost` by arm (requests without an answer), `hit_share` by arm (cached of all prompt tokens,
+as the engines report them: first turns are cold, so that no placement reaches 1), `ttft_ratio` of B to A at
+the median with its interval, `control_differing` (in what A differs from itself: anything there, and nothing
+else is to be trusted), and `engine_shares` by arm (of requests). `--fakes` takes fake engines with the demo
+model's costs; `--quick` takes quick ones and few short blocks, to see that it runs. It ends with 1 where a
+request was not answered, or where B found no more in caches than A.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
@@ -38,7 +39,7 @@ from engine_placement import phasewise
 from stress.processes import fake_engines, free_port, gateway
 
 from phasewise.fake_engine.costs import PRESETS
-from phasewise.model.timeline import Timeline
+from phasewise.model.timeline import Outcome, Timeline
 from phasewise.model.timeline_record import decode
 
 ARMS = "AB"
@@ -62,6 +63,17 @@ def main() -> None:
     if not options.json:
         print(json.dumps(result, indent=2))
     print(json.dumps(result))
+    if wrong := what_is_wrong(result):
+        sys.exit(f"not as promised: {', '.join(wrong)}")
+
+
+def what_is_wrong(result: Mapping[str, Any]) -> list[str]:
+    """The counts that are not what they have to be; nothing here depends on how long something took."""
+    wrong = [f"{lost} requests of {arm} were not answered" for arm, lost in result["lost"].items() if lost]
+    found = result["hit_share"]
+    if found["B"] <= found["A"]:
+        wrong.append(f"{found['B']} of prompt tokens were cached under B, {found['A']} under A")
+    return wrong
 
 
 def _options() -> argparse.Namespace:
@@ -140,6 +152,7 @@ def _result(
     interval = ttft["interval"]
     return {
         "policies": policies,
+        "lost": {arm: sum(it.outcome is not Outcome.SUCCEEDED for it in timelines[arm]) for arm in ARMS},
         "hit_share": {arm: _hit_share(timelines[arm]) for arm in ARMS},
         "ttft_p50_s": {"A": ttft["a"], "B": ttft["b"]},
         "ttft_ratio": _ratio(ttft["change"]),

@@ -19,7 +19,8 @@ with Student's t over the rounds' logarithms.
 Through `disaggregated` go also greedy texts, each held against that of an engine asked alone: equal is what
 is the same, or parts where the engine's two best tokens were less than half a nat apart. And over all that
 this arm did, the decode engine's own counters tell how many prompt tokens it computed
-(`recomputed_prompt_tokens`), beyond those of requests that were served there in one piece.
+(`recomputed_prompt_tokens`), beyond those of requests that were served there in one piece. It ends with 1
+where it computed any, where a text differs, or where nothing was handed over.
 
 The machine has no core left for the gateway and the client: they share those of the engines. `--quick` runs
 one short round on fake engines that take as long as the demo model does. `--record` keeps the figures with
@@ -35,7 +36,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -97,6 +98,20 @@ def main() -> None:
     if not options.json:
         print(json.dumps(record, indent=2))
     print(json.dumps(record))
+    if wrong := what_is_wrong(record):
+        sys.exit(f"not as promised: {', '.join(wrong)}")
+
+
+def what_is_wrong(record: Mapping[str, Any]) -> list[str]:
+    """The counts that are not what they have to be; nothing here depends on how long something took."""
+    wrong = []
+    if record["recomputed_prompt_tokens"]:
+        wrong.append(f"{record['recomputed_prompt_tokens']} prompt tokens were computed again")
+    if record["equal_texts"] != record["texts"]:
+        wrong.append(f"{record['equal_texts']} of {record['texts']} texts are equal")
+    if not record["hand_overs"]:
+        wrong.append("nothing was handed over")
+    return wrong
 
 
 def parser() -> argparse.ArgumentParser:

@@ -15,7 +15,8 @@ kv_blocks_left, booked_left, and the same per scenario.
 
 With --real, two real engines under `phasewise up`, each thing broken once by SIGKILL or SIGSTOP; greedy
 texts must be those of an undisturbed engine, or part from them where the engine's two best choices are
-nearly alike.
+nearly alike. Either way it ends with 1 where anything was lost, wrong or left behind, or a request took more
+than two tries; with fakes also where a scenario saw no hand-over.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from ending import end_in_order_when_told
 CLIENTS = 8
 BETWEEN = 24
 """Requests that are answered between two faults: as many clear the name of a pair that failed."""
+NONE_OF_THESE = ("lost", "ended_with_error", "wrong_text", "kv_blocks_left", "kv_usage_left", "booked_left")
+TRIES_AT_MOST = 2
 
 
 def main() -> None:
@@ -65,6 +68,17 @@ def main() -> None:
     if not options.json:
         print(json.dumps(record, indent=2))
     print(json.dumps(record))
+    if wrong := what_is_wrong(record):
+        sys.exit(f"not as promised: {', '.join(wrong)}")
+
+
+def what_is_wrong(record: Mapping[str, Any]) -> list[str]:
+    """The counts that are not what they have to be; the record is of fakes or of real engines."""
+    wrong = [f"{key} is {record[key]}" for key in NONE_OF_THESE if record.get(key)]
+    if record["tries_max"] > TRIES_AT_MOST:
+        wrong.append(f"tries_max is {record['tries_max']}")
+    idle = [name for name, it in record.get("scenarios", {}).items() if not it["handed_over"]]
+    return [*wrong, *(f"nothing was handed over in {name}" for name in idle)]
 
 
 async def run_scenarios(names: Sequence[str], times: int) -> dict[str, Any]:

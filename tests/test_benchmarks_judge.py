@@ -1,0 +1,74 @@
+"""Benchmarks end with 1 where what they counted is not what they promise."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+OWN_MODULES = {it.stem for it in BENCHMARKS.iterdir()}
+
+SCENARIO = {"handed_over": 40}
+GOOD = {
+    "affinity": {"lost": {"A": 0, "B": 0}, "hit_share": {"A": 0.55, "B": 0.75}},
+    "affinity_cells": {
+        "ttft_ratio_to_least_outstanding": {"worst": 1.03},
+        "ttft_ratio_to_round_robin": {"worst": 1.02},
+        "least_hit_share_of_conversations": 0.65,
+    },
+    "disaggregation": {"recomputed_prompt_tokens": 0, "texts": 20, "equal_texts": 20, "hand_overs": 9},
+    "hand_over_faults": {
+        "lost": 0,
+        "wrong_text": 0,
+        "kv_blocks_left": 0,
+        "booked_left": 0,
+        "tries_max": 2,
+        "scenarios": {"kv_refused": SCENARIO, "transfer_hangs": SCENARIO},
+    },
+}
+REAL_FAULTS = {"ended_with_error": 0, "wrong_text": 0, "kv_usage_left": 0.0, "tries_max": 2}
+
+
+@pytest.fixture
+def wrong_in(monkeypatch):
+    """What a benchmark, by its name, finds wrong in a record of its own kind."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for name in [it for it in sys.modules if it.partition(".")[0] in OWN_MODULES]:
+        monkeypatch.delitem(sys.modules, name)
+    return lambda name, record: import_module(name).what_is_wrong(record)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_nothing_is_wrong_where_all_is_as_promised(wrong_in, name):
+    assert wrong_in(name, GOOD[name]) == []
+
+
+@pytest.mark.parametrize(("name", "difference"), [
+    ("affinity", {"lost": {"A": 0, "B": 1}}),
+    ("affinity", {"hit_share": {"A": 0.55, "B": 0.55}}),
+    ("affinity_cells", {"ttft_ratio_to_least_outstanding": {"worst": 1.1}}),
+    ("affinity_cells", {"ttft_ratio_to_round_robin": {"worst": 1.3}}),
+    ("affinity_cells", {"least_hit_share_of_conversations": 0.49}),
+    ("disaggregation", {"recomputed_prompt_tokens": 1}),
+    ("disaggregation", {"equal_texts": 19}),
+    ("disaggregation", {"hand_overs": 0}),
+    ("hand_over_faults", {"lost": 1}),
+    ("hand_over_faults", {"wrong_text": 1}),
+    ("hand_over_faults", {"kv_blocks_left": 1}),
+    ("hand_over_faults", {"booked_left": 1}),
+    ("hand_over_faults", {"tries_max": 3}),
+    ("hand_over_faults", {"scenarios": {"kv_refused": SCENARIO, "transfer_hangs": {"handed_over": 0}}}),
+])  # fmt: skip
+def test_each_count_that_is_off_is_told(wrong_in, name, difference):
+    assert len(wrong_in(name, {**GOOD[name], **difference})) == 1
+
+
+@pytest.mark.parametrize("difference", [
+    {"ended_with_error": 1}, {"wrong_text": 1}, {"kv_usage_left": 0.01}, {"tries_max": 3},
+])  # fmt: skip
+def test_faults_of_real_engines_are_judged_by_their_own_counts(wrong_in, difference):
+    assert wrong_in("hand_over_faults", REAL_FAULTS) == []
+    assert len(wrong_in("hand_over_faults", {**REAL_FAULTS, **difference})) == 1
