@@ -10,9 +10,9 @@ from __future__ import annotations
 from hashlib import blake2b
 
 BLOCK_BYTES = 512
-"""About 128 tokens: as much as the largest block that engines cache by."""
+"""Some 110 tokens of English: about one block of engines with large blocks, several of others."""
 HASHED_BYTES = 256 * 1024
-"""Longer prompts are known by their beginning: 64 thousand tokens tell any two of them apart."""
+"""Longer prompts are known by their beginning: some 55 thousand tokens tell any two of them apart."""
 
 _HASH_BYTES = 8
 

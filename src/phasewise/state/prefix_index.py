@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from phasewise.model.worker import WorkerRef
 
 MOST_BLOCKS = 1_000_000
-"""Over all workers: some 70 MB, and 128 million tokens of prompts."""
+"""Over all workers: some 70 MB, and 110 million tokens of prompts."""
 NEWS_SHARE = 0.125
 """How much of a worker's trust its latest report makes: eight wrong ones in a row take two thirds of it."""
 DISAPPOINTING = 0.5
