@@ -101,6 +101,16 @@ def test_one_hand_over_alone_is_sound():
     assert balance.counted(D, 1_500, 0).sound
 
 
+def test_what_came_for_later_requests_proves_nothing_of_earlier_ones():
+    balance = watched()
+    balance.handed_over(D, 300)  # whose KV does not come
+    balance.handed_over(D, 1_000)
+    balance.counted(D, 1_000, 0)
+    balance.handed_over(D, 1_000)
+    assert not balance.counted(D, 2_000, 0).sound
+    assert balance.counted(D, 2_000, 0).recomputed_tokens == 300
+
+
 def test_sums_with_others_hand_overs_among_them_prove_nothing():
     balance = watched()
     balance.handed_over(D, 1_500)

@@ -181,7 +181,7 @@ class Canary:
         if proof is KvProof.NOT_MOVED:
             came = f"{grown.moved_tokens or 0:g} of {kept.prompt_tokens} tokens came"
             raise NotHandedOver(f"{decode.name} answered, but computed the prompt itself ({came})")
-        if alone and self._is_idle(decode):
+        if proof is not KvProof.HIDDEN and alone and self._is_idle(decode):
             self._learn_fetch(decode, answer)
         return proof is KvProof.MOVED
 

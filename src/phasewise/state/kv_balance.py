@@ -17,7 +17,7 @@ TOLERATED_SHARE = 0.05
 class Verdict:
     """What one look at an engine's counters showed of the hand-overs that were due.
 
-    `recomputed_tokens` did not come, and more than is tolerated. `missing_tokens` are those that did not,
+    `recomputed_tokens` did not come, and more than is tolerated. `missing_tokens` have not been seen to come,
     tolerated or not. `sound` is whether the sums hold, with nothing among them that may be somebody else's.
     """
 
@@ -103,17 +103,20 @@ class KvBalance:
         due, missing = account.due, account.due + account.due_hits - came
         account.due, account.due_hits = account.ended, account.ended_hits
         account.ended = account.ended_hits = 0
-        may_be_ours = account.due + account.due_hits + running * account.largest
-        # What is due was mostly fetched before the last look.
-        sound = moved + account.moved_before > 0 and -missing <= may_be_ours
-        account.moved_before = moved
+        pending = account.due + account.due_hits
         # Kept in full while anything runs: how long the prompts are that are under way nobody knows yet.
-        account.spare = max(0.0, -missing if running else min(-missing, may_be_ours))
+        account.spare = max(0.0, -missing if running else min(-missing, pending))
+        # What is due was mostly fetched before the last look.
+        has_moved = moved + account.moved_before > 0
+        account.moved_before = moved
         if due and missing > TOLERATED_SHARE * due:
             recomputed = min(due, round(missing))
             account.recomputed += recomputed
             return Verdict(recomputed, missing)
-        return Verdict(0, max(0.0, missing), sound and due > 0)
+        # What came may be for those that have just ended: a proof has to do without it.
+        unseen = missing + pending
+        holds = -running * account.largest <= unseen <= TOLERATED_SHARE * due
+        return Verdict(0, max(0.0, unseen), sound=holds and has_moved and due > 0)
 
     def recomputed_tokens(self, name: str) -> int:
         """So many prompt tokens the worker computed again, over all its lives."""
