@@ -148,3 +148,17 @@ async def test_a_proof_that_other_requests_hide_is_looked_for_three_times(monkey
     monkeypatch.setattr(gather, "growth_since", beside_others)
     assert await mistakes_of() == found
     assert len(looks) == 3
+
+
+@pytest.mark.parametrize(("texts", "same"), [((False, True), True), ((False, False, False), False)])
+async def test_a_text_that_differs_once_is_looked_at_again(monkeypatch, texts, same):
+    seen = iter(texts)
+
+    async def differing(facts, *_):
+        return replace(facts, same_text=next(seen))
+
+    monkeypatch.setattr(gather, "_with_text", differing)
+    async with running_pair() as engines:
+        (trial,) = (await gather_facts(workers_of(engines), provoke_failure=False)).trials
+    assert trial.proven
+    assert trial.same_text is same
