@@ -130,14 +130,14 @@ def test_nothing_is_handed_over_before_a_hand_over_was_timed_unless_nobody_else_
     assert decide(LONG, candidates, paces=paces).prefill is P0
 
 
-def test_a_network_that_became_slow_is_used_no_more_after_twenty_hand_overs():
+def test_a_network_that_became_slow_is_used_no_more_after_thirty_hand_overs():
     paces = make_paces()
     policy, candidates = make_policy(paces=paces), [busy(P0), busy(D0, streams=4)]
     for number in range(500):
         paces.learn_fetch(D0.ref, 500 + number * 10, 0.01 + 5e-6 * (500 + number * 10))
     assert policy(LONG, candidates, all_pairs).prefill is P0
-    for number in range(20):
-        tokens = 500 + number * 300
+    for number in range(30):
+        tokens = 500 + number * 200
         paces.learn_fetch(D0.ref, tokens, 1_000 * (0.01 + 5e-6 * tokens))
     assert policy(LONG, candidates, all_pairs).prefill is None
 
@@ -227,7 +227,7 @@ def test_no_kept_option_is_cheaper_than_the_chosen_one_and_terms_add_up(loads, t
     )
     for option in decision.options:
         terms = option.terms
-        assert terms.cost_s >= chosen.terms.cost_s
+        assert terms.cost_s >= chosen.terms.cost_s - 1e-9, "but for rounding"
         assert min(terms.wait_s, terms.prefill_s, terms.hand_over_s, terms.decode_s, terms.delay_s) >= 0
     assert decision.candidates[0].worker is decision.chosen
     assert decision == POLICY(request, candidates, all_pairs)

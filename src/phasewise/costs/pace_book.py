@@ -4,7 +4,7 @@ Engines of one model differ in how fast they are, hardly in what a longer prompt
 So the form is learned from all of a model's workers together and each worker's factor from its own readings:
 a decode worker that was only ever given short prompts is still known to be slow with long ones. A worker
 without readings has its pool's factor, and a pool without any is taken to be like the others. When engines or
-their network change for good it is the factors that follow, within a dozen readings; the form hardly moves.
+their network change for good, the factors follow within some twenty readings; the form hardly moves.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _FAR_OFF = log(2.0)
 """A reading that is this many times as long or short as usual pulls no harder than that, as long as such
 readings are few."""
 _ASTRAY_MEMORY = 8.0
-"""Readings that go into the share of those far off on one side. Above a half they are no outliers: the engine
-has changed, and each of them halves what those before it weigh."""
+"""Readings that go into the share of those far off on one side."""
+_NO_OUTLIERS = 0.75
+"""Where more are far off than this, the engine has changed: each of them halves what those before it weigh.
+Not at a half: a worker that is given long prompts to read is at times slow to fetch, and fast again after."""
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class _Factor:
         side = 0.0 if -_FAR_OFF <= off <= _FAR_OFF else 1.0 if off > 0.0 else -1.0
         self.astray += (side - self.astray) / _ASTRAY_MEMORY
         keep = 1.0 - 1.0 / _FACTOR_MEMORY
-        if side * self.astray > 0.5:
+        if side * self.astray > _NO_OUTLIERS:
             keep = 0.5
         elif side:
             off = side * _FAR_OFF
