@@ -110,6 +110,15 @@ def test_a_prompt_is_read_where_it_is_written_when_the_prefill_worker_has_a_queu
     assert names(decide(LONG, [busy(P0, unread=40), busy(D0, streams=2)])) == (None, "d0")
 
 
+def test_a_prompt_is_not_read_where_others_come_so_often_that_many_would_wait_for_it():
+    quiet, visited = make_paces(), make_paces()
+    for _ in range(240):
+        visited.reading.placed(D0.ref, 0.05, 0.0)
+    candidates = [busy(P0, unread=12), busy(D0, streams=1)]
+    assert names(decide(LONG, candidates, paces=quiet)) == (None, "d0")
+    assert names(decide(LONG, candidates, paces=visited)) == ("p0", "d0")
+
+
 def test_seats_kept_for_prompts_that_are_read_elsewhere_are_nothing_to_wait_for():
     with_seats, without = (
         decide(SHORT, [busy(D0, unread=1, read_elsewhere=seats)]).options[0].terms.wait_s for seats in (50, 0)

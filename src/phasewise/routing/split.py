@@ -105,17 +105,17 @@ class SplitPolicy:
         What the fleet reads is expected to be read by its prefill workers, whoever has read it so far.
         Otherwise answers could settle on them, and prompts among the streams of decode workers, for good.
         """
-        share_of, pace_of = self.paces.reading.share, self.paces.pace
-        shares = [share_of(it.worker.ref, request.arrived_s) for it in candidates]
+        reading_of, pace_of = self.paces.reading.lately, self.paces.pace
+        readings = [reading_of(it.worker.ref, request.arrived_s) for it in candidates]
         readers = sum(it.worker.role is Role.PREFILL for it in candidates)
-        ahead = max(LEAST_READING_AHEAD, sum(shares) / max(1, readers))
+        ahead = max(LEAST_READING_AHEAD, sum([it.share for it in readings]) / max(1, readers))
         cached_on = self.prefixes.cached_on(request.prefix_hashes, size.prompt_tokens)
         priced = []
-        for candidate, share in zip(candidates, shares, strict=True):
+        for candidate, lately in zip(candidates, readings, strict=True):
             ref = candidate.worker.ref
             if (pace := pace_of(ref)) is not None:
-                expected = ahead if candidate.worker.role is Role.PREFILL else share
-                priced.append(price(candidate, pace, cached_on.get(ref, 0), share, expected, size))
+                expected = ahead if candidate.worker.role is Role.PREFILL else lately.share
+                priced.append(price(candidate, pace, cached_on.get(ref, 0), lately, expected, size))
         return priced
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from phasewise.costs.pace import EnginePace
+from phasewise.costs.reading_shares import Reading
 from phasewise.model.decision import Candidate, Option, Terms
 from phasewise.model.worker import Role
 
@@ -27,8 +28,8 @@ class Priced(NamedTuple):
     """Both phases on one worker.
 
     `wait_s` and `prefill_s` are the request's own time to have its prompt read there, `stalled_s` is what
-    that takes from the worker's streams, and `read_cost_s` all three; likewise `decode_s` and `taken_s` of
-    writing there make up `write_cost_s`.
+    that takes from the worker's streams and from prompts that come meanwhile, and `read_cost_s` all three;
+    likewise `decode_s` and `taken_s` of writing there make up `write_cost_s`.
     """
 
     candidate: Candidate
@@ -52,21 +53,25 @@ class Way(NamedTuple):
 
 
 def price(
-    load: Candidate, pace: EnginePace, cached_tokens: int, read_share: float, read_ahead: float, size: Size
+    load: Candidate, pace: EnginePace, cached_tokens: int, lately: Reading, read_ahead: float, size: Size
 ) -> Priced:
     """What each phase would take here. Reading holds every stream of the worker up while it lasts.
 
-    The worker has lately read for `read_share` of its time, and is to read for `read_ahead` from now on.
+    The worker is to read for `read_ahead` of its time from now on.
     """
-    streams = load.streams
+    streams, reads = load.streams, load.worker.role is Role.PREFILL
     wait_s = unread_s(load, pace) if load.unread_tokens else 0.0
     prefill_s = pace.read_s(size.prompt_tokens, cached_tokens)
     stalled_s = streams * prefill_s
+    if not reads:
+        # Prompts that come to it meanwhile wait for half of that on average, and others behind them as long
+        # again. Those that come to a prefill worker are long, and may be read elsewhere by their own prices.
+        stalled_s += lately.prompts_per_s * prefill_s * prefill_s
     # Answers that are about to begin will share its steps as well as those under way.
-    beside = streams if load.worker.role is Role.PREFILL else load.outstanding_requests
+    beside = streams if reads else load.outstanding_requests
     steps = size.output_tokens - 1
     undisturbed_s = steps * (pace.step_s + pace.step_s_per_stream * (beside + 1))
-    decode_s = undisturbed_s * _stretch(read_share)
+    decode_s = undisturbed_s * _stretch(lately.share)
     # It stands in the way of prompts that come: each has to hold it up or to be read elsewhere. That counts
     # as much as its own standing still, which benchmarks/split_decision.py found to be right.
     in_the_way_s = undisturbed_s * _stretch(2.0 * read_ahead) - decode_s
