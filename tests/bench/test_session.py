@@ -159,7 +159,7 @@ async def test_recorded_steps_explain_what_the_engine_does_not_report():
 
 async def test_who_started_a_run_can_stop_it():
     def stop_soon(generator: LoadGenerator) -> None:
-        asyncio.get_running_loop().call_later(0.3, generator.stop)
+        asyncio.get_running_loop().call_later(1.5, generator.stop)
 
     async with running_engines(1, FakeEngineConfig()) as (engine,):
         run = await measure(engine.base_url, make_spec(requests=500, load=OpenLoop(20.0)), stop_soon)
