@@ -251,6 +251,24 @@ async def test_a_model_that_takes_only_the_smaller_prompt_is_proven_by_it():
         assert canary._proofs.is_proven(prefill.ref, decode.ref)
 
 
+async def test_a_fetch_beside_streams_is_timed_or_nothing_would_ever_be_handed_over_under_load():
+    answers = [
+        TrialAnswer(200, prompt_tokens=640, params={"do_remote_prefill": True}, prefill_s=1.0),
+        TrialAnswer(200, prompt_tokens=640, queue_s=0.2, gap_s=9.0),
+        *[TrialAnswer(503)] * 3,
+    ]
+    async with trial_pair(answers) as (canary, prefill, decode):
+        canary._world.ledger.book(decode.ref, 100, 0)
+        canary.counters = [
+            KvCounters(moved_tokens=0.0, computed_tokens=0.0),
+            KvCounters(moved_tokens=640.0, computed_tokens=0.0, moved_bytes=9.0),
+        ]
+        await canary._try(prefill, decode)
+        told = canary._world.paces.told
+        assert ("learn_fetch", decode.ref, 640, 0.2) in told
+        assert not [it for it in told if it[0] == "learn_step"]
+
+
 async def test_pairs_that_are_known_to_fail_are_tried_last():
     async with trial_pair(prefills=3) as (canary, prefill, decode):
         canary._proofs.fail(prefill.ref, decode.ref, -1_000.0)

@@ -181,8 +181,8 @@ class Canary:
         if proof is KvProof.NOT_MOVED:
             came = f"{grown.moved_tokens or 0:g} of {kept.prompt_tokens} tokens came"
             raise NotHandedOver(f"{decode.name} answered, but computed the prompt itself ({came})")
-        if proof is not KvProof.HIDDEN and alone and self._is_idle(decode):
-            self._learn_fetch(decode, answer)
+        if proof is not KvProof.HIDDEN:
+            self._learn_fetch(decode, answer, alone=alone and self._is_idle(decode))
         return proof is KvProof.MOVED
 
     async def _fetch(self, decode: Worker, prompt: str, kept: TrialAnswer) -> TrialAnswer | None:
@@ -223,8 +223,9 @@ class Canary:
             paces = self._world.paces
             paces.learn_read(worker.ref, answer.prompt_tokens, answer.cached_tokens, answer.prefill_s)
 
-    def _learn_fetch(self, worker: Worker, answer: TrialAnswer) -> None:
+    def _learn_fetch(self, worker: Worker, answer: TrialAnswer, *, alone: bool) -> None:
+        # Beside streams it waits as long as a request would have; only a gap tells of the streams beside it.
         if answer.prompt_tokens is not None and answer.queue_s is not None:
             self._world.paces.learn_fetch(worker.ref, answer.prompt_tokens, answer.queue_s)
-        if answer.gap_s is not None:
+        if alone and answer.gap_s is not None:
             self._world.paces.learn_step(worker.ref, 1, answer.gap_s)
