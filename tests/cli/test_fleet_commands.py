@@ -92,7 +92,7 @@ def test_status_and_down_of_a_running_fleet(fleet, tmp_path):
 
 
 def test_down_and_status_say_that_streams_are_waited_for(tmp_path):
-    plan = make_plan(tmp_path, gateway_options=("--drain-s", "4"))
+    plan = make_plan(tmp_path, gateway_options=("--drain-s", "10"))
     start_detached(plan)
     down = subprocess.Popen(
         [sys.executable, "-m", "phasewise.cli", "down"],

@@ -25,7 +25,7 @@ from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.kv_connector import Connector
 from phasewise.model.hand_over import HandOverOutcome
-from phasewise.model.timeline import AttemptKind, Outcome, Placement
+from phasewise.model.timeline import AttemptKind, Outcome
 from phasewise.model.worker import Role
 from tests.builders import make_attempt, make_timeline
 from tests.deploy.files import DEPLOY, ROOT, filled_in, queries, read_dashboard
@@ -128,7 +128,8 @@ async def send_traffic(gateway, engines):
     broke, went_on = make_attempt(outcome=Outcome.FAILED), make_attempt(kind=AttemptKind.RESUMED)
     metrics = gateway.app.gateway.metrics
     metrics.record(make_timeline(model="fake-model", attempts=(broke, went_on)))
-    metrics.record(make_timeline(model="fake-model", placement=Placement("split_auto", "it was cheaper")))
+    both_sides = [make_attempt(kind=kind) for kind in (AttemptKind.PREFILL_SIDE, AttemptKind.DECODE_SIDE)]
+    metrics.record(make_timeline(model="fake-model", attempts=tuple(both_sides)))
     metrics.count_hand_over(HandOverOutcome.DONE)
 
 
