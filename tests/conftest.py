@@ -16,8 +16,9 @@ REAL_TIMEOUT_S = 600
 
 # How long an example takes says more about a busy machine than about the code.
 settings.register_profile("phasewise", deadline=None)
-# CI judges a change, so it tries the same examples every time; new ones are looked for at developers' desks.
-settings.register_profile("ci", parent=settings.get_profile("phasewise"), derandomize=True)
+# CI judges a change, so it tries the same examples every time, and fewer where a test does not say how
+# many; new ones are looked for at developers' desks.
+settings.register_profile("ci", parent=settings.get_profile("phasewise"), derandomize=True, max_examples=40)
 settings.load_profile("ci" if os.environ.get("CI") else "phasewise")
 
 # A shell that starts us in the background ignores SIGINT, and so would every process that tests interrupt.
