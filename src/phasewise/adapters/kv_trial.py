@@ -14,9 +14,11 @@ from typing import Any
 
 import orjson
 
+from phasewise.adapters.engine_report import read_report
 from phasewise.adapters.http_client import HttpClient
 from phasewise.adapters.vllm_kv_counters import KvCounters, fetch_kv_counters
 from phasewise.model.kv_proof import KvGrowth, KvProof
+from phasewise.model.timeline import Part
 
 COUNTED_WITHIN_S = 1.0
 """Transfers are counted with the engine's next step, a moment after the answer."""
@@ -112,21 +114,18 @@ def _answer(status: int, body: bytes) -> TrialAnswer:
         said = orjson.loads(body)
         if status != 200:
             return TrialAnswer(status)
-        usage, metrics = said.get("usage") or {}, said.get("metrics") or {}
-        details = usage.get("prompt_tokens_details") or {}
+        report = read_report(said.get("usage"), said.get("metrics"))
+        seconds = {span.part: span.duration_s for span in report.spans}
+        gaps = (report.output_tokens or 1) - 1
         return TrialAnswer(
             status=status,
             text=str(said["choices"][0]["text"]),
-            prompt_tokens=usage.get("prompt_tokens"),
-            cached_tokens=details.get("cached_tokens") or 0,
-            queue_s=_seconds(metrics.get("queue_time_ms")),
-            prefill_s=_seconds(metrics.get("time_to_first_token_ms")),
-            gap_s=_seconds(metrics.get("mean_itl_ms")),
+            prompt_tokens=report.prompt_tokens,
+            cached_tokens=report.cached_tokens or 0,
+            queue_s=seconds.get(Part.ENGINE_QUEUE),
+            prefill_s=seconds.get(Part.PREFILL),
+            gap_s=seconds[Part.DECODE] / gaps if gaps and Part.DECODE in seconds else None,
             params=said.get("kv_transfer_params") or {},
         )
     except (ValueError, LookupError, TypeError, AttributeError):
         return TrialAnswer(status if status != 200 else 502)
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000

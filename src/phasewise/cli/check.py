@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from phasewise.check.before_start import environment_obstacles, no_environment, no_plan, obstacles
 from phasewise.check.facts import FleetFacts
@@ -23,7 +22,14 @@ from phasewise.check.result import CheckResult
 from phasewise.cli.check_view import lines_of
 from phasewise.cli.console import out
 from phasewise.cli.engine import EnginePython, current_engine
-from phasewise.config import FleetConfig, WorkerConfig, load_fleet, load_gateway_file, phasewise_home
+from phasewise.config import (
+    FleetConfig,
+    WorkerConfig,
+    is_gateway_file,
+    load_fleet,
+    load_gateway_file,
+    phasewise_home,
+)
 from phasewise.errors import ConfigError, EngineNotInstalled
 from phasewise.fleet.demo_model import resolve_model
 from phasewise.fleet.engine_command import ServedModel
@@ -57,7 +63,7 @@ def check(
     Exit code 0 when nothing is wrong, 1 otherwise.
     """
     began_s = time.monotonic()
-    if _is_gateway_file(file):
+    if is_gateway_file(file):
         result = _running(load_gateway_file(file).workers, began_s, provoke)
     else:
         result = _fleet(load_fleet(file), engine_python, began_s, provoke)
@@ -68,14 +74,6 @@ def check(
             out.print(line, soft_wrap=True)
     if not result.ok:
         raise typer.Exit(1)
-
-
-def _is_gateway_file(path: Path) -> bool:
-    try:
-        read = yaml.safe_load(path.read_bytes())
-    except (OSError, ValueError, yaml.YAMLError):
-        return False  # whoever reads it next says so
-    return isinstance(read, dict) and "workers" in read
 
 
 def _fleet(fleet: FleetConfig, engine_python: Path | None, began_s: float, provoke: bool) -> CheckResult:

@@ -65,6 +65,15 @@ def fleet_with(
     return _checked_fleet(data, Source("command line"))
 
 
+def is_gateway_file(path: Path) -> bool:
+    """Whether this is what a gateway is started with, and no fleet file: it names workers."""
+    try:
+        read = yaml.safe_load(path.read_bytes())
+    except (OSError, ValueError, yaml.YAMLError):
+        return False  # whoever reads it next says so
+    return isinstance(read, dict) and "workers" in read
+
+
 def load_gateway_file(path: Path) -> GatewayFile:
     """Read what a gateway process is started with."""
     return _validated(GatewayFile, *_read_yaml(path))
