@@ -7,7 +7,7 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src" / "phasewise"
 PURE = (
-    "model", "state", "costs", "routing", "diagnosis", "predict", "request_flow",
+    "model", "state", "costs", "routing", "caching", "diagnosis", "predict", "request_flow",
     "bench/bootstrap.py", "bench/change_point.py", "bench/comparison.py", "bench/estimates.py",
     "bench/max_rate.py", "bench/stationarity.py", "bench/statistics.py", "bench/student.py",
     "bench/validity.py", "bench/window.py", "calibrate/client_view.py", "calibrate/played.py",

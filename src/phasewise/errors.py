@@ -117,5 +117,9 @@ class StoreUnreachable(PhasewiseError):
     """The store that gateways share does not answer."""
 
 
+class EmbedderUnreachable(PhasewiseError):
+    """Whoever turns questions into vectors does not answer."""
+
+
 class MeasurementError(PhasewiseError):
     """Too little was seen to say anything true."""

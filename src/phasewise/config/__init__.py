@@ -1,6 +1,14 @@
 """Frozen configuration. What a lever does to an engine stands in fleet/levers.py."""
 
 from phasewise.config.base import ByteSize, Name, Port, Sha256
+from phasewise.config.caching import (
+    CacheConfig,
+    CacheRedis,
+    HttpEmbedder,
+    JudgeConfig,
+    OnnxEmbedder,
+    SemanticConfig,
+)
 from phasewise.config.connector import KV_TRANSFER_FLAG, NIXL
 from phasewise.config.engine_flags import find_flag
 from phasewise.config.fleet import DEMO_MODEL, FleetConfig, Levers, Pool, Speculation
@@ -37,18 +45,24 @@ __all__ = [
     "NIXL",
     "ApiKey",
     "ByteSize",
+    "CacheConfig",
+    "CacheRedis",
     "EdgeLimits",
     "FleetConfig",
     "GatewayConfig",
     "GatewayFile",
     "HandOverConfig",
+    "HttpEmbedder",
+    "JudgeConfig",
     "Levers",
     "LogConfig",
     "Name",
+    "OnnxEmbedder",
     "Pool",
     "Port",
     "QueueConfig",
     "RedisConfig",
+    "SemanticConfig",
     "Sha256",
     "SloClass",
     "Speculation",

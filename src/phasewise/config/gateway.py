@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from phasewise.config.base import ByteSize, Frozen, Name, Port, Sha256
+from phasewise.config.caching import CacheConfig
 from phasewise.model.hand_over import SplitRule
 from phasewise.model.request import DEFAULT_MAX_WAIT_S
 from phasewise.model.slo import DEFAULT_SLO
@@ -130,6 +131,7 @@ class GatewayConfig(Frozen):
     limits: EdgeLimits = EdgeLimits()
     upstream: UpstreamConfig = UpstreamConfig()
     hand_over: HandOverConfig = HandOverConfig()
+    cache: CacheConfig | None = None
     log: LogConfig = LogConfig()
     drain_s: Seconds = 120.0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import StrEnum
 
+from phasewise.model.caching import CacheNote
 from phasewise.model.decision import Option
 from phasewise.model.noun import noun
 from phasewise.model.worker import WorkerRef
@@ -144,6 +145,7 @@ class Timeline:
     streamed: bool = True
     generates: bool = True
     placement: Placement | None = None
+    cache: CacheNote | None = None
     version: int = field(default=TIMELINE_VERSION)
 
     @property

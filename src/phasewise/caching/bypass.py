@@ -1,0 +1,86 @@
+"""Which requests the cache has no part in: their answer is not to be had twice, or cannot be judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from phasewise.model.caching import Bypass
+from phasewise.model.request import Endpoint
+
+LONGEST_QUESTION = 8_192
+"""In characters. Embedders read less, and would take two long texts with one beginning for equal."""
+FOLLOW_UP_WORDS = 3
+"""A turn of so few words within a conversation means what was said before: "yes", "the second one"."""
+
+_TOOL_FIELDS = ("tools", "tool_choice", "functions", "function_call")
+_LOGPROB_FIELDS = ("logprobs", "top_logprobs", "prompt_logprobs", "logprob_token_ids")
+_OTHER_SHAPES = ("continue_final_message", "echo", "suffix", "use_beam_search", "return_tokens_as_token_ids")
+_WORD = re.compile(r"\w+")
+
+
+def why_bypassed(endpoint: Endpoint, fields: Mapping[str, Any], max_temperature: float) -> Bypass | None:
+    """Why this request is neither answered from the cache nor kept there; None if it may be.
+
+    A request without a temperature did not ask for variety.
+    """
+    if not endpoint.generates or any(fields.get(name) for name in _OTHER_SHAPES):
+        return Bypass.NOT_CHAT
+    if any(fields.get(name) for name in _TOOL_FIELDS):
+        return Bypass.TOOLS
+    if (why := _sampled(fields, max_temperature)) is not None:
+        return why
+    if endpoint is Endpoint.COMPLETIONS:
+        return _unfit_text(fields.get("prompt"))
+    return _unfit_conversation(fields.get("messages"))
+
+
+def _sampled(fields: Mapping[str, Any], max_temperature: float) -> Bypass | None:
+    temperature = fields.get("temperature")
+    if temperature is not None and not (
+        isinstance(temperature, int | float) and 0 <= temperature <= max_temperature
+    ):
+        return Bypass.TEMPERATURE
+    if fields.get("seed") is not None:
+        return Bypass.SEED
+    if any(fields.get(name) not in (None, 1) for name in ("n", "best_of")):
+        return Bypass.SEVERAL_ANSWERS
+    if any(fields.get(name) not in (None, False) for name in _LOGPROB_FIELDS):
+        return Bypass.LOGPROBS
+    return None
+
+
+def _unfit_text(text: object) -> Bypass | None:
+    if not isinstance(text, str) or not text.strip():
+        return Bypass.NO_USER_TURN
+    return Bypass.TOO_LONG if len(text) > LONGEST_QUESTION else None
+
+
+def _unfit_conversation(messages: object) -> Bypass | None:
+    if not isinstance(messages, list) or not messages:
+        return Bypass.NO_USER_TURN
+    for message in messages:
+        if why := _unfit_message(message):
+            return why
+    last = messages[-1]
+    question = last.get("content") if last.get("role") == "user" else None
+    if why := _unfit_text(question):
+        return why
+    spoken = any(message.get("role") == "assistant" for message in messages)
+    if spoken and len(_WORD.findall(str(question))) <= FOLLOW_UP_WORDS:
+        return Bypass.SHORT_FOLLOW_UP
+    return None
+
+
+def _unfit_message(message: object) -> Bypass | None:
+    if not isinstance(message, dict):
+        return Bypass.NO_USER_TURN
+    if message.get("role") == "tool" or message.get("tool_calls"):
+        return Bypass.TOOLS
+    content = message.get("content")
+    return Bypass.MEDIA if isinstance(content, list) and any(map(_is_medium, content)) else None
+
+
+def _is_medium(part: object) -> bool:
+    return not (isinstance(part, dict) and part.get("type") == "text")
