@@ -1,4 +1,4 @@
-"""One request's dealings with the cache: what it may take and leave there, what was found, what came of it."""
+"""One request and the cache: what it may take and leave there, what was found, what came of it."""
 
 from __future__ import annotations
 
