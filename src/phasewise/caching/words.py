@@ -1,0 +1,167 @@
+"""A question as words: contractions written out, fillers dropped, each with the stem it shares with its kin.
+
+What a difference in words means is the guards' and the bound's to say. English; words of other languages are
+told apart by their letters alone.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from phasewise.caching.stems import stem_of
+from phasewise.caching.vocabulary import vocabulary
+from phasewise.model.noun import noun
+
+_TOKEN = re.compile(r"\w*\d(?:[.,:/]?\w)*[+#%]*|\w+(?:['’]\w+)*(?:\+\+|#)?|[.!?…](?=\s)|\n")
+_SENTENCE_ENDS = frozenset(".!?…\n")
+
+
+@noun
+class Word:
+    """One word of a question: as written, in lower case, its stem, and its place among the words.
+
+    `opens` tells whether it begins a sentence, where a capital letter says nothing.
+    """
+
+    surface: str
+    lower: str
+    stem: str
+    place: int
+    opens: bool = False
+
+
+def words(text: str) -> tuple[Word, ...]:
+    """The words of a text in their order, without those that carry no meaning."""
+    kept: list[Word] = []
+    opens = True
+    for surface, lower, begins in _without_fillers(_spelled_out(text)):
+        opens = opens or begins
+        kept.append(Word(surface, lower, stem_of(lower), len(kept), opens))
+        opens = False
+    return tuple(kept)
+
+
+def is_function_word(lower: str) -> bool:
+    """Whether a word, in lower case, only holds a sentence together: an article, an auxiliary."""
+    return lower in FUNCTION_WORDS
+
+
+def _spelled_out(text: str) -> list[tuple[str, str, bool]]:
+    """(surface, lower, begins a sentence) of every word, contractions as the words they stand for."""
+    tokens: list[tuple[str, str, bool]] = []
+    begins = True
+    for match in _TOKEN.finditer(unicodedata.normalize("NFKC", text)):
+        surface = match.group()
+        if surface in _SENTENCE_ENDS:
+            begins = True
+            continue
+        for part in _expanded(surface):
+            tokens.append((part, part.casefold(), begins))
+            begins = False
+    return tokens
+
+
+def _expanded(surface: str) -> tuple[str, ...]:
+    lower = surface.casefold().replace("’", "'")
+    if (whole := _WHOLE_CONTRACTIONS.get(lower)) is not None:
+        return whole
+    head, mark, tail = lower.rpartition("'")
+    if not mark:
+        return (surface,)
+    if tail == "t" and head.endswith("n"):
+        return (surface[: len(head) - 1], "not")
+    if tail == "s":
+        return (surface[: len(head)], "is") if head in _TAKES_IS else (surface[: len(head)],)
+    if tail in _TAILS:
+        return (surface[: len(head)], _TAILS[tail])
+    return tuple(re.split("['’]", surface))
+
+
+def _without_fillers(tokens: list[tuple[str, str, bool]]) -> list[tuple[str, str, bool]]:
+    kept: list[tuple[str, str, bool]] = []
+    at = 0
+    begins = False
+    while at < len(tokens):
+        length = _filler_length(tokens, at)
+        if length:
+            begins = begins or any(token[2] for token in tokens[at : at + length])
+            at += length
+            continue
+        surface, lower, first = tokens[at]
+        kept.append((surface, lower, first or begins))
+        begins = False
+        at += 1
+    return kept or tokens
+
+
+def _filler_length(tokens: list[tuple[str, str, bool]], at: int) -> int:
+    lower = tokens[at][1]
+    for phrase in _PHRASES_BY_FIRST.get(lower, ()):
+        if all(
+            at + step < len(tokens) and tokens[at + step][1] == expected
+            for step, expected in enumerate(phrase)
+        ):
+            return len(phrase)
+    return 1 if lower in FILLERS else 0
+
+
+_WHOLE_CONTRACTIONS = {
+    "can't": ("can", "not"), "cannot": ("can", "not"), "won't": ("will", "not"), "shan't": ("shall", "not"),
+    "ain't": ("is", "not"), "let's": ("let", "us"), "gonna": ("going", "to"), "wanna": ("want", "to"),
+    "gotta": ("got", "to"), "dont": ("do", "not"), "cant": ("can", "not"), "wont": ("will", "not"),
+    "isnt": ("is", "not"), "arent": ("are", "not"), "wasnt": ("was", "not"), "werent": ("were", "not"),
+    "doesnt": ("does", "not"), "didnt": ("did", "not"), "hasnt": ("has", "not"), "havent": ("have", "not"),
+    "hadnt": ("had", "not"), "shouldnt": ("should", "not"), "wouldnt": ("would", "not"),
+    "couldnt": ("could", "not"), "mustnt": ("must", "not"), "whats": ("what", "is"), "im": ("i", "am"),
+    "ive": ("i", "have"), "youre": ("you", "are"), "theyre": ("they", "are"), "u": ("you",), "ur": ("your",),
+}  # fmt: skip
+_TAKES_IS = vocabulary(
+    "what who where when why how that this it there here he she everything something nothing everyone"
+)
+_TAILS = {"m": "am", "re": "are", "ve": "have", "ll": "will", "d": "would"}
+
+FILLERS = vocabulary(
+    "please kindly actually really just basically literally simply somehow indeed honestly truly genuinely "
+    "anyway anyways hi hello hey thanks thank cheers pls plz essentially obviously "
+    "frankly"
+)
+"""Words that change how a question sounds and not what it asks."""
+
+_FILLER_PHRASES = (
+    "in fact", "by the way", "as a matter of fact", "of course", "thank you", "thanks in advance",
+    "could you tell me", "can you tell me", "would you tell me", "will you tell me", "tell me",
+    "could you let me know", "can you let me know", "let me know", "i was wondering if", "i was wondering",
+    "i am wondering if", "i am wondering", "i wonder if", "i wonder", "do you know", "do you happen to know",
+    "i want to know", "i would like to know", "i need to know", "i have a question", "quick question",
+    "good morning", "good afternoon", "good evening", "excuse me", "would you mind telling me",
+    "could you please tell me", "can you please tell me", "is it true that", "you know", "to be honest",
+    "at all",
+)  # fmt: skip
+"""Runs of words that do the same."""
+
+
+def _by_first_word(phrases: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    grouped: dict[str, list[tuple[str, ...]]] = {}
+    for phrase in phrases:
+        parts = tuple(phrase.split())
+        grouped.setdefault(parts[0], []).append(parts)
+    return {first: tuple(sorted(runs, key=len, reverse=True)) for first, runs in grouped.items()}
+
+
+_PHRASES_BY_FIRST = _by_first_word(_FILLER_PHRASES)
+
+FUNCTION_WORDS = vocabulary(
+    "a an the this that these those some any no not each every all both either neither such "
+    "am is are was were be been being do does did done doing have has had having will would shall should can "
+    "could may might must ought "
+    "i you he she it we they me him her us them my your his its our their mine yours hers ours theirs myself "
+    "yourself himself herself itself ourselves yourselves themselves oneself one "
+    "who whom whose what which when where why how whether "
+    "of in on at by for with about against between into through during before after above below to from up "
+    "down out off over under again further then once here there as than within without upon onto toward "
+    "towards via per among across along around behind beside besides beyond near since until till despite "
+    "and or but nor so yet if because while although though unless "
+    "too very also else let us"
+)
+"""Words that hold a sentence together. Some of them carry meaning all the same: the guards know which."""
