@@ -6,17 +6,22 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from phasewise.caching.identity import plain_texts
 from phasewise.model.caching import Bypass
 from phasewise.model.request import Endpoint
 
-LONGEST_QUESTION = 8_192
-"""In characters. Embedders read less, and would take two long texts with one beginning for equal."""
+LONGEST_QUESTION = 32_768
+"""In characters: what is longer takes more room than its answer is likely to save."""
+LONGEST_BY_MEANING = 1_000
+"""In characters. Small embedders read some 256 tokens: texts that differ only further on are equal to them."""
 FOLLOW_UP_WORDS = 3
 """A turn of so few words within a conversation means what was said before: "yes", "the second one"."""
 
 _TOOL_FIELDS = ("tools", "tool_choice", "functions", "function_call")
 _LOGPROB_FIELDS = ("logprobs", "top_logprobs", "prompt_logprobs", "logprob_token_ids")
 _OTHER_SHAPES = ("continue_final_message", "echo", "suffix", "use_beam_search", "return_tokens_as_token_ids")
+_TOOL_ROLES = ("tool", "function")
+_TOOL_CALLS = ("tool_calls", "function_call")
 _WORD = re.compile(r"\w+")
 
 
@@ -32,8 +37,14 @@ def why_bypassed(endpoint: Endpoint, fields: Mapping[str, Any], max_temperature:
     if (why := _sampled(fields, max_temperature)) is not None:
         return why
     if endpoint is Endpoint.COMPLETIONS:
-        return _unfit_text(fields.get("prompt"))
+        prompt = fields.get("prompt")
+        return _unfit_text(prompt if isinstance(prompt, str) else None)
     return _unfit_conversation(fields.get("messages"))
+
+
+def may_match_by_meaning(endpoint: Endpoint, question: str) -> bool:
+    """Whether other words could ask the same: a raw prompt has no turns, and a long text is no question."""
+    return endpoint is Endpoint.CHAT and len(question) <= LONGEST_BY_MEANING
 
 
 def _sampled(fields: Mapping[str, Any], max_temperature: float) -> Bypass | None:
@@ -46,13 +57,14 @@ def _sampled(fields: Mapping[str, Any], max_temperature: float) -> Bypass | None
         return Bypass.SEED
     if any(fields.get(name) not in (None, 1) for name in ("n", "best_of")):
         return Bypass.SEVERAL_ANSWERS
-    if any(fields.get(name) not in (None, False) for name in _LOGPROB_FIELDS):
+    # 0 asks for the chosen token's, so it is not the same as False.
+    if any(fields.get(name) is not None and fields[name] is not False for name in _LOGPROB_FIELDS):
         return Bypass.LOGPROBS
     return None
 
 
-def _unfit_text(text: object) -> Bypass | None:
-    if not isinstance(text, str) or not text.strip():
+def _unfit_text(text: str | None) -> Bypass | None:
+    if text is None or not text.strip():
         return Bypass.NO_USER_TURN
     return Bypass.TOO_LONG if len(text) > LONGEST_QUESTION else None
 
@@ -64,11 +76,11 @@ def _unfit_conversation(messages: object) -> Bypass | None:
         if why := _unfit_message(message):
             return why
     last = messages[-1]
-    question = last.get("content") if last.get("role") == "user" else None
+    question = "\n".join(plain_texts(last.get("content")) or ()) if last.get("role") == "user" else ""
     if why := _unfit_text(question):
         return why
     spoken = any(message.get("role") == "assistant" for message in messages)
-    if spoken and len(_WORD.findall(str(question))) <= FOLLOW_UP_WORDS:
+    if spoken and len(_WORD.findall(question)) <= FOLLOW_UP_WORDS:
         return Bypass.SHORT_FOLLOW_UP
     return None
 
@@ -76,11 +88,7 @@ def _unfit_conversation(messages: object) -> Bypass | None:
 def _unfit_message(message: object) -> Bypass | None:
     if not isinstance(message, dict):
         return Bypass.NO_USER_TURN
-    if message.get("role") == "tool" or message.get("tool_calls"):
+    if message.get("role") in _TOOL_ROLES or any(message.get(name) for name in _TOOL_CALLS):
         return Bypass.TOOLS
     content = message.get("content")
-    return Bypass.MEDIA if isinstance(content, list) and any(map(_is_medium, content)) else None
-
-
-def _is_medium(part: object) -> bool:
-    return not (isinstance(part, dict) and part.get("type") == "text")
+    return Bypass.MEDIA if isinstance(content, list) and content and plain_texts(content) is None else None

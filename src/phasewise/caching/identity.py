@@ -17,6 +17,8 @@ from phasewise.model.request import Endpoint
 DELIVERY_FIELDS = frozenset({"stream", "stream_options"})
 """How an answer is sent, which changes nothing of what it says."""
 DEFAULT_NAMESPACE = "default"
+_EXACT = 2.0**53
+"""Whole numbers below it are the same as a float and as an int."""
 
 
 @noun
@@ -56,33 +58,62 @@ def identify(
     turn = _last_user_turn(endpoint, fields)
     if turn is None:
         return None
-    question, rest = turn
-    scope = _digest([space, endpoint.value, tenant, namespace, rest])
+    texts, rest = turn
+    # As a list, so that no tenant and namespace can be spelled to look like two others.
+    scope = _digest([space, endpoint.value, tenant, namespace, len(texts), rest])
     return Identity(
-        key=_digest([scope, question]),
+        key=_digest([scope, texts]),
         scope=scope,
         tenant=tenant,
         namespace=namespace,
         model=str(fields["model"]),
-        question=question,
+        question="\n".join(texts),
         tags=tags,
     )
 
 
-def _last_user_turn(endpoint: Endpoint, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The words of the last turn, and all else that the request says."""
-    rest = {name: value for name, value in fields.items() if name not in DELIVERY_FIELDS}
+def plain_texts(content: object) -> list[str] | None:
+    """The texts of a message's content: one if it is a string, one for each part; None if not all is text."""
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list) or not content:
+        return None
+    texts = [part["text"] for part in content if _is_plain_text(part)]
+    return texts if len(texts) == len(content) else None
+
+
+def _is_plain_text(part: object) -> bool:
+    """A part with any other field is something else to some engine, whatever it says of its type."""
+    return (
+        isinstance(part, dict)
+        and part.keys() == {"type", "text"}
+        and part["type"] == "text"
+        and isinstance(part["text"], str)
+    )
+
+
+def _last_user_turn(endpoint: Endpoint, fields: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]] | None:
+    """The texts of the last turn, and all else that the request says."""
+    rest = {name: _number(value) for name, value in fields.items() if name not in DELIVERY_FIELDS}
     if endpoint is Endpoint.COMPLETIONS:
         prompt = rest.pop("prompt", None)
-        return (prompt, rest) if isinstance(prompt, str) else None
+        return ([prompt], rest) if isinstance(prompt, str) else None
     messages = rest.pop("messages", None)
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
         return None
     last = dict(messages[-1])
-    question = last.pop("content", None)
-    if last.get("role") != "user" or not isinstance(question, str):
+    texts = plain_texts(last.pop("content", None))
+    if last.get("role") != "user" or texts is None:
         return None
-    return question, {**rest, "messages": [*messages[:-1], last]}
+    return texts, {**rest, "messages": [*messages[:-1], last]}
+
+
+def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
+    """A field's number however it is spelled: 0 and 0.0 ask for the same temperature.
+
+    Numbers further inside stay as they were written: a template may print them.
+    """
+    return int(value) if type(value) is float and value.is_integer() and abs(value) < _EXACT else value
 
 
 def _digest(parts: list[Any]) -> str:
