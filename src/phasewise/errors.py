@@ -74,6 +74,7 @@ class RefusalKind(StrEnum):
     BODY_TIMEOUT = "body_timeout"
     HEAD_TOO_LARGE = "head_too_large"
     HEAD_TIMEOUT = "head_timeout"
+    CACHE_UNAVAILABLE = "cache_unavailable"
 
 
 class RequestRefused(PhasewiseError):

@@ -59,6 +59,7 @@ HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
     RefusalKind.BODY_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
     RefusalKind.HEAD_TOO_LARGE: HttpError(431, "invalid_request_error", _CLOSE),
     RefusalKind.HEAD_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
+    RefusalKind.CACHE_UNAVAILABLE: HttpError(503, "service_unavailable_error"),
 }
 
 BREAKS_STREAMS = frozenset(

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from phasewise import __version__
+from phasewise.config.base import Frozen
+from phasewise.gateway.cache_routes import PurgeOrder, Question
 from phasewise.gateway.fields import ALLOWED_FIELDS, LARGEST_NUMBER, MODEL_NAME_LIMIT, OBJECT_FIELDS
 from phasewise.gateway.http_errors import BREAKS_STREAMS, HTTP_ERRORS, stream_code
 from phasewise.gateway.slowest import MEASURES
@@ -98,6 +100,7 @@ class Operation:
     errors: tuple[int, ...] = ()
     key: str | None = None
     parameters: tuple[str, ...] = ()
+    body: type[Frozen] | None = None
 
 
 _ADMIN = (401, 403)
@@ -124,6 +127,19 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/phasewise/v1/workers"): Operation(
         "Workers, their health and load.", "application/json", _ADMIN, "admin"
+    ),
+    ("GET", "/phasewise/v1/cache"): Operation(
+        "What the answer cache did, or would have done.", "application/json", (*_ADMIN, 404), "admin"
+    ),
+    ("POST", "/phasewise/v1/cache/purge"): Operation(
+        "Forget kept answers.", "application/json", (*_ADMIN, 404, 503), "admin", body=PurgeOrder
+    ),
+    ("POST", "/phasewise/v1/cache/explain"): Operation(
+        "What the answer cache would do with a question.",
+        "application/json",
+        (*_ADMIN, 404, 503),
+        "admin",
+        body=Question,
     ),
 }
 _PARAMETER_SCHEMAS: dict[str, Json] = {
@@ -195,6 +211,8 @@ def _operation(path: str, operation: Operation) -> Json:
         described["security"] = [{operation.key: []}, *([{}] if operation.key == "client" else [])]
     if operation.parameters:
         described["parameters"] = [_parameter(name) for name in operation.parameters]
+    if operation.body is not None:
+        described["requestBody"] = _json_body(operation.body.model_json_schema())
     if path in set(Endpoint):
         _describe_engines_work(described, Endpoint(path))
     return described
@@ -202,10 +220,14 @@ def _operation(path: str, operation: Operation) -> Json:
 
 def _describe_engines_work(described: Json, endpoint: Endpoint) -> None:
     schema = {"$ref": f"#/components/schemas/{_schema_name(endpoint)}"}
-    described["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    described["requestBody"] = _json_body(schema)
     described["responses"]["4XX"] = {"description": _ENGINES_OWN}
     if endpoint.generates:
         described["responses"]["200"]["content"]["text/event-stream"] = {}
+
+
+def _json_body(schema: Json) -> Json:
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
 def _parameter(name: str) -> Json:

@@ -16,8 +16,10 @@ import orjson
 
 from phasewise.adapters.prometheus import CONTENT_TYPE, PrometheusMetrics
 from phasewise.errors import RefusalKind, RequestRefused
+from phasewise.gateway import cache_routes
 from phasewise.gateway.asgi import Client, Headers, Scope, header
 from phasewise.gateway.auth import Doorkeeper
+from phasewise.gateway.cache_routes import CacheDesk
 from phasewise.gateway.http_errors import JSON, send_refusal
 from phasewise.gateway.open_requests import OpenRequests
 from phasewise.gateway.openapi import openapi_document
@@ -55,6 +57,7 @@ class Gateway:
     open_requests: OpenRequests
     metrics: PrometheusMetrics
     clients: ClientWatch
+    cache: CacheDesk | None = None
 
 
 class Router:
@@ -74,6 +77,9 @@ class Router:
             ("GET", "/phasewise/v1/requests/open"): self._open,
             ("GET", "/phasewise/v1/requests/{id}"): self._request,
             ("GET", "/phasewise/v1/workers"): self._workers,
+            ("GET", "/phasewise/v1/cache"): self._cache,
+            ("POST", "/phasewise/v1/cache/purge"): self._purge_cache,
+            ("POST", "/phasewise/v1/cache/explain"): self._explain_cache,
         }
         self._document = orjson.dumps(openapi_document(self._table))
 
@@ -217,6 +223,20 @@ class Router:
         workers = [self._worker(state) for state in self._gateway.cluster.snapshot()]
         await _send_json(client, {"workers": workers})
 
+    async def _cache(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        await _send_json(client, await cache_routes.existing(self._gateway.cache).report())
+
+    async def _purge_cache(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        desk = cache_routes.existing(self._gateway.cache)
+        await _send_json(client, await cache_routes.purge(desk, await _body(client)))
+
+    async def _explain_cache(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        desk = cache_routes.existing(self._gateway.cache)
+        await _send_json(client, await cache_routes.explain(desk, await _body(client)))
+
     def _check_admin(self, scope: Scope) -> None:
         self._gateway.doorkeeper.check_admin(header(scope, b"authorization"))
 
@@ -236,6 +256,10 @@ class Router:
             "requests": load.requests,
             "tokens": load.tokens,
         }
+
+
+async def _body(client: Client) -> bytes:
+    return await client.read_body(cache_routes.BODY_LIMIT_BYTES)
 
 
 async def _send_json(client: Client, answer: dict[str, Any]) -> None:
