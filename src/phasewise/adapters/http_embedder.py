@@ -1,0 +1,118 @@
+"""Embeds texts by any server of OpenAI's /v1/embeddings, over connections that are kept.
+
+Whatever is odd about a reply makes it no vector; deadlines are the caller's.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from phasewise.adapters.address import origin
+from phasewise.adapters.http_client import Headers, HttpClient, Reply, Timeouts
+from phasewise.adapters.unit_vector import space_name, unit_vector
+from phasewise.errors import ConfigError, EmbedderUnreachable, UpstreamError
+from phasewise.model.caching import Vector
+
+MOST_UNDER_WAY = 64
+"""Requests open at once; from a server that is slower than this, everybody's vector comes late."""
+_TIMEOUTS = Timeouts(connect_s=2.0, head_s=10.0, idle_s=10.0)
+_MOST_DIMENSIONS = 16_384
+
+
+class HttpEmbedder:
+    """An embedder behind HTTP; its space is the model's name, whatever address it is reached by."""
+
+    def __init__(self, url: str, model: str, api_key_file: str | None = None) -> None:
+        self._model = model
+        self._client = HttpClient(origin(url), _TIMEOUTS)
+        self._headers: Headers = [(b"content-type", b"application/json")]
+        if api_key_file is not None:
+            self._headers = [*self._headers, (b"authorization", b"Bearer " + _key(Path(api_key_file)))]
+        self._dimensions = 0
+        self._under_way = 0
+
+    @property
+    def space(self) -> str:
+        """The model's name, readable, and a digest of how it is really written."""
+        return space_name(self._model, sha256(self._model.encode()).hexdigest())
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers a vector holds; 0 before the start."""
+        return self._dimensions
+
+    async def start(self) -> None:
+        """Learn how many dimensions there are."""
+        self._dimensions = len(await self._ask("warm"))
+
+    async def embed(self, text: str) -> Vector:
+        """The text's vector, of unit length whatever the server sends."""
+        if self._under_way >= MOST_UNDER_WAY:
+            raise EmbedderUnreachable(f"{self._under_way} texts wait to be embedded already")
+        self._under_way += 1
+        try:
+            values = await self._ask(text)
+        finally:
+            self._under_way -= 1
+        if len(values) != self._dimensions:
+            raise EmbedderUnreachable(
+                f"the embedding server gave {len(values)} numbers, not {self._dimensions} as at the start",
+                hint="it may serve another model by now: restart the gateway",
+            )
+        return unit_vector(values)
+
+    async def close(self) -> None:
+        """Drop the connections."""
+        self._client.close()
+
+    async def _ask(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        body = orjson.dumps({"model": self._model, "input": text, "encoding_format": "float"})
+        try:
+            reply = await self._client.fetch("POST", "/v1/embeddings", headers=self._headers, body=body)
+        except UpstreamError as error:
+            raise EmbedderUnreachable(f"the embedding server does not answer: {error.message}") from None
+        return _numbers(reply)
+
+
+def _numbers(reply: Reply) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The vector in a reply; what the server says instead of one may quote the text, so it is not told."""
+    if reply.status != 200:
+        raise EmbedderUnreachable(
+            f"the embedding server answered with HTTP {reply.status}", hint=_HINTS.get(reply.status)
+        )
+    try:
+        (entry,) = orjson.loads(reply.body)["data"]
+        values = entry["embedding"]
+        if not 0 < len(values) <= _MOST_DIMENSIONS or not all(type(it) in (int, float) for it in values):
+            raise ValueError
+        return np.array(values, np.float64)
+    except (ValueError, TypeError, LookupError, OverflowError):
+        raise EmbedderUnreachable(
+            "the embedding server's reply holds no vector", hint="it must speak OpenAI's /v1/embeddings"
+        ) from None
+
+
+_HINTS = {
+    401: "gateway.cache.semantic.embedder.api_key_file must hold a key that it accepts",
+    403: "gateway.cache.semantic.embedder.api_key_file must hold a key that it accepts",
+    404: "gateway.cache.semantic.embedder: is the model's name right, and does url end before /v1?",
+}
+
+
+def _key(path: Path) -> bytes:
+    try:
+        key = path.expanduser().read_bytes().strip()
+    except OSError as error:
+        # What is no full path may be the key itself.
+        which = str(path) if path.is_absolute() else "that api_key_file names"
+        raise ConfigError(
+            f"the embedding server's key {which} cannot be read ({error.strerror})",
+            hint="give the full path of a file that the gateway's user may read",
+        ) from None
+    if not key or not key.isascii() or any(byte <= 32 for byte in key):
+        raise ConfigError("the embedding server's key file must hold one key and nothing else")
+    return key
