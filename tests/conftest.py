@@ -10,6 +10,7 @@ from phasewise.fake_engine.engine import FakeEngineConfig
 from tests.fake_engine_thread import running_fake_engine
 from tests.real_engine import running_real_engine
 from tests.real_pair import running_real_pair
+from tests.redis_search import running_redis_search
 from tests.redis_server import running_redis
 
 REAL_TIMEOUT_S = 600
@@ -72,4 +73,18 @@ def redis_server(tmp_path_factory):
 def own_redis(tmp_path):
     """A real Redis that one test may kill."""
     with running_redis(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_search(tmp_path_factory):
+    """A real Redis with vector search; tests that share it use key prefixes of their own."""
+    with running_redis_search(tmp_path_factory.mktemp("redis_search")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis_search(tmp_path):
+    """A real Redis with vector search that one test may kill."""
+    with running_redis_search(tmp_path) as server:
         yield server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -39,20 +40,30 @@ class RedisServer:
         return f"redis://{login}127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        program = shutil.which("redis-server")
-        if program is None:
-            raise RuntimeError(f"redis-server is not installed. hint: {INSTALL_HINT}")
         command = [
-            program, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(self._folder),
-            *self._port_options(),
+            *self._program(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+            "--dir", str(self._folder), *self._port_options(),
         ]  # fmt: skip
         if self._password is not None:
             command += ["--requirepass", self._password]
         with (self._folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                command,
+                env={**os.environ, **self._variables()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
         self._wait_until_ready()
+
+    def _program(self) -> list[str]:
+        program = shutil.which("redis-server")
+        if program is None:
+            raise RuntimeError(f"redis-server is not installed. hint: {INSTALL_HINT}")
+        return [program]
+
+    def _variables(self) -> dict[str, str]:
+        return {}
 
     def _port_options(self) -> list[str]:
         if self._certificate is None:

@@ -170,6 +170,6 @@ def test_a_wrong_address_is_a_mistake_in_the_configuration_and_is_not_repeated(u
 
 
 def test_without_the_package_the_hint_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    monkeypatch.setitem(sys.modules, "redis.asyncio.connection", None)
     with pytest.raises(ConfigError, match=r"phasewise\[redis\]"):
         RedisQuotas("redis://127.0.0.1:1/0", "t", lease_s=10.0)

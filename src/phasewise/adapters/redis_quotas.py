@@ -10,14 +10,12 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha1
-from importlib import import_module, resources
-from typing import TYPE_CHECKING, Any
+from importlib import resources
+from typing import Any
 
 from phasewise.adapters.fair_deadline import fair_deadline
-from phasewise.errors import ConfigError, StoreUnreachable
-
-if TYPE_CHECKING:
-    from redis.asyncio.connection import AbstractConnection
+from phasewise.adapters.redis_connection import redis_connections
+from phasewise.errors import StoreUnreachable
 
 _SCRIPT = resources.files(__package__).joinpath("redis_quotas.lua").read_text(encoding="utf-8")
 _SCRIPT_SHA = sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
@@ -66,7 +64,7 @@ class RedisQuotas:
     def __init__(self, url: str, key_prefix: str, lease_s: float) -> None:
         # One connection and no pool: what is asked is answered in order, and the pool's care for every
         # command costs more than the commands do.
-        self._connection = _connection(url)
+        self._connection = redis_connections(url, "gateway.redis")()
         self._key_prefix = key_prefix
         self._lease_ms = round(lease_s * 1000)
 
@@ -132,32 +130,6 @@ class RedisQuotas:
                 return (*script, "settle", requests, tokens, lease_id)
             case Renew(_, lease_ids):
                 return (*script, "renew", self._lease_ms, *lease_ids)
-
-
-def _connection(url: str) -> AbstractConnection:
-    try:
-        asyncio_redis, retry, backoff = map(
-            import_module, ("redis.asyncio", "redis.asyncio.retry", "redis.backoff")
-        )
-    except ImportError:
-        raise ConfigError(
-            "gateway.redis is set, but the package redis is not installed",
-            hint="pip install 'phasewise[redis]'",
-        ) from None
-    try:
-        # No tries of its own: a request that was counted, with the answer lost, would be counted twice.
-        # And no timeouts of its own: there is one for all that is done at once.
-        pool = asyncio_redis.ConnectionPool.from_url(
-            url, retry=retry.Retry(backoff.NoBackoff(), 0), socket_timeout=None
-        )
-        connection: AbstractConnection = pool.make_connection()
-    except (ValueError, TypeError):
-        # What is wrong with it is not told: it may hold a password.
-        raise ConfigError(
-            "gateway.redis.url is not an address of Redis",
-            hint="accepted: redis://HOST:PORT/NUMBER, rediss:// for TLS, unix:///PATH",
-        ) from None
-    return connection
 
 
 def _script_is_missing(reply: object) -> bool:
