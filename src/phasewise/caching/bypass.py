@@ -13,7 +13,7 @@ from phasewise.model.request import Endpoint
 LONGEST_QUESTION = 32_768
 """In characters: what is longer takes more room than its answer is likely to save."""
 LONGEST_BY_MEANING = 1_000
-"""In characters. Small embedders read some 256 tokens: texts that differ only further on are equal to them."""
+"""In characters. Small embedders read 256 tokens: texts that differ only further on are equal to them."""
 FOLLOW_UP_WORDS = 3
 """A turn of so few words within a conversation means what was said before: "yes", "the second one"."""
 
