@@ -1,0 +1,175 @@
+"""What verified matches have taught a domain: which changes of words keep a meaning, which cells are proven.
+
+It only counts what it is told, in the order of the log; what is served is matching.py's to decide.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from phasewise.caching.bound import START, Bound
+from phasewise.caching.rewrite import Rewrite
+from phasewise.model.caching import Lesson
+from phasewise.model.noun import noun
+
+MOST_DOMAINS = 1_024
+MOST_PARTS_PER_DOMAIN = 20_000
+"""Parts of changes that a domain remembers; the one that taught nothing for the longest goes first."""
+MOST_CELLS_PER_DOMAIN = 256
+FORGIVEN_AFTER = 100
+"""Right outcomes in a row after which a change that was wrong is no longer barred."""
+
+
+class Maturity(StrEnum):
+    """What is known of a change of words: how often it was verified right since it was last wrong."""
+
+    BARRED = "barred"
+    NEW = "new"
+    TRIED = "tried"
+    KNOWN = "known"
+    TRUSTED = "trusted"
+
+    @property
+    def rank(self) -> int:
+        """Greater for what is known better."""
+        return _RANKS[self]
+
+
+_RANKS = {maturity: rank for rank, maturity in enumerate(Maturity)}
+_RIGHT_FOR = ((10, Maturity.TRUSTED), (3, Maturity.KNOWN), (1, Maturity.TRIED))
+
+
+@dataclass(slots=True)
+class Standing:
+    """How a part of a change has fared: right outcomes since the last wrong one, and all wrong ones."""
+
+    run: int = 0
+    wrong: int = 0
+
+    @property
+    def maturity(self) -> Maturity:
+        """What this says of the next outcome."""
+        if self.wrong and self.run < FORGIVEN_AFTER:
+            return Maturity.BARRED
+        return next((maturity for right, maturity in _RIGHT_FOR if self.run >= right), Maturity.NEW)
+
+
+@noun
+class Evidence:
+    """What is known of one cell."""
+
+    right: int = 0
+    wrong: int = 0
+    log_wealth: float = START
+
+
+@noun
+class CellReport:
+    """A cell's evidence and what follows from it, for people."""
+
+    domain: str
+    cell: str
+    right: int
+    wrong: int
+    proven: bool
+    missing: int
+    most_wrong_share: float
+
+
+@dataclass(slots=True)
+class _Domain:
+    parts: OrderedDict[str, Standing] = field(default_factory=OrderedDict)
+    cells: dict[str, Evidence] = field(default_factory=dict)
+
+
+class EvidenceBook:
+    """Lessons, counted. Reading changes nothing, so books that were told the same log agree."""
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
+        self._domains: OrderedDict[str, _Domain] = OrderedDict()
+
+    def learn(self, lesson: Lesson) -> None:
+        """Count one outcome, for its domain alone."""
+        domain = self._domains.setdefault(lesson.domain, _Domain())
+        self._domains.move_to_end(lesson.domain)
+        if len(self._domains) > MOST_DOMAINS:
+            self._domains.popitem(last=False)
+        self._count(domain, lesson)
+        self._remember(domain, lesson)
+
+    def evidence(self, domain: str, cell: str) -> Evidence:
+        """What is known of a cell."""
+        known = self._domains.get(domain)
+        return known.cells.get(cell, Evidence()) if known else Evidence()
+
+    def maturity(self, domain: str, rewrite: Rewrite) -> Maturity:
+        """What is known of a change: as much as of the least known of its parts, or of it as a whole."""
+        known = self._domains.get(domain)
+        if known is None:
+            return Maturity.NEW
+        whole = _maturity(known, rewrite.signature)
+        if whole is Maturity.BARRED:
+            return whole
+        parts = min((_maturity(known, part) for part in rewrite.parts), key=_RANKS.__getitem__, default=whole)
+        return max(whole, parts, key=_RANKS.__getitem__)
+
+    def snapshot(self) -> list[CellReport]:
+        """All cells, those with the most evidence first."""
+        reports = [self.report(name, cell) for name, domain in self._domains.items() for cell in domain.cells]
+        return sorted(reports, key=lambda report: (-report.right - report.wrong, report.domain, report.cell))
+
+    def report(self, domain: str, cell: str) -> CellReport:
+        """What is known of one cell, in words and shares for people."""
+        known = self.evidence(domain, cell)
+        return CellReport(
+            domain=domain,
+            cell=cell,
+            right=known.right,
+            wrong=known.wrong,
+            proven=self.bound.proven(known.log_wealth),
+            missing=self.bound.missing(known.log_wealth),
+            most_wrong_share=self.bound.most_wrong_share(known.right, known.wrong),
+        )
+
+    def _count(self, domain: _Domain, lesson: Lesson) -> None:
+        before = domain.cells.get(lesson.cell, Evidence())
+        if lesson.cell not in domain.cells and len(domain.cells) >= MOST_CELLS_PER_DOMAIN:
+            return
+        domain.cells[lesson.cell] = Evidence(
+            right=before.right + lesson.right,
+            wrong=before.wrong + (not lesson.right),
+            log_wealth=self.bound.after(before.log_wealth, lesson.right),
+        )
+
+    def _remember(self, domain: _Domain, lesson: Lesson) -> None:
+        parts = lesson.rewrite.split(".")
+        whole = [lesson.rewrite] if len(parts) > 1 else []
+        if lesson.right:
+            for part in parts + whole:
+                _standing(domain, part).run += 1
+        else:
+            for part in _blamed(domain, parts) + whole:
+                standing = _standing(domain, part)
+                standing.run, standing.wrong = 0, standing.wrong + 1
+        while len(domain.parts) > MOST_PARTS_PER_DOMAIN:
+            domain.parts.popitem(last=False)
+
+
+def _maturity(domain: _Domain, part: str) -> Maturity:
+    standing = domain.parts.get(part)
+    return standing.maturity if standing else Maturity.NEW
+
+
+def _standing(domain: _Domain, part: str) -> Standing:
+    standing = domain.parts.setdefault(part, Standing())
+    domain.parts.move_to_end(part)
+    return standing
+
+
+def _blamed(domain: _Domain, parts: list[str]) -> list[str]:
+    """Those of which the least was known: what was often right elsewhere is hardly at fault."""
+    ranks = [_maturity(domain, part).rank for part in parts]
+    return [part for part, rank in zip(parts, ranks, strict=True) if rank == min(ranks)]
