@@ -38,10 +38,23 @@ def test_models_are_listed_with_how_to_get_them(run):
     assert json.loads(run("model", "list", "--json").stdout)["models"][0]["path"] is None
 
 
+def test_models_are_listed_with_what_they_are_for(run):
+    uses = {it["model"]: it["for"] for it in json.loads(run("model", "list", "--json").stdout)["models"]}
+    assert uses == {"smollm2-135m": "serving", "minilm-l6": "embedding"}
+
+
+def test_an_embedding_model_is_fetched_without_an_engine(run, tmp_path, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(model, "fetch_embedding_model", lambda known, *_: fetched.append(known.alias))
+    answer = json.loads(run("model", "fetch", "minilm-l6", "--json").stdout)
+    assert (fetched, answer["changed"]) == (["minilm-l6"], True)
+    assert answer["path"].endswith("models/minilm-l6")
+
+
 def test_unknown_model_names_the_known_ones(run):
     error = run("model", "fetch", "gpt-17").exception
     assert isinstance(error, ConfigError)
-    assert "smollm2-135m" in (error.hint or "")
+    assert "smollm2-135m, minilm-l6" in (error.hint or "")
 
 
 def test_unknown_scheme_names_the_known_ones(run):

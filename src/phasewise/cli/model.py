@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from phasewise.adapters.embedding_folder import EMBEDDING_MODELS, embedding_folder, is_whole
 from phasewise.cli.console import out
 from phasewise.cli.engine import AsJson, EnginePython, current_engine
 from phasewise.cli.model_sheet import sheet
 from phasewise.cli.stage_lines import StageLines
 from phasewise.config import phasewise_home
 from phasewise.errors import ConfigError
-from phasewise.fleet.demo_model import DEMO_MODELS, DemoModel, fetch_model, is_fetched, model_folder
+from phasewise.fleet.demo_model import DEMO_MODELS, fetch_model, is_fetched, model_folder
+from phasewise.fleet.embedding_model import fetch_embedding_model
 from phasewise.fleet.paths import logs_folder
 from phasewise.fleet.quantised_model import SCHEMES, is_quantised, quantise_model, quantised_folder
 
@@ -33,16 +36,16 @@ def fetch_command(
     engine_python: EnginePython = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download a known model, convert it in the engine's environment and try it."""
-    model = _known(name)
+    """Download a known model. One that writes is converted in the engine's environment and tried.
+
+    Embedding models need no engine: the gateway runs them itself.
+    """
     home = phasewise_home(os.environ)
     started_s = time.monotonic()
-    changed = again or not is_fetched(name, home)
+    folder, there = _known(name, home)
+    changed = again or not there
     if changed:
-        engine = current_engine(engine_python)
-        with StageLines() as progress:
-            fetch_model(model, home, engine.python, logs_folder(home) / "model-fetch.log", progress)
-    folder = model_folder(name, home)
+        _fetch(name, home, engine_python)
     if as_json:
         took_s = round(time.monotonic() - started_s, 1)
         typer.echo(json.dumps({"model": name, "path": str(folder), "changed": changed, "took_s": took_s}))
@@ -54,18 +57,24 @@ def fetch_command(
 def list_command(as_json: AsJson = False) -> None:
     """List the models known by name and whether they are on this machine."""
     home = phasewise_home(os.environ)
-    paths = {
-        alias: str(model_folder(alias, home)) if is_fetched(alias, home) else None for alias in DEMO_MODELS
-    }
+    known = {**DEMO_MODELS, **EMBEDDING_MODELS}
+    found = {alias: _known(alias, home) for alias in known}
     if as_json:
         models = [
-            {"model": alias, "title": model.title, "license": model.license, "path": paths[alias]}
-            for alias, model in DEMO_MODELS.items()
+            {
+                "model": alias,
+                "title": model.title,
+                "license": model.license,
+                "for": "embedding" if alias in EMBEDDING_MODELS else "serving",
+                "path": str(found[alias][0]) if found[alias][1] else None,
+            }
+            for alias, model in known.items()
         ]
         typer.echo(json.dumps({"models": models}))
         return
-    for alias, model in DEMO_MODELS.items():
-        state = paths[alias] or f"not fetched: run `phasewise model fetch {alias}`"
+    for alias, model in known.items():
+        folder, there = found[alias]
+        state = folder if there else f"not fetched: run `phasewise model fetch {alias}`"
         out.print(f"{alias}  {model.title} ({model.license})  {state}", markup=False, soft_wrap=True)
 
 
@@ -106,10 +115,24 @@ def quantise_command(
         out.print(f"model: {folder}", soft_wrap=True, markup=False)
 
 
-def _known(name: str) -> DemoModel:
-    if name not in DEMO_MODELS:
-        raise ConfigError(
-            f"no model is known by the name {name!r}",
-            hint=f"known: {', '.join(DEMO_MODELS)}; any other model is given as a folder or a hub id",
-        )
-    return DEMO_MODELS[name]
+def _fetch(name: str, home: Path, engine_python: Path | None) -> None:
+    log = logs_folder(home) / "model-fetch.log"
+    engine = current_engine(engine_python) if name in DEMO_MODELS else None
+    with StageLines() as progress:
+        if engine is None:
+            fetch_embedding_model(EMBEDDING_MODELS[name], home, log, progress)
+        else:
+            fetch_model(DEMO_MODELS[name], home, engine.python, log, progress)
+
+
+def _known(name: str, home: Path) -> tuple[Path, bool]:
+    """A known model's folder, and whether the model is there."""
+    if name in DEMO_MODELS:
+        return model_folder(name, home), is_fetched(name, home)
+    if name in EMBEDDING_MODELS:
+        return embedding_folder(name, home), is_whole(name, home)
+    raise ConfigError(
+        f"no model is known by the name {name!r}",
+        hint=f"known: {', '.join((*DEMO_MODELS, *EMBEDDING_MODELS))}; "
+        "any other model is given as a folder or a hub id",
+    )
