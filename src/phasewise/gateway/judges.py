@@ -1,0 +1,145 @@
+"""Judges: who says, once the model has answered too, whether a stored answer would have been right.
+
+A judge that cannot say says None, from which nothing is learned and by which nothing is served. When one is
+asked, and what is learned, is cache_learning.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+
+from phasewise.adapters.http_client import HttpClient
+from phasewise.caching.judging import judge_messages, read_verdict, same_text, states_otherwise
+from phasewise.config import JudgeConfig
+from phasewise.errors import EmbedderUnreachable, UpstreamError
+from phasewise.model.worker import Role, Worker
+from phasewise.ports import Embedder
+from phasewise.state.cluster_view import ClusterView
+from phasewise.state.load_ledger import LoadLedger
+
+LONGEST_EMBEDDED = 800
+"""In characters. Embedders read no more than about this; what comes after would not be compared."""
+SHORT_ANSWER = 200
+"""In characters. In an answer this short a number or a "not" is what it says."""
+
+
+class Judge(Protocol):
+    """Compares a stored answer with what the model says now."""
+
+    async def right(self, question: str, stored: str, made: str) -> bool | None:
+        """Whether the stored answer says what the model says; None if that is not known. Never raises."""
+
+
+def build_judge(
+    config: JudgeConfig,
+    embedder: Embedder,
+    cluster: ClusterView,
+    ledger: LoadLedger,
+    clients: Mapping[str, HttpClient],
+) -> Judge:
+    """The judge that the configuration names; clients are those of the gateway's workers, by name."""
+    if config.kind == "embedding":
+        return EmbeddingJudge(embedder, config.similarity, config.deadline_s)
+    if config.kind == "model" and config.model is not None:
+        return ModelJudge(config.model, cluster, ledger, clients, config.deadline_s)
+    return TextJudge()
+
+
+class TextJudge:
+    """Right is what reads the same."""
+
+    async def right(self, question: str, stored: str, made: str) -> bool | None:
+        """Whether both answers are the same but for case, space and punctuation."""
+        return same_text(stored, made)
+
+
+class EmbeddingJudge:
+    """Right is what is near in meaning and, in a short answer, has the same numbers and denies as much."""
+
+    def __init__(self, embedder: Embedder, similarity: float, deadline_s: float) -> None:
+        self._embedder = embedder
+        self._similarity = similarity
+        self._deadline_s = deadline_s
+
+    async def right(self, question: str, stored: str, made: str) -> bool | None:
+        """Whether the answers' embeddings are near enough; long answers are only told to be equal."""
+        if same_text(stored, made):
+            return True
+        if max(len(stored), len(made)) > LONGEST_EMBEDDED:
+            return None
+        if max(len(stored), len(made)) <= SHORT_ANSWER and states_otherwise(stored, made):
+            return False
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                one, other = [
+                    np.frombuffer(await self._embedder.embed(text), "<f4") for text in (stored, made)
+                ]
+        except (EmbedderUnreachable, TimeoutError):
+            return None
+        return bool(float(one @ other) >= self._similarity)
+
+
+class ModelJudge:
+    """Right is what a model of this fleet calls the same.
+
+    It is asked one thing at a time, so that judging never takes more of an engine than one place.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        cluster: ClusterView,
+        ledger: LoadLedger,
+        clients: Mapping[str, HttpClient],
+        deadline_s: float,
+    ) -> None:
+        self._model = model
+        self._cluster = cluster
+        self._ledger = ledger
+        self._clients = clients
+        self._deadline_s = deadline_s
+        self._turn = asyncio.Lock()
+
+    async def right(self, question: str, stored: str, made: str) -> bool | None:
+        """What the model replies, if it replies with a bare yes or no in time."""
+        if same_text(stored, made):
+            return True
+        messages = judge_messages(question, stored, made)
+        if messages is None:
+            return None
+        try:
+            async with asyncio.timeout(self._deadline_s), self._turn:
+                reply = await self._ask(messages)
+        except (UpstreamError, TimeoutError):
+            return None
+        return None if reply is None else read_verdict(reply)
+
+    async def _ask(self, messages: list[dict[str, str]]) -> str | None:
+        worker = self._least_loaded()
+        if worker is None:
+            return None
+        body = {"model": self._model, "messages": messages, "temperature": 0, "max_tokens": 4}
+        reply = await self._clients[worker.name].fetch(
+            "POST",
+            "/v1/chat/completions",
+            headers=[(b"content-type", b"application/json")],
+            body=orjson.dumps(body),
+        )
+        return _content(reply.body) if reply.status == 200 else None
+
+    def _least_loaded(self) -> Worker | None:
+        able = [it for it in self._cluster.usable(self._model) if it.role is not Role.PREFILL]
+        return min(able, key=lambda it: self._ledger.load(it.ref).requests, default=None)
+
+
+def _content(body: bytes) -> str | None:
+    try:
+        content: Any = orjson.loads(body)["choices"][0]["message"]["content"]
+    except (ValueError, TypeError, LookupError):
+        return None
+    return content if isinstance(content, str) else None
