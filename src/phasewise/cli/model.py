@@ -10,14 +10,14 @@ from typing import Annotated
 
 import typer
 
-from phasewise.adapters.embedding_folder import EMBEDDING_MODELS, embedding_folder, is_whole
+from phasewise.adapters.embedding_folder import EMBEDDING_MODELS, EmbeddingModel, embedding_folder, is_whole
 from phasewise.cli.console import out
 from phasewise.cli.engine import AsJson, EnginePython, current_engine
 from phasewise.cli.model_sheet import sheet
 from phasewise.cli.stage_lines import StageLines
 from phasewise.config import phasewise_home
 from phasewise.errors import ConfigError
-from phasewise.fleet.demo_model import DEMO_MODELS, fetch_model, is_fetched, model_folder
+from phasewise.fleet.demo_model import DEMO_MODELS, DemoModel, fetch_model, is_fetched, model_folder
 from phasewise.fleet.embedding_model import fetch_embedding_model
 from phasewise.fleet.paths import logs_folder
 from phasewise.fleet.quantised_model import SCHEMES, is_quantised, quantise_model, quantised_folder
@@ -57,7 +57,7 @@ def fetch_command(
 def list_command(as_json: AsJson = False) -> None:
     """List the models known by name and whether they are on this machine."""
     home = phasewise_home(os.environ)
-    known = {**DEMO_MODELS, **EMBEDDING_MODELS}
+    known: dict[str, DemoModel | EmbeddingModel] = {**DEMO_MODELS, **EMBEDDING_MODELS}
     found = {alias: _known(alias, home) for alias in known}
     if as_json:
         models = [
