@@ -6,6 +6,7 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
+from phasewise.model.caching import CacheNote, CacheResult
 from phasewise.model.timeline import TTFT_PARTS, Attempt, AttemptKind, Outcome, Source, Span, Timeline
 from phasewise.model.worker import WorkerRef
 
@@ -34,6 +35,18 @@ content_times = st.lists(st.floats(min_value=0.0, max_value=3.0), max_size=30).m
 )
 marks = st.lists(st.text("0123456789abcdef", min_size=10, max_size=10), max_size=4).map(tuple)
 counts = st.none() | st.integers(min_value=0, max_value=10_000)
+cache_notes = st.builds(
+    CacheNote,
+    result=st.sampled_from(CacheResult),
+    reason=st.none() | st.sampled_from(["tools", "negation"]),
+    similarity=st.none() | st.floats(0.0, 1.0),
+    age_s=st.none() | seconds,
+    look_up_s=seconds,
+    embed_s=st.none() | seconds,
+    saved_start_s=st.none() | seconds,
+    saved_stream_s=st.none() | seconds,
+    saved_tokens=counts,
+)
 timelines = st.builds(
     Timeline,
     request_id=st.text(max_size=40),
@@ -59,4 +72,5 @@ timelines = st.builds(
     text_marks=marks,
     client_blocked_s=st.none() | seconds,
     streamed=st.booleans(),
+    cache=st.none() | cache_notes,
 )

@@ -28,6 +28,18 @@ def test_an_unknown_count_stays_unknown(timeline):
         assert (getattr(again, name) is None) == (getattr(timeline, name) is None)
 
 
+@given(timelines)
+def test_what_a_request_had_of_the_cache_is_kept(timeline):
+    again, note = decode(encode(timeline)).cache, timeline.cache
+    assert (again is None) == (note is None)
+    if again is not None:
+        assert (again.result, again.reason, again.saved_tokens) == (
+            note.result, note.reason, note.saved_tokens
+        )  # fmt: skip
+        for name in ("age_s", "embed_s", "saved_start_s", "saved_stream_s", "similarity"):
+            assert (getattr(again, name) is None) == (getattr(note, name) is None)
+
+
 def test_a_timeline_of_200_tokens_is_under_2_kb():
     times = tuple(0.412345 + 0.0671234 * index for index in range(200))
     engine = [

@@ -236,7 +236,7 @@ def test_a_waterfall_names_every_part_that_its_request_waited_for():
 
 
 def test_every_part_that_a_ledger_names_is_defined_or_plain():
-    plain = {"gateway", "earlier attempts", "KV hand-over"}
+    plain = {"gateway", "cache look-up", "earlier attempts", "KV hand-over"}
     assert set(PARTS.values()) - plain <= set(MEANINGS)
 
 

@@ -13,6 +13,7 @@ from phasewise.model.hand_over import EngineAccount, pair_ref
 from phasewise.model.limits import LimitKind, Limits, NotCounted, OverLimit
 from phasewise.request_flow import (
     MAX_ATTEMPTS,
+    CacheHit,
     CacheMiss,
     Cancelled,
     Failed,
@@ -22,6 +23,7 @@ from phasewise.request_flow import (
     Prefill,
     QuotaAnswered,
     Reject,
+    ServeFound,
     Succeeded,
     TimedOut,
     Together,
@@ -102,16 +104,18 @@ class ManyFlows:
         if it is None:
             return
         it.admitted_s = self.now_s
-        miss = CacheMiss(self.now_s)
+        looked_up = (CacheHit if dice.random() < 0.2 else CacheMiss)(self.now_s)
         if isinstance(it.step, LookUpCache):
-            self.send(it, miss)
+            self.send(it, looked_up)
             return
+        if dice.random() < 0.1:
+            looked_up = Cancelled(self.now_s)
         lease = self.world.quotas.lease
         answer = dice.choice(
             [lambda: lease(it.request.request_id, it.step.steps[0].tokens)] * 4
             + [lambda: OverLimit(LimitKind.TOKENS, 7.0), lambda: NotCounted(7.0)]
         )
-        self.send(it, (QuotaAnswered(self.now_s, answer()), miss))
+        self.send(it, (QuotaAnswered(self.now_s, answer()), looked_up))
 
     def use_a_grant(self, dice):
         granted = [it for it in self.running if isinstance(it.step, Wait) and it.step.ticket.granted]
@@ -123,6 +127,15 @@ class ManyFlows:
             self.now_s = max(self.now_s, it.step.until_s)
             self.look()
             self.send(it, (Granted if it.step.ticket.granted else TimedOut)(self.now_s))
+
+    def serve_found(self, dice):
+        """An answer that was found is sent, or was under way and breaks off."""
+        if it := self.one(dice, ServeFound):
+            if dice.random() < 0.4:
+                self.send(it, Succeeded(self.now_s))
+                return
+            sent = dice.random() < 0.5
+            self.send(it, Failed(self.now_s, FailureKind.CLOSED, sent, sent and dice.random() < 0.7))
 
     def succeed(self, dice):
         if it := self.one(dice, Generate):
@@ -236,21 +249,29 @@ class ManyFlows:
         line_was_empty = not self.world.line.is_waiting(model)
         nobody_was_there = not self.world.cluster.usable(model)
         self.note(it, outcome)
+        last_of = outcome[-1] if isinstance(outcome, tuple) else outcome
         try:
             it.step = it.flow.send(outcome)
         except StopIteration:
-            assert isinstance(outcome, Succeeded | Cancelled)
+            assert isinstance(last_of, Succeeded | Cancelled)
             self.over(it)
         else:
             assert not isinstance(outcome, Succeeded | Cancelled)
-            if isinstance(last, LookUpCache | Together):
+            served = isinstance(last_of, CacheHit) and model == "m" and not isinstance(it.step, Reject)
+            assert isinstance(it.step, ServeFound) is served
+            new = isinstance(last, LookUpCache | Together) or (
+                isinstance(last, ServeFound) and not it.content_sent
+            )
+            if new:
                 assert line_was_empty or not isinstance(it.step, Generate | Prefill), "a newcomer overtook"
                 assert not (nobody_was_there and isinstance(it.step, Wait)), "a new request waits for nobody"
             self.check_step(it, last)
         self.check_order(before)
 
     def note(self, it, outcome):
-        if isinstance(outcome, Failed):
+        if isinstance(it.step, ServeFound) and isinstance(outcome, Failed):
+            it.content_sent |= outcome.content_sent
+        elif isinstance(outcome, Failed):
             it.met_engines -= outcome.kind in UNMET
             it.failed_engines += outcome.kind not in UNMET
             it.content_sent |= outcome.content_sent
@@ -269,8 +290,8 @@ class ManyFlows:
         elif isinstance(it.step, Wait):
             if isinstance(last, Wait):
                 assert it.step.until_s == last.until_s, "a place that was lost was paid for with time"
-            elif isinstance(last, LookUpCache | Together):
-                assert it.step.until_s == it.admitted_s + it.request.max_wait_s
+            elif isinstance(last, LookUpCache | Together | ServeFound):
+                assert it.step.until_s == self.now_s + it.request.max_wait_s
         elif isinstance(it.step, Reject):
             self.check_reject(it)
             it.flow.close()
@@ -287,6 +308,8 @@ class ManyFlows:
             assert not any(it.kv is used for used in self.used_tickets)
             assert it.kv.source == last.worker.ref
             self.used_tickets.append(it.kv)
+        if isinstance(last, ServeFound):
+            assert getattr(it.step, "resumes", False) is it.content_sent
 
     def check_reject(self, it):
         reason = it.step.reason
@@ -296,7 +319,8 @@ class ManyFlows:
         if reason in {RejectReason.QUEUE_FULL, RejectReason.QUEUE_TIMEOUT}:
             assert SOONEST_RETURN_S <= it.step.retry_after_s <= LATEST_RETURN_S
         if reason is RejectReason.QUEUE_FULL:
-            assert not it.was_given, "an answer that broke off was turned away"
+            begun = it.was_given or it.content_sent
+            assert not begun, "an answer that broke off was turned away"
 
     def check_order(self, before):
         """Of those who waited, nobody was granted before one who comes first."""
@@ -358,6 +382,8 @@ class ManyFlows:
             it = self.running[0]
             if isinstance(it.step, LookUpCache | Together):
                 self.admit(Random(0), it)  # noqa: S311 - no secret
+            elif isinstance(it.step, ServeFound):
+                self.send(it, Succeeded(self.now_s))
             elif isinstance(it.step, Wait):
                 self.send(it, (Granted if it.step.ticket.granted else TimedOut)(self.now_s))
             elif isinstance(it.step, Prefill):

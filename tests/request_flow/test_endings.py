@@ -11,6 +11,7 @@ from phasewise.model.decision import RejectReason
 from phasewise.model.limits import NO_LIMITS, LimitKind, Limits, NotCounted, OverLimit
 from phasewise.model.timeline import Outcome
 from phasewise.request_flow import (
+    CacheHit,
     CacheMiss,
     Failed,
     Generate,
@@ -19,6 +20,7 @@ from phasewise.request_flow import (
     Prefill,
     QuotaAnswered,
     Reject,
+    ServeFound,
     Succeeded,
     TimedOut,
     Together,
@@ -74,7 +76,8 @@ def endings_in(scene):
         path = paths.pop()
         step = play(path, **scene)
         if isinstance(step, Reject):
-            ends.add((Outcome.FAILED if step.attempts else Outcome.REJECTED, step.reason))
+            failed = step.attempts or any(isinstance(it, Failed) and it.content_sent for it in path)
+            ends.add((Outcome.FAILED if failed else Outcome.REJECTED, step.reason))
         elif step is not None and len(path) < DEEPEST:
             paths += [(*path, outcome) for outcome in outcomes_of(step, path)]
     return ends
@@ -108,10 +111,13 @@ def others_flow(world):
 def outcomes_of(step, path):
     at_s = SECONDS_PER_STEP * len(path)
     if isinstance(step, LookUpCache):
-        return [CacheMiss(at_s)]
+        return [CacheMiss(at_s), CacheHit(at_s)]
     if isinstance(step, Together):
         answers = [*(OverLimit(kind, 1.0) for kind in LimitKind), NotCounted(1.0)]
         return [(QuotaAnswered(at_s, answer), CacheMiss(at_s)) for answer in answers]
+    if isinstance(step, ServeFound):
+        broke = [Failed(at_s, FailureKind.CLOSED, sent, sent) for sent in (False, True)]
+        return [Succeeded(at_s), *broke, Failed(at_s, FailureKind.CLOSED, content_sent=True)]
     if isinstance(step, Wait):
         return [Granted(at_s)] if step.ticket.granted else [TimedOut(at_s)]
     if isinstance(step, Prefill):

@@ -11,6 +11,7 @@ from phasewise.model.decision import RejectReason
 from phasewise.model.limits import LimitKind, Limits, NotCounted, OverLimit
 from phasewise.request_flow import (
     MAX_ATTEMPTS,
+    CacheHit,
     CacheMiss,
     Cancelled,
     Failed,
@@ -19,6 +20,7 @@ from phasewise.request_flow import (
     LookUpCache,
     QuotaAnswered,
     Reject,
+    ServeFound,
     Succeeded,
     TakeQuota,
     TimedOut,
@@ -388,7 +390,7 @@ def test_a_client_that_leaves_before_it_is_admitted_leaves_nothing_behind(limits
     assert world.ledger.total_requests == 0
 
 
-@pytest.mark.parametrize("step", [LookUpCache, Together, Generate, Wait])
+@pytest.mark.parametrize("step", [LookUpCache, Together, ServeFound, Generate, Wait])
 def test_an_outcome_that_does_not_belong_to_its_step_is_a_mistake_of_the_driver(step):
     world = make_world(1, slots=1)
     flow = request_flow(make_request(limits=Limits(max_concurrent=1 if step is Together else None)), world)
@@ -399,6 +401,82 @@ def test_an_outcome_that_does_not_belong_to_its_step_is_a_mistake_of_the_driver(
         if step is Wait:
             other.send(CacheMiss(0.0))
         at = flow.send(CacheMiss(0.0))
+    if step is ServeFound:
+        at = flow.send(CacheHit(0.0))
     assert isinstance(at, step)
     with pytest.raises(TypeError, match="no outcome of"):
         flow.send(QuotaAnswered(0.0, NotCounted(1.0)))
+
+
+# --- what was found -----------------------------------------------------------------------------------------
+
+
+def found(world, request=None):
+    """A flow whose answer was found, about to serve it."""
+    flow = request_flow(request or make_request(), world)
+    next(flow)
+    assert flow.send(CacheHit(0.0)) == ServeFound()
+    return flow
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(1.0), Cancelled(1.0)])
+def test_what_was_found_is_served_without_a_worker(outcome):
+    world = make_world(1, up=0)
+    assert list(_sent(found(world), outcome)) == []
+    assert world.ledger.total_requests == 0
+
+
+def test_what_was_found_of_a_model_that_nobody_serves_any_more_is_not_served():
+    flow = request_flow(make_request(model="of yesterday"), make_world(1))
+    next(flow)
+    assert flow.send(CacheHit(0.0)).reason is RejectReason.NO_WORKER_FOR_MODEL
+
+
+def test_a_hit_uses_none_of_its_keys_tokens():
+    world = make_world(1)
+    flow = request_flow(LIMITED, world)
+    next(flow)
+    flow.send((QuotaAnswered(0.0, world.quotas.lease("lease", 150)), CacheHit(0.5)))
+    list(_sent(flow, Succeeded(1.0)))
+    assert world.quotas.settled == {"lease": 0}
+
+
+def test_a_key_over_its_limit_is_refused_though_its_answer_is_there():
+    flow = request_flow(LIMITED, make_world())
+    next(flow)
+    step = flow.send((QuotaAnswered(0.0, OverLimit(LimitKind.REQUESTS, 3.0)), CacheHit(0.0)))
+    assert step.reason is RejectReason.REQUESTS_OVER_LIMIT
+
+
+def test_a_lease_whose_client_left_during_the_look_up_is_given_back():
+    world = make_world()
+    flow = request_flow(LIMITED, world)
+    next(flow)
+    lease = world.quotas.lease("lease", 150)
+    assert list(_sent(flow, (QuotaAnswered(0.0, lease), Cancelled(0.1)))) == []
+    assert world.quotas.settled == {"lease": 0}
+
+
+def test_a_joined_answer_that_broke_before_it_began_goes_on_as_a_miss_with_all_its_attempts():
+    world = make_world(2)
+    flow = found(world)
+    steps = [flow.send(Failed(1.0, FailureKind.CLOSED, False))]
+    steps.append(flow.send(Failed(2.0, FailureKind.CLOSED, False)))
+    assert [(step.resumes, step.attempt) for step in steps] == [(False, 1), (False, 2)]
+    assert not world.breakers.any_open
+
+
+def test_a_joined_answer_that_broke_after_it_began_is_taken_up():
+    flow = found(make_world(2), make_request(splittable=True))
+    step = flow.send(Failed(1.0, FailureKind.CLOSED, True, True))
+    assert (step.resumes, step.attempt, step.decision.prefill) == (True, 1, None)
+
+
+def test_a_joined_answer_that_began_and_cannot_be_taken_up_ends():
+    step = found(make_world(2)).send(Failed(1.0, FailureKind.CLOSED, True))
+    assert (step.reason, step.attempts) == (RejectReason.NOT_RESUMABLE, 0)
+
+
+def test_a_joined_answer_that_began_waits_for_a_worker_though_none_is_there_and_the_line_is_full():
+    step = found(make_world(1, up=0, capacity=0)).send(Failed(1.0, FailureKind.CLOSED, True, True))
+    assert isinstance(step, Wait)

@@ -14,8 +14,8 @@ from tests.request_flow.worlds import make_split_world, make_world, split_at_ran
 OFTEN = ("start", "start", "start", "use_a_grant", "use_a_grant", "succeed", "succeed", "fail", "fail")
 HANDING_OVER = ("prefill", "prefill", "prefill", "begin_answer", "begin_answer")
 NOW_AND_THEN = (
-    "admit", "run_out_of_time", "fail_a_worker", "leave", "interrupt", "worker_up", "worker_up",
-    "worker_down", "worker_ill", "pass_time", "pass_time",
+    "admit", "serve_found", "serve_found", "run_out_of_time", "fail_a_worker", "leave", "interrupt",
+    "worker_up", "worker_up", "worker_down", "worker_ill", "pass_time", "pass_time",
 )  # fmt: skip
 SIZES = {
     "slots": st.integers(1, 2),

@@ -21,6 +21,7 @@ from phasewise.bench.typical import TypicalTtft
 PART_NAMES = {
     "client_lag": "generator lag",
     "gateway_wait": "gateway wait",
+    "cache_look_up": "cache look-up",
     "earlier_attempts": "earlier attempts",
     "step_in_flight": "step in flight",
     "engine_queue": "engine queue",

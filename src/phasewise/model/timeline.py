@@ -28,10 +28,11 @@ class Source(StrEnum):
 
 
 class Part(StrEnum):
-    """What a span is a part of. The first eight make up TTFT, `decode` is what comes after."""
+    """What a span is a part of. All but `decode`, which is what comes after, make up TTFT."""
 
     CLIENT_LAG = "client_lag"
     GATEWAY_WAIT = "gateway_wait"
+    CACHE_LOOK_UP = "cache_look_up"
     EARLIER_ATTEMPTS = "earlier_attempts"
     STEP_IN_FLIGHT = "step_in_flight"
     ENGINE_QUEUE = "engine_queue"
@@ -117,7 +118,8 @@ class Timeline:
     the client called its request; nothing makes it unique. `client_blocked_s` is how long the stream waited
     for its client to take what had come, None where nobody could see it. A reply that was not `streamed`
     comes as a whole: nobody waited for its first token, and none was seen. One that does not `generate`, an
-    embedding, has no token at all.
+    embedding, has no token at all. `cache` is what it had of the answer cache, None where there is none; an
+    answer from there has no attempts, and one that was sent in one piece a single content time.
     """
 
     request_id: str

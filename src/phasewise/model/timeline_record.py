@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from phasewise.errors import ConfigError
+from phasewise.model.caching import CacheNote, CacheResult
 from phasewise.model.decision import Option, Terms
 from phasewise.model.timeline import (
     TIMELINE_VERSION,
@@ -38,6 +39,13 @@ _OPTIONAL = {
 }
 _OPTIONAL_TIMES = {"finished": "finished_s", "blocked": "client_blocked_s"}
 _MARKS = {"marks": "prefix_marks", "text": "text_marks"}
+_CACHE_TIMES = {
+    "look_up": "look_up_s",
+    "embed": "embed_s",
+    "start": "saved_start_s",
+    "stream": "saved_stream_s",
+}
+_CACHE_OPTIONAL = {"why": "reason", "near": "similarity", "age": "age_s", "tokens": "saved_tokens"}
 _DEFAULTED = ("tenant", "slo_class", "choices", "streamed", "generates")
 
 Record = dict[str, Any]
@@ -112,6 +120,8 @@ def _add_unusual(record: Record, timeline: Timeline) -> None:
         record["generates"] = False
     if timeline.placement is not None:
         record["placement"] = _placement_record(timeline.placement)
+    if timeline.cache is not None:
+        record["cache"] = _cache_record(timeline.cache)
 
 
 def from_record(record: Record) -> Timeline:
@@ -135,6 +145,7 @@ def from_record(record: Record) -> Timeline:
         **_marks(record),
         **{name: record[name] for name in _DEFAULTED if name in record},
         placement=_placement(record["placement"]) if "placement" in record else None,
+        cache=_cache(record["cache"]) if "cache" in record else None,
     )
 
 
@@ -191,6 +202,35 @@ def _placement_record(placement: Placement) -> Record:
 
 def _placement(record: Record) -> Placement:
     return Placement(record["policy"], record["reason"], tuple(_option(item) for item in record["options"]))
+
+
+def _cache_record(note: CacheNote) -> Record:
+    record: Record = {"result": note.result}
+    if note.reason is not None:
+        record["why"] = note.reason
+    if note.similarity is not None:
+        record["near"] = round(note.similarity, 4)
+    if note.age_s is not None:
+        record["age"] = round(note.age_s)
+    if look_up := _units(note.look_up_s):
+        record["look_up"] = look_up
+    if note.embed_s is not None:
+        record["embed"] = _units(note.embed_s)
+    if note.saved_start_s is not None:
+        record["start"] = _units(note.saved_start_s)
+    if note.saved_stream_s is not None:
+        record["stream"] = _units(note.saved_stream_s)
+    if note.saved_tokens is not None:
+        record["tokens"] = note.saved_tokens
+    return record
+
+
+def _cache(record: Record) -> CacheNote:
+    return CacheNote(
+        result=CacheResult(record["result"]),
+        **{name: record[key] for key, name in _CACHE_OPTIONAL.items() if key in record},
+        **{name: record[key] * UNIT_S for key, name in _CACHE_TIMES.items() if key in record},
+    )
 
 
 def _option_record(option: Option) -> Record:

@@ -16,7 +16,9 @@ from phasewise.predict.figures import Figures, measured_figures
 BETWEEN_STEPS = 0.1
 """Without a step record, what no clock saw contains the wait for the running step. So many requests, at
 least, came when none was running."""
-_OUTSIDE = frozenset({Part.CLIENT_LAG, Part.GATEWAY_WAIT, Part.EARLIER_ATTEMPTS, Part.HAND_OVER})
+_OUTSIDE = frozenset(
+    {Part.CLIENT_LAG, Part.GATEWAY_WAIT, Part.CACHE_LOOK_UP, Part.EARLIER_ATTEMPTS, Part.HAND_OVER}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ performing the steps is the driver's: the gateway over HTTP, later a simulator i
 from phasewise.request_flow.admission import expected_tokens
 from phasewise.request_flow.flow import MAX_ATTEMPTS, RequestFlow, request_flow
 from phasewise.request_flow.outcomes import (
+    CacheHit,
     CacheMiss,
     Cancelled,
     Failed,
@@ -26,6 +27,7 @@ from phasewise.request_flow.steps import (
     LookUpCache,
     Prefill,
     Reject,
+    ServeFound,
     Step,
     TakeQuota,
     Together,
@@ -35,6 +37,7 @@ from phasewise.request_flow.world import World, let_waiting_in
 
 __all__ = [
     "MAX_ATTEMPTS",
+    "CacheHit",
     "CacheMiss",
     "Cancelled",
     "Failed",
@@ -47,6 +50,7 @@ __all__ = [
     "QuotaAnswered",
     "Reject",
     "RequestFlow",
+    "ServeFound",
     "Step",
     "Succeeded",
     "TakeQuota",

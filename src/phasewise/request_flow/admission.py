@@ -8,7 +8,7 @@ from phasewise.model.decision import RejectReason
 from phasewise.model.limits import Lease, LimitKind, NotCounted, OverLimit, QuotaAnswer
 from phasewise.model.noun import noun
 from phasewise.model.request import GenerationRequest
-from phasewise.request_flow.outcomes import CacheMiss, Cancelled, Outcome, QuotaAnswered
+from phasewise.request_flow.outcomes import CacheHit, CacheMiss, Cancelled, Outcome, QuotaAnswered
 from phasewise.request_flow.steps import LookUpCache, Reject, Step, TakeQuota, Together
 
 ASSUMED_OUTPUT_TOKENS = 256
@@ -23,10 +23,15 @@ _OVER_LIMIT = {
 
 @noun
 class Admitted:
-    """The request may be served; `lease` is to be settled when it has ended."""
+    """The request may be served; `lease` is to be settled when it has ended.
+
+    `found` holds where there is an answer to it already, `left` where its client went away meanwhile.
+    """
 
     at_s: float
     lease: Lease | None
+    found: bool = False
+    left: bool = False
 
 
 def expected_tokens(request: GenerationRequest) -> int:
@@ -57,18 +62,21 @@ def admit(request: GenerationRequest) -> Generator[Step, Outcome, Admitted | Rej
         outcome = yield LookUpCache()
         if isinstance(outcome, Cancelled):
             return outcome
-        if not isinstance(outcome, CacheMiss):
+        if not isinstance(outcome, CacheMiss | CacheHit):
             raise TypeError(f"{type(outcome).__name__} is no outcome of LookUpCache")
-        return Admitted(outcome.at_s, None)
+        return Admitted(outcome.at_s, None, found=isinstance(outcome, CacheHit))
     quota = TakeQuota(request.key_id, request.limits, charged_tokens(request))
     outcomes = yield Together((quota, LookUpCache()))
     if isinstance(outcomes, Cancelled):
         return outcomes
     if not isinstance(outcomes, tuple) or not isinstance(outcomes[0], QuotaAnswered):
         raise TypeError(f"{type(outcomes).__name__} is no outcome of steps taken together")
-    answer = outcomes[0].answer
+    answer, looked_up = outcomes[0].answer, outcomes[1]
     if isinstance(answer, Lease):
-        return Admitted(max(outcome.at_s for outcome in outcomes), answer)
+        at_s = max(outcome.at_s for outcome in outcomes)
+        return Admitted(
+            at_s, answer, found=isinstance(looked_up, CacheHit), left=isinstance(looked_up, Cancelled)
+        )
     return _refused(answer)
 
 

@@ -1,4 +1,4 @@
-"""Admit, place, try, and finish or recover: the order of a request's steps, and when to give up."""
+"""Admit, serve what was found or place and try, finish or recover: the order of steps, when to give up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phasewise.request_flow.attempt import Broken, attempt
 from phasewise.request_flow.learning import blame
 from phasewise.request_flow.outcomes import Cancelled, Failed, Outcome, Succeeded
 from phasewise.request_flow.placement import RETRY_SOON_S, Progress, no_healthy_worker, place
-from phasewise.request_flow.steps import Reject, Step
+from phasewise.request_flow.steps import Reject, ServeFound, Step
 from phasewise.request_flow.world import World
 
 MAX_ATTEMPTS = 2
@@ -35,7 +35,8 @@ def request_flow(request: GenerationRequest, world: World) -> RequestFlow:
     progress = Progress(admitted.at_s, admitted.at_s, admitted.at_s + request.max_wait_s)
     ended: _Ended | None = None
     try:
-        ended = yield from _serve(request, world, progress)
+        if not admitted.left:
+            ended = yield from _serve(request, world, progress, found=admitted.found)
     finally:
         if admitted.lease is not None:
             world.quotas.settle(admitted.lease, progress.tokens)
@@ -43,10 +44,20 @@ def request_flow(request: GenerationRequest, world: World) -> RequestFlow:
         yield ended
 
 
-def _serve(request: GenerationRequest, world: World, progress: Progress) -> Generator[Step, Outcome, _Ended]:
+def _serve(
+    request: GenerationRequest, world: World, progress: Progress, *, found: bool
+) -> Generator[Step, Outcome, _Ended]:
     world.clock.tell(progress.admitted_s)
-    world.retries.earn()
     before: Broken | None = None
+    # What was kept of a model that is served no longer is refused as the model is.
+    if found and request.model in world.cluster.models:
+        served = yield from _serve_found(request, world, progress)
+        if not isinstance(served, Broken):
+            return served
+        before = served
+        if progress.begun:
+            request = replace(request, splittable=False)
+    world.retries.earn()
     while True:
         placed = yield from place(request, world, progress)
         if not isinstance(placed, Decision):
@@ -70,6 +81,23 @@ def _serve(request: GenerationRequest, world: World, progress: Progress) -> Gene
             # and any worker can compute the prompt itself. There is no KV of a half-written answer.
             request = replace(request, splittable=False)
         before = ended
+
+
+def _serve_found(
+    request: GenerationRequest, world: World, progress: Progress
+) -> Generator[Step, Outcome, _Ended | Broken]:
+    """Serve what is there already. It costs no attempt, no tokens and no worker's name, even if it breaks."""
+    outcome = yield ServeFound()
+    if not isinstance(outcome, Succeeded | Failed | Cancelled):
+        raise TypeError(f"{type(outcome).__name__} is no outcome of ServeFound")
+    world.clock.tell(outcome.at_s)
+    if not isinstance(outcome, Failed):
+        return outcome
+    progress.now_s, progress.begun = outcome.at_s, outcome.content_sent
+    progress.wait_until_s = outcome.at_s + request.max_wait_s
+    if outcome.content_sent and not outcome.resumable:
+        return _failed(RejectReason.NOT_RESUMABLE, "an answer that was joined broke off", progress)
+    return Broken(outcome, None, met=False)
 
 
 def _tokens_computed(ended: Succeeded | Cancelled | Broken, before: int | None) -> int | None:

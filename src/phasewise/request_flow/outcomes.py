@@ -24,6 +24,13 @@ class CacheMiss:
 
 
 @noun
+class CacheHit:
+    """An answer was found: kept from before, or under way to somebody who asked the same."""
+
+    at_s: float
+
+
+@noun
 class Granted:
     """The ticket was granted: there is room for the request."""
 
@@ -61,7 +68,7 @@ class Prefilled:
 
 @noun
 class Failed:
-    """The worker broke the conversation.
+    """The worker broke the conversation, or an answer that was joined broke off.
 
     `content_sent`: the client has seen some of the answer; `resumable`: and another worker could go on from
     there as if nothing had happened.
@@ -84,8 +91,9 @@ class Cancelled:
 
 Outcome = (
     QuotaAnswered
-    | tuple[QuotaAnswered | CacheMiss, ...]
+    | tuple[QuotaAnswered | CacheMiss | CacheHit | Cancelled, ...]
     | CacheMiss
+    | CacheHit
     | Granted
     | TimedOut
     | Prefilled

@@ -25,8 +25,8 @@ class Progress:
     """How far a request has come: how long it may wait, how often it was given away, who failed it.
 
     `tried` are workers that failed it. All attempts are `given`; of those `attempts` count, one under way
-    among them and one that met no engine not. `tokens` are those of prompt and answer that were computed for
-    it, None where nobody knows.
+    among them and one that met no engine not. `begun`: its client has some of an answer, of whosever making.
+    `tokens` are those of prompt and answer that were computed for it, None where nobody knows.
     """
 
     admitted_s: float
@@ -36,18 +36,24 @@ class Progress:
     given: int = 0
     attempts: int = 0
     tokens: int | None = 0
+    begun: bool = False
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has been done for the request yet."""
+        return not self.given and not self.begun
 
 
 def place(request: GenerationRequest, world: World, progress: Progress) -> Placing:
     """A worker with room.
 
-    A request that was given to a worker waits for one to come back; a new one is told at once that none is
-    there.
+    A request that was given to a worker, or whose answer has begun, waits for one to come back; a new one is
+    told at once that none is there.
     """
     model = request.model
     if model not in world.cluster.models:
         return Reject(RejectReason.NO_WORKER_FOR_MODEL, "no worker serves this model")
-    if not progress.given and not world.cluster.usable(model):
+    if progress.is_new and not world.cluster.usable(model):
         return no_healthy_worker(progress)
     # Whoever comes when others wait stands behind them, even if there is room that they have not come to use.
     if not world.line.is_waiting(model) and (decision := _choose(world, request, progress)):
@@ -57,9 +63,11 @@ def place(request: GenerationRequest, world: World, progress: Progress) -> Placi
 
 def _wait_for_room(request: GenerationRequest, world: World, progress: Progress) -> Placing:
     line, model = world.line, request.model
-    # An answer that broke off has a client in front of it, and there are never more of them than slots.
-    begun = progress.given > 0
-    ticket = line.join(model, request.priority, progress.admitted_s, progress.now_s, even_if_full=begun)
+    # An answer that broke off has a client in front of it, and there are never more of them than slots and
+    # those who had joined them.
+    ticket = line.join(
+        model, request.priority, progress.admitted_s, progress.now_s, even_if_full=not progress.is_new
+    )
     if ticket is None:
         return_after_s = line.turn_away(model, progress.now_s)
         return Reject(RejectReason.QUEUE_FULL, "too many requests wait already", return_after_s)

@@ -24,12 +24,21 @@ class TakeQuota:
 
 @noun
 class LookUpCache:
-    """Look for a stored answer. Outcome: CacheMiss."""
+    """Look for a stored answer, or one under way to the same request. Outcome: CacheMiss or CacheHit."""
+
+
+@noun
+class ServeFound:
+    """Send the answer that was found. Outcome: Succeeded, or Failed where it was under way and broke off."""
 
 
 @noun
 class Together:
-    """Perform several steps at once. Outcome: theirs, in the same order, as a tuple."""
+    """Perform several steps at once. Outcome: theirs, in the same order, as a tuple.
+
+    A client that leaves when some have been performed is told of in the place of the others: what they gave
+    is to be given back.
+    """
 
     steps: tuple[TakeQuota | LookUpCache, ...]
 
@@ -89,7 +98,8 @@ class Generate:
 class Reject:
     """Tell the client that the request is not served, or not to its end. The last step of a flow.
 
-    `attempts` were made before: with none the request was turned away, with some it failed.
+    `attempts` were made before: with none the request was turned away, with some it failed, as it did without
+    any if the client has the beginning of an answer that was found.
     """
 
     reason: RejectReason
@@ -98,4 +108,4 @@ class Reject:
     attempts: int = 0
 
 
-Step = TakeQuota | LookUpCache | Together | Wait | Prefill | Generate | Reject
+Step = TakeQuota | LookUpCache | Together | ServeFound | Wait | Prefill | Generate | Reject

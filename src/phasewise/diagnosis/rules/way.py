@@ -52,16 +52,18 @@ def _generator_lag(
 
 
 def gateway_wait(case: StartCase) -> Claim | None:
-    """The gateway held the request: in admission, in routing, or in attempts that failed."""
-    waited_s, tried_s = (case.account.seconds(part) for part in (Part.GATEWAY_WAIT, Part.EARLIER_ATTEMPTS))
-    taken = case.account.take(1.0, Part.GATEWAY_WAIT, Part.EARLIER_ATTEMPTS)
+    """The gateway held the request: in admission, in its cache, in routing, or in attempts that failed."""
+    parts = (Part.GATEWAY_WAIT, Part.CACHE_LOOK_UP, Part.EARLIER_ATTEMPTS)
+    waited_s, looked_up_s, tried_s = (case.account.seconds(part) for part in parts)
+    taken = case.account.take(1.0, *parts)
+    looked_up = f", {ms(looked_up_s)} looking for a stored answer" if looked_up_s else ""
     return Claim(
         Cause.GATEWAY,
         taken,
         (
             Fact(
-                f"the gateway took {ms(waited_s)} before it sent the request on, and {ms(tried_s)} in "
-                "attempts that were given up",
+                f"the gateway took {ms(waited_s)} before it sent the request on{looked_up}, and {ms(tried_s)} "
+                "in attempts that were given up",
                 FactSource.GATEWAY,
             ),
         ),

@@ -20,6 +20,7 @@ SEEN_SHARE = 0.005
 PARTS = {
     Part.CLIENT_LAG: "generator lag",
     Part.GATEWAY_WAIT: "gateway",
+    Part.CACHE_LOOK_UP: "cache look-up",
     Part.EARLIER_ATTEMPTS: "earlier attempts",
     Part.STEP_IN_FLIGHT: "waiting for running step",
     Part.ENGINE_QUEUE: "engine queue",
