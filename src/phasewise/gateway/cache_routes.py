@@ -31,7 +31,7 @@ _Answer = TypeVar("_Answer")
 class CacheDesk(Protocol):
     """The cache as its admins see it."""
 
-    async def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """What it did or would have done, for JSON."""
 
     async def purge(self, what: Purge) -> int:

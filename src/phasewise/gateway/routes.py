@@ -225,7 +225,7 @@ class Router:
 
     async def _cache(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
-        await _send_json(client, await cache_routes.existing(self._gateway.cache).report())
+        await _send_json(client, cache_routes.existing(self._gateway.cache).report())
 
     async def _purge_cache(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
