@@ -8,15 +8,21 @@ import yaml
 
 from phasewise.config import (
     ApiKey,
+    CacheConfig,
+    CacheRedis,
     EdgeLimits,
     FleetConfig,
     GatewayConfig,
     HandOverConfig,
+    HttpEmbedder,
+    JudgeConfig,
     Levers,
     LogConfig,
+    OnnxEmbedder,
     Pool,
     QueueConfig,
     RedisConfig,
+    SemanticConfig,
     SloClass,
     Speculation,
     TlsConfig,
@@ -33,7 +39,8 @@ TABLES = [
 ]
 PARTS = (
     FleetConfig, Pool, Speculation, GatewayConfig, ApiKey, SloClass, QueueConfig, RedisConfig, TlsConfig,
-    EdgeLimits, UpstreamConfig, HandOverConfig, LogConfig,
+    EdgeLimits, UpstreamConfig, HandOverConfig, LogConfig, CacheConfig, CacheRedis, SemanticConfig,
+    OnnxEmbedder, HttpEmbedder, JudgeConfig,
 )  # fmt: skip
 
 

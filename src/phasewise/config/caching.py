@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from phasewise.config.base import ByteSize, Frozen, Name
 
@@ -67,6 +67,11 @@ class SemanticConfig(Frozen):
     confidence: Share = 0.95
     audit_share: Share = 0.05
     judge: JudgeConfig = JudgeConfig()
+
+    @field_validator("embedder", mode="before")
+    @classmethod
+    def _on_this_machine(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+        return {"kind": "onnx", **value} if isinstance(value, dict) else value
 
 
 class CacheConfig(Frozen):
