@@ -25,6 +25,7 @@ MIXES = (
 RECENT = 600
 """Half of what comes again was asked among the last so many questions; the rest is what is always asked."""
 LATE_WEIGHT = 4
+TURNING_WEIGHT = 3
 REWORDED_NEAR_MISSES = 0.3
 """The rest differ from a question that was asked in nothing but the value that matters."""
 MOST_TRIES = 40
@@ -152,7 +153,8 @@ class Stream:
         place = domains.index(frame.domain)
         if self._third == 0 and place >= len(domains) - 2:
             return 0.0
-        return 4.0 if (place + self._third) % 3 == 0 else 1.0
+        weight = 4.0 if (place + self._third) % 3 == 0 else 1.0
+        return TURNING_WEIGHT * weight if _turns(frame) else weight
 
     def _draw(self, frame: Frame) -> Question:
         while True:
