@@ -37,8 +37,7 @@ class RedisLine:
         """The reply to one command; raises StoreUnreachable, also if Redis refuses the command."""
         (reply,) = await self.ask_all([command])
         if isinstance(reply, Exception):
-            # Its words may repeat what was asked.
-            raise StoreUnreachable(f"Redis refuses a command ({type(reply).__name__})")
+            raise refusal(reply)
         return reply
 
     async def ask_all(self, commands: Sequence[Command]) -> list[Any]:
@@ -61,6 +60,11 @@ class RedisLine:
         if call is None or call.is_over:
             call = self._call = _Call(self._make_connection())
         return call
+
+
+def refusal(reply: Exception) -> StoreUnreachable:
+    """What to raise for a command that Redis refused: without its words, which may repeat what was asked."""
+    return StoreUnreachable(f"Redis refuses a command ({type(reply).__name__})")
 
 
 @dataclass(slots=True)
@@ -122,7 +126,7 @@ class _Call:
     async def _run(self) -> None:
         try:
             async with asyncio.timeout(CONNECTS_WITHIN_S):
-                await self._connection.connect()
+                await self._connection.connect()  # type: ignore[no-untyped-call]
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._send())
                 both.create_task(self._receive())

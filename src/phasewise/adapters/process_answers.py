@@ -1,0 +1,184 @@
+"""Keeps answers in this process: for one gateway, and gone when it ends.
+
+Which answers to keep, and which of those found may be given, is the gateway's to say.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from phasewise.adapters.vector_rows import VectorRows
+from phasewise.model.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
+
+MOST_VECTORS_PER_SCOPE = 50_000
+"""All of a scope's are compared at every look-up, and nothing else is done in these milliseconds."""
+LESSONS_KEPT = 50_000
+_BYTES_PER_NUMBER = 4
+_BYTES_PER_ANSWER = 1500
+"""What an answer without any text takes, with its places in the tables here."""
+_ROOM_PER_VECTOR = 1.5
+_SPARE_EXPIRIES = 1000
+
+
+@dataclass(slots=True)
+class _Kept:
+    answer: StoredAnswer
+    size_bytes: int
+    has_vector: bool
+
+
+class ProcessAnswers:
+    """The store. What was not used for longest is forgotten when more than `keep_bytes` would be held."""
+
+    def __init__(self, keep_bytes: int, now: Callable[[], float] = time.time) -> None:
+        self._keep_bytes = keep_bytes
+        self._now = now
+        self._dimensions: int | None = None
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept_bytes = 0
+        self._scopes: dict[str, VectorRows] = {}
+        self._expiries: list[tuple[float, str]] = []
+        self._lessons: deque[Lesson] = deque(maxlen=LESSONS_KEPT)
+        self._taught = 0
+
+    async def start(self, space: str, dimensions: int | None) -> None:
+        """Make ready for vectors of so many numbers."""
+        self._dimensions = dimensions
+
+    async def exact(self, key: str, scope: str) -> StoredAnswer | None:
+        """The answer to this very request, its vector left out."""
+        self._forget_expired()
+        kept = self._kept.get(key)
+        if kept is None or kept.answer.scope != scope:
+            return None
+        self._use(key)
+        return kept.answer
+
+    async def nearest(self, scope: str, vector: Vector, count: int) -> list[Neighbour]:
+        """The nearest of the scope's answers that have a vector, nearest first, their vectors left out."""
+        self._forget_expired()
+        rows = self._scopes.get(scope)
+        if rows is None or not self._fits(vector):
+            return []
+        near = rows.nearest(vector, count)
+        for key, _ in near:
+            self._use(key)
+        return [Neighbour(self._kept[key].answer, min(similarity, 1.0)) for key, similarity in near]
+
+    async def put(self, answer: StoredAnswer) -> None:
+        """Keep an answer until it expires, in place of one with the same key."""
+        self._forget(answer.key)
+        self._forget_expired()
+        vector = answer.vector if answer.vector is not None and self._fits(answer.vector) else None
+        kept = _Kept(replace(answer, vector=None), _size_bytes(answer, vector), vector is not None)
+        if kept.size_bytes > self._keep_bytes or answer.expires_unix_s <= self._now():
+            return
+        while self._kept_bytes + kept.size_bytes > self._keep_bytes:
+            self._forget(next(iter(self._kept)))
+        if vector is not None:
+            self._add_vector(answer, vector)
+        self._kept[answer.key] = kept
+        self._kept_bytes += kept.size_bytes
+        self._note_expiry(answer)
+
+    async def purge(self, what: Purge) -> int:
+        """Forget answers; returns how many."""
+        self._forget_expired()
+        meant = [key for key, kept in self._kept.items() if _is_meant(kept.answer, what)]
+        for key in meant:
+            self._forget(key)
+        return len(meant)
+
+    async def size(self) -> int:
+        """How many answers are kept."""
+        self._forget_expired()
+        return len(self._kept)
+
+    async def teach(self, lesson: Lesson) -> None:
+        """Keep a lesson; the oldest of very many are forgotten."""
+        self._lessons.append(lesson)
+        self._taught += 1
+
+    async def lessons(self, after: str) -> tuple[str, Sequence[Lesson]]:
+        """Lessons that came after a place (`""`: all that are kept), oldest first, and the new place."""
+        forgotten = self._taught - len(self._lessons)
+        first = max(0, int(after or 0) - forgotten)
+        return str(self._taught), list(islice(self._lessons, first, None))
+
+    async def close(self) -> None:
+        """Nothing is held that others could want."""
+
+    def check_invariants(self) -> None:
+        """No more is kept than may be, every answer will expire, and no vector is without its answer."""
+        kept_bytes = sum(kept.size_bytes for kept in self._kept.values())
+        if self._kept_bytes != kept_bytes or kept_bytes > self._keep_bytes:
+            raise AssertionError(f"{kept_bytes} bytes are kept, {self._kept_bytes} counted")
+        if not {(kept.answer.expires_unix_s, key) for key, kept in self._kept.items()} <= {*self._expiries}:
+            raise AssertionError("an answer would never expire")
+        with_vector = sum(kept.has_vector for kept in self._kept.values())
+        if with_vector != sum(map(len, self._scopes.values())) or not all(self._scopes.values()):
+            raise AssertionError(f"{with_vector} answers have vectors, scopes say otherwise")
+        for rows in self._scopes.values():
+            rows.check_invariants()
+
+    def _fits(self, vector: Vector) -> bool:
+        return self._dimensions is not None and len(vector) == self._dimensions * _BYTES_PER_NUMBER
+
+    def _use(self, key: str) -> None:
+        self._kept.move_to_end(key)
+        kept = self._kept[key]
+        if kept.has_vector:
+            self._scopes[kept.answer.scope].use(key)
+
+    def _add_vector(self, answer: StoredAnswer, vector: Vector) -> None:
+        rows = self._scopes.get(answer.scope)
+        if rows is None:
+            rows = self._scopes[answer.scope] = VectorRows(len(vector) // _BYTES_PER_NUMBER)
+        elif len(rows) >= MOST_VECTORS_PER_SCOPE:
+            self._forget(rows.least_recently_used)
+        rows.add(answer.key, vector)
+
+    def _note_expiry(self, answer: StoredAnswer) -> None:
+        heapq.heappush(self._expiries, (answer.expires_unix_s, answer.key))
+        if len(self._expiries) > 2 * len(self._kept) + _SPARE_EXPIRIES:
+            # Most are of answers that were forgotten or replaced.
+            self._expiries = [(kept.answer.expires_unix_s, key) for key, kept in self._kept.items()]
+            heapq.heapify(self._expiries)
+
+    def _forget_expired(self) -> None:
+        now_s = self._now()
+        while self._expiries and self._expiries[0][0] <= now_s:
+            _, key = heapq.heappop(self._expiries)
+            kept = self._kept.get(key)
+            if kept is not None and kept.answer.expires_unix_s <= now_s:
+                self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            return
+        self._kept_bytes -= kept.size_bytes
+        if kept.has_vector:
+            rows = self._scopes[kept.answer.scope]
+            rows.remove(key)
+            if not rows:
+                del self._scopes[kept.answer.scope]
+
+
+def _size_bytes(answer: StoredAnswer, vector: Vector | None) -> int:
+    texts = sys.getsizeof(answer.question) + sys.getsizeof(answer.text)
+    return _BYTES_PER_ANSWER + texts + int(len(vector or b"") * _ROOM_PER_VECTOR)
+
+
+def _is_meant(answer: StoredAnswer, what: Purge) -> bool:
+    return (
+        what.tenant in {None, answer.tenant}
+        and what.namespace in {None, answer.namespace}
+        and (what.tag is None or what.tag in answer.tags)
+    )

@@ -1,0 +1,174 @@
+"""Keeps answers in Redis, for all gateways together.
+
+One Redis, or one whose search asks all its shards: in a plain cluster each knows but its own part.
+Deadlines, and what to do while Redis does not answer, are the gateway's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from importlib import resources
+
+import orjson
+
+from phasewise.adapters.redis_answer_index import SETTING, RedisAnswerIndex, as_tag
+from phasewise.adapters.redis_connection import redis_connections
+from phasewise.adapters.redis_line import RedisLine, refusal
+from phasewise.model.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
+
+LESSONS_KEPT = 50_000
+_PURGE_SCRIPT = resources.files(__package__).joinpath("redis_answers_purge.lua").read_text(encoding="utf-8")
+_KEYS_PER_PAGE = 500
+_LESSONS_PER_PAGE = 250
+_BYTES_PER_NUMBER = 4
+
+
+class RedisAnswers:
+    """The store. Nothing is contacted before `start`, and the URL is never shown.
+
+    An answer is a hash of its own, with all that is given again as JSON in the field `answer`.
+    """
+
+    def __init__(self, url: str, key_prefix: str, now: Callable[[], float] = time.time) -> None:
+        self._line = RedisLine(redis_connections(url, SETTING))
+        self._prefix = key_prefix
+        self._now = now
+        self._space = ""
+        self._index: RedisAnswerIndex | None = None
+        self._vector_bytes = 0
+
+    async def start(self, space: str, dimensions: int | None) -> None:
+        """Make ready for vectors of this space; raises ConfigError for a Redis that can never serve.
+
+        After StoreUnreachable it need not be called again: what is missing is made when it is missed.
+        """
+        self._space = space
+        if dimensions is None:
+            await self._line.ask("PING")
+            return
+        self._vector_bytes = dimensions * _BYTES_PER_NUMBER
+        self._index = RedisAnswerIndex(
+            self._line, f"{self._prefix}:index:{space}", self._name(""), dimensions
+        )
+        await self._index.make()
+
+    async def exact(self, key: str, scope: str) -> StoredAnswer | None:
+        """The answer to this very request, its vector left out."""
+        (kept,) = await self._line.ask("HMGET", self._name(key), "answer")
+        answer = self._given(kept, scope)
+        return answer if answer is not None and answer.key == key else None
+
+    async def nearest(self, scope: str, vector: Vector, count: int) -> list[Neighbour]:
+        """The nearest of the scope's answers that have a vector, nearest first, their vectors left out."""
+        if self._index is None or len(vector) != self._vector_bytes:
+            return []
+        neighbours = []
+        for similarity, kept in await self._index.nearest(scope, vector, count):
+            # The index has chosen by scope, and what it chose says its scope itself: the wall stands twice.
+            answer = self._given(kept, scope)
+            if answer is not None:
+                neighbours.append(Neighbour(answer, min(similarity, 1.0)))
+        return neighbours
+
+    async def put(self, answer: StoredAnswer) -> None:
+        """Keep an answer until it expires, in place of one with the same key."""
+        name = self._name(answer.key)
+        fields: dict[str, str | bytes] = {
+            "scope": as_tag(answer.scope),
+            "tenant": answer.tenant,
+            "namespace": answer.namespace,
+            "tags": ",".join(map(as_tag, answer.tags)),
+            "answer": orjson.dumps(asdict(replace(answer, vector=None))),
+        }
+        if answer.vector is not None and len(answer.vector) == self._vector_bytes:
+            fields["vector"] = answer.vector
+        # All or nothing: an answer whose expiry got lost would be given for ever.
+        keep = [
+            ("MULTI",),
+            ("DEL", name),
+            ("HSET", name, *(part for item in fields.items() for part in item)),
+            ("PEXPIREAT", name, int(answer.expires_unix_s * 1000)),
+            ("EXEC",),
+        ]
+        *_, done = await self._line.ask_all(keep)
+        for reply in done if isinstance(done, list) else [done]:
+            if isinstance(reply, Exception):
+                raise refusal(reply)
+
+    async def purge(self, what: Purge) -> int:
+        """Forget answers, of all spaces; returns how many. Redis is asked in pages, with room between."""
+        named = (what.tenant, what.namespace, None if what.tag is None else as_tag(what.tag))
+        conditions = [part for name in named for part in ("0" if name is None else "1", name or "")]
+        forgotten, cursor = 0, b"0"
+        while True:
+            cursor, of_page = await self._line.ask(
+                "EVAL", _PURGE_SCRIPT, 0, cursor, f"{self._prefix}:answer:*", _KEYS_PER_PAGE, *conditions
+            )
+            forgotten += int(of_page)
+            if cursor == b"0":
+                return forgotten
+
+    async def size(self) -> int:
+        """How many answers of this space are kept; without an index they are counted one by one."""
+        if self._index is not None:
+            return await self._index.size()
+        counted, cursor = 0, b"0"
+        while True:
+            cursor, names = await self._line.ask(
+                "SCAN", cursor, "MATCH", self._name("*"), "COUNT", _KEYS_PER_PAGE
+            )
+            counted += len(names)
+            if cursor == b"0":
+                return counted
+
+    async def teach(self, lesson: Lesson) -> None:
+        """Keep a lesson for all who share this Redis; the oldest of very many are forgotten."""
+        await self._line.ask(
+            "XADD", self._lessons, "MAXLEN", "~", LESSONS_KEPT, "*", "lesson", orjson.dumps(asdict(lesson))
+        )
+
+    async def lessons(self, after: str) -> tuple[str, Sequence[Lesson]]:
+        """Lessons that came after a place (`""`: all that are kept), oldest first, and the new place."""
+        lessons: list[Lesson] = []
+        while True:
+            start = f"({after}" if after else "-"
+            page = await self._line.ask("XRANGE", self._lessons, start, "+", "COUNT", _LESSONS_PER_PAGE)
+            for place, fields in page:
+                after = place.decode()
+                lesson = _lesson(fields)
+                if lesson is not None:
+                    lessons.append(lesson)
+            if len(page) < _LESSONS_PER_PAGE:
+                return after, lessons
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self._line.close()
+
+    @property
+    def _lessons(self) -> str:
+        return f"{self._prefix}:lessons:{self._space}"
+
+    def _name(self, key: str) -> str:
+        return f"{self._prefix}:answer:{self._space}:{key}"
+
+    def _given(self, kept: bytes | None, scope: str) -> StoredAnswer | None:
+        """The answer, if it is one, is of this scope and has not expired by this gateway's clock."""
+        if kept is None:
+            return None
+        try:
+            fields = orjson.loads(kept)
+            answer = StoredAnswer(**{**fields, "tags": tuple(fields["tags"])})
+        except (ValueError, TypeError, KeyError):
+            # Another version of phasewise has kept it.
+            return None
+        return answer if answer.scope == scope and answer.expires_unix_s > self._now() else None
+
+
+def _lesson(fields: Sequence[bytes]) -> Lesson | None:
+    try:
+        return Lesson(**orjson.loads(fields[1]))
+    except (ValueError, TypeError):
+        return None
