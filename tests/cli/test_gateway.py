@@ -113,3 +113,21 @@ def test_a_key_file_without_keys_is_an_error(started, tmp_path):
     keys.write_text("\n")
     result = CliRunner().invoke(app, ["gateway", "http://a:1", "--api-key-file", str(keys)])
     assert isinstance(result.exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "semantic"),
+    [(("--cache", "shadow"), "shadow", False), (("--cache", "serve", "--semantic"), "serve", True)],
+)
+def test_answers_are_kept_where_that_is_asked_for(started, options, mode, semantic):
+    result = CliRunner().invoke(app, ["gateway", "http://a:1", *options])
+    assert result.exit_code == 0, result.output
+    cache = started[0].gateway.cache
+    assert (cache.mode, cache.semantic is not None) == (mode, semantic)
+
+
+def test_without_a_word_nothing_is_kept_and_meaning_needs_a_cache(started):
+    CliRunner().invoke(app, ["gateway", "http://a:1"])
+    assert started[0].gateway.cache is None
+    result = CliRunner().invoke(app, ["gateway", "http://a:1", "--semantic"])
+    assert "--cache shadow" in result.exception.hint

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import secrets
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,15 @@ from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.step_feed import default_steps_url
 from phasewise.cli.admin_key import LONE_GATEWAY_KEY
 from phasewise.cli.console import err
-from phasewise.config import ApiKey, GatewayConfig, GatewayFile, WorkerConfig, phasewise_home
+from phasewise.config import (
+    ApiKey,
+    CacheConfig,
+    GatewayConfig,
+    GatewayFile,
+    SemanticConfig,
+    WorkerConfig,
+    phasewise_home,
+)
 from phasewise.errors import ConfigError, EngineUnreachable, UpstreamError
 from phasewise.fleet.paths import run_folder
 from phasewise.gateway.auth import key_sha256
@@ -26,6 +35,14 @@ from phasewise.gateway.server import serve
 
 ASK_TIMEOUTS = Timeouts(connect_s=3.0, head_s=10.0, idle_s=10.0)
 ADMIN_KEY_VARIABLE = "PHASEWISE_ADMIN_KEY"
+
+
+class CacheMode(StrEnum):
+    """What becomes of answers."""
+
+    OFF = "off"
+    SHADOW = "shadow"
+    SERVE = "serve"
 
 
 def gateway(
@@ -42,6 +59,21 @@ def gateway(
         str | None,
         typer.Option(envvar=ADMIN_KEY_VARIABLE, help="Key for the admin routes. Default: kept in a file."),
     ] = None,
+    cache: Annotated[
+        CacheMode,
+        typer.Option(
+            help="Keep answers: shadow serves none and reports what it would have (`phasewise cache stats`), "
+            "serve gives them again."
+        ),
+    ] = CacheMode.OFF,
+    semantic: Annotated[
+        bool,
+        typer.Option(
+            "--semantic",
+            help="With --cache: match questions by meaning too, by the embedding model minilm-l6. "
+            "Everything else about it is set in a fleet file.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print where things are as one JSON object.")
     ] = False,
@@ -53,14 +85,27 @@ def gateway(
     workers = asyncio.run(_ask_all([origin(url) for url in urls]))
     keys = _read_keys(api_key_file) if api_key_file is not None else ()
     key, key_file = (admin_key, None) if admin_key else _kept_admin_key(phasewise_home(os.environ))
-    file = GatewayFile(gateway=_gateway_config(host, port, keys, key), workers=tuple(workers))
+    config = _gateway_config(host, port, keys, key, _cache_config(cache, semantic))
+    file = GatewayFile(gateway=config, workers=tuple(workers))
     _announce(file, key_file, as_json)
     serve(file)
 
 
-def _gateway_config(host: str, port: int, keys: tuple[ApiKey, ...], admin_key: str) -> GatewayConfig:
+def _cache_config(mode: CacheMode, semantic: bool) -> CacheConfig | None:
+    if mode is CacheMode.OFF:
+        if semantic:
+            raise ConfigError("--semantic says nothing without --cache", hint="add --cache shadow")
+        return None
+    return CacheConfig(mode=mode.value, semantic=SemanticConfig() if semantic else None)
+
+
+def _gateway_config(
+    host: str, port: int, keys: tuple[ApiKey, ...], admin_key: str, cache: CacheConfig | None
+) -> GatewayConfig:
     try:
-        return GatewayConfig(host=host, port=port, api_keys=keys, admin_key_sha256=key_sha256(admin_key))
+        return GatewayConfig(
+            host=host, port=port, api_keys=keys, admin_key_sha256=key_sha256(admin_key), cache=cache
+        )
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         option = f"--{problem['loc'][0]}: " if problem["loc"] else ""
