@@ -20,6 +20,8 @@ FAILURES_TO_OPEN = 3
 TRY_AGAIN_EVERY_S = 1.0
 READY_WITHIN_S = 5.0
 """Nobody waits for a part that is made ready in the background."""
+PROBE = "probe"
+"""What is asked for to try a part: nobody's."""
 
 logger = logging.getLogger("phasewise.gateway")
 

@@ -1,0 +1,179 @@
+"""What an answer leaves to be done: it is kept, matches are judged, and what all have learned is read.
+
+What is worth keeping or judging is answer_cache.py's to say; a request never waits for anything here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from phasewise.caching.evidence_book import EvidenceBook
+from phasewise.caching.matching import Match, Reason, Verdict
+from phasewise.errors import EmbedderUnreachable, StoreUnreachable
+from phasewise.gateway.cache_guard import Breaker
+from phasewise.gateway.cache_meaning import Meaning
+from phasewise.gateway.cache_report import CacheReport, Tier
+from phasewise.gateway.guard import Guard
+from phasewise.gateway.judges import Judge
+from phasewise.model.caching import StoredAnswer
+from phasewise.model.noun import noun
+from phasewise.ports import AnswerStore
+
+MOST_WAITING = 1_000
+"""Of each sort of work. More is dropped: an answer that is not kept is only asked for again."""
+WITHIN_S = 5.0
+"""For a store or an embedder that no request waits for."""
+READ_EVERY_S = 1.0
+COUNT_EVERY_S = 5.0
+MOST_PAGES = 1_000
+STOP_WITHIN_S = 2.0
+
+_Work = TypeVar("_Work")
+
+
+@noun
+class Comparison:
+    """A stored answer beside what the model said to this question; `match` if they met by meaning."""
+
+    question: str
+    stored: str
+    made: str
+    domain: str
+    match: Match | None = None
+
+    @property
+    def tier(self) -> Tier:
+        """By what the stored answer was found."""
+        return Tier.EXACT if self.match is None else Tier.SEMANTIC
+
+
+class CacheLearning:
+    """Works off two queues, because one may wait for a judge, and reads what all gateways have learned.
+
+    Lessons reach the book only through the store's log, this gateway's own too, so that all books agree.
+    `meaning` is None where nothing is matched by it.
+    """
+
+    def __init__(
+        self,
+        store: AnswerStore,
+        store_breaker: Breaker,
+        judge: Judge,
+        report: CacheReport,
+        meaning: Meaning | None,
+    ) -> None:
+        self._store = store
+        self._store_breaker = store_breaker
+        self._judge = judge
+        self._report = report
+        self._meaning = meaning
+        self._to_keep: asyncio.Queue[tuple[StoredAnswer, bool]] = asyncio.Queue(MOST_WAITING)
+        self._to_judge: asyncio.Queue[Comparison] = asyncio.Queue(MOST_WAITING)
+        self._place = ""
+        self._tasks: list[asyncio.Task[None]] = []
+        self.caught_up = False
+        """Whether the whole log has been read: what is proven by half of it may be refuted by the rest."""
+        self.entries: int | None = None
+
+    async def start(self) -> None:
+        """Begin; what was learned before is read first, if the store is there."""
+        meaning = self._meaning
+        if meaning is not None:
+            await self._catch_up(meaning.book)
+        work = [
+            self._work_off(self._to_keep, self._keep, "keeping answers"),
+            self._work_off(self._to_judge, self._compare, "judging matches"),
+            self._count_now_and_then(),
+        ]
+        if meaning is not None:
+            work.append(self._read_lessons(meaning.book))
+        self._tasks = [asyncio.create_task(it) for it in work]
+
+    async def stop(self) -> None:
+        """Finish what can be finished soon."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_WITHIN_S):
+                await asyncio.gather(self._to_keep.join(), self._to_judge.join())
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def keep(self, answer: StoredAnswer, by_meaning: bool) -> None:
+        """Keep an answer soon; `by_meaning`: to be found by other words too."""
+        self._put(self._to_keep, (answer, by_meaning))
+
+    def compare(self, comparison: Comparison) -> None:
+        """Have a match judged soon, and learn from it."""
+        self._put(self._to_judge, comparison)
+
+    def _put(self, queue: asyncio.Queue[_Work], work: _Work) -> None:
+        try:
+            queue.put_nowait(work)
+        except asyncio.QueueFull:
+            self._report.dropped += 1
+
+    async def _work_off(
+        self, queue: asyncio.Queue[_Work], perform: Callable[[_Work], Awaitable[None]], what: str
+    ) -> None:
+        guard = Guard(what)
+        while True:
+            work = await queue.get()
+            with guard, contextlib.suppress(StoreUnreachable, TimeoutError):
+                await perform(work)
+            queue.task_done()
+
+    async def _keep(self, work: tuple[StoredAnswer, bool]) -> None:
+        answer, by_meaning = work
+        if by_meaning and answer.vector is None and self._meaning is not None:
+            # Without a vector the answer is still found by the same words.
+            with contextlib.suppress(EmbedderUnreachable, TimeoutError):
+                answer = replace(answer, vector=await self._meaning.embed(answer.question, WITHIN_S))
+        await self._store_breaker.ask(lambda: self._store.put(answer), WITHIN_S)
+
+    async def _compare(self, comparison: Comparison) -> None:
+        right = await self._judge.right(comparison.question, comparison.stored, comparison.made)
+        match = comparison.match
+        self._report.count_judged(comparison.tier, right, match is None or _could_be_served(match))
+        if match is not None and right is not None:
+            lesson = match.lesson(comparison.domain, right, time.time())
+            await self._store_breaker.ask(lambda: self._store.teach(lesson), WITHIN_S)
+
+    async def _read_lessons(self, book: EvidenceBook) -> None:
+        guard = Guard("reading what was learned")
+        while True:
+            await asyncio.sleep(READ_EVERY_S)
+            with guard:
+                await self._catch_up(book)
+
+    async def _catch_up(self, book: EvidenceBook) -> None:
+        with contextlib.suppress(StoreUnreachable, TimeoutError):
+            for _ in range(MOST_PAGES):
+                place = self._place
+                self._place, lessons = await self._store_breaker.ask(
+                    lambda: self._store.lessons(place),  # noqa: B023 - awaited before the next turn
+                    WITHIN_S,
+                )
+                for lesson in lessons:
+                    book.learn(lesson)
+                if not lessons:
+                    self.caught_up = True
+                    return
+
+    async def _count_now_and_then(self) -> None:
+        guard = Guard("counting kept answers")
+        while True:
+            with guard:
+                try:
+                    self.entries = await self._store_breaker.ask(self._store.size, WITHIN_S)
+                except (StoreUnreachable, TimeoutError):
+                    self.entries = None
+            await asyncio.sleep(COUNT_EVERY_S)
+
+
+def _could_be_served(match: Match) -> bool:
+    return match.verdict is Verdict.SERVE or match.reason == Reason.AUDIT

@@ -1,0 +1,125 @@
+"""Stand-ins for the parts of the answer cache, and the lessons by which a change of words becomes proven."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+
+from phasewise.adapters.process_answers import ProcessAnswers
+from phasewise.caching.bound import Bound
+from phasewise.caching.evidence_book import EvidenceBook
+from phasewise.caching.matching import Rules, Verdict, consider
+from phasewise.model.caching import Neighbour, StoredAnswer
+
+QUESTION = "How do I reset my password?"
+REWORDED = "How can I reset my password?"
+NEGATED = "How do I not reset my password?"
+ELSEWHERE = "Which rivers flow through Vienna?"
+DEGREES = {QUESTION: 0.0, REWORDED: 5.0, NEGATED: 3.0, ELSEWHERE: 90.0}
+SIMILARITY = math.cos(math.radians(DEGREES[REWORDED]))
+
+
+class AngleEmbedder:
+    """Puts known questions at chosen angles on a circle, unknown ones far away; fails or hangs when told."""
+
+    space = "circle"
+
+    def __init__(self):
+        self.dimensions = 0
+        self.embedded = []
+        self.error = None
+        self.hangs = False
+
+    async def start(self):
+        await self.embed("start")
+        self.dimensions = 2
+
+    async def embed(self, text):
+        self.embedded.append(text)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+        angle = math.radians(DEGREES.get(text, 180.0))
+        return np.array([math.cos(angle), math.sin(angle)], "<f4").tobytes()
+
+    async def close(self):
+        pass
+
+
+class FlakyStore(ProcessAnswers):
+    """A store that fails or hangs when told, and says what it was asked."""
+
+    def __init__(self):
+        super().__init__(2**24)
+        self.asked = []
+        self.error = None
+        self.hangs = False
+        self.hanging = ()
+
+    async def _asked(self, what):
+        self.asked.append(what)
+        if self.hangs or what in self.hanging:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+
+    async def exact(self, key, scope):
+        await self._asked("exact")
+        return await super().exact(key, scope)
+
+    async def nearest(self, scope, vector, count):
+        await self._asked("nearest")
+        return await super().nearest(scope, vector, count)
+
+    async def put(self, answer):
+        await self._asked("put")
+        await super().put(answer)
+
+    async def teach(self, lesson):
+        await self._asked("teach")
+        await super().teach(lesson)
+
+    async def lessons(self, after):
+        await self._asked("lessons")
+        return await super().lessons(after)
+
+    async def size(self):
+        await self._asked("size")
+        return await super().size()
+
+
+class SetJudge:
+    """Says what it was set to, and remembers what it was asked."""
+
+    def __init__(self, verdict=True):
+        self.verdict = verdict
+        self.asked = []
+
+    async def right(self, question, stored, made):
+        self.asked.append((question, stored, made))
+        return self.verdict
+
+
+def make_answer(question=QUESTION, **fields):
+    defaults = {
+        "key": "k", "scope": "s", "tenant": "default", "namespace": "default", "model": "fake-model",
+        "text": "Open the settings.", "made_unix_s": 1.0, "expires_unix_s": 4e9,
+    }  # fmt: skip
+    return StoredAnswer(question=question, **{**defaults, **fields})
+
+
+def proving_lessons(question, stored, similarity, domain, bound=None):
+    """Right outcomes, in the order in which they would be learned, until such a match is served."""
+    book = EvidenceBook(bound or Bound(0.01, 0.95))
+    near = [Neighbour(make_answer(stored), similarity)]
+    lessons = []
+    while len(lessons) < 5_000:
+        match = consider(question, near, book, Rules(0.85, 0.05), domain, 0.99)
+        if match.verdict is Verdict.SERVE:
+            return lessons
+        lessons.append(match.lesson(domain, True, float(len(lessons))))
+        book.learn(lessons[-1])
+    raise AssertionError("this is never proven")

@@ -1,0 +1,454 @@
+"""The desk: what is found, what is not served, what an answer leaves behind, and that nothing fails by it."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from phasewise.config import CacheConfig, SemanticConfig
+from phasewise.errors import EmbedderUnreachable, RequestRefused, StoreUnreachable
+from phasewise.gateway import cache_guard, cache_learning
+from phasewise.gateway.answer_cache import AnswerCache
+from phasewise.gateway.cache_turn import Made
+from phasewise.model.caching import Bypass, CacheResult, Purge
+from phasewise.model.request import Endpoint
+from tests.gateway.cache_parts import (
+    ELSEWHERE,
+    NEGATED,
+    QUESTION,
+    REWORDED,
+    SIMILARITY,
+    AngleEmbedder,
+    FlakyStore,
+    SetJudge,
+    proving_lessons,
+)
+from tests.gateway.harness import eventually
+
+DOMAIN = "acme/default/m"
+MADE = Made("Open the settings.", prompt_tokens=9, output_tokens=4, start_s=0.5, stream_s=1.5)
+NEVER_AUDITED, ALWAYS_AUDITED = 0.99, 0.0
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(cache_guard, "TRY_AGAIN_EVERY_S", 0.01)
+    monkeypatch.setattr(cache_learning, "READ_EVERY_S", 0.01)
+    monkeypatch.setattr(cache_learning, "COUNT_EVERY_S", 0.01)
+
+
+class Desk(AnswerCache):
+    """A cache with its stand-ins at hand."""
+
+    def __init__(self, *, mode, semantic, draw, deadline_s):
+        self.store, self.embedder, self.judge = FlakyStore(), AngleEmbedder(), SetJudge()
+        config = CacheConfig(
+            mode=mode, semantic=SemanticConfig() if semantic else None, deadline_s=deadline_s
+        )
+        super().__init__(config, self.store, self.embedder if semantic else None, self.judge, lambda: draw)
+
+    async def ask(self, question=QUESTION, made=MADE, *, tenant="acme", headers=None, **fields):
+        """A request from its beginning to its end."""
+        turn = self.enter(Endpoint.CHAT, chat(question, **fields), headers or {}, tenant)
+        await self.look_up(turn)
+        self.leave(turn, None if turn.result.served else made)
+        await self.settled()
+        return turn
+
+    async def settled(self):
+        """Once all that was left behind has been done."""
+        await asyncio.gather(self._learning._to_keep.join(), self._learning._to_judge.join())
+
+    async def prove(self, question=REWORDED, stored=QUESTION, domain=DOMAIN):
+        """What a former life of this gateway would have learned."""
+        lessons = proving_lessons(question, stored, SIMILARITY, domain)
+        for lesson in lessons:
+            await self.store.teach(lesson)
+        counted = lambda: sum(it["right"] for it in self.report()["cells"]) >= len(lessons)  # noqa: E731
+        await eventually(counted)
+
+
+@contextlib.asynccontextmanager
+async def desk(*, mode="serve", semantic=True, draw=NEVER_AUDITED, deadline_s=10.0):
+    cache = Desk(mode=mode, semantic=semantic, draw=draw, deadline_s=deadline_s)
+    await cache.start()
+    try:
+        yield cache
+    finally:
+        await cache.stop()
+
+
+def chat(question=QUESTION, **fields):
+    return {"model": "m", "messages": [{"role": "user", "content": question}], **fields}
+
+
+# --- exact ------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_question_is_answered_from_what_was_kept():
+    async with desk(semantic=False) as cache:
+        assert (await cache.ask()).result is CacheResult.MISS
+        turn = await cache.ask()
+        assert turn.result is CacheResult.HIT_EXACT
+        assert turn.found.text == MADE.text
+        note = turn.note
+        assert (note.saved_start_s, note.saved_stream_s, note.saved_tokens) == (0.5, 1.5, 4)
+        assert note.age_s >= 0
+        assert note.look_up_s > 0
+
+
+async def test_an_exact_hit_costs_no_embedding():
+    async with desk() as cache:
+        await cache.ask()
+        embedded = len(cache.embedder.embedded)
+        assert (await cache.ask()).result is CacheResult.HIT_EXACT
+        assert len(cache.embedder.embedded) == embedded
+
+
+async def test_an_answer_that_did_not_end_by_itself_is_not_kept():
+    async with desk() as cache:
+        await cache.ask(made=None)
+        assert (await cache.ask()).result is CacheResult.MISS
+
+
+async def test_an_answer_expires_however_often_it_is_asked_for():
+    async with desk(semantic=False) as cache:
+        await cache.ask()
+        kept = await cache.store.exact(
+            *[getattr((await cache.ask()).identity, it) for it in ("key", "scope")]
+        )
+        assert kept.expires_unix_s - kept.made_unix_s == CacheConfig().ttl_s
+        await cache.ask()
+        again = await cache.store.exact(kept.key, kept.scope)
+        assert again.expires_unix_s == kept.expires_unix_s
+
+
+# --- what clients ask for -----------------------------------------------------------------------------
+
+
+async def test_who_opts_out_leaves_no_trace():
+    async with desk() as cache:
+        turn = await cache.ask(headers={b"cache-control": b"private, No-Store"})
+        assert (turn.result, turn.note.reason) == (CacheResult.BYPASS, Bypass.OPTED_OUT)
+        assert await cache.store.size() == 0
+        assert cache.store.asked.count("exact") == 1  # the probe at the start
+
+
+async def test_who_wants_a_new_answer_has_it_and_it_is_kept_anew():
+    async with desk(semantic=False) as cache:
+        await cache.ask()
+        turn = await cache.ask(made=Made("Ask us."), headers={b"cache-control": b"no-cache"})
+        assert (turn.result, turn.note.reason) == (CacheResult.MISS, "not_asked")
+        assert (await cache.ask()).found.text == "Ask us."
+
+
+@pytest.mark.parametrize("fields", [{"seed": 1}, {"tools": [{}]}, {"temperature": 0.9}, {"n": 2}])
+async def test_what_bypasses_the_cache_is_neither_looked_for_nor_kept(fields):
+    async with desk() as cache:
+        turn = await cache.ask(**fields)
+        assert turn.result is CacheResult.BYPASS
+        assert turn.identity is None
+        assert await cache.store.size() == 0
+
+
+async def test_namespaces_are_apart_and_tags_name_what_to_forget():
+    async with desk(semantic=False) as cache:
+        await cache.ask(
+            headers={b"x-phasewise-cache-namespace": b"docs", b"x-phasewise-cache-tags": b"v1, v2"}
+        )
+        assert (await cache.ask()).result is CacheResult.MISS
+        assert await cache.purge(Purge(tag="v2")) == 1
+        turn = await cache.ask(headers={b"x-phasewise-cache-namespace": b"docs"})
+        assert turn.result is CacheResult.MISS
+        assert turn.identity.namespace == "docs"
+
+
+@pytest.mark.parametrize("value", [b"", b"Docs", b"a b", b"a/b", b"x" * 42, b"a\n", "ä".encode()])
+@pytest.mark.parametrize("header", [b"x-phasewise-cache-namespace", b"x-phasewise-cache-tags"])
+async def test_what_is_no_name_is_refused_and_not_repeated(header, value):
+    async with desk() as cache:
+        with pytest.raises(RequestRefused) as refused:
+            cache.enter(Endpoint.CHAT, chat(), {header: value + b"!"}, "acme")
+        assert refused.value.param == header.decode()
+        assert value == b"" or value.decode() not in str(refused.value)
+
+
+# --- by meaning ---------------------------------------------------------------------------------------
+
+
+async def test_a_match_that_is_not_proven_is_explored_and_what_came_of_it_is_taught():
+    async with desk() as cache:
+        await cache.ask()
+        turn = await cache.ask(REWORDED, Made("Open the settings!"))
+        assert turn.result is CacheResult.EXPLORED
+        assert turn.found is None
+        assert turn.note.similarity == pytest.approx(SIMILARITY, abs=1e-3)
+        assert turn.note.embed_s is not None
+        assert cache.judge.asked == [(REWORDED, MADE.text, "Open the settings!")]
+        _, (lesson,) = await cache.store.lessons("")
+        assert (lesson.domain, lesson.right) == (DOMAIN, True)
+        await eventually(lambda: cache.report()["cells"])
+
+
+async def test_a_proven_match_is_served_and_not_kept_under_its_own_words():
+    async with desk() as cache:
+        await cache.prove()
+        await cache.ask()
+        turn = await cache.ask(REWORDED)
+        assert turn.result is CacheResult.HIT_SEMANTIC
+        assert turn.found.question == QUESTION
+        assert await cache.store.size() == 1
+        assert cache.judge.asked == []
+
+
+async def test_a_proven_match_is_now_and_then_answered_by_the_model_all_the_same():
+    async with desk(draw=ALWAYS_AUDITED) as cache:
+        await cache.prove()
+        await cache.ask()
+        turn = await cache.ask(REWORDED)
+        assert (turn.result, turn.note.reason) == (CacheResult.EXPLORED, "audit")
+        assert len(cache.judge.asked) == 1
+        assert cache.report()["wrong"]["share"] == 0.0
+
+
+async def test_what_a_guard_forbids_is_neither_served_nor_explored():
+    async with desk() as cache:
+        await cache.ask()
+        turn = await cache.ask(NEGATED)
+        assert turn.result is CacheResult.GUARDED
+        assert turn.note.reason
+        assert cache.judge.asked == []
+
+
+async def test_what_is_far_away_is_a_miss():
+    async with desk() as cache:
+        await cache.ask()
+        turn = await cache.ask(ELSEWHERE)
+        assert (turn.result, turn.note.reason) == (CacheResult.MISS, "nothing_near")
+
+
+async def test_a_judge_who_cannot_say_teaches_nothing():
+    async with desk() as cache:
+        cache.judge.verdict = None
+        await cache.ask()
+        await cache.ask(REWORDED)
+        assert (await cache.store.lessons(""))[1] == []
+        assert cache.report()["judged"]["semantic"] == {"right": 0, "wrong": 0, "unknown": 1}
+
+
+async def test_a_failed_request_teaches_nothing():
+    async with desk() as cache:
+        await cache.ask()
+        assert (await cache.ask(REWORDED, made=None)).result is CacheResult.EXPLORED
+        assert cache.judge.asked == []
+
+
+async def test_wrong_matches_end_the_serving():
+    async with desk() as cache:
+        await cache.prove()
+        await cache.ask()
+        match = (await cache.ask(REWORDED)).match
+        for at_s in range(3):
+            await cache.store.teach(match.lesson(DOMAIN, False, float(at_s)))
+
+        async def no_longer():
+            return (await cache.ask(REWORDED, made=None)).result is CacheResult.EXPLORED
+
+        await eventually(no_longer)
+
+
+async def test_nothing_is_matched_before_all_that_was_learned_is_known():
+    async with desk() as cache:
+        await cache.ask()
+        cache._learning.caught_up = False
+        cache.store.lessons = lambda after: asyncio.Event().wait()
+        turn = await cache.ask(REWORDED)
+        assert (turn.result, turn.note.reason) == (CacheResult.MISS, "not_learned_yet")
+
+
+# --- shadow mode --------------------------------------------------------------------------------------
+
+
+async def test_shadow_mode_serves_nothing_and_says_what_it_would_have():
+    async with desk(mode="shadow") as cache:
+        await cache.prove()
+        await cache.ask()
+        exact, near = await cache.ask(), await cache.ask(REWORDED)
+        assert (exact.result, near.result) == (CacheResult.SHADOW_EXACT, CacheResult.SHADOW_SEMANTIC)
+        assert exact.found is near.found is None
+        assert await cache.store.size() == 1
+        report = cache.report()
+        assert report["saved"] == {"start_s": 1.0, "stream_s": 3.0, "tokens": 8}
+        assert report["judged"]["exact"]["right"] == report["judged"]["semantic"]["right"] == 1
+        assert report["wrong"]["share"] == 0.0
+        assert 0 < report["wrong"]["at_most"] < 1
+
+
+async def test_shadow_mode_tells_what_would_have_been_wrong_and_learns_from_it():
+    async with desk(mode="shadow") as cache:
+        await cache.prove()
+        cache.judge.verdict = False
+        await cache.ask()
+        await cache.ask(REWORDED, Made("No."))
+        assert cache.report()["wrong"]["share"] == 1.0
+        assert not (await cache.store.lessons(""))[1][-1].right
+
+
+# --- what fails ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "reason"),
+    [
+        ("store", StoreUnreachable("gone"), "store_down"),
+        ("embedder", EmbedderUnreachable("gone"), "embedder_down"),
+        ("store", ValueError("odd"), "store_down"),
+        ("embedder", KeyError("odd"), "embedder_down"),
+    ],
+)
+async def test_whatever_fails_is_a_miss(part, error, reason):
+    async with desk() as cache:
+        getattr(cache, part).error = error
+        for _ in range(cache_guard.FAILURES_TO_OPEN + 1):
+            turn = await cache.ask(made=None)
+            assert (turn.result, turn.note.reason) == (CacheResult.MISS, reason)
+        assert cache.degraded == (part,)
+        getattr(cache, part).error = None
+        await eventually(lambda: cache.degraded == ())
+        await cache.ask()
+        assert (await cache.ask()).result is CacheResult.HIT_EXACT
+
+
+@pytest.mark.parametrize("part", ["store", "embedder"])
+async def test_whoever_is_late_is_a_miss_and_soon_not_waited_for(part):
+    async with desk(deadline_s=0.02) as cache:
+        getattr(cache, part).hangs = True
+        for _ in range(cache_guard.FAILURES_TO_OPEN):
+            turn = cache.enter(Endpoint.CHAT, chat(), {}, "acme")
+            await cache.look_up(turn)
+            assert (turn.result, turn.note.reason) == (CacheResult.MISS, "late")
+        turn = cache.enter(Endpoint.CHAT, chat(), {}, "acme")
+        await cache.look_up(turn)
+        assert turn.note.reason == f"{part}_down"
+
+
+async def test_a_search_that_has_become_slow_does_not_take_exact_answers_with_it():
+    async with desk(deadline_s=0.05) as cache:
+        await cache.ask(headers={b"cache-control": b"no-cache"})
+        cache.store.hanging = ("nearest",)
+        for _ in range(cache_guard.FAILURES_TO_OPEN):
+            assert (await cache.ask(REWORDED, made=None)).note.reason == "late"
+        assert (await cache.ask(REWORDED, made=None)).note.reason == "store_down"
+        assert cache.degraded == ("search",)
+        assert (await cache.ask()).result is CacheResult.HIT_EXACT
+        cache.store.hanging = ()
+        await eventually(lambda: cache.degraded == ())
+        assert (await cache.ask(REWORDED)).result is CacheResult.EXPLORED
+
+
+async def test_an_answer_whose_question_could_not_be_embedded_is_found_by_its_own_words():
+    async with desk() as cache:
+        cache.embedder.error = EmbedderUnreachable("gone")
+        await cache.ask()
+        assert (await cache.ask()).result is CacheResult.HIT_EXACT
+
+
+async def test_an_error_of_its_own_is_a_miss():
+    async with desk() as cache:
+        cache._draw = lambda: 1 / 0
+        turn = await cache.ask()
+        assert (turn.result, turn.note.reason) == (CacheResult.MISS, "error")
+
+
+async def test_a_client_that_leaves_ends_the_look_up():
+    async with desk() as cache:
+        cache.store.hangs = True
+        turn = cache.enter(Endpoint.CHAT, chat(), {}, "acme")
+        looking = asyncio.create_task(cache.look_up(turn))
+        await asyncio.sleep(0)
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+
+
+async def test_more_work_than_fits_is_dropped_and_counted(monkeypatch):
+    monkeypatch.setattr(cache_learning, "MOST_WAITING", 2)
+    async with desk(semantic=False) as cache:
+        cache.store.hangs = True
+        for number in range(5):
+            turn = cache.enter(Endpoint.CHAT, chat(f"question {number}"), {}, "acme")
+            cache.leave(turn, MADE)
+        assert cache.report()["dropped"] == 3
+        cache.store.hangs = False
+
+
+async def test_what_is_left_to_do_is_done_before_the_end():
+    cache = Desk(mode="serve", semantic=False, draw=0.0, deadline_s=1.0)
+    await cache.start()
+    cache.leave(cache.enter(Endpoint.CHAT, chat(), {}, "acme"), MADE)
+    await cache.stop()
+    assert await cache.store.size() == 1
+
+
+async def test_an_end_does_not_wait_for_a_store_that_hangs(monkeypatch):
+    monkeypatch.setattr(cache_learning, "STOP_WITHIN_S", 0.01)
+    async with desk(semantic=False) as cache:
+        cache.store.hangs = True
+        cache.leave(cache.enter(Endpoint.CHAT, chat(), {}, "acme"), MADE)
+
+
+async def test_an_embedder_that_is_away_at_the_start_is_used_when_it_is_there():
+    cache = Desk(mode="serve", semantic=True, draw=NEVER_AUDITED, deadline_s=10.0)
+    cache.embedder.error = EmbedderUnreachable("gone")
+    await cache.start()
+    try:
+        assert (await cache.ask()).note.reason == "embedder_down"
+        cache.embedder.error = None
+        await eventually(lambda: cache.degraded == ())
+        await cache.ask(ELSEWHERE)
+        await cache.ask(headers={b"cache-control": b"no-cache"})
+        assert (await cache.ask(REWORDED)).result is CacheResult.EXPLORED
+    finally:
+        await cache.stop()
+
+
+# --- for admins ---------------------------------------------------------------------------------------
+
+
+async def test_explain_says_what_would_happen_and_changes_nothing():
+    async with desk() as cache:
+        await cache.ask()
+        asked = {"tenant": "acme", "namespace": "default"}
+        assert (await cache.explain(chat(), **asked))["result"] is CacheResult.HIT_EXACT
+        assert (await cache.explain(chat(seed=1), **asked))["result"] is CacheResult.BYPASS
+        assert (await cache.explain(chat(NEGATED), **asked))["neighbours"][0]["guard"]
+        told = await cache.explain(chat(REWORDED), **asked)
+        assert told["result"] is CacheResult.EXPLORED
+        assert told["neighbours"][0]["missing"] > 0
+        assert QUESTION not in str(told)
+        assert await cache.store.size() == 1
+        assert cache.judge.asked == []
+
+
+async def test_explain_shows_words_only_if_asked_and_only_their_beginning():
+    async with desk() as cache:
+        await cache.ask()
+        told = await cache.explain(chat(REWORDED), "acme", "default", show_text=True)
+        assert told["neighbours"][0]["question"] == QUESTION
+        other = await cache.explain(chat(REWORDED), "another", "default", show_text=True)
+        assert other["neighbours"] == []
+
+
+async def test_the_report_counts_and_holds_no_words():
+    async with desk() as cache:
+        for question in (QUESTION, QUESTION, REWORDED, NEGATED, ELSEWHERE):
+            await cache.ask(question)
+        await cache.ask(seed=1)
+        await eventually(lambda: cache.report()["entries"] == 4)
+        report = cache.report()
+        assert report["requests"] == 6
+        assert report["results"] == {"hit_exact": 1, "explored": 1, "guarded": 1, "miss": 2, "bypass": 1}
+        assert report["reasons"]["bypass"] == {"seed": 1}
+        assert report["look_up_s"]["p50"] > 0
+        for words in ("password", "settings", "Vienna"):
+            assert words not in str(report)
