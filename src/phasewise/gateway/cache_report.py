@@ -101,6 +101,8 @@ class CacheReport:
         right, wrong = self._servable["right"], self._servable["wrong"]
         seen = right + wrong > 0
         return {
+            "right": right,
+            "wrong": wrong,
             "share": wrong / (right + wrong) if seen else None,
             "at_most": self._bound.most_wrong_share(right, wrong) if seen else None,
             "confidence": self._bound.confidence,
