@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from phasewise.caching.vocabulary import vocabulary
+from phasewise.caching.vocabulary import families, vocabulary
 
 _VOWELS = frozenset("aeiou")
 _ENGLISH = re.compile(r"[a-z]+")
@@ -23,6 +23,13 @@ def stem_of(lower: str) -> str:
     if len(lower) <= 3 or not _ENGLISH.fullmatch(lower):
         return lower
     return _without_silent_e(_without_ending(lower))
+
+
+def is_past_form(lower: str) -> bool:
+    """Whether a word is a verb's past or its participle: won, stolen, asked."""
+    if lower in _PAST_FORMS:
+        return True
+    return lower.endswith("ed") and stem_of(lower) != lower and len(lower) > 4
 
 
 def _without_ending(word: str) -> str:
@@ -113,7 +120,10 @@ use uses used using|die dies died dying|tie ties tied tying|age ages aged aging 
 see sees|agree agrees agreed agreeing|free frees freed freeing|need needs needed needing
 feed feeding|bleed bleeds bled bleeding|breed breeds bred breeding|speed speeds sped speeding
 focus focuses focused focusing|travel travelled travelling traveled traveling|cancel cancelled cancelling
-add adds added adding|error errors|bus buses|gas gases|analysis analyses|crisis crises|index indices indexes
+add adds added adding
+"""
+_OTHERS = """
+bus buses|gas gases|analysis analyses|crisis crises|index indices indexes
 man men|woman women|child children|person people|foot feet|tooth teeth|mouse mice|goose geese
 wife wives|life lives|knife knives|leaf leaves|wolf wolves|half halves|calf calves|shelf shelves
 datum data|criterion criteria|ox oxen|hero heroes|echo echoes|potato potatoes|tomato tomatoes
@@ -122,15 +132,8 @@ organizer organiser|license licence|program programme|email e-mail emails|gray g
 analyze analyse|optimize optimise|behavior behaviour|meter metre|liter litre
 """
 
-
-def _irregular(lines: str) -> dict[str, str]:
-    """Every form to its base. A form that two bases share (leaves) goes with the first."""
-    forms: dict[str, str] = {}
-    for family in lines.replace("\n", "|").split("|"):
-        names = family.split()
-        for name in names:
-            forms.setdefault(name, names[0])
-    return forms
-
-
-_IRREGULAR = _irregular(_VERBS)
+# A form that two share (leaves) goes with the first.
+_IRREGULAR = families(_VERBS + _OTHERS)
+_PAST_FORMS = frozenset(
+    form for form, base in families(_VERBS).items() if form != base and not form.endswith(("ing", "s"))
+) | {"was"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import NamedTuple
 
 from phasewise.caching.stems import stem_of
 from phasewise.caching.vocabulary import vocabulary
@@ -21,7 +22,8 @@ _SENTENCE_ENDS = frozenset(".!?…\n")
 class Word:
     """One word of a question: as written, in lower case, its stem, and its place among the words.
 
-    `opens` tells whether it begins a sentence, where a capital letter says nothing.
+    `opens` tells whether it begins a sentence, where a capital letter says nothing; `owns` whether it had an
+    apostrophe and s: Ava's.
     """
 
     surface: str
@@ -29,15 +31,23 @@ class Word:
     stem: str
     place: int
     opens: bool = False
+    owns: bool = False
+
+
+class _Token(NamedTuple):
+    surface: str
+    lower: str
+    opens: bool
+    owns: bool
 
 
 def words(text: str) -> tuple[Word, ...]:
     """The words of a text in their order, without those that carry no meaning."""
     kept: list[Word] = []
     opens = True
-    for surface, lower, begins in _without_fillers(_spelled_out(text)):
-        opens = opens or begins
-        kept.append(Word(surface, lower, stem_of(lower), len(kept), opens))
+    for token in _without_fillers(_spelled_out(text)):
+        opens = opens or token.opens
+        kept.append(Word(token.surface, token.lower, stem_of(token.lower), len(kept), opens, token.owns))
         opens = False
     return tuple(kept)
 
@@ -47,17 +57,19 @@ def is_function_word(lower: str) -> bool:
     return lower in FUNCTION_WORDS
 
 
-def _spelled_out(text: str) -> list[tuple[str, str, bool]]:
-    """(surface, lower, begins a sentence) of every word, contractions as the words they stand for."""
-    tokens: list[tuple[str, str, bool]] = []
+def _spelled_out(text: str) -> list[_Token]:
+    """Every word, contractions as the words they stand for."""
+    tokens: list[_Token] = []
     begins = True
     for match in _TOKEN.finditer(unicodedata.normalize("NFKC", text)):
         surface = match.group()
         if surface in _SENTENCE_ENDS:
             begins = True
             continue
-        for part in _expanded(surface):
-            tokens.append((part, part.casefold(), begins))
+        parts = _expanded(surface)
+        owns = len(parts) == 1 and surface[-2:].casefold() in ("'s", "’s")
+        for part in parts:
+            tokens.append(_Token(part, part.casefold(), begins, owns))
             begins = False
     return tokens
 
@@ -78,28 +90,28 @@ def _expanded(surface: str) -> tuple[str, ...]:
     return tuple(re.split("['’]", surface))
 
 
-def _without_fillers(tokens: list[tuple[str, str, bool]]) -> list[tuple[str, str, bool]]:
-    kept: list[tuple[str, str, bool]] = []
+def _without_fillers(tokens: list[_Token]) -> list[_Token]:
+    kept: list[_Token] = []
     at = 0
     begins = False
     while at < len(tokens):
         length = _filler_length(tokens, at)
         if length:
-            begins = begins or any(token[2] for token in tokens[at : at + length])
+            begins = begins or any(token.opens for token in tokens[at : at + length])
             at += length
             continue
-        surface, lower, first = tokens[at]
-        kept.append((surface, lower, first or begins))
+        token = tokens[at]
+        kept.append(token._replace(opens=True) if begins else token)
         begins = False
         at += 1
     return kept or tokens
 
 
-def _filler_length(tokens: list[tuple[str, str, bool]], at: int) -> int:
-    lower = tokens[at][1]
+def _filler_length(tokens: list[_Token], at: int) -> int:
+    lower = tokens[at].lower
     for phrase in _PHRASES_BY_FIRST.get(lower, ()):
         if all(
-            at + step < len(tokens) and tokens[at + step][1] == expected
+            at + step < len(tokens) and tokens[at + step].lower == expected
             for step, expected in enumerate(phrase)
         ):
             return len(phrase)
@@ -159,9 +171,9 @@ FUNCTION_WORDS = vocabulary(
     "yourself himself herself itself ourselves yourselves themselves oneself one "
     "who whom whose what which when where why how whether "
     "of in on at by for with about against between into through during before after above below to from up "
-    "down out off over under again further then once here there as than within without upon onto toward "
+    "down out off over under further then once here there as than within without upon onto toward "
     "towards via per among across along around behind beside besides beyond near since until till despite "
     "and or but nor so yet if because while although though unless "
-    "too very also else let us"
+    "also let us"
 )
 """Words that hold a sentence together. Some of them carry meaning all the same: the guards know which."""

@@ -1,0 +1,107 @@
+"""What embeddings cannot see: differences of a word or two between questions that ask for different answers.
+
+Each guard is a pure function of two readings that names what differs, or None. Whether a match that passes
+all of them is safe is the bound's to learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from phasewise.caching.guards.asking import modals_differ, question_words_differ
+from phasewise.caching.guards.connectives import connectives_differ
+from phasewise.caching.guards.content import contents_differ
+from phasewise.caching.guards.language import unread_language_differs
+from phasewise.caching.guards.names import letters_differ, names_differ
+from phasewise.caching.guards.negation import negations_differ
+from phasewise.caching.guards.numbers import numbers_differ
+from phasewise.caching.guards.opposites import opposites_differ
+from phasewise.caching.guards.order import order_differs
+from phasewise.caching.guards.persons import persons_differ
+from phasewise.caching.guards.quantifiers import quantifiers_differ
+from phasewise.caching.guards.reading import Reading, read
+from phasewise.caching.guards.targets import targets_differ
+from phasewise.caching.guards.times import times_differ
+from phasewise.caching.guards.units import units_differ
+from phasewise.model.noun import noun
+
+
+class Guard(StrEnum):
+    """What differs between two questions: a closed vocabulary, used in timelines and metrics."""
+
+    NUMBERS = "numbers"
+    UNITS = "units"
+    TIMES = "times"
+    NEGATION = "negation"
+    CONNECTIVES = "connectives"
+    QUANTIFIERS = "quantifiers"
+    QUESTION_WORD = "question_word"
+    MODAL = "modal"
+    PERSONS = "persons"
+    OPPOSITES = "opposites"
+    TARGETS = "targets"
+    NAMES = "names"
+    VERBATIM = "verbatim"
+    LANGUAGE = "language"
+    ORDER = "order"
+    CONTENT = "content"
+
+
+@noun
+class Veto:
+    """Why a stored answer is not given: what differs, and the words concerned.
+
+    `detail` is text of the questions: for whoever asks for an explanation, never for logs or metrics.
+    """
+
+    guard: Guard
+    detail: str
+
+
+HARD_GUARDS: tuple[tuple[Guard, Callable[[Reading, Reading], str | None]], ...] = (
+    (Guard.NUMBERS, numbers_differ),
+    (Guard.UNITS, units_differ),
+    (Guard.TIMES, times_differ),
+    (Guard.NEGATION, negations_differ),
+    (Guard.CONNECTIVES, connectives_differ),
+    (Guard.QUANTIFIERS, quantifiers_differ),
+    (Guard.QUESTION_WORD, question_words_differ),
+    (Guard.MODAL, modals_differ),
+    (Guard.PERSONS, persons_differ),
+    (Guard.OPPOSITES, opposites_differ),
+    (Guard.TARGETS, targets_differ),
+    (Guard.NAMES, names_differ),
+    (Guard.VERBATIM, letters_differ),
+    (Guard.LANGUAGE, unread_language_differs),
+    (Guard.ORDER, order_differs),
+)
+"""What always forbids a match, the cheapest first."""
+
+
+def veto(question: str, stored: str) -> Veto | None:
+    """Why the answer to a stored question must not be given to this one; None if no guard objects."""
+    one, other = read(question), read(stored)
+    return _hard(one, other) or _soft(one, other)
+
+
+def hard_veto(question: str, stored: str) -> Veto | None:
+    """The same without the guard of content, which objects to synonyms too."""
+    return _hard(read(question), read(stored))
+
+
+def content_change(question: str, stored: str) -> Veto | None:
+    """Whether a word of content, by its stem, stands in one question alone."""
+    return _soft(read(question), read(stored))
+
+
+def _hard(one: Reading, other: Reading) -> Veto | None:
+    for guard, differs in HARD_GUARDS:
+        if (detail := differs(one, other)) is not None:
+            return Veto(guard, detail)
+    return None
+
+
+def _soft(one: Reading, other: Reading) -> Veto | None:
+    detail = contents_differ(one, other)
+    return Veto(Guard.CONTENT, detail) if detail is not None else None

@@ -1,0 +1,69 @@
+"""Names, and whatever is meant to the letter: quotations, code, addresses, files, identifiers."""
+
+from __future__ import annotations
+
+import re
+
+from phasewise.caching.guards.reading import Reading, either_alone
+from phasewise.caching.words import is_function_word
+
+_TO_THE_LETTER = re.compile(
+    r"`[^`\n]{1,400}`"
+    r'|"[^"\n]{1,400}"|“[^”\n]{1,400}”|«[^»\n]{1,400}»'
+    r"|(?<!\w)'[^'\n]{1,400}'(?!\w)|(?<!\w)‘[^’\n]{1,400}’(?!\w)"
+    r"|\b(?:https?|ftp|file|ssh)://[^\s<>\"]{1,400}"
+    r"|(?<![\w.])[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){0,8}"
+    r"|(?<!\w)[@#][A-Za-z_]\w{0,63}"
+    r"|(?<!\w)(?:[~.]{0,2}/)?[\w-]{1,64}(?:/[\w.-]{1,64}){1,16}"
+    r"|(?<!\w)--?[A-Za-z][\w-]{0,63}"
+    r"|\b[\w-]{1,64}\.[A-Za-z]\w{0,9}\b"
+    r"|\b[A-Za-z]\w{0,63}_\w{1,63}\b"
+)
+_TRAILING = ".,;:!?…"
+_QUOTES = "`\"“”«»'‘’"
+
+
+def letters_differ(one: Reading, other: Reading) -> str | None:
+    """What is quoted, or is an address, a file or an identifier, in only one of two questions."""
+    return either_alone(_verbatim(one.text), _verbatim(other.text))
+
+
+def names_differ(one: Reading, other: Reading) -> str | None:
+    """The names that stand in one question and nowhere, however written, in the other."""
+    ours = _names(one) - _known(other)
+    theirs = _names(other) - _known(one)
+    return either_alone(ours, theirs)
+
+
+def _verbatim(text: str) -> frozenset[str]:
+    return frozenset(
+        found.rstrip(_TRAILING).strip(_QUOTES).strip() for found in _TO_THE_LETTER.findall(text)
+    ) - {""}
+
+
+def _known(reading: Reading) -> frozenset[str]:
+    return reading.content_set | frozenset(word.stem for word in reading.words)
+
+
+def _names(reading: Reading) -> frozenset[str]:
+    """The stems of words with a capital letter, where that says something."""
+    if _capitals_say_nothing(reading):
+        return frozenset()
+    return frozenset(
+        word.stem
+        for word in reading.words
+        if not is_function_word(word.lower)
+        and ((word.surface[0].isupper() and not word.opens) or _has_inner_capital(word.surface))
+    )
+
+
+def _has_inner_capital(surface: str) -> bool:
+    """NASA, iPhone, getName: no sentence begins so by chance."""
+    return any(letter.isupper() for letter in surface[1:])
+
+
+def _capitals_say_nothing(reading: Reading) -> bool:
+    """In A Title or in SHOUTING even words like "in" have them."""
+    small = [word for word in reading.words if is_function_word(word.lower) and not word.opens]
+    small = [word for word in small if word.lower != "i"]
+    return bool(small) and sum(word.surface[0].isupper() for word in small) * 2 > len(small)

@@ -1,0 +1,111 @@
+"""Words that are each other's opposites, by topic. How they are looked for is opposites.py's.
+
+A line may name several on each side: all of the left are opposed to all of the right.
+"""
+
+from __future__ import annotations
+
+from phasewise.caching.stems import stem_of
+
+_PAIRS = """
+# size, amount and extent
+big large huge: small little tiny|long: short brief|tall: short|high: low|wide broad: narrow|deep: shallow
+thick: thin|heavy: light|full: empty|many: few|much: little|more: less fewer|most: least fewest
+maximum max maximal: minimum min minimal|increase rise grow: decrease fall shrink drop decline reduce
+raise: lower|expand: contract shrink|gain: lose|add: subtract remove|multiply: divide|plus: minus
+upper: lower|greater: lesser smaller less|longer: shorter|taller: shorter|higher: lower|bigger larger: smaller
+above: below under beneath|over: under|majority: minority|total: partial|whole: part|entire: partial
+surplus: deficit shortage|excess: shortage|unlimited infinite: limited finite|ceiling: floor|peak: trough
+widen: narrow|lengthen: shorten|strengthen: weaken|thicken: thin|inflate: deflate|ascend: descend
+ascending: descending|grow: shrink|extend: shorten|overestimate: underestimate|overweight: underweight
+# speed, age and time
+fast quick rapid: slow|accelerate: decelerate|faster quicker: slower|early: late|earlier: later
+young: old elderly|new: old used|modern: ancient|before: after|begin start: end finish stop|first: last
+open: close shut|opened: closed|arrive: depart leave|arrival: departure|enter: exit leave|entrance: exit
+past: future|next: previous last|temporary: permanent|always: never|often frequently: rarely seldom
+sooner: later|day: night|morning: evening|sunrise: sunset|dawn: dusk|summer: winter|spring: autumn
+oldest: newest youngest latest|older: younger newer|previous: following next|launch: shutdown|birth: death
+born: die|precede: follow|advance: retreat delay|begin: conclude|resume: pause|continue: stop quit
+# quality and judgement
+good great: bad evil poor|better: worse|best: worst|right correct: wrong incorrect|true: false
+positive: negative|easy simple: hard difficult|strong: weak|safe: dangerous unsafe|clean: dirty
+beautiful pretty: ugly|cheap: expensive|rich wealthy: poor|success: failure|succeed: fail|win: lose
+winner: loser|pro: con|pros: cons|advantage benefit: disadvantage drawback|strength: weakness
+useful: useless|perfect: flawed|superior: inferior|fresh: stale|ripe: rotten|smooth: rough|sharp: blunt dull
+bright: dark dim|light: dark|loud: quiet|noisy: quiet silent|healthy: sick ill unhealthy|real: fake
+genuine authentic: fake counterfeit|natural: artificial synthetic|pure: mixed|normal: abnormal weird
+ordinary: extraordinary special|common: rare|popular: obscure|famous: unknown|important: trivial
+virtue: vice|hero: villain|friend: enemy foe|ally: enemy|love: hate|like: dislike hate|praise: blame criticize
+improve: worsen|heal: harm hurt|help: harm hinder|helpful: harmful|harmless: harmful|careful: careless
+agree: disagree|accept: reject refuse decline|approve: disapprove reject
+allow permit: forbid ban prohibit deny
+legal: illegal|innocent: guilty|moral: immoral|fair: unfair|honest: dishonest|trust: distrust
+# character and feeling
+happy glad: sad unhappy|optimistic: pessimistic|optimist: pessimist|brave courageous: cowardly fearful
+polite: rude|kind: cruel mean|generous: stingy greedy|humble modest: proud arrogant|patient: impatient
+calm: anxious nervous|lazy: diligent hardworking|smart intelligent clever: stupid dumb|wise: foolish
+active: passive|shy: outgoing|introvert: extrovert|introverted: extroverted|selfish: selfless
+mature: immature|serious: funny|strict: lenient|tense: relaxed|hopeful: hopeless|religious: secular
+liberal progressive: conservative|confident: insecure|love: hatred|laugh: cry|smile: frown|joy: sorrow
+pleasure: pain|tolerant: intolerant|violent: peaceful|aggressive: passive|defensive: offensive
+# place and direction
+up: down|in: out|on: off|into: out|left: right|north: south|east: west|northern: southern|eastern: western
+top: bottom|front: back rear|forward: backward back|inside: outside|indoor: outdoor|indoors: outdoors
+internal: external|near close: far distant|here: there|come: go|push: pull|send: receive|to: from
+inbound: outbound|incoming: outgoing|upload: download|upstream: downstream|horizontal: vertical
+clockwise: counterclockwise anticlockwise|import: export|immigrate: emigrate|immigration: emigration
+ahead: behind|beginning: end|input: output|source: destination target|sender: recipient receiver
+uphill: downhill|upstairs: downstairs|onshore: offshore|domestic: foreign|local: remote global|rural: urban
+# doing and undoing
+buy purchase: sell|buyer: seller|borrow: lend|rent: own|give: take|teach: learn|teacher: student
+ask: answer|question: answer|build create make: destroy delete|install: uninstall|enable: disable
+lock: unlock|connect: disconnect|attach: detach|join: leave|login: logout|encrypt: decrypt|encode: decode
+compress: decompress|freeze: thaw melt|heat: cool|hot: cold|warm: cool|wet: dry|hire: fire|save: spend
+deposit: withdraw|earn: spend|pay: owe|profit: loss|income revenue: expense cost|debit: credit
+asset: liability
+attack: defend|show: hide|find: lose|remember: forget|wake: sleep|live: die|alive: dead|life: death
+lift: drop|tie: untie|wrap: unwrap|load: unload|merge: split|combine: separate|include: exclude
+read: write|speak: listen|reward: punish|release: capture|keep: discard|hold: release|encourage: discourage
+follow: lead|obey: disobey|appear: disappear vanish|cause: prevent|pass: fail|start: stop|sit: stand
+subscribe: unsubscribe|commit: revert|mount: unmount|activate: deactivate|approve: deny|grant: revoke
+block: unblock|mute: unmute|serialize: deserialize|push: pop|append: prepend|allocate: free|create: drop
+sleep: wake|inhale: exhale|gain: loss|bull: bear|bullish: bearish|supply: demand|lender: borrower
+landlord: tenant|employer: employee|doctor: patient|plaintiff: defendant|predator: prey|host: guest
+# people and roles
+man: woman|men: women|boy: girl|male: female|husband: wife|brother: sister|son: daughter|father: mother
+king: queen|uncle: aunt|nephew: niece|actor: actress|parent: child|adult: child|grandfather: grandmother
+mr: mrs ms|boyfriend: girlfriend|groom: bride|dad: mom|him: her|he: she|his: her|public: private
+single: married|ancestor: descendant|senior: junior|amateur: professional|major: minor|master: apprentice
+# state, logic and technique
+with: without|for: against|all every: none no some|everyone everybody: nobody|everything: nothing
+anything: nothing|somebody someone: nobody|always: sometimes|must: may|required mandatory: optional
+possible: impossible|visible: invisible|known: unknown|hard: soft|solid: liquid|odd: even|sync: async
+synchronous: asynchronous|static: dynamic|mutable: immutable|client: server|frontend: backend
+primary: secondary
+absolute: relative|abstract: concrete|active: inactive|available: unavailable|valid: invalid
+complete: incomplete
+dependent: independent|direct: indirect|regular: irregular|renewable: nonrenewable|alkaline: acidic|acid: base
+conductor: insulator|convex: concave|cathode: anode|proton: electron|analog: digital|theory: practice
+cause: effect|offline: online|odd: normal|wholesale: retail|vegetarian: carnivore|raw: cooked|ally: opponent
+hardware: software|lossy: lossless|stateful: stateless|horizontal: vertical|parallel: serial sequential
+bullish: bearish|vowel: consonant|singular: plural|prefix: suffix|synonym: antonym|subjective: objective
+qualitative: quantitative|deductive: inductive|inductive: deductive|explicit: implicit|simple: complex
+sweet: sour bitter|tight: loose|straight: crooked curved|awake: asleep|present: absent|presence: absence
+guilt: innocence|war: peace|victory: defeat|heaven: hell|angel: devil|yes: no|freedom: slavery
+"""
+
+
+def _opposed(lines: str) -> dict[str, frozenset[str]]:
+    """Each stem to its opposites, in both directions."""
+    found: dict[str, set[str]] = {}
+    for pair in "|".join(line for line in lines.splitlines() if line and not line.startswith("#")).split("|"):
+        left, _, right = pair.partition(":")
+        for one in map(stem_of, left.split()):
+            for other in map(stem_of, right.split()):
+                found.setdefault(one, set()).add(other)
+                found.setdefault(other, set()).add(one)
+    return {stem: frozenset(opposites - {stem}) for stem, opposites in found.items()}
+
+
+OPPOSED = _opposed(_PAIRS)
+"""The opposites of a stem."""

@@ -1,0 +1,70 @@
+"""A question as the guards read it: made once, looked at by each of them.
+
+What a difference between two readings means is each guard's own.
+"""
+
+from __future__ import annotations
+
+import re
+
+from phasewise.caching.guards.opinions import opinion_last
+from phasewise.caching.guards.spelled_numbers import in_digits
+from phasewise.caching.guards.synonyms import usual_name
+from phasewise.caching.guards.unit_names import UNITS
+from phasewise.caching.words import Word, is_function_word, words
+from phasewise.model.noun import noun
+
+_CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds sterling", "¥": "yen", "₹": "rupees"}
+_PRICE = re.compile(r"([$€£¥₹])\s?(\d[\d.,]*)")
+_DEGREES = re.compile(r"°\s?([CFcf])\b")
+_PERCENT = re.compile(r"(?<=\d)\s?%")
+
+
+@noun
+class Reading:
+    """A question, its words, and of those the ones that carry content.
+
+    `contents` are stems in their order, of synonyms the usual one; whose opinion is asked for stands last.
+    """
+
+    text: str
+    words: tuple[Word, ...]
+    lowers: tuple[str, ...]
+    lower_set: frozenset[str]
+    contents: tuple[str, ...]
+    content_set: frozenset[str]
+
+
+def read(text: str) -> Reading:
+    """What the guards look at in a text."""
+    found = in_digits(words(_symbols_as_words(text)))
+    lowers = tuple(word.lower for word in found)
+    contents = tuple(map(content_of, opinion_last([word for word in found if is_telling(word)], found)))
+    return Reading(text, found, lowers, frozenset(lowers), contents, frozenset(contents))
+
+
+def is_telling(word: Word) -> bool:
+    """Whether a word carries content of its own."""
+    return not is_function_word(word.lower)
+
+
+def content_of(word: Word) -> str:
+    """What stands for the content of a word: its stem, or the usual one of those that mean the same."""
+    return UNITS.get(word.lower) or usual_name(word.stem)
+
+
+def either_alone(one: frozenset[str], other: frozenset[str]) -> str | None:
+    """The words that stand in one set alone, for people to read; None if there are none."""
+    if one == other:
+        return None
+    return f"{_listed(one - other)} | {_listed(other - one)}"
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names)) or "-"
+
+
+def _symbols_as_words(text: str) -> str:
+    text = _PRICE.sub(lambda match: f"{match[2]} {_CURRENCIES[match[1]]} ", text)
+    text = _DEGREES.sub(lambda match: " celsius " if match[1] in "Cc" else " fahrenheit ", text)
+    return _PERCENT.sub(" percent ", text)

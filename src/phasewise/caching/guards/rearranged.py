@@ -1,0 +1,151 @@
+"""Orders of words that ask the same: "a nurse and an artist", "from Paris to Rome", "in Python, how".
+
+That anything else in another order is another question is order.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from phasewise.caching.guards.reading import Reading, content_of, is_telling
+from phasewise.caching.guards.roles import PREPOSITIONS
+from phasewise.caching.stems import stem_of
+from phasewise.caching.vocabulary import vocabulary
+from phasewise.caching.words import Word
+
+
+class Part(NamedTuple):
+    """A word as it is compared, the word, and what stands right before it."""
+
+    key: str
+    word: Word
+    before: str
+
+
+Parts = list[Part]
+
+_JOINS = vocabulary("and or vs versus &")
+_MUTUAL = frozenset(map(stem_of, vocabulary(
+    "married engaged dating friend acquaintance related sibling cousin twin neighbor neighbour colleague "
+    "coworker partner roommate classmate similar same equal equivalent identical different differ compatible "
+    "adjacent parallel perpendicular divorced"
+)))  # fmt: skip
+_STAYS = vocabulary("of than by as like")
+_VERB_FOLLOWS = vocabulary("to i you we they he she not can could should must will would do does did please")
+_STEPS_BACK = 3
+_TRIES = 8
+
+
+def is_rearranged(one: Reading, other: Reading) -> bool:
+    """Whether two questions differ only by an order that English leaves open."""
+    ours, theirs = _parts(one), _parts(other)
+    return _explained(ours, theirs) or _explained(theirs, ours)
+
+
+def joins_nationality(one: Reading, other: Reading) -> bool:
+    """Whether one has "a French activist" where the other has "an activist and French"."""
+    ours, theirs = _parts(one), _parts(other)
+    return _some_middle(ours, theirs, _nationality) or _some_middle(theirs, ours, _nationality)
+
+
+def _parts(reading: Reading) -> Parts:
+    return [
+        Part(content_of(word) if is_telling(word) else word.lower, word, before)
+        for before, word in zip(("", *reading.lowers), reading.words, strict=False)
+        if is_telling(word) or word.lower in PREPOSITIONS or word.lower in _JOINS
+    ]
+
+
+def _explained(ours: Parts, theirs: Parts) -> bool:
+    if _fronted(ours, theirs):
+        return True
+    return any(_some_middle(ours, theirs, rule) for rule in (_swapped, _moved, _genitive, _nationality))
+
+
+def _keys(parts: Parts) -> list[str]:
+    return [part.key for part in parts]
+
+
+def _some_middle(ours: Parts, theirs: Parts, rule: Callable[[Parts, Parts], bool]) -> bool:
+    """Whether the rule explains what is left between a common beginning and a common end.
+
+    A word of the beginning may be part of what moved: New York and New Jersey. So a few are given back.
+    """
+    mine, yours = _keys(ours), _keys(theirs)
+    head = _common(mine, yours)
+    tail = min(_common(mine[::-1], yours[::-1]), min(len(mine), len(yours)) - head)
+    for back in range(min(head, _STEPS_BACK) + 1):
+        for forth in range(min(tail, _STEPS_BACK) + 1):
+            start, end = head - back, tail - forth
+            if rule(ours[start : len(ours) - end], theirs[start : len(theirs) - end]):
+                return True
+    return False
+
+
+def _common(mine: list[str], yours: list[str]) -> int:
+    count = 0
+    for left, right in zip(mine, yours, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _swapped(ours: Parts, theirs: Parts) -> bool:
+    """a and b, b and a; a married to b, b married to a."""
+    mine, yours = _keys(ours), _keys(theirs)
+    pivots = [at for at, key in enumerate(mine) if key in _JOINS or key in _MUTUAL][:_TRIES]
+    for at in pivots:
+        start, end = (at, at + 1) if mine[at] in _JOINS else _mutual_run(mine, at)
+        if start == 0 or end == len(mine):
+            continue
+        if yours == mine[end:] + mine[start:end] + mine[:start]:
+            return mine[at] in _MUTUAL or not _is_a_verb(ours[0])
+    return False
+
+
+def _mutual_run(mine: list[str], at: int) -> tuple[int, int]:
+    end = at + 1
+    while end < len(mine) and mine[end] in PREPOSITIONS:
+        end += 1
+    return at, end
+
+
+def _is_a_verb(part: Part) -> bool:
+    """Whether what is joined may be deeds, whose order counts: "wash and dry". A guess, on the safe side."""
+    return part.word.opens or (part.before in _VERB_FOLLOWS and not part.word.surface[0].isupper())
+
+
+def _moved(ours: Parts, theirs: Parts) -> bool:
+    """from a to b, to b from a."""
+    mine, yours = _keys(ours), _keys(theirs)
+    if len(mine) != len(yours) or not mine or mine[0] not in PREPOSITIONS - _STAYS:
+        return False
+    cuts = [at for at, key in enumerate(mine) if at and key == yours[0]][:_TRIES]
+    return any(mine[at] in PREPOSITIONS - _STAYS and yours == mine[at:] + mine[:at] for at in cuts)
+
+
+def _fronted(ours: Parts, theirs: Parts) -> bool:
+    """in Python, how do I sort; how do I sort in Python."""
+    mine, yours = _keys(ours), _keys(theirs)
+    if len(mine) != len(yours) or not ours or not ours[0].word.opens or mine[0] not in PREPOSITIONS - _STAYS:
+        return False
+    cuts = [at for at, key in enumerate(mine) if at and key == yours[0]][:_TRIES]
+    return any(yours == mine[at:] + mine[:at] for at in cuts)
+
+
+def _genitive(ours: Parts, theirs: Parts) -> bool:
+    """the capital of France, France's capital."""
+    mine, yours = _keys(ours), _keys(theirs)
+    if "of" not in mine:
+        return False
+    at = mine.index("of")
+    owner = len(mine) - at - 1
+    return 0 < owner <= len(theirs) and theirs[owner - 1].word.owns and yours == mine[at + 1 :] + mine[:at]
+
+
+def _nationality(ours: Parts, theirs: Parts) -> bool:
+    """a French activist, an activist and French. Not a fake one: only where a capital tells."""
+    mine, yours = _keys(ours), _keys(theirs)
+    return len(mine) > 1 and ours[0].word.surface[0].isupper() and yours == [*mine[1:], "and", mine[0]]

@@ -1,0 +1,52 @@
+"""Which preposition each word of content stands behind: the part it plays. From Paris, to Rome, by Kyle."""
+
+from __future__ import annotations
+
+from phasewise.caching.guards.reading import Reading, content_of, is_telling
+
+_ALIKE = {
+    "in": "in", "at": "in", "on": "in", "inside": "in", "within": "in", "into": "to", "to": "to",
+    "toward": "to", "towards": "to", "onto": "to", "from": "from", "by": "by", "with": "with",
+    "using": "with", "without": "without", "for": "for", "of": "of", "about": "about", "against": "against",
+    "between": "between", "among": "between", "over": "over", "above": "over", "under": "under",
+    "below": "under", "before": "before", "after": "after", "like": "like", "as": "as", "than": "than",
+    "via": "through", "through": "through", "across": "through", "per": "per", "since": "since",
+    "until": "until", "till": "until", "during": "in", "behind": "behind", "near": "near", "off": "off",
+    "out": "out", "beyond": "beyond", "around": "near",
+}  # fmt: skip
+PREPOSITIONS = frozenset(_ALIKE)
+_NEVER_OPPOSED = frozenset({"in", "of", "about", "near", "with", "like", "as"})
+
+
+def governors(reading: Reading) -> dict[str, str]:
+    """Each word of content right behind a preposition, with the kind of preposition it is."""
+    found: dict[str, str] = {}
+    governor: str | None = None
+    for word in reading.words:
+        if is_telling(word):
+            if governor is not None:
+                found.setdefault(content_of(word), governor)
+            governor = None
+        elif word.lower in _ALIKE:
+            governor = _ALIKE[word.lower]
+    return found
+
+
+def parts_swapped(one: Reading, other: Reading) -> str | None:
+    """A word of both questions that plays another part in each: from Paris, to Paris."""
+    ours, theirs = governors(one), governors(other)
+    for content, governor in ours.items():
+        against = theirs.get(content, governor)
+        both = {governor, against}
+        if governor != against and not both & _NEVER_OPPOSED and both != {"to", "for"}:
+            return f"{governor} {content} | {against} {content}"
+    return None
+
+
+def parts_differ(one: Reading, other: Reading) -> str | None:
+    """A word of both questions behind prepositions of different kinds."""
+    ours, theirs = governors(one), governors(other)
+    for content in ours.keys() & theirs.keys():
+        if ours[content] != theirs[content]:
+            return f"{ours[content]} {content} | {theirs[content]} {content}"
+    return None

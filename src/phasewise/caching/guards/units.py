@@ -1,0 +1,21 @@
+"""Units of measure and currencies: 5 km is not 5 miles, and a price in euros is not one in dollars."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from phasewise.caching.guards.reading import Reading, either_alone
+from phasewise.caching.guards.unit_names import ONLY_AFTER_A_NUMBER, UNITS
+
+
+def units_differ(one: Reading, other: Reading) -> str | None:
+    """The units that only one of two questions names."""
+    return either_alone(_units(one), _units(other))
+
+
+def _units(reading: Reading) -> frozenset[str]:
+    found = {UNITS[lower] for lower in reading.lower_set if lower in UNITS}
+    for before, lower in pairwise(reading.lowers):
+        if lower in ONLY_AFTER_A_NUMBER and before[0].isdigit():
+            found.add(ONLY_AFTER_A_NUMBER[lower])
+    return frozenset(found)
