@@ -6,7 +6,9 @@ Bytes are forwarded elsewhere; what the notes add up to is worked out by timelin
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from operator import sub
+from typing import Any
 
 import orjson
 
@@ -16,6 +18,14 @@ from phasewise.model.hand_over import NO_ACCOUNT, EngineAccount
 from phasewise.model.timeline import Part
 
 NO_REPORT = EngineReport()
+_MORE_THAN_TEXT = (
+    "reasoning",
+    "reasoning_content",
+    "refusal",
+    "tool_calls",
+    "function_call",
+    "audio",
+)
 LATEST_GAPS = 16
 """A stream's pace is that of so many of its last gaps: those of its first had other streams beside them."""
 
@@ -23,12 +33,14 @@ LATEST_GAPS = 16
 class Answer:
     """Notes on one attempt's answer. Times are those of the monotonic clock.
 
-    `text_escaped` is the text of a stream so far, as it stands between the quotes of its JSON: what could go
-    on elsewhere. It is not the whole answer once `saw_other_than_text` holds: reasoning, tool calls,
-    logprobs, a refusal or a second choice came too. `created` is the engine's, in whole seconds.
+    `text_escaped` is the text so far, as it stands between the quotes of its JSON: what could go on
+    elsewhere. It is not the whole answer once `saw_other_than_text` holds: reasoning, tool calls, logprobs, a
+    refusal or a second choice came too. `complete` holds once all of it has come and its end was announced.
+    `created` is the engine's, in whole seconds.
     """
 
     __slots__ = (
+        "complete",
         "content_times_s",
         "created",
         "engine_request_id",
@@ -44,15 +56,26 @@ class Answer:
         self.content_times_s = array("d")
         self.text_escaped = bytearray()
         self.saw_other_than_text = False
+        self.complete = False
         self.engine_request_id: str | None = None
         self.created: int | None = None
         self.finish_reason: str | None = None
         self.finished_s: float | None = None
         self.report = NO_REPORT
 
+    def text(self) -> str | None:
+        """The text so far; None if it is no text, or not all that came."""
+        if self.saw_other_than_text:
+            return None
+        try:
+            text: str = orjson.loads(b'"%b"' % bytes(self.text_escaped))
+        except orjson.JSONDecodeError:
+            return None
+        return text
 
-def read_plain_answer(body: bytes) -> Answer:
-    """Notes on a reply that was not streamed.
+
+def read_plain_answer(body: bytes, *, with_text: bool = False) -> Answer:
+    """Notes on a reply that was not streamed, `with_text` where somebody may keep it.
 
     It has no content times: nobody saw when its first token came, only when the whole was there.
     """
@@ -68,7 +91,23 @@ def read_plain_answer(body: bytes) -> Answer:
         answer.report = read_report(
             usage if isinstance(usage, dict) else None, metrics if isinstance(metrics, dict) else None
         )
+        if with_text:
+            _note_text(answer, fields.get("choices"))
     return answer
+
+
+def _note_text(answer: Answer, choices: object) -> None:
+    choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+    if not isinstance(choice, dict):
+        answer.saw_other_than_text = True
+        return
+    message = choice.get("message")
+    said: Mapping[str, Any] = message if isinstance(message, dict) else choice
+    text = said.get("content" if isinstance(message, dict) else "text")
+    if isinstance(text, str):
+        answer.text_escaped += orjson.dumps(text)[1:-1]
+    more = (choice.get("logprobs"), choice.get("token_ids"), *(said.get(name) for name in _MORE_THAN_TEXT))
+    answer.saw_other_than_text = not isinstance(text, str) or any(more)
 
 
 def account_of(answer: Answer | None) -> EngineAccount:

@@ -87,6 +87,7 @@ class Client:
     sees them; `stalled` holds once a wait for it to read was given up. `blocked_s` adds up such waits, which
     only a stream has: an answer that is sent at once waits for nobody. `direct` is None where the server
     speaks plain ASGI. `on_room` is called when a client that took nothing takes more, before others go on.
+    `followed` tells whether others wait for the same answer, which then goes on without this client.
     """
 
     __slots__ = (
@@ -100,6 +101,7 @@ class Client:
         "_watcher",
         "blocked_s",
         "direct",
+        "followed",
         "gone",
         "on_room",
         "reading_since_s",
@@ -129,6 +131,7 @@ class Client:
         self.reading_since_s: float | None = None
         self.sending_since_s: float | None = None
         self.on_room: Callable[[], None] | None = None
+        self.followed: Callable[[], bool] | None = None
         self._answered = False
         self._too_late = False
         self._reader: asyncio.Task[Any] | None = None
@@ -187,6 +190,11 @@ class Client:
         """Whether it is known to have gone before its answer was complete, watched or not."""
         return self.direct is not None and self.direct.left
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether others wait for its answer now."""
+        return self.followed is not None and self.followed()
+
     def watch(self) -> None:
         """From now on, cancel the current task when the client leaves. The body must have been read."""
         self._serving = asyncio.current_task()
@@ -214,8 +222,12 @@ class Client:
         """The client went away: there is nothing left to wait for."""
         # A server may say so after a complete answer too; by then there is nothing left to stop.
         if self._serving is not None and not self._answered:
-            self.gone = True
-            self._serving.cancel()
+            if not self.is_followed:
+                self.gone = True
+                self._serving.cancel()
+            elif self.on_room is not None:
+                # What is held for this client nobody takes any more.
+                self.on_room()
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 

@@ -1,30 +1,19 @@
-"""One request and the cache: what it may take and leave there, what was found, what came of it."""
+"""One request and the cache: what it may take and leave there, what was found, what came of it.
+
+What is done with it is the desk's (answer_cache.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from phasewise.caching.identity import Identity
+from phasewise.caching.matching import Match
 from phasewise.model.caching import CacheNote, CacheResult, Neighbour, StoredAnswer, Vector
 from phasewise.model.noun import noun
-
-if TYPE_CHECKING:
-    from phasewise.caching.matching import Match
-
-
-@noun
-class Made:
-    """A complete answer that the model gave: text alone, ended by itself.
-
-    `start_s` and `stream_s` are what its client saw of prefill and decode; None where nobody saw.
-    """
-
-    text: str
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    start_s: float | None = None
-    stream_s: float | None = None
+from phasewise.model.request import Endpoint
 
 
 @dataclass(slots=True)
@@ -51,3 +40,33 @@ class CacheTurn:
     def result(self) -> CacheResult:
         """What the request had of the cache so far."""
         return self.note.result
+
+
+@noun
+class Made:
+    """An answer that was made for a request, whole: it stopped by itself and is text, nothing else.
+
+    `start_s` and `stream_s` are what its client waited for the first token and for the rest, None where
+    nobody saw.
+    """
+
+    text: str
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    start_s: float | None = None
+    stream_s: float | None = None
+
+
+class AnswerDesk(Protocol):
+    """Where a request asks for a stored answer and leaves its own; AnswerCache is one."""
+
+    def enter(
+        self, endpoint: Endpoint, fields: Mapping[str, Any], headers: Mapping[bytes, bytes], tenant: str
+    ) -> CacheTurn:
+        """A request has come; raises RequestRefused if its headers ask for what cannot be."""
+
+    async def look_up(self, turn: CacheTurn) -> None:
+        """Look for an answer, no longer than the deadline; what was found stands in the turn."""
+
+    def leave(self, turn: CacheTurn, made: Made | None) -> None:
+        """The request has ended; `made` is its answer if it may be kept."""

@@ -80,7 +80,7 @@ class Exchange:
                 ending = CLIENT_STALLED if call.client.stalled else CLIENT_LEFT
             outcome = ending.outcome
         except UpstreamError as error:
-            result, note = self._failed(error, call)
+            result, note = self.broken(error, call)
             outcome = attempt_outcome(error.kind)
             ending = Ending(outcome, error.kind)
         except asyncio.CancelledError:
@@ -93,7 +93,8 @@ class Exchange:
         timeline.end_attempt(outcome, result.at_s, note)
         return result, ending
 
-    def _failed(self, error: UpstreamError, call: Call) -> tuple[Failed, str]:
+    def broken(self, error: UpstreamError, call: Call) -> tuple[Failed, str]:
+        """What came of an answer that broke off, whether it can go on elsewhere, and a note on that."""
         now_s, note, tokens = time.monotonic(), error.message, _tokens_of_failed(call, error.kind)
         if not call.client.started:
             return Failed(now_s, error.kind, content_sent=False, tokens=tokens), note
@@ -176,7 +177,11 @@ class Exchange:
         relay = ContinuedStream(answer, view, again=again, hide_usage=call.hide_usage)
         if body is None:
             rest = completion_ending(plan.fields["model"], None if answer.finish_reason else _CUT_OFF)
-            await call.client.finish(relay.feed(rest, time.monotonic()))
+            last = relay.feed(rest, time.monotonic())
+            if call.leads is not None:
+                call.leads.carry(answer)
+            call.note_whole(answer)
+            await call.client.finish(last)
             return SERVED
         headers = _headers(step, call)
         async with await worker.send("POST", Endpoint.COMPLETIONS.value, headers=headers, body=body) as reply:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.asgi import Client, ClientLeft, Headers, Scope, headers_of
 from phasewise.gateway.auth import Caller, Doorkeeper
+from phasewise.gateway.cache_turn import CacheTurn
 from phasewise.gateway.call import STOPPED, Call, Ending
 from phasewise.gateway.fields import Parsed, parse_body, request_id_from
 from phasewise.gateway.flow_driver import FlowDriver
@@ -58,6 +59,7 @@ class Pipeline:
         self._marking = Marking()
         # None where no decision would look at hashes: they cost a pass over the prompt.
         self._hashing = hashing
+        self._found = driver.found
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
         """Serve one request."""
@@ -78,6 +80,7 @@ class Pipeline:
             caller = self._doorkeeper.caller(headers.get(b"authorization"))
             body = await client.read_body(self._body_limit_bytes)
             parsed = parse_body(endpoint, body)
+            turn = self._enter_cache(endpoint, parsed, headers, caller)
         except RequestRefused as refusal:
             self._count_refusal(refusal.kind)
             await send_refusal(client, refusal, reply_headers)
@@ -94,8 +97,18 @@ class Pipeline:
             timeline=TimelineBuilder(request, started_unix_s, client_request_id),
             reply_headers=reply_headers,
             wants_timing=wants_timing(headers.get(ASKS_FOR_TIMING)),
+            cache=turn,
         )
+        if turn is not None:
+            call.timeline.note_cache(turn)
         return request, call
+
+    def _enter_cache(
+        self, endpoint: Endpoint, parsed: Parsed, headers: dict[bytes, bytes], caller: Caller
+    ) -> CacheTurn | None:
+        if self._found is None or not endpoint.generates:
+            return None
+        return self._found.enter(endpoint, parsed.fields, headers, caller.tenant)
 
     async def _serve(self, request: GenerationRequest, call: Call) -> None:
         call.client.watch()
@@ -112,6 +125,8 @@ class Pipeline:
             ended_s = time.monotonic()
             blocked_s = call.client.blocked_until(ended_s)
             timeline = call.timeline.build(ending.outcome, ended_s, ending.reason, blocked_s)
+            if self._found is not None:
+                self._found.leave(call, timeline)
             self._record(timeline)
 
     def _record(self, timeline: Timeline) -> None:

@@ -42,12 +42,16 @@ async def relay_stream(
     if client.direct is None:
         raise RuntimeError("streams are relayed on connections that can be written to at once")
     try:
-        await Splice(reply, passing, client, client.direct, head).run()
+        splice = Splice(reply, passing, client, client.direct, head)
+        if call.leads is not None:
+            call.leads.carry(relay.answer, splice.tell)
+        await splice.run()
     except UpstreamError:
         # A worker that died between the answer's end and the reply's has left nothing to go on with.
         if not relay.complete:
             raise
     last = relay.close()
+    call.note_whole(relay.answer)
     if not client.started:
         await client.start(200, head)
     await client.finish(last)
@@ -57,7 +61,11 @@ async def relay_stream(
 async def relay_plain(reply: StreamedReply, head: Headers, call: Call, begun: Begun) -> Ending:
     """Send a whole reply on."""
     body = without_kv_params(await reply.read_all(FETCH_LIMIT_BYTES))
-    call.timeline.note_answer(read_plain_answer(body))
+    answer = read_plain_answer(body, with_text=call.cache is not None)
+    call.timeline.note_answer(answer)
+    if call.leads is not None:
+        call.leads.carry(answer)
+    call.note_whole(answer)
     if begun is not None:
         begun()
     timing = (SERVER_TIMING, server_timing(*call.timeline.parts_so_far(time.monotonic())))

@@ -6,7 +6,7 @@ relay's to say, how the request ends its caller's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -52,7 +52,7 @@ class Splice:
         self._client = client
         self._direct = direct
         self._head = head
-        self._held = b""
+        self._held = bytearray()
         self._waits = False
         self._passes = client.started
         """Whether the head was written and nothing waits, so that what comes may go right through."""
@@ -86,12 +86,36 @@ class Splice:
                 else:
                     self._write(released)
 
+    def tell(self, listener: Callable[[], None]) -> None:
+        """From now on, call `listener` when something has come: others wait for it as well.
+
+        Nothing of this is in a stream's way before. Who waits is not held up by a client that takes nothing:
+        what comes for that one is held, which is never more than the answer.
+        """
+        takes_usual, feed = self._takes_usual, self._feed
+
+        def takes_usual_and_tells(data: bytes, start: int, end: int, at_s: float) -> bool:
+            taken = takes_usual(data, start, end, at_s)
+            if taken:
+                listener()
+            return taken
+
+        def feed_and_tell(data: bytes, at_s: float) -> bytes:
+            try:
+                return feed(data, at_s)
+            finally:
+                listener()
+
+        self._takes_usual, self._feed = takes_usual_and_tells, feed_and_tell
+        self._reply.resume()
+
     def _hold(self, out: bytes, at_s: float) -> None:
         self._held += out
         if not self._waits:
             self._waits, self._passes = True, False
             self._client.sending_since_s = at_s
             self._client.on_room = self._go_on
+        if not self._client.is_followed:
             self._reply.pause()
 
     async def _write_held(self) -> None:
@@ -99,7 +123,7 @@ class Splice:
             await self._client.wait_for_room()
 
     def _go_on(self) -> None:
-        held, self._held, self._waits = self._held, b"", False
+        held, self._held, self._waits = bytes(self._held), bytearray(), False
         self._client.on_room = None
         self._client.waited()
         self._write(held)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from phasewise.errors import FailureKind
 from phasewise.gateway.answer import Answer
+from phasewise.gateway.cache_turn import CacheTurn
 from phasewise.model.decision import Decision
 from phasewise.model.request import GenerationRequest
 from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Placement, Source, Span, Timeline
@@ -24,8 +25,10 @@ class TimelineBuilder:
         "_answer",
         "_attempt_started_s",
         "_attempts",
+        "_cache",
         "_client_request_id",
         "_kind",
+        "_look_up",
         "_placement",
         "_prefill_answer",
         "_prefill_sent_s",
@@ -51,6 +54,8 @@ class TimelineBuilder:
         # Of a decode side's other side.
         self._prefill_sent_s: float | None = None
         self._prefill_answer: Answer | None = None
+        self._cache: CacheTurn | None = None
+        self._look_up: Span | None = None
 
     @property
     def answer(self) -> Answer | None:
@@ -83,6 +88,20 @@ class TimelineBuilder:
         """This is why the request goes where it goes; what was expected of its first attempt is kept."""
         if decision.options and not self._attempts:
             self._placement = Placement(decision.policy, decision.reason, decision.options)
+
+    def note_cache(self, turn: CacheTurn) -> None:
+        """This is what the request has of the cache; it may still change."""
+        self._cache = turn
+
+    def note_look_up(self, from_s: float, to_s: float) -> None:
+        """A stored answer was looked for."""
+        self._look_up = Span(
+            Part.CACHE_LOOK_UP,
+            Source.GATEWAY_CLOCK,
+            to_s - from_s,
+            from_s - self._request.arrived_s,
+            within=Part.GATEWAY_WAIT,
+        )
 
     def note_sent(self, at_s: float) -> None:
         """The request was written to the worker."""
@@ -182,14 +201,22 @@ class TimelineBuilder:
             streamed=request.stream,
             generates=request.endpoint.generates,
             placement=self._placement,
+            cache=None if self._cache is None else self._cache.note,
         )
 
     def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
+        looked_up = () if self._look_up is None else (self._look_up,)
+        return self._waits(attempts, ended_s) + looked_up
+
+    def _waits(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
         origin_s = self._request.arrived_s
-        if len(attempts) > 1:
+        if attempts and attempts[-1].kind is AttemptKind.RESUMED:
             attempts = tuple(it for it in attempts if it.kind is not AttemptKind.RESUMED)
         if not attempts:
-            return (Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, ended_s - origin_s, 0.0),)
+            # What was found needs no worker: until its first content, all is the gateway's.
+            times_s = () if self._answer is None else self._answer.content_times_s
+            until_s = times_s[0] if times_s else ended_s
+            return (Span(Part.GATEWAY_WAIT, Source.GATEWAY_CLOCK, until_s - origin_s, 0.0),)
         if is_pair := attempts[-1].kind is AttemptKind.DECODE_SIDE and len(attempts) > 1:
             attempts, decode = attempts[:-1], attempts[-1]
         serving_s = attempts[-1].started_s

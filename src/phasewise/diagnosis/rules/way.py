@@ -62,8 +62,8 @@ def gateway_wait(case: StartCase) -> Claim | None:
         taken,
         (
             Fact(
-                f"the gateway took {ms(waited_s)} before it sent the request on{looked_up}, and {ms(tried_s)} "
-                "in attempts that were given up",
+                f"the gateway took {ms(waited_s)} before it sent the request on{looked_up}, "
+                f"and {ms(tried_s)} in attempts that were given up",
                 FactSource.GATEWAY,
             ),
         ),

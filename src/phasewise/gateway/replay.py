@@ -1,0 +1,146 @@
+"""Writes an answer that was made before, or for somebody else, as an engine would write it for this client.
+
+Bytes only, with the same keys in the same chunks as vLLM's. Sending them is found_answers.py's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from phasewise.adapters.sse import DONE
+from phasewise.model.request import Endpoint
+
+STREAM_TYPE = (b"content-type", b"text/event-stream; charset=utf-8")
+PLAIN_TYPE = (b"content-type", b"application/json")
+LONGEST_PIECE = 16
+"""In characters: texts without spaces come in pieces too."""
+
+Counts = tuple[int, int]
+"""Tokens of the prompt and of the answer."""
+
+_PIECE = re.compile(rf"\s*\S{{1,{LONGEST_PIECE}}}|\s+")
+_MARK = "\x00"
+_MARKED = b'"\\u0000"'
+
+
+def pieces_of(text: str) -> list[str]:
+    """The text in pieces of about a token each, cut at words; together they are the text exactly."""
+    return _PIECE.findall(text)
+
+
+class Frames:
+    """What stands around the text of one answer: its chunks, or the whole reply, as one client reads them."""
+
+    __slots__ = ("_after", "_before", "_chat", "_frame")
+
+    def __init__(self, endpoint: Endpoint, request_id: str, model: str, created: int) -> None:
+        self._chat = endpoint is Endpoint.CHAT
+        self._frame = {
+            "id": answer_id(endpoint, request_id),
+            "object": "",
+            "created": created,
+            "model": model,
+        }
+        self._before = self._after = b""
+
+    # --- as a stream ----------------------------------------------------------------------------------------
+
+    def opening(self) -> bytes:
+        """The chunk with the role, which only chats have."""
+        if not self._chat:
+            return b""
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        return _event({**self._chunk(), "choices": [choice], "prompt_token_ids": None, "prompt_text": None})
+
+    def content(self, quoted: Iterable[bytes]) -> bytes:
+        """A chunk for each of these strings, which are JSON already."""
+        if not self._before:
+            # All chunks with content differ in one string alone: the rest is written once.
+            marked = _event({**self._chunk(), "choices": [self._choice(_MARK, None)]})
+            self._before, _, self._after = marked.partition(_MARKED)
+        return self._before + (self._after + self._before).join(quoted) + self._after
+
+    def closing(self, finish_reason: str | None, counts: Counts | None) -> bytes:
+        """The chunk that announces the end and, for a client who asked for it, the one with usage."""
+        end = _event({**self._chunk(), "choices": [self._choice("", finish_reason)]})
+        if counts is None:
+            return end
+        return end + _event({**self._chunk(), "choices": [], "usage": _usage(counts)})
+
+    def _chunk(self) -> dict[str, Any]:
+        return {**self._frame, "object": "chat.completion.chunk" if self._chat else "text_completion"}
+
+    def _choice(self, text: str, finish_reason: str | None) -> dict[str, Any]:
+        if not self._chat:
+            return {
+                "index": 0,
+                "text": text,
+                "logprobs": None,
+                "finish_reason": finish_reason,
+                "stop_reason": None,
+                "prompt_token_ids": None,
+                "token_ids": None,
+            }
+        choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": finish_reason}
+        if finish_reason is not None:
+            choice["stop_reason"] = None
+        return {**choice, "token_ids": None}
+
+    # --- as a whole -----------------------------------------------------------------------------------------
+
+    def plain(self, text: str, finish_reason: str | None, counts: Counts | None) -> bytes:
+        """The whole reply."""
+        choice: dict[str, Any] = {"index": 0}
+        if self._chat:
+            message = {"role": "assistant", "content": text, "refusal": None, "annotations": None}
+            choice["message"] = message | {"audio": None, "function_call": None, "reasoning": None}
+        else:
+            choice["text"] = text
+        choice |= {
+            "logprobs": None,
+            "finish_reason": finish_reason,
+            "stop_reason": None,
+            "token_ids": None,
+        }
+        reply = {
+            **self._frame,
+            "object": "chat.completion" if self._chat else "text_completion",
+            "choices": [choice],
+            "service_tier": None,
+            "system_fingerprint": None,
+            "usage": None if counts is None else _usage(counts),
+        }
+        return orjson.dumps(reply)
+
+
+def answer_id(endpoint: Endpoint, request_id: str) -> str:
+    """The id that an answer carries, as engines write it."""
+    return f"{'chatcmpl' if endpoint is Endpoint.CHAT else 'cmpl'}-{request_id}"
+
+
+def quoted(pieces: Iterable[str]) -> Iterable[bytes]:
+    """Each piece as a JSON string."""
+    return map(orjson.dumps, pieces)
+
+
+def end_mark() -> bytes:
+    """The event that ends a stream."""
+    return DONE + b"\n\n"
+
+
+def _usage(counts: Counts) -> dict[str, int]:
+    prompt_tokens, output_tokens = counts
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + output_tokens,
+        "completion_tokens": output_tokens,
+    }
+
+
+def _event(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(chunk) + b"\n\n"
