@@ -82,9 +82,9 @@ async def test_the_text_judge_goes_by_the_words():
 
 
 async def test_the_embedding_judge_goes_by_nearness():
-    judge = EmbeddingJudge(Plane(near=(1, 0), nearer=(0.96, 0.28), far=(0, 1)), 0.95, 5.0)
-    assert await judge.right(QUESTION, "near", "nearer") is True
-    assert await judge.right(QUESTION, "near", "far") is False
+    judge = EmbeddingJudge(Plane(beech=(1, 0), birch=(0.96, 0.28), stone=(0, 1)), 0.95, 5.0)
+    assert await judge.right(QUESTION, "beech", "birch") is True
+    assert await judge.right(QUESTION, "beech", "stone") is False
 
 
 async def test_the_embedding_judge_does_not_believe_nearness_of_another_number():
@@ -94,7 +94,7 @@ async def test_the_embedding_judge_does_not_believe_nearness_of_another_number()
 
 @pytest.mark.parametrize("made", ["unknown to the embedder", "x" * (LONGEST_EMBEDDED + 1)])
 async def test_the_embedding_judge_cannot_say_what_it_cannot_embed_whole(made):
-    assert await EmbeddingJudge(Plane(near=(1, 0)), 0.95, 5.0).right(QUESTION, "near", made) is None
+    assert await EmbeddingJudge(Plane(beech=(1, 0)), 0.95, 5.0).right(QUESTION, "beech", made) is None
 
 
 async def test_a_late_embedding_is_no_verdict():
@@ -102,7 +102,7 @@ async def test_a_late_embedding_is_no_verdict():
         async def embed(self, text):
             await asyncio.sleep(60)
 
-    assert await EmbeddingJudge(Slow(), 0.95, 0.01).right(QUESTION, "near", "far") is None
+    assert await EmbeddingJudge(Slow(), 0.95, 0.01).right(QUESTION, "beech", "stone") is None
 
 
 async def test_equal_words_need_neither_embedder_nor_model():

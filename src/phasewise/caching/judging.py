@@ -9,6 +9,9 @@ import re
 import unicodedata
 from hashlib import blake2b
 
+from phasewise.caching.guards.opposites import opposites_differ
+from phasewise.caching.guards.reading import Reading, read
+
 LONGEST_JUDGED = 6_000
 """In characters, of each answer. A model shown only beginnings would judge what it has not seen."""
 
@@ -47,15 +50,24 @@ def _is_punctuation(token: str) -> bool:
     )
 
 
-_NUMBER = re.compile(r"(?:(?<![\w)])[-−])?\d+(?:[.,:/]\d+)*%?")
-_NEGATION = re.compile(r"\b(?:no|not|never|none|nothing|nobody|neither|nor|without|cannot)\b|\w+n't\b")
+_DENIALS = frozenset({"no", "not", "never", "none", "nothing", "nobody", "neither", "nor", "without"})
 
 
 def states_otherwise(one: str, other: str) -> bool:
-    """Whether two short answers differ in their numbers, or one denies: little to an embedding, all to us."""
-    plain = [text.casefold().replace("’", "'") for text in (one, other)]
-    numbers, denials = ([sorted(found.findall(text)) for text in plain] for found in (_NUMBER, _NEGATION))
-    return numbers[0] != numbers[1] or len(denials[0]) % 2 != len(denials[1]) % 2
+    """Whether two short answers differ in their figures, are opposites, or only one of them denies.
+
+    An embedding hardly sees any of that, and in a short answer it is what is said.
+    """
+    readings = read(one), read(other)
+    figures, denies = zip(*(_figures_and_denial(reading) for reading in readings), strict=True)
+    return figures[0] != figures[1] or denies[0] != denies[1] or opposites_differ(*readings) is not None
+
+
+def _figures_and_denial(reading: Reading) -> tuple[frozenset[str], bool]:
+    signed = _MINUS.sub(f" {_MINUS_TOKEN} ", reading.text)
+    figures = {word for word in reading.lower_set if any(map(str.isdigit, word))}
+    figures |= {mark for mark in "%$€£" + _MINUS_TOKEN if mark in signed}
+    return frozenset(figures), sum(word in _DENIALS for word in reading.lowers) % 2 == 1
 
 
 _TASK = (
