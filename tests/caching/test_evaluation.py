@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.caching.evaluation import RULES, Guarding, Pair, Rule, evaluate
+from phasewise.caching.guards import Guard
 
 PAIRS = st.lists(
     st.builds(
@@ -11,7 +12,7 @@ PAIRS = st.lists(
         kind=st.sampled_from(["paraphrase", "negation", "number"]),
         duplicate=st.booleans(),
         similarity=st.floats(-1, 1),
-        veto=st.sampled_from([None, "negation", "content"]),
+        veto=st.sampled_from([None, Guard.NEGATION, Guard.CONTENT]),
     ),
     max_size=30,
 )
@@ -36,7 +37,7 @@ def test_a_near_miss_that_is_served_costs_precision_and_stands_under_its_kind():
 
 
 def test_hard_guards_are_heeded_without_the_content_guard():
-    pairs = [Pair("number", False, 0.99, "number"), Pair("modifier", False, 0.99, "content")]
+    pairs = [Pair("number", False, 0.99, Guard.NUMBERS), Pair("modifier", False, 0.99, Guard.CONTENT)]
     hits = {guarding: only(Rule(0.9, guarding), *pairs).total.false_hits for guarding in Guarding}
     assert hits == {Guarding.NONE: 2, Guarding.HARD: 1, Guarding.ALL: 0}
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
+from phasewise.caching.guards import Guard
 from phasewise.model.noun import noun
 
-CONTENT_GUARD = "content"
-"""The one guard whose veto the bound may overrule, once such matches have proven right."""
 COSINES = (0.85, 0.90, 0.95)
 
 
 class Guarding(StrEnum):
-    """Which guards a rule listens to."""
+    """Which guards a rule listens to. `hard`: all but that of content, which the bound may overrule."""
 
     NONE = "none"
     HARD = "hard"
@@ -33,7 +32,7 @@ class Pair:
     kind: str
     duplicate: bool
     similarity: float
-    veto: str | None = None
+    veto: Guard | None = None
 
 
 @noun
@@ -57,10 +56,10 @@ class Rule:
         """Whether the stored answer of such a pair is served."""
         return pair.similarity >= self.min_similarity and not self._heeds(pair.veto)
 
-    def _heeds(self, veto: str | None) -> bool:
+    def _heeds(self, veto: Guard | None) -> bool:
         if veto is None or self.guarding is Guarding.NONE:
             return False
-        return self.guarding is Guarding.ALL or veto != CONTENT_GUARD
+        return self.guarding is Guarding.ALL or veto != Guard.CONTENT
 
 
 RULES = tuple(Rule(cosine, guarding) for guarding in Guarding for cosine in COSINES)

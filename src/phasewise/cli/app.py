@@ -9,6 +9,7 @@ import typer
 from phasewise import __version__
 from phasewise.cli import (
     bench,
+    cache,
     calibrate,
     check,
     compare,
@@ -48,6 +49,7 @@ app.command("levers")(levers.levers)
 app.command("diagnose")(diagnose.diagnose)
 app.command("explain")(explain.explain)
 app.command("ledger")(ledger.ledger)
+app.add_typer(cache.app, name="cache")
 app.command("fake-engine")(fake_engine.fake_engine)
 
 

@@ -96,7 +96,10 @@ def _cache_config(mode: CacheMode, semantic: bool) -> CacheConfig | None:
         if semantic:
             raise ConfigError("--semantic says nothing without --cache", hint="add --cache shadow")
         return None
-    return CacheConfig(mode=mode.value, semantic=SemanticConfig() if semantic else None)
+    return CacheConfig(
+        mode="serve" if mode is CacheMode.SERVE else "shadow",
+        semantic=SemanticConfig() if semantic else None,
+    )
 
 
 def _gateway_config(

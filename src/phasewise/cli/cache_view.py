@@ -1,0 +1,201 @@
+"""The answer cache for people: what it did or would have done, whether that was right, and what to do next.
+
+Figures are the gateway's own; what they mean is told in docs/reference/cache.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from phasewise.bench.page.numbers import NONE, duration, share
+from phasewise.cli.cache_advice import next_step, would
+from phasewise.model.caching import CacheResult
+
+Report = Mapping[str, Any]
+
+RESULT_WORDS = {
+    CacheResult.HIT_EXACT: "served: the same request",
+    CacheResult.HIT_SEMANTIC: "served: the same meaning",
+    CacheResult.JOINED: "served: joined the same request under way",
+    CacheResult.SHADOW_EXACT: "would be served: the same request",
+    CacheResult.SHADOW_SEMANTIC: "would be served: the same meaning",
+    CacheResult.EXPLORED: "near, but the model was asked, to learn",
+    CacheResult.GUARDED: "near, but a guard forbade it",
+    CacheResult.MISS: "nothing near was kept",
+    CacheResult.BYPASS: "not for a cache",
+}
+EXPLAINED = {
+    CacheResult.HIT_EXACT: "It would be served: this very request was answered before.",
+    CacheResult.HIT_SEMANTIC: "It would be served: a question of the same meaning was answered before.",
+    CacheResult.EXPLORED: "The model would be asked, and its answer compared with a stored one, to learn.",
+    CacheResult.GUARDED: "The model would be asked: a guard says that what is near means something else.",
+    CacheResult.MISS: "The model would be asked: nothing near enough is kept for such requests.",
+    CacheResult.BYPASS: "The model would be asked: such requests are neither kept nor served.",
+}
+NO_NEIGHBOURS = (
+    "No kept answer was compared with it. Only requests that are alike but for the words of the last user "
+    "turn share answers: give the system prompt (--system) and further fields (--field max_tokens=64) as "
+    "your clients send them."
+)
+EXACT_ONLY = (
+    "Only the very same request would be found: matches by meaning are off (gateway.cache.semantic), or the "
+    "question is too long for them."
+)
+TIERS = {"exact": "same request", "semantic": "same meaning"}
+MOST_CELLS = 12
+
+
+def render_report(report: Report) -> RenderableType:
+    """The whole report, what to do next last."""
+    parts: list[RenderableType] = [Text(_head(report)), _results(report)]
+    if any(sum(counts.values()) for counts in report["judged"].values()):
+        parts.append(_judged(report))
+    parts += [Text(line) for line in _lines(report)]
+    if report["cells"]:
+        parts.append(_cells(report))
+    return Group(*parts, Text(f"\nNext: {next_step(report, time.time())}"))
+
+
+def _head(report: Report) -> str:
+    matches = "matches by meaning too" if report["semantic"] else "the very same requests only"
+    mode = "shadow mode: nothing is served" if report["mode"] == "shadow" else "answers are served"
+    entries = report["entries"]
+    kept = "how many answers are kept is not known" if entries is None else f"{entries:,} answers kept"
+    store = {"process": "in the gateway's own memory", "redis": "in Redis"}.get(
+        report["store"], report["store"]
+    )
+    hours = duration_in_words(time.time() - report["since_unix_s"])
+    return f"Answer cache, {mode}; {matches}; {kept} {store}.\n{report['requests']:,} requests in {hours}."
+
+
+def duration_in_words(seconds: float) -> str:
+    """A time that somebody waited, in the unit one would say."""
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} seconds"
+
+
+def _results(report: Report) -> Table:
+    table = Table(title="What became of requests", title_justify="left")
+    table.add_column("")
+    table.add_column("requests", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("why", overflow="fold")
+    for result, words in RESULT_WORDS.items():
+        if count := report["results"].get(result, 0):
+            reasons = _reasons(report["reasons"].get(result, {}))
+            table.add_row(words, f"{count:,}", share(count / report["requests"]), reasons)
+    return table
+
+
+def _reasons(counts: Mapping[str, int]) -> str:
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in ordered)
+
+
+def _judged(report: Report) -> Table:
+    table = Table(title="Stored answers beside what the model said", title_justify="left")
+    table.add_column("")
+    for column in ("right", "wrong", "no verdict"):
+        table.add_column(column, justify="right")
+    for tier, words in TIERS.items():
+        counts = report["judged"].get(tier, {})
+        if sum(counts.values()):
+            table.add_row(words, *(f"{counts[verdict]:,}" for verdict in ("right", "wrong", "unknown")))
+    return table
+
+
+def _lines(report: Report) -> list[str]:
+    saved = report["saved"]
+    lines = [
+        f"{would(report, 'Saved', 'Would have saved')} {duration(saved['start_s'])} until first tokens "
+        f"(prefill), {duration(saved['stream_s'])} of streaming (decode), {saved['tokens']:,} tokens."
+    ]
+    if report["look_up_s"] is not None:
+        line = f"Looking took {_times(report['look_up_s'])}"
+        embed_s = report["embed_s"]
+        lines.append(line + (f", of that embedding {_times(embed_s)}." if embed_s is not None else "."))
+    if report["dropped"]:
+        lines.append(
+            f"{report['dropped']:,} answers were not kept or judged: more came than could be dealt with."
+        )
+    return lines
+
+
+def _times(quantiles: Mapping[str, float]) -> str:
+    return f"{duration(quantiles['p50'])} (p99 {duration(quantiles['p99'])})"
+
+
+def _cells(report: Report) -> Table:
+    shown = report["cells"][:MOST_CELLS]
+    left_out = len(report["cells"]) - len(shown)
+    title = "What is proven of matches by meaning" + (
+        f" (of {left_out} more, less is known)" if left_out else ""
+    )
+    table = Table("whose", "kind of match", title=title, title_justify="left")
+    for column in ("right", "wrong"):
+        table.add_column(column, justify="right")
+    table.add_column("state")
+    for cell in shown:
+        table.add_row(cell["domain"], cell["cell"], f"{cell['right']:,}", f"{cell['wrong']:,}", _state(cell))
+    return table
+
+
+def _state(cell: Mapping[str, Any]) -> Text:
+    if cell["proven"]:
+        return Text("proven", "green")
+    return Text(f"{cell['missing']:,} right answers missing")
+
+
+def render_explanation(told: Mapping[str, Any]) -> RenderableType:
+    """What would become of a question, then what is near it."""
+    result = CacheResult(told["result"])
+    reason = f" ({told['reason'].replace('_', ' ')})" if told["reason"] else ""
+    head = Text(f"{result}{reason}: {EXPLAINED[result]}")
+    if result is CacheResult.BYPASS or result is CacheResult.HIT_EXACT:
+        return head
+    if not told["neighbours"]:
+        return Group(head, Text(EXACT_ONLY if told["reason"] == "exact_only" else NO_NEIGHBOURS))
+    return Group(head, _neighbours(told["neighbours"]))
+
+
+def _neighbours(neighbours: list[Mapping[str, Any]]) -> Table:
+    shows_text = any(it.get("question") is not None for it in neighbours)
+    table = Table(title="What is kept near it, nearest first", title_justify="left")
+    table.add_column("similarity", justify="right")
+    table.add_column("age", justify="right")
+    table.add_column("guard")
+    table.add_column("kind of match")
+    table.add_column("evidence")
+    if shows_text:
+        table.add_column("stored question", overflow="fold")
+    for it in neighbours:
+        row = [
+            f"{it['similarity']:.3f}",
+            duration_in_words(it["age_s"]),
+            _guard(it),
+            it["cell"] or NONE,
+            _evidence(it),
+        ]
+        table.add_row(*map(Text, row), *([Text(it["question"] or "")] if shows_text else []))
+    return table
+
+
+def _guard(it: Mapping[str, Any]) -> str:
+    if it["guard"] is None:
+        return NONE
+    return f"{it['guard']}: {it['detail']}" if it.get("detail") else str(it["guard"])
+
+
+def _evidence(it: Mapping[str, Any]) -> str:
+    if it["cell"] is None:
+        return NONE
+    state = "proven" if it["proven"] else f"{it['missing']} missing"
+    return f"{it['right']} right, {it['wrong']} wrong: {state}"

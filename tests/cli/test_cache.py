@@ -1,0 +1,296 @@
+"""`phasewise cache stats`, `purge` and `explain` as they are typed, and what they advise."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from phasewise.cli import console
+from phasewise.cli.app import app
+from phasewise.cli.cache_advice import FEWEST_REQUESTS, next_step
+from phasewise.errors import PhasewiseError
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.gateway.routes import Router
+from phasewise.model.caching import Bypass, CacheResult, Purge
+from tests.gateway.harness import ADMIN_KEY, running_gateway
+
+SINCE_UNIX_S = 1_800_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def _a_home_and_a_wide_screen(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
+    monkeypatch.setattr(console.out, "_width", 140)
+
+
+def make_report(**fields):
+    nothing = {"right": 0, "wrong": 0, "unknown": 0}
+    return {
+        "mode": "shadow",
+        "semantic": True,
+        "store": "process",
+        "since_unix_s": SINCE_UNIX_S,
+        "entries": 12,
+        "degraded": [],
+        "requests": 1_000,
+        "results": {"miss": 1_000},
+        "reasons": {},
+        "judged": {"exact": nothing, "semantic": nothing},
+        "wrong": make_wrong(),
+        "saved": {"start_s": 0.0, "stream_s": 0.0, "tokens": 0},
+        "look_up_s": None,
+        "embed_s": None,
+        "dropped": 0,
+        "cells": [],
+        **fields,
+    }
+
+
+def make_wrong(right=0, wrong=0, at_most=None, **fields):
+    judged = right + wrong
+    counts = {"right": right, "wrong": wrong, "share": wrong / judged if judged else None}
+    return {**counts, "at_most": at_most, "confidence": 0.95, "budget": 0.01, **fields}
+
+
+def make_neighbour(**fields):
+    return {
+        "similarity": 0.961,
+        "age_s": 7_300.0,
+        "guard": None,
+        "kind": "function",
+        "cell": "function/2/known",
+        "right": 40,
+        "wrong": 0,
+        "proven": False,
+        "missing": 260,
+        **fields,
+    }
+
+
+class Desk:
+    """A cache that says what it was made to say."""
+
+    def __init__(self, report=None, explanation=None):
+        self._report, self._explanation = report, explanation
+        self.asked = []
+
+    def report(self):
+        return self._report
+
+    async def purge(self, what):
+        self.asked.append(what)
+        return 7
+
+    async def explain(self, fields, tenant, namespace, show_text):
+        self.asked.append((fields, tenant, namespace, show_text))
+        return self._explanation
+
+
+@contextlib.asynccontextmanager
+async def gateway_with(desk):
+    async with running_engines(1) as engines, running_gateway(engines) as gateway:
+        gateway.app._router = Router(replace(gateway.app.gateway, cache=desk))
+        yield gateway
+
+
+async def typed(desk, *arguments, admin_key=ADMIN_KEY, answer=None):
+    async with gateway_with(desk) as gateway:
+        whole = ["cache", *arguments, "--gateway", gateway.url, "--admin-key", admin_key]
+        return await asyncio.to_thread(CliRunner().invoke, app, whole, input=answer)
+
+
+# --- stats ------------------------------------------------------------------------------------------------
+
+
+async def test_the_report_is_told_in_a_table_and_words():
+    report = make_report(
+        requests=1_000,
+        results={"shadow_exact": 80, "shadow_semantic": 40, "bypass": 300, "miss": 580},
+        reasons={"bypass": {"tools": 200, "too_long": 100}},
+        judged={
+            "exact": {"right": 78, "wrong": 2, "unknown": 0},
+            "semantic": {"right": 310, "wrong": 0, "unknown": 4},
+        },
+        wrong=make_wrong(right=310, at_most=0.0095),
+        saved={"start_s": 12.3, "stream_s": 45.6, "tokens": 7_890},
+        look_up_s={"p50": 0.004, "p99": 0.02},
+        embed_s={"p50": 0.003, "p99": 0.01},
+        cells=[
+            {"domain": "a/default/m", "cell": "function/2/known", "right": 310, "wrong": 0}
+            | {"proven": True, "missing": 0, "at_most": 0.0095},
+            {"domain": "a/default/m", "cell": "swapped/1/new", "right": 3, "wrong": 1}
+            | {"proven": False, "missing": 350, "at_most": 0.9},
+        ],
+    )
+    told = await typed(Desk(report), "stats")
+    assert told.exit_code == 0, told.output
+    for words in (
+        "shadow mode: nothing is served",
+        "would be served: the same meaning",
+        "tools 200, too long 100",
+        "12.3 s until first tokens (prefill), 45.6 s of streaming (decode), 7,890 tokens",
+        "Looking took 4.00 ms (p99 20.0 ms), of that embedding 3.00 ms (p99 10.0 ms)",
+        "proven",
+        "350 right answers missing",
+        "Next: shadow found 12% of requests answerable, none wrong of 310 judged (at most 1.0% with 95% "
+        "confidence): set cache.mode: serve.",
+    ):
+        assert words in " ".join(told.stdout.split()), words
+
+
+async def test_the_report_for_programs_is_the_gateways_own():
+    report = make_report()
+    assert orjson.loads((await typed(Desk(report), "stats", "--json")).stdout) == report
+
+
+def advice(**fields):
+    return next_step(make_report(**fields), SINCE_UNIX_S + 60)
+
+
+def test_too_few_requests_are_too_few_to_advise_anything():
+    told = advice(requests=FEWEST_REQUESTS - 1, results={"shadow_exact": 100})
+    assert "too few" in told
+    assert "mode: serve" not in told
+
+
+def test_no_request_at_all_says_to_send_some():
+    assert "no request came in 60 s" in advice(requests=0, results={})
+
+
+def test_a_cache_that_found_nothing_is_advised_against():
+    assert "leave the cache out" in advice()
+
+
+def test_a_part_that_is_away_comes_before_all_else():
+    assert "the cache's store does not answer" in advice(degraded=["store"], requests=0)
+
+
+def test_exact_hits_alone_are_advised_even_while_nothing_is_proven_by_meaning():
+    cells = [{"domain": "d", "cell": "c", "right": 1, "wrong": 0, "proven": False, "missing": 250}]
+    told = advice(results={"shadow_exact": 300}, cells=cells)
+    assert "30% of requests answerable, all of them the very same request: set cache.mode: serve" in told
+    assert "250 more right answers" in told
+
+
+def test_that_a_model_varies_on_the_very_same_request_is_said():
+    judged = {"exact": {"right": 5, "wrong": 5, "unknown": 0}, "semantic": {}}
+    assert "worded 5 of 10 otherwise" in advice(results={"shadow_exact": 300}, judged=judged, wrong=None)
+
+
+def test_a_share_of_wrong_ones_that_is_not_proven_small_stays_in_shadow():
+    few = advice(results={"shadow_semantic": 300}, wrong=make_wrong(right=30, at_most=0.09))
+    assert "leave it in shadow mode and look again" in few
+    bad = advice(results={"shadow_semantic": 300}, wrong=make_wrong(right=90, wrong=10, at_most=0.2))
+    assert "10 wrong of 100 judged" in bad
+    assert "cache explain" in bad
+    unjudged = advice(results={"shadow_semantic": 300})
+    assert "none has been judged" in unjudged
+    assert not any("set cache.mode: serve" in told for told in (few, bad, unjudged))
+
+
+def test_serving_is_told_with_what_audits_found():
+    served = {"results": {"hit_exact": 100, "hit_semantic": 100}, "mode": "serve"}
+    assert "20% of requests were served" in advice(**served, wrong=make_wrong(right=300, at_most=0.009))
+    assert "judge" in advice(**served, wrong=make_wrong(right=90, wrong=10, at_most=0.2))
+    assert "No match by meaning has been checked yet" in advice(**served)
+    assert "Nothing has to be done" in advice(**served, wrong=None)
+
+
+# --- purge ------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_named_is_purged():
+    desk = Desk()
+    told = await typed(desk, "purge", "--tenant", "a", "--tag", "b")
+    assert told.stdout.strip() == "7 answers forgotten"
+    assert desk.asked == [Purge(tenant="a", tag="b")]
+
+
+async def test_all_is_purged_only_once_it_is_confirmed():
+    desk = Desk()
+    assert (await typed(desk, "purge", "--all", answer="n\n")).exit_code == 1
+    assert desk.asked == []
+    assert (await typed(desk, "purge", "--all", answer="y\n")).exit_code == 0
+    assert (await typed(desk, "purge", "--all", "--yes")).exit_code == 0
+    assert desk.asked == [Purge(), Purge()]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--all", "--tenant", "a")])
+def test_an_order_that_is_not_clear_reaches_no_gateway(arguments):
+    told = CliRunner().invoke(app, ["cache", "purge", *arguments, "--gateway", "http://127.0.0.1:9"])
+    assert "say which answers to forget" in told.exception.message
+
+
+# --- explain ----------------------------------------------------------------------------------------------
+
+
+def explanation(result, reason=None, *neighbours):
+    return {"result": result, "reason": reason, "similarity": None, "domain": "d", "neighbours": neighbours}
+
+
+async def test_a_question_is_explained_with_its_neighbours():
+    near = make_neighbour()
+    forbidden = make_neighbour(guard="negation", cell=None, kind=None)
+    desk = Desk(explanation=explanation("explored", "not_proven", near, forbidden))
+    options = ("--system", "be brief", "--field", "max_tokens=8", "--field", "user=me", "--tenant", "a")
+    told = await typed(desk, "explain", "why?", *options)
+    assert told.exit_code == 0, told.output
+    for words in ("explored (not proven)", "0.961", "2 hours", "negation", "40 right, 0 wrong: 260 missing"):
+        assert words in told.stdout
+    ((fields, tenant, namespace, show_text),) = desk.asked
+    assert (fields["max_tokens"], fields["user"], fields["model"]) == (8, "me", "fake-model")
+    assert [message["content"] for message in fields["messages"]] == ["be brief", "why?"]
+    assert (tenant, namespace, show_text) == ("a", "default", False)
+
+
+async def test_stored_words_are_shown_only_where_the_gateway_sent_them():
+    told = make_neighbour(question="why [not]?", guard="negation", detail="not")
+    shown = await typed(
+        Desk(explanation=explanation("guarded", "negation", told)), "explain", "why?", "--show-text"
+    )
+    assert "why [not]?" in shown.stdout
+    assert "negation: not" in shown.stdout
+
+
+async def test_nothing_near_tells_what_else_belongs_to_a_request():
+    told = await typed(Desk(explanation=explanation("miss", "nothing_near")), "explain", "why?")
+    assert "--field max_tokens=64" in told.stdout
+    exact = await typed(Desk(explanation=explanation("miss", "exact_only")), "explain", "why?")
+    assert "gateway.cache.semantic" in exact.stdout
+
+
+@pytest.mark.parametrize("result", [it for it in CacheResult if not it.name.startswith(("SHADOW", "JOINED"))])
+async def test_every_result_has_words(result):
+    told = await typed(Desk(explanation=explanation(result, Bypass.TOOLS)), "explain", "why?", "--model", "m")
+    assert told.exit_code == 0, told.output
+    assert told.stdout.startswith(f"{result} (tools): ")
+
+
+def test_a_field_without_a_value_is_refused():
+    told = CliRunner().invoke(app, ["cache", "explain", "why?", "--model", "m", "--field", "max_tokens"])
+    assert "NAME=VALUE" in told.exception.message
+
+
+# --- wrong turns ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [("stats",), ("purge", "--tenant", "a"), ("explain", "why?")])
+async def test_a_gateway_without_a_cache_says_how_to_have_one(command):
+    told = await typed(None, *command)
+    assert isinstance(told.exception, PhasewiseError)
+    assert "this gateway has no answer cache" in told.exception.message
+    assert "gateway.cache" in told.exception.hint
+
+
+async def test_a_wrong_admin_key_is_said_without_it():
+    told = await typed(Desk(), "stats", admin_key="not-the-key")
+    assert "wants its admin key" in told.exception.message
+    assert "not-the-key" not in str(told.exception)
+
+
+def test_nothing_at_the_address_is_one_sentence_and_a_hint():
+    told = CliRunner().invoke(app, ["cache", "stats", "--gateway", "http://127.0.0.1:9"])
+    assert "nothing answers at http://127.0.0.1:9" in told.exception.message
