@@ -70,7 +70,14 @@ class AnswerCache:
         self._space = EXACT_SPACE if self._meaning is None else self._meaning.space
         bound = None if self._meaning is None else self._meaning.book.bound
         self._report = CacheReport(time.time(), bound)
-        self._learning = CacheLearning(store, self._store_breaker, judge, self._report, self._meaning)
+        self._learning = CacheLearning(
+            store,
+            self._store_breaker,
+            judge,
+            self._report,
+            self._meaning,
+            counts_one_by_one=config.redis is not None and config.semantic is None,
+        )
         self._guard = Guard("the answer cache")
 
     @property

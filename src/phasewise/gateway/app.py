@@ -12,11 +12,14 @@ from phasewise.adapters.prometheus import PrometheusMetrics
 from phasewise.config import GatewayConfig, GatewayFile, UpstreamConfig, WorkerConfig
 from phasewise.costs.pace_book import PaceBook
 from phasewise.errors import ConfigError
+from phasewise.gateway.answer_cache import AnswerCache
 from phasewise.gateway.asgi import Receive, Scope, Send, client_of
 from phasewise.gateway.auth import Doorkeeper
+from phasewise.gateway.cache_building import build_answer_cache
 from phasewise.gateway.edge import Edge, EdgeBounds
 from phasewise.gateway.exchange import Exchange
 from phasewise.gateway.flow_driver import FlowDriver
+from phasewise.gateway.found_answers import FoundAnswers
 from phasewise.gateway.hand_over import HandOvers
 from phasewise.gateway.hand_over_watch import HandOverWatch
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
@@ -57,14 +60,17 @@ class GatewayApp:
         edge: Edge,
         quotas: GatewayQuotas,
         hand_over_watch: HandOverWatch,
+        cache: AnswerCache | None,
     ) -> None:
         self.gateway = gateway
+        self.start_error: ConfigError | None = None
         self.edge = edge
         self._router = Router(gateway)
         self._watcher = watcher
         self._clients = clients
         self._quotas = quotas
         self._hand_over_watch = hand_over_watch
+        self._cache = cache
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one connection's request, or follow the server's life.
@@ -79,6 +85,9 @@ class GatewayApp:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
+        if not await self._cache_started():
+            await send({"type": "lifespan.startup.failed", "message": ""})
+            return
         await asyncio.gather(self._watcher.start(), self._quotas.start())
         await self._hand_over_watch.start()
         watches = [asyncio.create_task(it) for it in (self.gateway.clients.run(), self.edge.run())]
@@ -89,9 +98,21 @@ class GatewayApp:
         for watch in watches:
             watch.cancel()
         await asyncio.gather(self._watcher.stop(), self._quotas.stop(), self._hand_over_watch.stop())
+        if self._cache is not None:
+            await self._cache.stop()
         for client in self._clients.values():
             client.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _cache_started(self) -> bool:
+        """Whether the gateway may start; `start_error` says why not, for whoever runs the server."""
+        if self._cache is not None:
+            try:
+                await self._cache.start()
+            except ConfigError as error:
+                self.start_error = error
+                await self._cache.stop()
+        return self.start_error is None
 
 
 def build_app(
@@ -106,6 +127,7 @@ def build_app(
     world = _world(file.gateway, workers, quotas)
     timeouts = timeouts or _timeouts(file.gateway.upstream)
     clients = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
+    cache = build_answer_cache(file.gateway.cache, world.cluster, world.ledger, clients)
     doorkeeper, open_requests = Doorkeeper(file.gateway), OpenRequests()
     # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
@@ -115,11 +137,12 @@ def build_app(
     if file.gateway.log.requests:
         sinks.append(RequestLog({worker.model for worker in workers}))
     hand_overs = _hand_overs(file.gateway, world.cluster, metrics)
+    exchange = Exchange(clients, hand_overs, resumes=file.gateway.resume != "off")
     limits = file.gateway.limits
     bounds = EdgeBounds.of(limits)
     pipeline = Pipeline(
         world,
-        FlowDriver(Exchange(clients, hand_overs, resumes=file.gateway.resume != "off"), quotas),
+        FlowDriver(exchange, quotas, _found_answers(file.gateway, cache, exchange)),
         doorkeeper,
         sinks,
         metrics.count_refusal,
@@ -129,7 +152,15 @@ def build_app(
     )
     clients_served = ClientWatch(patience or Patience(limits.body_s, limits.read_s))
     gateway = Gateway(
-        pipeline, doorkeeper, world.cluster, world.ledger, timelines, open_requests, metrics, clients_served
+        pipeline,
+        doorkeeper,
+        world.cluster,
+        world.ledger,
+        timelines,
+        open_requests,
+        metrics,
+        clients_served,
+        cache,
     )
     watcher = HealthWatcher(
         world.cluster,
@@ -140,7 +171,7 @@ def build_app(
         on_silence=lambda name, for_s: clients[name].abort_silent(for_s),
     )
     edge = Edge(bounds, metrics.count_refusal, this_machine_only=not file.gateway.api_keys)
-    return GatewayApp(gateway, watcher, clients, edge, quotas, hand_over_watch)
+    return GatewayApp(gateway, watcher, clients, edge, quotas, hand_over_watch, cache)
 
 
 def _timeouts(config: UpstreamConfig) -> Timeouts:
@@ -176,6 +207,16 @@ def _hand_overs(config: GatewayConfig, cluster: ClusterView, metrics: Prometheus
 
     bounds = config.hand_over
     return HandOvers(bounds.timeout_s, bounds.lease_s, answers, metrics.count_hand_over)
+
+
+def _found_answers(
+    config: GatewayConfig, cache: AnswerCache | None, exchange: Exchange
+) -> FoundAnswers | None:
+    if cache is None or config.cache is None:
+        return None
+    pace = config.cache.replay_tokens_per_s
+    # In shadow mode nobody is given what was not computed for them.
+    return FoundAnswers(cache, exchange, joins=cache.serves, replay_tokens_per_s=pace)
 
 
 def _metrics(

@@ -29,7 +29,9 @@ MOST_WAITING = 1_000
 WITHIN_S = 5.0
 """For a store or an embedder that no request waits for."""
 READ_EVERY_S = 1.0
-COUNT_EVERY_S = 5.0
+COUNT_EVERY_S = 1.0
+COUNT_ONE_BY_ONE_EVERY_S = 60.0
+"""Where a shared store has no index, and looks at every key it has to count its answers."""
 MOST_PAGES = 1_000
 STOP_WITHIN_S = 2.0
 
@@ -66,12 +68,14 @@ class CacheLearning:
         judge: Judge,
         report: CacheReport,
         meaning: Meaning | None,
+        counts_one_by_one: bool,
     ) -> None:
         self._store = store
         self._store_breaker = store_breaker
         self._judge = judge
         self._report = report
         self._meaning = meaning
+        self._count_every_s = COUNT_ONE_BY_ONE_EVERY_S if counts_one_by_one else COUNT_EVERY_S
         self._to_keep: asyncio.Queue[tuple[StoredAnswer, bool]] = asyncio.Queue(MOST_WAITING)
         self._to_judge: asyncio.Queue[Comparison] = asyncio.Queue(MOST_WAITING)
         self._place = ""
@@ -172,7 +176,7 @@ class CacheLearning:
                     self.entries = await self._store_breaker.ask(self._store.size, WITHIN_S)
                 except (StoreUnreachable, TimeoutError):
                     self.entries = None
-            await asyncio.sleep(COUNT_EVERY_S)
+            await asyncio.sleep(self._count_every_s)
 
 
 def _could_be_served(match: Match) -> bool:

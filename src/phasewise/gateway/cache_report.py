@@ -57,7 +57,7 @@ class CacheReport:
         """A request has ended."""
         self._results[note.result] += 1
         if note.result in _MISSED and note.reason is not None:
-            self._reasons[note.result][note.reason] += 1
+            self._reasons[note.result.value][str(note.reason)] += 1
         if note.result in _SAVED:
             self._saved_start_s += note.saved_start_s or 0.0
             self._saved_stream_s += note.saved_stream_s or 0.0
@@ -79,9 +79,9 @@ class CacheReport:
         return {
             "since_unix_s": self._started_unix_s,
             "requests": self._results.total(),
-            "results": {result: self._results[result] for result in CacheResult if self._results[result]},
+            "results": {it.value: self._results[it] for it in CacheResult if self._results[it]},
             "reasons": {result: dict(reasons) for result, reasons in self._reasons.items()},
-            "judged": {tier: _verdicts(counts) for tier, counts in self._judged.items()},
+            "judged": {tier.value: _verdicts(counts) for tier, counts in self._judged.items()},
             "wrong": self._wrong(),
             "saved": {
                 "start_s": round(self._saved_start_s, 3),

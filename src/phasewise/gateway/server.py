@@ -32,7 +32,8 @@ def serve(file: GatewayFile) -> None:
         signal.signal(number, _leave)
     set_up_logging(file.gateway.log)
     allow_many_streams()
-    config = server_config(file, build_app(file))
+    app = build_app(file)
+    config = server_config(file, app)
     # What was built by now stays until the end: the collector need not look at it again and again. Nor, but
     # rarely, at thousands of open streams, which takes tens of milliseconds while all of them stand still:
     # requests leave nothing behind that refers to itself.
@@ -40,6 +41,8 @@ def serve(file: GatewayFile) -> None:
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
     GatewayServer(config).run()
+    if app.start_error is not None:
+        raise app.start_error
 
 
 class GatewayServer(uvicorn.Server):
