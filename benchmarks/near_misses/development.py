@@ -86,7 +86,7 @@ FRAMES = (
         My {what} for the {item} is due in {month}. Can I pay it {how} a credit card?
         """,
         month=MONTHS,
-        item=pool(Kind.NAME, "phone|car|garden|boat|studio"),
+        item=pool(Kind.NAME, "phone|car|garden|yacht|studio"),
         what=pool(Kind.SENSE, "bill|statement|invoice"),
         how=pool(Kind.NEGATION, "with|without"),
     ),

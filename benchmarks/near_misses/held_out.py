@@ -50,13 +50,13 @@ GOODS = pool(
 )
 GADGETS = pool(
     Kind.NAME,
-    "Fairphone 4|Xperia 5|Framework 13|Garmin Fenix|GoPro Hero|Steam Deck|Roomba|Zenfone|Sonos One|Nest Hub|"
-    "Remarkable 2|Kobo Libra",
+    "Fairphone 4|Xperia 5|Framework 13|Garmin Fenix|GoPro Fusion|Steam Deck|Roomba|Zenfone|Bose Soundlink|"
+    "Nest Hub|Remarkable 2|Kobo Libra",
 )
 SEASONS = pool(
     Kind.TIME,
-    "at Easter|over Christmas|during Ramadan|in midsummer|in the rainy season|during carnival|"
-    "at harvest time|over the long weekend",
+    "at Diwali|at Purim|during Songkran|in midsummer|in the rainy season|during carnival|"
+    "during the harvest|during the regatta",
 )
 MONTHS = pool(
     Kind.TIME, "January|February|March|April|May|June|July|August|September|October|November|December"
@@ -66,10 +66,10 @@ COUNTS = pool(Kind.NUMBER, "13|14|16|17|18|19|21|22|24|26|27|28|33|36|45|48|55|6
 SUMS = pool(Kind.NUMBER, "110|120|135|160|175|180|220|240|260|300|325|350|420|480|640|750|880|960")
 MANY = pool(Kind.NUMBER, "|".join(str(count) for count in range(61, 160)))
 TONGUES = pool(
-    Kind.TARGET, "Icelandic|Tamil|Welsh|Basque|Tagalog|Estonian|Hausa|Quechua|Mongolian|Latvian|Amharic|Zulu"
+    Kind.TARGET, "Yoruba|Maltese|Breton|Basque|Faroese|Estonian|Hausa|Quechua|Mongolian|Latvian|Amharic|Zulu"
 )
-CODE = pool(Kind.TARGET, "Elixir|Haskell|Lua|Julia|OCaml|Erlang|Clojure|Dart|Zig|Nim|Fortran|Prolog")
-PLATFORMS = pool(Kind.TARGET, "Ansible|Terraform|Jenkins|Bazel|Gradle|Nomad|Vagrant|Helm|Podman|Puppet")
+CODE = pool(Kind.TARGET, "Smalltalk|Ada|Forth|Racket|OCaml|Idris|Crystal|Dart|Zig|Nim|Eiffel|Prolog")
+PLATFORMS = pool(Kind.TARGET, "Ansible|Terraform|Jenkins|Bazel|Gradle|Nomad|Vagrant|Helm|Buildah|Puppet")
 
 SUPPORT = (
     frame(
@@ -107,7 +107,7 @@ SUPPORT = (
         To {verb} the {mod} {goods}, which tools [do I need|are necessary]?
         I have to {verb} the {mod} {goods}. Which tools should I [get|fetch|have ready]?
         """,
-        verb=pool(Kind.ANTONYM, "tighten|loosen; mount|unmount; inflate|deflate; wrap|unwrap; glue|detach"),
+        verb=pool(Kind.ANTONYM, "hoist|topple; bolt|unbolt; varnish|sand; screw|unscrew; solder|desolder"),
         mod=pool(Kind.MODIFIER, "|foldable|wooden|refurbished|child-sized|waterproof"),
         goods=GOODS,
     ),
@@ -166,7 +166,7 @@ BILLING = (
         """,
         goods=GOODS,
         sum=SUMS,
-        unit=pool(Kind.UNIT, "zloty|forint|rupees|shekels|krone|baht|pesos|dirhams"),
+        unit=pool(Kind.UNIT, "zloty|forint|ringgit|shekels|krone|baht|lempira|dirhams"),
         n=FEW,
     ),
     frame(
@@ -180,7 +180,7 @@ BILLING = (
         """,
         person=PEOPLE,
         sum=SUMS,
-        unit=pool(Kind.UNIT, "zloty|forint|rupees|shekels|krone|baht|pesos|dirhams"),
+        unit=pool(Kind.UNIT, "zloty|forint|ringgit|shekels|krone|baht|lempira|dirhams"),
         mod=pool(Kind.MODIFIER, "|foldable|wooden|refurbished|child-sized|waterproof"),
         goods=GOODS,
     ),
@@ -194,7 +194,7 @@ BILLING = (
         {season}, what is the rate of the {tariff} tariff in {place}?
         """,
         tariff=pool(
-            Kind.ANTONYM, "prepaid|postpaid; domestic|roaming; peak|off-peak; gross|net; urban|rural"
+            Kind.ANTONYM, "prepaid|postpaid; landline|mobile; fibre|satellite; gross|net; island|mainland"
         ),
         place=PLACES,
         season=SEASONS,
@@ -210,7 +210,7 @@ BILLING = (
         """,
         goods=GOODS,
         place=PLACES,
-        vat=pool(Kind.NEGATION, "including|excluding"),
+        vat=pool(Kind.NEGATION, "inclusive of|net of"),
     ),
     frame(
         "lend",
@@ -225,18 +225,18 @@ BILLING = (
         a=PEOPLE,
         b=PEOPLE,
         sum=SUMS,
-        unit=pool(Kind.UNIT, "zloty|forint|rupees|shekels|krone|baht"),
+        unit=pool(Kind.UNIT, "zloty|forint|ringgit|shekels|krone|baht"),
     ),
     frame(
         "rewards",
         "billing",
         """
-        How many points does {n} stays put on the {card} in {place}?
-        how many points one [gets|earns|collects] on the {card} with {n} stays in {place}
-        With {n} stays in {place}, how many points are [added to|credited to|put on] the {card}?
-        I have {n} stays in {place}. What does that [give|earn|yield] in points on the {card}?
+        How many points does {n} stays put in the {card} in {place}?
+        how many points one [gets|earns|collects] in the {card} with {n} stays in {place}
+        With {n} stays in {place}, how many points are [added|credited] in the {card}?
+        I have {n} stays in {place}. What does that [give|earn|yield] in points in the {card}?
         """,
-        card=pool(Kind.TURNED, "loyalty card|rewards card"),
+        card=pool(Kind.TURNED, "loyalty scheme|bonus scheme"),
         n=MANY,
         place=PLACES,
     ),
@@ -249,9 +249,9 @@ BILLING = (
         Is there a discount on the {goods} for {q} of the {tier} members?
         On the {goods}, are {q} of the {tier} members [given|granted|offered] a discount?
         """,
-        q=pool(Kind.QUANTIFIER, "all|a handful|the majority|none|half|a third|more than ten|at most ten"),
+        q=pool(Kind.QUANTIFIER, "all|a handful|the bulk|none|half|a third|more than ten|at most ten"),
         tier=pool(
-            Kind.MODIFIER, "platinum|retired platinum|junior platinum|silver|retired silver|junior silver"
+            Kind.MODIFIER, "platinum|retired platinum|honorary platinum|bronze|retired bronze|honorary bronze"
         ),
         goods=GOODS,
     ),
@@ -271,7 +271,7 @@ COOKING = (
         food=pool(
             Kind.NAME, "parsnips|quails|aubergines|turnips|scallops|figs|leeks|radishes|plantains|chestnuts"
         ),
-        done=pool(Kind.ANTONYM, "thawed|frozen solid; brined|rinsed; smoked|steamed; roasted|poached"),
+        done=pool(Kind.ANTONYM, "braised|marinated; brined|rinsed; smoked|steamed; roasted|poached"),
         where=pool(Kind.MODIFIER, "|in foil|on charcoal|in a clay pot|under a grill"),
     ),
     frame(
@@ -285,7 +285,7 @@ COOKING = (
         """,
         to=pool(Kind.UNIT, "thimbles|ladles|jugs|beakers"),
         n=COUNTS,
-        unit=pool(Kind.UNIT, "quarts|gills|drams|bushels|pecks|decilitres"),
+        unit=pool(Kind.UNIT, "firkins|gills|drams|bushels|pecks|decilitres"),
         what=pool(Kind.NAME, "molasses|semolina|buttermilk|tahini|lentils|quinoa|polenta|tapioca"),
     ),
     frame(
@@ -313,7 +313,7 @@ COOKING = (
         """,
         dish=pool(Kind.TARGET, "goulash|risotto|chutney|moussaka|bisque|stew|tagine|frittata|casserole"),
         place=PLACES,
-        has=pool(Kind.NEGATION, "contain|lack"),
+        has=pool(Kind.NEGATION, "contain|omit"),
         what=pool(Kind.NAME, "gluten|peanuts|shellfish|celery|mustard|lactose|sesame|alcohol"),
     ),
     frame(
@@ -324,7 +324,7 @@ COOKING = (
         how long {mod} {dish} [keeps|lasts] {order} it is [opened|unsealed] {place}
         {place}, for how long will {mod} {dish} [keep|last|stay good] {order} it is opened?
         """,
-        mod=pool(Kind.MODIFIER, "|homemade|canned|organic|leftover|store-bought"),
+        mod=pool(Kind.MODIFIER, "|homemade|tinned|organic|leftover|store-bought"),
         dish=pool(Kind.TARGET, "goulash|risotto|chutney|moussaka|bisque|stew|tagine|frittata|casserole"),
         order=pool(Kind.TIME, "before|after"),
         place=pool(Kind.NAME, "in a cellar|in a pantry|on a balcony|in a cooler|on a boat|in a tent"),
@@ -338,7 +338,7 @@ COOKING = (
         Of the {n} guests from {place}, do {q} eat {food}?
         {n} guests come from {place}. Is {food} eaten by {q} of them?
         """,
-        q=pool(Kind.QUANTIFIER, "all|a handful|the majority|none|half|a third|more than ten|at most ten"),
+        q=pool(Kind.QUANTIFIER, "all|a handful|the bulk|none|half|a third|more than ten|at most ten"),
         n=COUNTS,
         place=PLACES,
         food=pool(
@@ -359,7 +359,7 @@ TRAVEL = (
         I take the {ferry} ferry from {a} to {b} {season}. When does it [go|leave|depart]?
         """,
         swap=("a", "b"),
-        ferry=pool(Kind.ANTONYM, "inbound|outbound; dawn|dusk; upstream|downstream; coastal|inland"),
+        ferry=pool(Kind.ANTONYM, "windward|leeward; northbound|southbound; coastal|inland"),
         a=PLACES,
         b=PLACES,
         season=SEASONS,
@@ -374,7 +374,7 @@ TRAVEL = (
         Going by {by}, does one cover more than {n} {unit} between {a} and {b}?
         """,
         n=SUMS,
-        unit=pool(Kind.UNIT, "leagues|furlongs|versts|nautical miles"),
+        unit=pool(Kind.UNIT, "leagues|furlongs|versts|cubits"),
         a=PLACES,
         b=PLACES,
         by=pool(Kind.TARGET, "tram|canoe|funicular|moped|rickshaw|gondola"),
@@ -403,7 +403,7 @@ TRAVEL = (
         In {place}, what width does a {what} on the {mod} {by} have?
         """,
         what=pool(Kind.SENSE, "seat|spot"),
-        mod=pool(Kind.MODIFIER, "|chartered|vintage|heated|electric|guided"),
+        mod=pool(Kind.MODIFIER, "|chartered|vintage|armoured|electric|guided"),
         by=pool(Kind.TARGET, "tram|canoe|funicular|moped|rickshaw|gondola"),
         place=PLACES,
     ),
@@ -429,7 +429,7 @@ TRAVEL = (
         whether the {mod} tour of {place} [starts|begins|sets off] {order} {n} o'clock {season}
         {season}, is the start of the {mod} tour of {place} {order} {n} o'clock?
         """,
-        mod=pool(Kind.MODIFIER, "|chartered|culinary|silent|architectural|guided"),
+        mod=pool(Kind.MODIFIER, "|chartered|culinary|nocturnal|architectural|guided"),
         place=PLACES,
         order=pool(Kind.TIME, "before|after|at"),
         n=FEW,
@@ -464,8 +464,11 @@ PROGRAMMING = (
         I need a {how} {thing} with {n} entries in {code}. How is it [made|built|constructed]?
         """,
         code=CODE,
-        how=pool(Kind.ANTONYM, "mutable|immutable; sparse|dense; nested|flat; eager|lazy; signed|unsigned"),
-        thing=pool(Kind.NAME, "matrix|heap|trie|deque|bitmap|tensor|linked list|hash table"),
+        how=pool(
+            Kind.ANTONYM,
+            "sparse|dense; eager|deferred; signed|unsigned; acyclic|cyclic; row-major|column-major",
+        ),
+        thing=pool(Kind.NAME, "matrix|heap|trie|deque|bitmap|tensor|ring buffer|bloom filter"),
         n=SUMS,
     ),
     frame(
@@ -496,7 +499,7 @@ PROGRAMMING = (
         n=COUNTS,
         m=COUNTS,
         what=pool(Kind.NEGATION, "with|without"),
-        flag=pool(Kind.NAME, "--frozen|--offline|--verbose|--dry-run|--strict|--headless"),
+        flag=pool(Kind.NAME, "--verbose|--dry-run|--headless|--daemonize|--rootless|--telemetry"),
     ),
     frame(
         "repo_rename",
@@ -520,8 +523,8 @@ PROGRAMMING = (
         In {tool}, is it the {a} branch that [goes|flows] into the {b} branch?
         """,
         swap=("a", "b"),
-        a=pool(Kind.NAME, "hotfix|canary|nightly|preview|legacy|sandbox|edge|vendor"),
-        b=pool(Kind.NAME, "hotfix|canary|nightly|preview|legacy|sandbox|edge|vendor"),
+        a=pool(Kind.NAME, "hotfix|canary|rollout|preview|legacy|sandbox|trunk|vendor"),
+        b=pool(Kind.NAME, "hotfix|canary|rollout|preview|legacy|sandbox|trunk|vendor"),
         tool=PLATFORMS,
     ),
     frame(
@@ -533,7 +536,9 @@ PROGRAMMING = (
         how "{phrase}" reads in {tongue} on the label of a {goods}
         The label of a {goods} says "{phrase}". What is that in {tongue}?
         """,
-        phrase=pool(Kind.NAME, "mind the gap|handle with care|keep away from fire|this side up|do not bend"),
+        phrase=pool(
+            Kind.NAME, "mind the gap|handle with care|perishable cargo|this side up|fragile porcelain"
+        ),
         tongue=TONGUES,
         goods=GOODS,
     ),
@@ -550,7 +555,7 @@ HEALTH = (
         I come from {place}. Will Dr. {doctor} [treat|take|receive] {mod} patients {season}?
         """,
         doctor=DOCTORS,
-        mod=pool(Kind.MODIFIER, "|elderly|diabetic|teenage|pregnant|anxious"),
+        mod=pool(Kind.MODIFIER, "|asthmatic|diabetic|teenage|pregnant|colourblind"),
         place=PLACES,
         season=SEASONS,
     ),
@@ -591,9 +596,9 @@ HEALTH = (
         Is a daily amount of {n} {unit} of {drug} [excessive|too high] for {who}?
         """,
         n=COUNTS,
-        unit=pool(Kind.UNIT, "drops|lozenges|sachets|ampoules|micrograms|puffs"),
+        unit=pool(Kind.UNIT, "vials|lozenges|sachets|ampoules|micrograms|puffs"),
         drug=pool(Kind.NAME, "melatonin|codeine|magnesium|cortisone|loratadine|naproxen|zinc|valerian"),
-        who=pool(Kind.NAME, "a toddler|a jogger|a grandmother|a teenager|a diabetic|a vegetarian"),
+        who=pool(Kind.NAME, "a toddler|a jogger|a beekeeper|a teenager|a diabetic|a sprinter"),
     ),
     frame(
         "checkup_cost",
@@ -628,7 +633,7 @@ HEALTH = (
         {person} sent {n} claims. Have {q} of them been [settled|reimbursed]?
         Of the {n} claims by {person}, are {q} [settled|reimbursed] by now?
         """,
-        q=pool(Kind.QUANTIFIER, "all|a handful|the majority|none|half|a third|more than ten|at most ten"),
+        q=pool(Kind.QUANTIFIER, "all|a handful|the bulk|none|half|a third|more than ten|at most ten"),
         n=COUNTS,
         person=PEOPLE,
     ),
@@ -681,11 +686,12 @@ HR = (
         In {place}, may one [end|terminate] a {contract} contract within {n} {unit}?
         """,
         contract=pool(
-            Kind.ANTONYM, "verbal|written; salaried|hourly; collective|individual; bilateral|unilateral"
+            Kind.ANTONYM,
+            "verbal|notarised; salaried|commissioned; collective|individual; bilateral|unilateral",
         ),
         place=PLACES,
         n=FEW,
-        unit=pool(Kind.UNIT, "fortnights|quarters|semesters|trimesters|shifts"),
+        unit=pool(Kind.UNIT, "sprints|terms|semesters|trimesters|shifts"),
     ),
     frame(
         "trainings",
@@ -695,7 +701,7 @@ HR = (
         whether {q} of the {mod} trainees in {place} have to [attend|take part in] the {team} course
         In {place}, is the {team} course [mandatory|obligatory] for {q} of the {mod} trainees?
         """,
-        q=pool(Kind.QUANTIFIER, "all|a handful|the majority|none|half|a third|more than ten|at most ten"),
+        q=pool(Kind.QUANTIFIER, "all|a handful|the bulk|none|half|a third|more than ten|at most ten"),
         mod=pool(Kind.MODIFIER, "|bilingual|visiting|graduate|volunteer|freelance"),
         place=PLACES,
         team=pool(Kind.NAME, "payroll|logistics|procurement|compliance|facilities|outreach"),
@@ -723,7 +729,7 @@ HR = (
         """,
         team=pool(Kind.NAME, "payroll|logistics|procurement|compliance|facilities|outreach"),
         place=PLACES,
-        neg=pool(Kind.NEGATION, "receive|forgo"),
+        neg=pool(Kind.NEGATION, "claim|waive"),
         mod=pool(Kind.MODIFIER, "housing|clothing|childcare|commuting|relocation"),
     ),
 )
@@ -739,7 +745,7 @@ DEVICES = (
         I want my {gadget} in {mode} mode for {n} {unit}. How is that [done|achieved]?
         """,
         gadget=GADGETS,
-        mode=pool(Kind.ANTONYM, "portrait|landscape; mono|stereo; wired|cordless; metered|unmetered"),
+        mode=pool(Kind.ANTONYM, "portrait|landscape; mono|stereo; wired|cordless; matte|glossy"),
         n=COUNTS,
         unit=pool(Kind.UNIT, "laps|heartbeats|frames|tracks|episodes"),
     ),
@@ -769,7 +775,7 @@ DEVICES = (
         a=GADGETS,
         b=GADGETS,
         n=COUNTS,
-        unit=pool(Kind.UNIT, "decibels|lumens|kelvin|hectopascals|knots|amperes"),
+        unit=pool(Kind.UNIT, "decibels|lumens|lux|hectopascals|becquerels|henries"),
     ),
     frame(
         "update",
@@ -807,7 +813,7 @@ DEVICES = (
         [List|Name|Give me] the apps on the {gadget} that {neg} my {what} {season}.
         """,
         gadget=GADGETS,
-        neg=pool(Kind.NEGATION, "read|do not read"),
+        neg=pool(Kind.NEGATION, "scan|do not scan"),
         what=pool(Kind.NAME, "bookmarks|ringtones|waypoints|workouts|podcasts|recordings"),
         season=SEASONS,
     ),

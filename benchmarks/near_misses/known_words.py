@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-import phasewise.caching
+import phasewise.caching.guards
 from phasewise.caching.stems import stem_of
 from phasewise.caching.vocabulary import vocabulary
 
@@ -30,11 +30,11 @@ CLOSED_CLASSES = vocabulary(
 
 
 def told_words() -> set[str]:
-    """All words in lists of the package that guards belong to, as written and as stems."""
+    """All words in the guards' lists, as written and as stems."""
     told: set[str] = set()
-    for module in pkgutil.walk_packages(phasewise.caching.__path__, "phasewise.caching."):
-        for value in vars(import_module(module.name)).values():
-            if not isinstance(value, str):
+    for module in pkgutil.iter_modules(phasewise.caching.guards.__path__, "phasewise.caching.guards."):
+        for name, value in vars(import_module(module.name)).items():
+            if not name.startswith("__") and not isinstance(value, str):
                 told.update(word for text in _texts(value) for word in plain_words(text))
     return told | {stem_of(word) for word in told}
 

@@ -43,8 +43,10 @@ class Request:
 
 @dataclass
 class _Asked:
-    question: Question
-    wordings: list[Wording]
+    """Something that was asked, in all the words that were used for it."""
+
+    frame: Frame
+    said: list[tuple[Question, Wording]]
 
 
 @dataclass
@@ -61,7 +63,7 @@ class _Past:
         """Something that was not asked before."""
         self.asked.append(asked)
         self.by_class[answer_class] = asked
-        for kind in asked.question.frame.kinds():
+        for kind in asked.frame.kinds():
             self.by_kind[kind].append(asked)
 
 
@@ -89,7 +91,7 @@ class Stream:
     def _turn(self) -> None:
         if self._third == 2:
             for asked in (self._past.asked, *self._past.by_kind.values()):
-                asked[:] = [each for each in asked if not _turns(each.question.frame)]
+                asked[:] = [each for each in asked if not _turns(each.frame)]
 
     def _next(self) -> Request:
         mix = MIXES[self._third]
@@ -97,8 +99,7 @@ class Stream:
         if not self._past.asked:
             return self._fresh()
         if what == REPEAT:
-            asked = _some(self._past.asked, self._rng)
-            return self._said(asked.question, self._rng.choice(asked.wordings), REPEAT)
+            return self._said(*self._rng.choice(_some(self._past.asked, self._rng).said), REPEAT)
         if what == PARAPHRASE:
             return self._paraphrase() or self._fresh()
         return (self._near_miss() if what == "near miss" else None) or self._fresh()
@@ -114,13 +115,12 @@ class Stream:
 
     def _paraphrase(self) -> Request | None:
         for _ in range(MOST_TRIES):
-            asked = _some(self._past.asked, self._rng)
-            wording = self._rng.choice(asked.wordings)
-            other = reworded(self._library, asked.question, wording, self._rng)
+            asked, wording = self._rng.choice(_some(self._past.asked, self._rng).said)
+            other = reworded(self._library, asked, wording, self._rng)
             if other is None:
                 continue
-            question = asked.question if self._third == 2 else reworded_turn(asked.question, self._rng)
-            before, text = wording.of(asked.question), other[0].of(question)
+            question = asked if self._third == 2 else reworded_turn(asked, self._rng)
+            before, text = wording.of(asked), other[0].of(question)
             change = frozenset(set(plain_words(before)) ^ set(plain_words(text)))
             if text in self._past.texts or (self._unrepeated and change in self._past.changes):
                 continue
@@ -135,11 +135,10 @@ class Stream:
         late = self._library.late | {Kind.TURNED}
         kind = self._rng.choices(kinds, [LATE_WEIGHT if kind in late else 1 for kind in kinds])[0]
         for _ in range(MOST_TRIES):
-            asked = _some(self._past.by_kind[kind], self._rng)
-            question = near_miss(asked.question, kind, self._rng)
+            asked, wording = self._rng.choice(_some(self._past.by_kind[kind], self._rng).said)
+            question = near_miss(asked, kind, self._rng)
             if self._class_of(question) in self._past.by_class or not self._in_its_time(question):
                 continue
-            wording = self._rng.choice(asked.wordings)
             if self._rng.random() < REWORDED_NEAR_MISSES:
                 wording, _ = reworded(self._library, question, wording, self._rng) or (wording, "")
             return self._said(question, wording, kind.value)
@@ -179,9 +178,9 @@ class Stream:
         text, answer_class = wording.of(question), self._class_of(question)
         past = self._past
         if answer_class in past.by_class:
-            past.by_class[answer_class].wordings.append(wording)
+            past.by_class[answer_class].said.append((question, wording))
         else:
-            past.add(answer_class, _Asked(question, [wording]))
+            past.add(answer_class, _Asked(question.frame, [(question, wording)]))
         kind = REPEAT if text in past.texts else kind
         past.texts.add(text)
         return Request(text, answer_class, kind, self._third)
