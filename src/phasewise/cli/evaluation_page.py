@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from phasewise import __version__
 from phasewise.bench.page.figures import Chart, axis, figure, plain
 from phasewise.bench.page.markup import Html, element, table, together
-from phasewise.bench.page.numbers import share
+from phasewise.bench.page.numbers import NONE, share
 from phasewise.bench.page.sections import chart_grid, section
 from phasewise.bench.report_page import repeat_section, whole_page
 from phasewise.caching.evaluation import Evaluation, Guarding, KindCount
-from phasewise.cli.evaluation_view import DRAWN_COSINE, conclusion, worst_words
+from phasewise.cli.evaluation_view import DRAWN_COSINE, GUARDS_WORDS, conclusion, worst_words
 
 TITLE = "What a cache of answers would take for the same question"
 COLOURS = {Guarding.NONE: "--bad", Guarding.HARD: "--warn", Guarding.ALL: "--accent"}
@@ -63,7 +63,7 @@ def _by_kind(
     traces = [
         {
             "type": "bar",
-            "name": it.rule.name,
+            "name": GUARDS_WORDS[it.rule.guarding],
             "x": [plain(kind.kind) for kind in it.kinds if getattr(kind, counted)],
             "y": [100 * (value(kind) or 0.0) for kind in it.kinds if getattr(kind, counted)],
             "marker": {"color": COLOURS[it.rule.guarding]},
@@ -97,10 +97,14 @@ def _kinds(evaluations: Sequence[Evaluation]) -> Html:
         (
             kind.kind,
             it.rule.name,
-            f"{kind.hits:,} of {kind.duplicates:,}",
-            f"{kind.false_hits:,} of {kind.others:,}",
+            _of(kind.hits, kind.duplicates),
+            _of(kind.false_hits, kind.others),
         )
         for it in evaluations
         for kind in it.kinds
     ]
     return table(("kind", "rule", "hits", "false hits"), rows, words=2)
+
+
+def _of(part: int, whole: int) -> str:
+    return f"{part:,} of {whole:,}" if whole else NONE
