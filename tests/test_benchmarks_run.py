@@ -33,6 +33,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "split_decision",
         "affinity",
         "affinity_cells",
+        "cache_latency",
     ],
 )
 def test_a_benchmark_runs_to_its_end_and_prints_one_object(name):

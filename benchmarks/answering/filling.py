@@ -1,0 +1,76 @@
+"""Fills a store with answers around real questions, and teaches it as a former life of it would have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import orjson
+
+from phasewise.adapters.redis_answers import RedisAnswers
+from phasewise.adapters.unit_vector import unit_vector
+from phasewise.caching.bound import Bound
+from phasewise.caching.evidence_book import EvidenceBook
+from phasewise.caching.matching import Rules, Verdict, consider
+from phasewise.model.caching import Neighbour, StoredAnswer, Vector
+
+AT_ONCE = 64
+NOISE = 0.8
+"""Length of what is added to a real question's vector: the cosine to it becomes .78, too far for a match."""
+MOST_LESSONS = 5_000
+BUDGET, CONFIDENCE = 0.01, 0.95
+
+
+async def fill(store: RedisAnswers, like: StoredAnswer, around: Sequence[Vector], count: int) -> None:
+    """Put answers of the same scope into the store, strewn around these vectors."""
+    rng = np.random.default_rng(1)
+    centres = np.array([np.frombuffer(vector, "<f4") for vector in around])
+    scale = NOISE / np.sqrt(centres.shape[1])
+    for first in range(0, count, AT_ONCE):
+        numbers = range(first, min(first + AT_ONCE, count))
+        vectors = centres[[number % len(centres) for number in numbers]]
+        vectors = vectors + rng.standard_normal(vectors.shape) * scale
+        answers = (
+            replace(like, key=f"filler-{number}", question=f"matter {number}?", vector=unit_vector(vector))
+            for number, vector in zip(numbers, vectors, strict=True)
+        )
+        await asyncio.gather(*map(store.put, answers))
+
+
+async def teach(
+    store: RedisAnswers, pairs: Sequence[tuple[str, str]], similarities: Sequence[float], like: StoredAnswer
+) -> int:
+    """Teach the store by verified outcomes that these rewordings are right, until all of them are served."""
+    book, rules = EvidenceBook(Bound(BUDGET, CONFIDENCE)), Rules(min_similarity=0.85, audit_share=1e-6)
+    domain, taught = f"{like.tenant}/{like.namespace}/{like.model}", 0
+    while taught < MOST_LESSONS:
+        left = 0
+        for (stored, asked), similarity in zip(pairs, similarities, strict=True):
+            neighbour = Neighbour(replace(like, question=stored), similarity)
+            match = consider(asked, [neighbour], book, rules, domain, draw=0.5)
+            if match.verdict is Verdict.NOTHING:
+                raise SystemExit(f"error: the pair {stored!r} is not even a candidate ({match.reason})")
+            if match.verdict is Verdict.EXPLORE:
+                lesson = match.lesson(domain, right=True, at_unix_s=time.time())
+                book.learn(lesson)
+                await store.teach(lesson)
+                left, taught = left + 1, taught + 1
+        if not left:
+            return taught
+    raise SystemExit(f"error: nothing is proven by {MOST_LESSONS} lessons")
+
+
+async def one_stored(redis_url: str, prefix: str) -> StoredAnswer:
+    """Some answer that a gateway has put into this Redis: what the others are to be like."""
+    import redis.asyncio  # noqa: PLC0415 - only for this look behind the store's back
+
+    client = redis.asyncio.from_url(redis_url)
+    try:
+        name = await anext(client.scan_iter(match=f"{prefix}:answer:*"))
+        fields = orjson.loads(await client.hget(name, "answer"))
+    finally:
+        await client.aclose()
+    return StoredAnswer(**{**fields, "tags": tuple(fields["tags"])})
