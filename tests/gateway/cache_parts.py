@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 
 import numpy as np
+import orjson
 
 from phasewise.adapters.process_answers import ProcessAnswers
 from phasewise.caching.bound import Bound
 from phasewise.caching.evidence_book import EvidenceBook
 from phasewise.caching.matching import Rules, Verdict, consider
 from phasewise.model.caching import Neighbour, StoredAnswer
+from tests.gateway.harness import listening
 
 QUESTION = "How do I reset my password?"
 REWORDED = "How can I reset my password?"
@@ -123,3 +126,47 @@ def proving_lessons(question, stored, similarity, domain, bound=None):
         lessons.append(match.lesson(domain, True, float(len(lessons))))
         book.learn(lessons[-1])
     raise AssertionError("this is never proven")
+
+
+class TellingEngine:
+    """A worker whose every answer tells whom it was made for and that it is another: `SALT N`.
+
+    The salt is the tenant's, put in by the gateway. While the gate is shut, nobody is answered.
+    """
+
+    def __init__(self):
+        self.answers = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    @contextlib.asynccontextmanager
+    async def running(self):
+        async with listening(self._answer) as worker:
+            yield worker
+
+    async def _answer(self, head, body, writer):
+        asked = orjson.loads(body)
+        self.answers += 1
+        text = f"{asked.get('cache_salt')} {self.answers}"
+        await self.gate.wait()
+        usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+        message = {"role": "assistant", "content": text}
+        reply = {
+            "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "fake-model",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage,
+        }  # fmt: skip
+        data = orjson.dumps(reply)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
+        with contextlib.suppress(ConnectionError):
+            writer.write(head + data)
+
+
+def text_of(reply):
+    """What a plain answer says."""
+    assert reply.status == 200, reply.body
+    return orjson.loads(reply.body)["choices"][0]["message"]["content"]
+
+
+def status_of(reply):
+    """What a reply says of the cache: hit_exact, miss, and so on, as its header puts it."""
+    return dict(reply.headers)[b"cache-status"].decode().removeprefix("phasewise; ")
