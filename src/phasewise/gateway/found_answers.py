@@ -98,11 +98,12 @@ class FoundAnswers:
         # Whoever asks what is being answered need not look for it: it was not there a moment ago.
         if self._join(call, turn):
             return True
-        begun_s = time.monotonic()
-        try:
-            await self._desk.look_up(turn)
-        finally:
-            call.timeline.note_look_up(begun_s, time.monotonic())
+        if turn.reads:
+            begun_s = time.monotonic()
+            try:
+                await self._desk.look_up(turn)
+            finally:
+                call.timeline.note_look_up(begun_s, time.monotonic())
         return turn.found is not None or self._join_or_lead(call, turn)
 
     def _join_or_lead(self, call: Call, turn: CacheTurn) -> bool:
@@ -170,7 +171,7 @@ class FoundAnswers:
             call.follows = None
             flight.leave()
             if came is Followed.WHOLE:
-                turn.note = replace(turn.note, saved_tokens=telling.tokens)
+                turn.note = replace(turn.note, saved_tokens=telling.output_tokens)
                 return None
             if call.client.started:
                 error = UpstreamError(FailureKind.CLOSED, "the answer that was joined broke off")
@@ -238,10 +239,9 @@ class _Telling:
         call.timeline.note_answer(self._answer)
 
     @property
-    def tokens(self) -> int | None:
-        """Those of prompt and answer, if known."""
-        counts = _counts_of(self._answer)
-        return None if counts is None else sum(counts)
+    def output_tokens(self) -> int | None:
+        """Those of the answer, if known."""
+        return self._answer.report.output_tokens
 
     def put(self, pieces: list[str]) -> None:
         """Have pieces of text sent with what is sent next, all at one time."""

@@ -1,0 +1,383 @@
+"""Requests that ask the same at the same time share one answer, whoever of them and of the workers leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import orjson
+import pytest
+
+from phasewise.config import ApiKey, CacheConfig
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.gateway.auth import key_sha256
+from tests.gateway.harness import (
+    chat_body,
+    events_of,
+    eventually,
+    listening,
+    request_id_of,
+    running_gateway,
+)
+from tests.gateway.test_patience import STREAM_HEAD, chunked, connected, head_of
+from tests.gateway.test_resumption import choices_of, text_of, undisturbed
+
+SERVE = CacheConfig(mode="serve")
+USAGE = {"include_usage": True}
+FRAME = {"id": "chatcmpl-of-the-engine", "object": "chat.completion.chunk", "created": 7, "model": "m"}
+END = [
+    {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}},
+]
+
+
+class Worker:
+    """A worker that writes an answer's pieces when it is told to, and remembers who asked and who hung up."""
+
+    def __init__(self):
+        self.asked = 0
+        self.hung_up = 0
+        self.writers = []
+
+    async def answer(self, head, body, writer):
+        self.asked += 1
+        self.writers.append(writer)
+        if not orjson.loads(body).get("stream"):
+            return
+        writer.write(STREAM_HEAD)
+        self.say(FRAME | {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+
+    def say(self, *chunks, to=-1):
+        for chunk in chunks:
+            data = chunk if isinstance(chunk, bytes) else b"data: " + orjson.dumps(FRAME | chunk) + b"\n\n"
+            self.writers[to].write(chunked(data))
+
+    def say_words(self, *words, to=-1):
+        self.say(*({"choices": [{"index": 0, "delta": {"content": word}}]} for word in words), to=to)
+
+    def end(self, to=-1):
+        self.say(*END, b"data: [DONE]\n\n", to=to)
+        self.writers[to].write(b"0\r\n\r\n")
+
+    def say_plainly(self, text, to=-1, **message):
+        choice = {"index": 0, "message": {"content": text, **message}, "finish_reason": "stop"}
+        body = orjson.dumps(FRAME | {"choices": [choice], "usage": END[1]["usage"]})
+        self.writers[to].write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+
+@contextlib.asynccontextmanager
+async def stage(cache=SERVE, **options):
+    worker = Worker()
+    async with (
+        listening(worker.answer) as config,
+        running_gateway([config], cache=cache, **options) as gateway,
+    ):
+        yield worker, gateway
+        assert len(flights(gateway)) == 0
+
+
+def flights(gateway):
+    return gateway.app.gateway.pipeline._driver.found.flights
+
+
+async def follow(gateway, count=1, **fields):
+    """So many who ask what is being answered; each is sure to have joined it."""
+    (flight,) = flights(gateway)._under_way.values()
+    before = flight.followers
+    asking = [asyncio.create_task(gateway.chat(**fields)) for _ in range(count)]
+    await eventually(lambda: flight.followers == before + count)
+    return asking
+
+
+async def lead(gateway, worker, **fields):
+    """The first to ask; its request is with the worker."""
+    asked = worker.asked
+    leader = asyncio.create_task(gateway.chat(**fields))
+    await eventually(lambda: worker.asked > asked)
+    return leader
+
+
+def said(reply):
+    """The text of a reply of either form."""
+    if reply.body.startswith(b"data:"):
+        events = events_of(reply.body)
+        assert events[-1] == "[DONE]"
+        return text_of(events)
+    return orjson.loads(reply.body)["choices"][0]["message"]["content"]
+
+
+async def cache_of(gateway, reply):
+    return (await gateway.timeline(request_id_of(reply)))["cache"]["result"]
+
+
+# --- one answer for many ----------------------------------------------------------------------------------
+
+
+async def test_many_who_ask_the_same_at_once_cost_one_answer():
+    async with running_engines(1) as (engine,), running_gateway([engine], cache=SERVE) as gateway:
+        replies = await asyncio.gather(*(gateway.chat(stream=True, max_tokens=30) for _ in range(8)))
+        results = [await cache_of(gateway, it) for it in replies]
+        expected = text_of(await undisturbed(engine, **chat_body(stream=True, max_tokens=30)))
+        finished = engine.requests_finished
+    assert {said(it) for it in replies} == {expected}
+    assert sorted(results) == ["joined"] * 7 + ["miss"]
+    assert finished == 2  # with the one that was asked directly
+    for reply in replies:
+        ids = {it["id"] for it in events_of(reply.body)[:-1]}
+        assert ids == {f"chatcmpl-{request_id_of(reply)}"}
+
+
+async def test_one_who_joins_in_mid_answer_has_all_of_it_piece_by_piece():
+    async with stage() as (worker, gateway):
+        leader = await lead(gateway, worker, stream=True)
+        worker.say_words("One", " two")
+        (follower,) = await follow(gateway, stream=True, stream_options=USAGE)
+        worker.say_words(' "three"\n')
+        await asyncio.sleep(0.02)
+        worker.say_words(" four")
+        await asyncio.sleep(0.02)
+        worker.end()
+        led, followed = await leader, await follower
+        timeline = await gateway.timeline(request_id_of(followed))
+    assert said(led) == said(followed) == 'One two "three"\n four'
+    assert "usage" not in led.body.decode()
+    assert events_of(followed.body)[-2]["usage"] == END[1]["usage"]
+    assert len(choices_of(events_of(followed.body))) >= 4
+    assert dict(followed.headers)[b"cache-status"] == b"phasewise; fwd=miss; collapsed; detail=joined"
+    assert (timeline["outcome"], timeline["attempts"]) == ("succeeded", [])
+    assert timeline["cache"] == {"result": "joined", "tokens": 2}
+    assert (timeline["finish"], timeline["in"], timeline["out"]) == ("stop", 3, 2)
+    assert timeline["ttft"]["residual_ms"] == 0
+
+
+@pytest.mark.parametrize("led_as_stream", [True, False])
+@pytest.mark.parametrize("followed_as_stream", [True, False])
+async def test_each_has_the_answer_in_the_form_it_asked_for(led_as_stream, followed_as_stream):
+    async with stage() as (worker, gateway):
+        leader = await lead(gateway, worker, stream=led_as_stream)
+        (follower,) = await follow(gateway, stream=followed_as_stream)
+        if led_as_stream:
+            worker.say_words("One", " two")
+            worker.end()
+        else:
+            worker.say_plainly("One two")
+        led, followed = await leader, await follower
+    assert said(led) == said(followed) == "One two"
+    assert followed.body.startswith(b"data:") is followed_as_stream
+    assert worker.asked == 1
+
+
+async def test_an_answer_that_was_cut_off_is_cut_off_for_all():
+    async with running_engines(1) as (engine,), running_gateway([engine], cache=SERVE) as gateway:
+        replies = await asyncio.gather(*(gateway.chat(max_tokens=20, ignore_eos=True) for _ in range(3)))
+    bodies = [orjson.loads(it.body) for it in replies]
+    assert {it["choices"][0]["finish_reason"] for it in bodies} == {"length"}
+    assert {it["usage"]["completion_tokens"] for it in bodies} == {20}
+
+
+async def test_who_asks_afterwards_is_served_what_was_kept():
+    async with stage() as (worker, gateway):
+        leader = await lead(gateway, worker, stream=True)
+        worker.say_words("One", " two")
+        worker.end()
+        await leader
+        later = await eventually(lambda: kept(gateway))
+        assert said(later) == "One two"
+        assert worker.asked == 1
+
+
+async def kept(gateway):
+    reply = await asyncio.wait_for(gateway.chat(), 0.5)
+    return reply if b"hit" in dict(reply.headers)[b"cache-status"] else None
+
+
+# --- who leaves -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_an_answer_goes_on_without_the_client_it_was_made_for(begun):
+    body = orjson.dumps(chat_body(stream=True))
+    async with stage() as (worker, gateway):
+        async with connected(gateway) as (reader, writer):
+            writer.write(head_of(body))
+            writer.write(body)
+            await eventually(lambda: worker.asked == 1)
+            if begun:
+                worker.say_words("One")
+                await reader.readuntil(b"One")
+            followers = await follow(gateway, 2, stream=True)
+        (flight,) = flights(gateway)._under_way.values()
+        await eventually(lambda: flight._leader.left)
+        worker.say_words(*(["One", " two"][begun:]), " three")
+        worker.end()
+        replies = await asyncio.gather(*followers)
+    assert [said(it) for it in replies] == ["One two three"] * 2
+    assert worker.asked == 1
+
+
+async def test_when_the_last_one_has_left_the_worker_is_told_to_stop():
+    body = orjson.dumps(chat_body(stream=True))
+    async with stage() as (worker, gateway):
+        async with connected(gateway) as (_, writer):
+            writer.write(head_of(body) + body)
+            await eventually(lambda: worker.asked == 1)
+            followers = await follow(gateway, 2, stream=True)
+            followers[0].cancel()
+        (flight,) = flights(gateway)._under_way.values()
+        await eventually(lambda: flight.followers == 1 and flight._leader.left)
+        assert gateway.under_way == 1
+        followers[1].cancel()
+        await eventually(lambda: not gateway.under_way and not len(flights(gateway)))
+        await asyncio.gather(*followers, return_exceptions=True)
+
+
+async def test_a_leader_that_does_not_read_holds_nobody_up():
+    words = [f" {number:06}" * 50 for number in range(400)]
+    body = orjson.dumps(chat_body(stream=True))
+    async with stage() as (worker, gateway), connected(gateway) as (_, writer):
+        writer.write(head_of(body) + body)
+        await eventually(lambda: worker.asked == 1)
+        worker.say_words(*words[:200])
+        await asyncio.sleep(0.05)
+        (follower,) = await follow(gateway, stream=True)
+        worker.say_words(*words[200:])
+        worker.end()
+        assert said(await asyncio.wait_for(follower, 5)) == "".join(words)
+        writer.transport.abort()
+        await eventually(lambda: not gateway.under_way)
+
+
+# --- who breaks -------------------------------------------------------------------------------------------
+
+
+async def test_all_go_on_when_the_worker_dies_in_mid_answer():
+    body = chat_body(stream=True, max_tokens=30, ignore_eos=True)
+    async with running_engines(2) as pair, running_gateway(pair, cache=SERVE) as gateway:
+        expected = text_of(await undisturbed(pair[1], **body))
+        pair[0].inject("cut", after_tokens=7, times=1)
+        asking = (gateway.fetch("POST", "/v1/chat/completions", body) for _ in range(4))
+        replies = await asyncio.gather(*asking)
+        timelines = [await gateway.timeline(request_id_of(it)) for it in replies]
+    assert [said(it) for it in replies] == [expected] * 4
+    assert sorted(len(it["attempts"]) for it in timelines) == [0, 0, 0, 2]
+
+
+async def test_who_has_some_of_an_answer_that_failed_for_good_has_it_taken_up():
+    body = chat_body(stream=True, max_tokens=30, ignore_eos=True)
+    async with running_engines(2) as pair, running_gateway(pair, cache=SERVE) as gateway:
+        expected = text_of(await undisturbed(pair[1], **body))
+        for engine in pair:
+            engine.inject("cut", after_tokens=7, times=1)
+        asking = (gateway.fetch("POST", "/v1/chat/completions", body) for _ in range(3))
+        replies = await asyncio.gather(*asking)
+        timelines = [await gateway.timeline(request_id_of(it)) for it in replies]
+    failed = [it for it in replies if "error" in events_of(it.body)[-1]]
+    assert [said(it) for it in replies if it not in failed] == [expected] * 2
+    followed = [it for it in timelines if it["cache"]["result"] == "joined"]
+    assert [[each["kind"] for each in it["attempts"]] for it in followed] == [["resumed"]] * 2
+    assert all(it["ttft"]["residual_ms"] == 0 for it in followed)
+
+
+async def test_who_had_nothing_yet_of_an_answer_that_failed_asks_anew_one_for_all():
+    async with stage() as (worker, gateway):
+        leader = await lead(gateway, worker, stream=True)
+        followers = await follow(gateway, 3, stream=True)
+        for attempt in (1, 2):
+            await eventually(lambda attempt=attempt: worker.asked == attempt)
+            worker.writers[-1].close()
+        assert (await leader).status == 503
+        await eventually(lambda: worker.asked == 3)
+        worker.say_words("One")
+        worker.end()
+        replies = await asyncio.gather(*followers)
+        results = [await cache_of(gateway, it) for it in replies]
+    assert [said(it) for it in replies] == ["One"] * 3
+    assert sorted(results) == ["joined", "joined", "miss"]
+    assert worker.asked == 3
+
+
+async def test_of_a_broken_answer_streams_end_and_plain_replies_ask_anew():
+    async with stage(resume="off") as (worker, gateway):
+        leader = await lead(gateway, worker, stream=True)
+        (streamed,) = await follow(gateway, stream=True)
+        (plain,) = await follow(gateway)
+        worker.say_words("One")
+        await asyncio.sleep(0.05)
+        worker.writers[-1].close()
+        for reply in (await leader, await streamed):
+            assert events_of(reply.body)[-1]["error"]["code"] == "stream_not_resumable"
+        await eventually(lambda: worker.asked == 2)
+        worker.say_plainly("One two")
+        assert said(await plain) == "One two"
+        timeline = await gateway.timeline(request_id_of(await streamed))
+    assert (timeline["outcome"], timeline["why"]) == ("failed", "not_resumable")
+
+
+async def test_answers_of_more_than_text_are_not_shared():
+    thought = {"choices": [{"index": 0, "delta": {"reasoning": "hm"}}]}
+    async with stage() as (worker, gateway):
+        leader = await lead(gateway, worker, stream=True)
+        followers = await follow(gateway, 2, stream=True)
+        worker.say(thought)
+        await eventually(lambda: worker.asked == 3)
+        for number in range(3):
+            worker.say(thought, to=number)
+            worker.say_words("One", to=number)
+            worker.end(to=number)
+        replies = await asyncio.gather(leader, *followers)
+        assert [said(it) for it in replies] == ["One"] * 3
+        # From the first of them nobody waits for such a model.
+        again = [await lead(gateway, worker, stream=True), await lead(gateway, worker, stream=True)]
+        for number in (3, 4):
+            worker.end(to=number)
+        await asyncio.gather(*again)
+
+
+# --- who may not join -------------------------------------------------------------------------------------
+
+KEYS = {name: ApiKey(sha256=key_sha256(name), tenant=name) for name in ("one", "two")}
+
+
+def bearer(name):
+    return [(b"authorization", b"Bearer " + name.encode())]
+
+
+async def test_tenants_never_join_each_other():
+    async with stage(api_keys=tuple(KEYS.values())) as (worker, gateway):
+        leaders = [await lead(gateway, worker, stream=True, headers=bearer(name)) for name in KEYS]
+        for number, word in enumerate(("One", "Two")):
+            worker.say_words(word, to=number)
+            worker.end(to=number)
+        assert [said(await it) for it in leaders] == ["One", "Two"]
+
+
+async def test_one_over_its_keys_limit_does_not_join():
+    key = ApiKey(sha256=key_sha256("one"), tenant="one", max_concurrent=1)
+    async with stage(api_keys=(key,)) as (worker, gateway):
+        leader = await lead(gateway, worker, stream=True, headers=bearer("one"))
+        refused = await gateway.chat(stream=True, headers=bearer("one"))
+        (flight,) = flights(gateway)._under_way.values()
+        assert (refused.status, flight.followers) == (429, 0)
+        worker.say_words("One")
+        worker.end()
+        assert said(await leader) == "One"
+
+
+@pytest.mark.parametrize(
+    ("cache", "headers"),
+    [
+        (CacheConfig(mode="shadow"), ()),
+        (SERVE, [(b"cache-control", b"no-cache")]),
+        (SERVE, [(b"cache-control", b"no-store")]),
+        (SERVE, [(b"x-phasewise-cache-namespace", b"another")]),
+    ],
+)
+async def test_nobody_joins_who_is_to_have_an_answer_of_its_own(cache, headers):
+    async with stage(cache) as (worker, gateway):
+        leaders = [await lead(gateway, worker, stream=True)]
+        leaders.append(await lead(gateway, worker, stream=True, headers=headers))
+        for number in (0, 1):
+            worker.say_words("One", to=number)
+            worker.end(to=number)
+        await asyncio.gather(*leaders)
+    assert worker.asked == 2
