@@ -51,7 +51,7 @@ from near_misses import held_out
 from near_misses.known_words import words_told_already
 from near_misses.pairs import QuestionPair
 from near_misses.play import Arm, BoundArm, Outcome, Played, made_ready, play
-from near_misses.sets import CHECKLIST, held_out_pairs, held_out_stream, read_pairs
+from near_misses.sets import CHECKLIST, ODD, checklist_rows, held_out_pairs, held_out_stream
 from near_misses.tally import kind_shares, summary, worst_kind
 from near_misses.vectors import Vectors
 
@@ -133,7 +133,7 @@ def pair_sets(count: int, checklist: Path | None) -> dict[str, list[QuestionPair
     """The pairs to judge, by where they are from."""
     sets = {"generated": held_out_pairs(1, count)}
     if checklist is not None:
-        odd = read_pairs(checklist)[1::2]
+        odd = checklist_rows(checklist, ODD)
         sets["checklist"] = odd[:: max(1, len(odd) // count)]
     return sets
 

@@ -242,7 +242,7 @@ FRAMES = (
         "servings",
         "cooking",
         """
-        Do {q} [the recipes|recipes] in the {city} cookbook need an oven?
+        Do {q} recipes in the {city} cookbook need an oven?
         whether {q} recipes in the {city} cookbook need an oven
         In the {city} cookbook, do {q} recipes [need|require] an oven?
         """,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from .pairs import QuestionPair, make_pairs
 from .stream import Request, Stream
 
 CHECKLIST = Path(__file__).parents[3] / "shared" / "data" / "question_pairs_checklist.tsv"
+EVEN, ODD = 0, 1
+"""Rows of the checklist: the even ones may be tuned on, the odd ones judge."""
+_A_WORD_IS_MISSING = re.compile(r"\s[^\w\s\"'(]+(?=\s|\?)")
 
 
 def development_pairs(seed: int, count: int) -> list[QuestionPair]:
@@ -20,7 +24,8 @@ def development_pairs(seed: int, count: int) -> list[QuestionPair]:
 
 def development_stream(seed: int, length: int, checklist: Path | None = None) -> Iterator[Request]:
     """A stream to tune on, with the even rows of the checklist if its file is named."""
-    return Stream(development.LIBRARY, seed, length).requests(read_pairs(checklist)[::2] if checklist else ())
+    pairs = checklist_rows(checklist, EVEN) if checklist else ()
+    return Stream(development.LIBRARY, seed, length).requests(pairs)
 
 
 def held_out_pairs(seed: int, count: int) -> list[QuestionPair]:
@@ -32,14 +37,18 @@ def held_out_stream(
     seed: int, length: int, checklist: Path | None = None, unrepeated: bool = False
 ) -> Iterator[Request]:
     """A stream to judge by, with the odd rows of the checklist if its file is named."""
-    stream = Stream(held_out.LIBRARY, seed, length, unrepeated)
-    return stream.requests(read_pairs(checklist)[1::2] if checklist else ())
+    pairs = checklist_rows(checklist, ODD) if checklist else ()
+    return Stream(held_out.LIBRARY, seed, length, unrepeated).requests(pairs)
 
 
-def read_pairs(path: Path) -> list[QuestionPair]:
-    """Pairs from a file with the columns kind, duplicate, a and b."""
+def checklist_rows(path: Path, first: int) -> list[QuestionPair]:
+    """Every other pair of a file with the columns kind, duplicate, a and b.
+
+    Those in which a word is missing ("a . person") are left out: they ask nothing.
+    """
     with path.open(encoding="utf-8", newline="") as file:
-        return [
+        pairs = [
             QuestionPair(row["kind"], row["duplicate"] == "1", row["a"], row["b"])
             for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         ]
+    return [pair for pair in pairs[first::2] if not _A_WORD_IS_MISSING.search(f"{pair.a}\t{pair.b}")]

@@ -7,6 +7,7 @@ of them then was not asked before, so that no stored answer has become old.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ TURNING_WEIGHT = 3
 REWORDED_NEAR_MISSES = 0.3
 """The rest differ from a question that was asked in nothing but the value that matters."""
 MOST_TRIES = 40
+_JOINED = re.compile(r"\b(\w+) and (\w+)\b")
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,7 @@ def _is_late(pair: QuestionPair, late: frozenset[Kind]) -> bool:
 
 
 def _answer_classes(pairs: Sequence[QuestionPair]) -> dict[str, str]:
+    """Which answer each text has. Whom "and" joins may be named in any order."""
     leader: dict[str, str] = {}
 
     def lead(text: str) -> str:
@@ -237,7 +240,12 @@ def _answer_classes(pairs: Sequence[QuestionPair]) -> dict[str, str]:
         return text
 
     for pair in pairs:
-        one, other = lead(pair.a), lead(pair.b)
+        one, other = lead(_in_one_order(pair.a)), lead(_in_one_order(pair.b))
         if pair.duplicate:
             leader[other] = one
-    return {text: f"checklist|{lead(text)}" for text in leader}
+    texts = {text for pair in pairs for text in (pair.a, pair.b)}
+    return {text: f"checklist|{lead(_in_one_order(text))}" for text in texts}
+
+
+def _in_one_order(text: str) -> str:
+    return _JOINED.sub(lambda found: " and ".join(sorted(found.groups())), text)
