@@ -121,7 +121,9 @@ async def test_the_report_is_told_in_a_table_and_words():
         cells=[
             {"domain": "a/default/m", "cell": "function/2/known", "right": 310, "wrong": 0}
             | {"proven": True, "missing": 0, "at_most": 0.0095},
-            {"domain": "a/default/m", "cell": "swapped/1/new", "right": 3, "wrong": 1}
+            {"domain": "a/default/m", "cell": "swapped/1/tried", "right": 3, "wrong": 1}
+            | {"proven": False, "missing": 350, "at_most": 0.9},
+            {"domain": "a/default/m", "cell": "swapped/0/new", "right": 3, "wrong": 1}
             | {"proven": False, "missing": 350, "at_most": 0.9},
         ],
     )
@@ -129,12 +131,16 @@ async def test_the_report_is_told_in_a_table_and_words():
     assert told.exit_code == 0, told.output
     for words in (
         "shadow mode: nothing is served",
-        "would be served: the same meaning",
+        "would serve: same meaning",
         "tools 200, too long 100",
         "12.3 s until first tokens (prefill), 45.6 s of streaming (decode), 7,890 tokens",
         "Looking took 4.00 ms (p99 20.0 ms), of that embedding 3.00 ms (p99 10.0 ms)",
+        "function words, 0.95+, known",
         "proven",
-        "350 right answers missing",
+        "words exchanged, 0.90+, tried",
+        "350 more right",
+        "words exchanged, under 0.90, new",
+        "only learned from",
         "Next: shadow found 12% of requests answerable, none wrong of 310 judged (at most 1.0% with 95% "
         "confidence): set cache.mode: serve.",
     ):
@@ -169,7 +175,7 @@ def test_a_part_that_is_away_comes_before_all_else():
 
 
 def test_exact_hits_alone_are_advised_even_while_nothing_is_proven_by_meaning():
-    cells = [{"domain": "d", "cell": "c", "right": 1, "wrong": 0, "proven": False, "missing": 250}]
+    cells = [{"domain": "d", "cell": "same/1/known", "right": 1, "wrong": 0, "proven": False, "missing": 250}]
     told = advice(results={"shadow_exact": 300}, cells=cells)
     assert "30% of requests answerable, all of them the very same request: set cache.mode: serve" in told
     assert "250 more right answers" in told
@@ -238,7 +244,8 @@ async def test_a_question_is_explained_with_its_neighbours():
     options = ("--system", "be brief", "--field", "max_tokens=8", "--field", "user=me", "--tenant", "a")
     told = await typed(desk, "explain", "why?", *options)
     assert told.exit_code == 0, told.output
-    for words in ("explored (not proven)", "0.961", "2 hours", "negation", "40 right, 0 wrong: 260 missing"):
+    known = "function words, 0.95+, known: 40 right and 0 wrong of its kind, 260 more right"
+    for words in ("explored (not proven)", "0.961", "2 hours", "guard negation", known):
         assert words in told.stdout
     ((fields, tenant, namespace, show_text),) = desk.asked
     assert (fields["max_tokens"], fields["user"], fields["model"]) == (8, "me", "fake-model")

@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 from phasewise.bench.page.numbers import share
+from phasewise.caching.evidence_book import Maturity
 
 FEWEST_REQUESTS = 200
 """Of fewer, the share that could be served says little about tomorrow's."""
@@ -17,6 +18,11 @@ Report = Mapping[str, Any]
 def would(report: Report, served: str, shadow: str) -> str:
     """The word for what was done, or for what would have been."""
     return shadow if report["mode"] == "shadow" else served
+
+
+def may_be_served(cell: str) -> bool:
+    """Whether a proof would be worth anything: a change that is new, or was wrong, is only learned from."""
+    return cell.rpartition("/")[2] not in {Maturity.NEW, Maturity.BARRED}
 
 
 def next_step(report: Report, now_unix_s: float) -> str:
@@ -121,7 +127,7 @@ def _wait_or_doubt(wrong: Mapping[str, Any]) -> str:
 
 
 def _missing(report: Report) -> str:
-    cells = [cell for cell in report["cells"] if not cell["proven"]]
+    cells = [it for it in report["cells"] if not it["proven"] and may_be_served(it["cell"])]
     if not cells:
         return ""
     nearest = min(cells, key=lambda cell: cell["missing"])

@@ -14,20 +14,22 @@ from rich.table import Table
 from rich.text import Text
 
 from phasewise.bench.page.numbers import NONE, duration, share
-from phasewise.cli.cache_advice import next_step, would
+from phasewise.caching.matching import BAND_EDGES
+from phasewise.caching.rewrite import Change
+from phasewise.cli.cache_advice import may_be_served, next_step, would
 from phasewise.model.caching import CacheResult
 
 Report = Mapping[str, Any]
 
 RESULT_WORDS = {
-    CacheResult.HIT_EXACT: "served: the same request",
-    CacheResult.HIT_SEMANTIC: "served: the same meaning",
-    CacheResult.JOINED: "served: joined the same request under way",
-    CacheResult.SHADOW_EXACT: "would be served: the same request",
-    CacheResult.SHADOW_SEMANTIC: "would be served: the same meaning",
-    CacheResult.EXPLORED: "near, but the model was asked, to learn",
-    CacheResult.GUARDED: "near, but a guard forbade it",
-    CacheResult.MISS: "nothing near was kept",
+    CacheResult.HIT_EXACT: "served: same request",
+    CacheResult.HIT_SEMANTIC: "served: same meaning",
+    CacheResult.JOINED: "served: same request under way",
+    CacheResult.SHADOW_EXACT: "would serve: same request",
+    CacheResult.SHADOW_SEMANTIC: "would serve: same meaning",
+    CacheResult.EXPLORED: "near: model asked, to learn",
+    CacheResult.GUARDED: "near: a guard forbade it",
+    CacheResult.MISS: "not found",
     CacheResult.BYPASS: "not for a cache",
 }
 EXPLAINED = {
@@ -47,13 +49,22 @@ EXACT_ONLY = (
     "Only the very same request would be found: matches by meaning are off (gateway.cache.semantic), or the "
     "question is too long for them."
 )
+CHANGE_WORDS = {
+    Change.SAME: "fillers only",
+    Change.FUNCTION: "function words",
+    Change.REORDERED: "another order",
+    Change.ADDED: "words added",
+    Change.SWAPPED: "words exchanged",
+}
 TIERS = {"exact": "same request", "semantic": "same meaning"}
 MOST_CELLS = 12
 
 
 def render_report(report: Report) -> RenderableType:
     """The whole report, what to do next last."""
-    parts: list[RenderableType] = [Text(_head(report)), _results(report)]
+    parts: list[RenderableType] = [Text(_head(report))]
+    if report["requests"]:
+        parts.append(_results(report))
     if any(sum(counts.values()) for counts in report["judged"].values()):
         parts.append(_judged(report))
     parts += [Text(line) for line in _lines(report)]
@@ -144,14 +155,28 @@ def _cells(report: Report) -> Table:
         table.add_column(column, justify="right")
     table.add_column("state")
     for cell in shown:
-        table.add_row(cell["domain"], cell["cell"], f"{cell['right']:,}", f"{cell['wrong']:,}", _state(cell))
+        counts = f"{cell['right']:,}", f"{cell['wrong']:,}"
+        table.add_row(cell["domain"], cell_words(cell["cell"]), *counts, _state(cell))
     return table
 
 
+def cell_words(cell: str) -> str:
+    """A kind of match in words: what differs, how near, how well that change is known."""
+    change, _, rest = cell.partition("/")
+    band, _, maturity = rest.partition("/")
+    if change not in CHANGE_WORDS or not band.isdecimal() or int(band) > len(BAND_EDGES):
+        return cell
+    edges = (0.0, *BAND_EDGES)
+    near = f"{edges[int(band)]:.2f}+" if int(band) else f"under {BAND_EDGES[0]:.2f}"
+    return f"{CHANGE_WORDS[Change(change)]}, {near}, {maturity}"
+
+
 def _state(cell: Mapping[str, Any]) -> Text:
+    if not may_be_served(cell["cell"]):
+        return Text("only learned from")
     if cell["proven"]:
         return Text("proven", "green")
-    return Text(f"{cell['missing']:,} right answers missing")
+    return Text(f"{cell['missing']:,} more right")
 
 
 def render_explanation(told: Mapping[str, Any]) -> RenderableType:
@@ -167,35 +192,20 @@ def render_explanation(told: Mapping[str, Any]) -> RenderableType:
 
 
 def _neighbours(neighbours: list[Mapping[str, Any]]) -> Table:
-    shows_text = any(it.get("question") is not None for it in neighbours)
     table = Table(title="What is kept near it, nearest first", title_justify="left")
     table.add_column("similarity", justify="right")
     table.add_column("age", justify="right")
-    table.add_column("guard")
-    table.add_column("kind of match")
-    table.add_column("evidence")
-    if shows_text:
-        table.add_column("stored question", overflow="fold")
+    table.add_column("what is known of it", overflow="fold")
     for it in neighbours:
-        row = [
-            f"{it['similarity']:.3f}",
-            duration_in_words(it["age_s"]),
-            _guard(it),
-            it["cell"] or NONE,
-            _evidence(it),
-        ]
-        table.add_row(*map(Text, row), *([Text(it["question"] or "")] if shows_text else []))
+        told = [*([f'"{it["question"]}"'] if it.get("question") else []), _known(it)]
+        table.add_row(f"{it['similarity']:.3f}", duration_in_words(it["age_s"]), Text("\n".join(told)))
     return table
 
 
-def _guard(it: Mapping[str, Any]) -> str:
-    if it["guard"] is None:
-        return NONE
-    return f"{it['guard']}: {it['detail']}" if it.get("detail") else str(it["guard"])
-
-
-def _evidence(it: Mapping[str, Any]) -> str:
+def _known(it: Mapping[str, Any]) -> str:
+    if it["guard"] is not None:
+        return f"guard {it['guard']}: {it['detail']}" if it.get("detail") else f"guard {it['guard']}"
     if it["cell"] is None:
         return NONE
-    state = "proven" if it["proven"] else f"{it['missing']} missing"
-    return f"{it['right']} right, {it['wrong']} wrong: {state}"
+    evidence = f"{it['right']:,} right and {it['wrong']:,} wrong of its kind"
+    return f"{cell_words(it['cell'])}: {evidence}, {_state(it)}"
