@@ -246,8 +246,8 @@ class _Telling:
     def put(self, pieces: list[str]) -> None:
         """Have pieces of text sent with what is sent next, all at one time."""
         if pieces:
-            self._answer.content_times_s.append(time.monotonic())
             self._unsent += self._opening() + self._frames.content(quoted(pieces))
+            self._answer.content_times_s.append(time.monotonic())
 
     async def send_escaped(self, text: bytes) -> None:
         """Send a piece of text as it stands between the quotes of its JSON."""
