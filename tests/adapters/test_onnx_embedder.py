@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.adapters import onnx_embedder
+from phasewise.adapters.embedding_folder import resolve_embedding_model
 from phasewise.adapters.onnx_embedder import READS_TOKENS, OnnxEmbedder
 from phasewise.adapters.unit_vector import space_name, unit_vector
 from phasewise.errors import ConfigError, EmbedderUnreachable
+from tests.real_engine import ROOT
 from tests.tiny_embedding_model import DIMENSIONS, write_tiny_model
 
 WORDS = ("how", "do", "i", "reset", "my", "password", "where", "is", "paris")
@@ -178,6 +182,19 @@ async def test_a_model_of_another_kind_is_refused_at_the_start(tmp_path):
     with pytest.raises(ConfigError, match="it wants input_ids, pixel_values"):
         await embedder.start()
     await embedder.close()
+
+
+@pytest.mark.real
+async def test_the_fetched_model_puts_a_paraphrase_nearer_than_another_question():
+    home = Path(os.environ.get("PHASEWISE_HOME") or ROOT / ".phasewise")
+    async with started(resolve_embedding_model("minilm-l6", home)) as embedder:
+        assert embedder.dimensions == 384
+        asked, same, other = [
+            await embedder.embed(text)
+            for text in ("How do I reset my password?", "How can I reset my password?", "Where is Paris?")
+        ]
+    assert cosine(asked, same) > 0.95
+    assert cosine(asked, other) < 0.3
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
