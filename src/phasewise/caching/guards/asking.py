@@ -11,7 +11,7 @@ _QUESTION_WORDS = {
     "who": "who", "whom": "who", "whose": "whose", "what": "what", "which": "what",
     "when": "when", "where": "where", "why": "why", "how": "how",
 }  # fmt: skip
-_ALSO_RELATIVE = vocabulary("who whom whose which where what that")
+_ALSO_RELATIVE = vocabulary("who whom whose which where")
 _MEASURED_BY_HOW = vocabulary("many much long often far old big tall fast deep high soon heavy large late")
 _MODALS = {
     "can": "can", "could": "can", "may": "can", "should": "should", "ought": "should", "must": "must",

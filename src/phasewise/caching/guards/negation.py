@@ -42,7 +42,9 @@ def _denied(reading: Reading) -> Counter[tuple[str, str]]:
 
 def _by_form(one: Reading, other: Reading) -> str | None:
     """happy and unhappy, hopeful and hopeless: the same root, in one question with a part that denies."""
-    ours, theirs = one.content_set - other.content_set, other.content_set - one.content_set
+    stems = frozenset(word.stem for word in one.words)
+    others = frozenset(word.stem for word in other.words)
+    ours, theirs = stems - others, others - stems
     for alone, against in ((ours, theirs), (theirs, ours)):
         for stem in alone:
             if any(prefixed in against for prefixed in _denials(stem)):

@@ -7,8 +7,9 @@ from collections import Counter
 
 from phasewise.caching.guards.reading import Reading
 
+_HAS_DIGIT = re.compile(r"\d")
 _OPERATORS = re.compile(r"[+*^=<>≤≥≠±×÷|&~√∞]|(?<=[\d\s)])[-−–](?=\s?\d)|(?<=\d)/(?=\d)|^[-−](?=\d)")
-_ORDINAL_ENDINGS = re.compile(r"(\d+)(?:st|nd|rd|th)")
+_ORDINAL = re.compile(r"(\d{1,9})(?:st|nd|rd)")
 
 
 def numbers_differ(one: Reading, other: Reading) -> str | None:
@@ -19,15 +20,19 @@ def numbers_differ(one: Reading, other: Reading) -> str | None:
     return f"{_listed(ours - theirs)} | {_listed(theirs - ours)}"
 
 
+def _as_ordinal(lower: str) -> str:
+    """1st as 1th: one spelling for what is spelled out as "first" too."""
+    ordinal = _ORDINAL.fullmatch(lower)
+    return f"{ordinal[1]}th" if ordinal else lower
+
+
 def _listed(figures: Counter[str]) -> str:
     return ", ".join(sorted(figures)) or "-"
 
 
 def _figures(reading: Reading) -> Counter[str]:
     figures = Counter(
-        _ORDINAL_ENDINGS.sub(r"\1th", lower)
-        for lower in reading.lowers
-        if any(letter.isdigit() for letter in lower)
+        _as_ordinal(lower) for lower in reading.lowers if not lower.isalpha() and _HAS_DIGIT.search(lower)
     )
     figures.update(_OPERATORS.findall(reading.text))
     return figures

@@ -6,6 +6,7 @@ What a difference between two readings means is each guard's own.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from phasewise.caching.guards.opinions import opinion_last
 from phasewise.caching.guards.spelled_numbers import in_digits
@@ -35,8 +36,9 @@ class Reading:
     content_set: frozenset[str]
 
 
+@lru_cache(maxsize=32)
 def read(text: str) -> Reading:
-    """What the guards look at in a text."""
+    """What the guards look at in a text. The last few are kept: a question meets several neighbours."""
     found = in_digits(words(_symbols_as_words(text)))
     lowers = tuple(word.lower for word in found)
     contents = tuple(map(content_of, opinion_last([word for word in found if is_telling(word)], found)))

@@ -27,6 +27,8 @@ _ORDINALS = {
     "fifteenth": 15, "sixteenth": 16, "seventeenth": 17, "eighteenth": 18, "nineteenth": 19, "twentieth": 20,
     "thirtieth": 30, "hundredth": 100,
 }  # fmt: skip
+_LONGEST = 16
+"""In words. Longer ones are read as two, on both sides alike."""
 _DIGITS = re.compile(r"\d{1,15}|\d{1,3}(?:,\d{3}){1,5}")
 _MEASURE = re.compile(r"(\d[\d.,]*)([a-z]{1,12})")
 _ONE_IS_A_PRONOUN_AFTER = vocabulary(
@@ -76,7 +78,7 @@ def _number_at(read: Sequence[Word], at: int) -> tuple[str, int]:
     """The number that begins here and how many words it takes; no words if none does."""
     total = current = 0
     place = at
-    while place < len(read):
+    while place < min(len(read), at + _LONGEST):
         lower = read[place].lower
         if lower in _ORDINALS and not (place > at and read[place].opens):
             return f"{total + current + _ORDINALS[lower]}th", place + 1 - at

@@ -11,6 +11,7 @@ from phasewise.caching.vocabulary import vocabulary
 from phasewise.model.noun import noun
 
 _BE = vocabulary("am is are was were be been being")
+_ANYBODY = vocabulary("i you we they one someone somebody to")
 _ASKING_AUXILIARIES = vocabulary("do does did can could should would will may might must to")
 
 
@@ -45,6 +46,8 @@ def _same_parts(passive: Passive, active: Reading) -> bool | None:
     contents = tuple(content_of(word) for word in active.words if is_telling(word))
     if passive.verb not in contents or _is_passive_there(passive, active):
         return None
+    if not passive.has_agent and not active.lower_set & _ANYBODY:
+        return False
     at = contents.index(passive.verb)
     doer, after = contents[:at], contents[at + 1 :]
     agent = len(doer) - len(passive.before)
