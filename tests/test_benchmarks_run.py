@@ -34,6 +34,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "affinity",
         "affinity_cells",
         "cache_latency",
+        "cache_faults",
     ],
 )
 def test_a_benchmark_runs_to_its_end_and_prints_one_object(name):

@@ -133,6 +133,8 @@ class CacheLearning:
 
     async def _keep(self, work: tuple[StoredAnswer, bool]) -> None:
         answer, by_meaning = work
+        if self._store_breaker.is_open:
+            return  # before anything is embedded for nothing
         if by_meaning and answer.vector is None and self._meaning is not None:
             # Without a vector the answer is still found by the same words.
             with contextlib.suppress(EmbedderUnreachable, TimeoutError):
