@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from phasewise.adapters.prometheus import PrometheusMetrics
 from phasewise.adapters.prometheus_families import METRICS, NO_LABEL, REASONS
 from phasewise.errors import RefusalKind
+from phasewise.model.caching import CacheNote, CacheResult
 from phasewise.model.decision import Option, Terms
 from phasewise.model.hand_over_state import HandOverState
 from phasewise.model.latency import meets
@@ -257,7 +258,9 @@ def test_labels_are_the_configurations_or_of_closed_lists_whatever_was_recorded(
         "part": {*TTFT_PARTS, "residual"},
         "kind": {"prompt", "cached", "output"},
         "slo_class": {"default"},
-        "result": {"met", "missed"},
+        "result": {"met", "missed", *CacheResult},
+        "phase": {"start", "stream"},
+        "mode": {"served", "shadow"},
         "way": {"split", "whole"},
     }
     for _name, *labels in samples(metrics):
@@ -288,6 +291,8 @@ def test_series_stay_within_their_bound_when_everything_happens_that_can():
             metrics.record(
                 make_timeline(spans=spans, model=model, outcome=outcome, reason=reason, attempts=attempts)
             )
+    for result in CacheResult:
+        metrics.record(make_timeline(cache=CacheNote(result, look_up_s=0.1, saved_start_s=1.0)))
     for kind in RefusalKind:
         metrics.count_refusal(kind)
     assert metrics.most_lines / 4 < len(samples(metrics)) <= metrics.most_lines
@@ -359,3 +364,46 @@ def test_requests_are_counted_by_the_way_they_went_where_there_was_a_choice():
     seen = samples(metrics)
     assert seen["phasewise_placements_total", "way=split"] == 2
     assert seen["phasewise_placements_total", "way=whole"] == 1
+
+
+# --- the answer cache -------------------------------------------------------------------------------------
+
+
+def test_a_hit_is_counted_as_any_request_but_for_the_tokens_that_no_engine_computed():
+    metrics, _, _ = make_metrics()
+    note = CacheNote(
+        CacheResult.HIT_EXACT, look_up_s=0.002, saved_start_s=0.5, saved_stream_s=2.0, saved_tokens=40
+    )
+    for _ in range(2):
+        metrics.record(make_timeline((0.003,), attempts=(), cache=note, output_tokens=40))
+    seen = samples(metrics)
+    assert seen["phasewise_requests_total", "model=m", "outcome=succeeded", "reason=none"] == 2
+    assert seen["phasewise_ttft_seconds_count", "model=m", "outcome=succeeded", "pool=none"] == 2
+    assert seen["phasewise_e2e_seconds_count", "model=m", "outcome=succeeded", "pool=none"] == 2
+    assert ("phasewise_tokens_total", "kind=output", "model=m") not in seen
+    assert seen["phasewise_cache_requests_total", "result=hit_exact"] == 2
+    assert seen["phasewise_cache_saved_seconds_total", "mode=served", "phase=start"] == 1.0
+    assert seen["phasewise_cache_saved_seconds_total", "mode=served", "phase=stream"] == 4.0
+    assert seen["phasewise_cache_saved_tokens_total", "mode=served"] == 80
+    assert seen["phasewise_cache_look_up_seconds_count", "result=hit_exact"] == 2
+    assert seen["phasewise_cache_look_up_seconds_sum", "result=hit_exact"] == pytest.approx(0.004)
+
+
+def test_shadow_mode_counts_what_it_would_have_spared_apart():
+    metrics, _, _ = make_metrics()
+    note = CacheNote(CacheResult.SHADOW_SEMANTIC, saved_start_s=0.5, saved_stream_s=2.0, saved_tokens=40)
+    metrics.record(make_timeline(cache=note))
+    seen = samples(metrics)
+    assert seen["phasewise_cache_saved_tokens_total", "mode=shadow"] == 40
+    assert seen["phasewise_tokens_total", "kind=output", "model=m"] == 3
+    assert not [key for key in seen if "mode=served" in key]
+
+
+def test_a_miss_and_a_bypass_spare_nothing():
+    metrics, _, _ = make_metrics()
+    for note in (CacheNote(CacheResult.MISS, look_up_s=0.1), CacheNote(CacheResult.BYPASS, "tools")):
+        metrics.record(make_timeline(cache=note))
+    seen = samples(metrics)
+    assert seen["phasewise_cache_requests_total", "result=bypass"] == 1
+    assert not [key for key in seen if "saved" in key[0]]
+    assert ("phasewise_cache_look_up_seconds_count", "result=bypass") not in seen

@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 
 from phasewise.adapters.prometheus_families import (
+    CACHE_DEGRADED,
+    CACHE_LOOK_UP,
+    CACHE_REQUESTS,
+    CACHE_SAVED_S,
+    CACHE_SAVED_TOKENS,
     CLIENTS_OWN,
     DEFAULT_CLASS,
     E2E,
@@ -31,7 +36,11 @@ from phasewise.adapters.prometheus_families import (
     RESIDUAL,
     RESUMES,
     RETRIES,
+    SERVED,
+    SHADOW,
     SPLIT,
+    START,
+    STREAM,
     TOKEN_KINDS,
     TOKENS,
     TPOT,
@@ -52,6 +61,7 @@ from phasewise.adapters.prometheus_series import (
     value_lines,
 )
 from phasewise.errors import RefusalKind
+from phasewise.model.caching import CacheNote, CacheResult
 from phasewise.model.hand_over import HandOverOutcome
 from phasewise.model.hand_over_state import HandOverState
 from phasewise.model.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s, within
@@ -68,8 +78,8 @@ class PrometheusMetrics:
     """A TimelineSink, and the text that Prometheus scrapes.
 
     Labels come from the configuration or from closed lists. `slos` are the objectives by class; `default` is
-    that of every class which is not among them. `waiting`, `breaker_open`, `quota_degraded` and `hand_overs`
-    are asked at each scrape.
+    that of every class which is not among them. `waiting`, `breaker_open`, `quota_degraded`, `hand_overs` and
+    `cache_degraded` are asked at each scrape.
     """
 
     def __init__(
@@ -82,6 +92,7 @@ class PrometheusMetrics:
         breaker_open: Callable[[WorkerRef], bool] = lambda _worker: False,
         quota_degraded: Callable[[], bool] = lambda: False,
         hand_overs: Callable[[], Iterable[HandOverState]] = tuple,
+        cache_degraded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cluster = cluster
         self._ledger = ledger
@@ -90,6 +101,7 @@ class PrometheusMetrics:
         self._breaker_open = breaker_open
         self._quota_degraded = quota_degraded
         self._hand_overs = hand_overs
+        self._cache_degraded = cache_degraded
         self._models = frozenset(cluster.models)
         self._pools: Mapping[str, str] = {
             state.worker.name: state.worker.pool for state in cluster.snapshot()
@@ -116,6 +128,8 @@ class PrometheusMetrics:
             self._count_attempts(timeline, tally.model)
         if (way := _way(timeline)) is not None:
             self._counters[PLACEMENTS].series((way,)).add(1)
+        if timeline.cache is not None:
+            self._count_cache(timeline.cache)
 
     def count_refusal(self, kind: RefusalKind) -> None:
         """Count a request that was refused before it had a timeline."""
@@ -145,6 +159,18 @@ class PrometheusMetrics:
             self._counters[RESUMES].series((model, outcome)).add(1)
         self._counters[RETRIES].series((model,)).add(max(0, timeline.tries - len(resumed) - 1))
 
+    def _count_cache(self, note: CacheNote) -> None:
+        result = note.result
+        self._counters[CACHE_REQUESTS].series((result,)).add(1)
+        if note.look_up_s:
+            self._histograms[CACHE_LOOK_UP].series((result,)).observe(note.look_up_s)
+        if (mode := _mode(result)) is None:
+            return
+        saved_s = self._counters[CACHE_SAVED_S]
+        saved_s.series((START, mode)).add(note.saved_start_s or 0.0)
+        saved_s.series((STREAM, mode)).add(note.saved_stream_s or 0.0)
+        self._counters[CACHE_SAVED_TOKENS].series((mode,)).add(note.saved_tokens or 0)
+
     # --- telling ----------------------------------------------------------------------------------------
 
     def text(self) -> bytes:
@@ -163,7 +189,9 @@ class PrometheusMetrics:
             "part": len(TTFT_PARTS) + 1,
             "kind": len(TOKEN_KINDS),
             "slo_class": len(self._slos),
-            "result": len((MET, MISSED)),
+            "result": len(CacheResult),
+            "phase": len((START, STREAM)),
+            "mode": len((SERVED, SHADOW)),
             "way": len((SPLIT, WHOLE)),
         }
         return sum(it.lines_per_series * prod(values[label] for label in it.labels) for it in METRICS)
@@ -182,6 +210,7 @@ class PrometheusMetrics:
         yield from value_lines(HAND_OVER_PROOF_AGE, proven)
         yield from value_lines(WAITING, [((), self._waiting())])
         yield from value_lines(QUOTA_DEGRADED, [((), int(self._quota_degraded()))])
+        yield from value_lines(CACHE_DEGRADED, [((), int(self._cache_degraded()))])
 
     def _take_over_counts(self, hand_overs: Iterable[HandOverState]) -> None:
         """What others count; an engine's own begin anew with it, as counters may."""
@@ -211,6 +240,13 @@ def _way(timeline: Timeline) -> str | None:
     placement = timeline.placement
     weighed = placement is not None and any(it.prefill is not None for it in placement.options)
     return WHOLE if weighed and timeline.attempts else None
+
+
+def _mode(result: CacheResult) -> str | None:
+    """Whether something was spared, or would have been; None if neither."""
+    if result.served:
+        return SERVED
+    return SHADOW if result in (CacheResult.SHADOW_EXACT, CacheResult.SHADOW_SEMANTIC) else None
 
 
 class _Tally:
@@ -272,6 +308,8 @@ class _Tally:
             (objective.met if met else objective.missed).add(1)
 
     def _count_tokens(self, timeline: Timeline) -> None:
+        if not timeline.attempts and timeline.cache is not None and timeline.cache.result.served:
+            return  # no engine computed any
         if (prompt_tokens := timeline.prompt_tokens) is not None:
             self._prompt.add(prompt_tokens)
         if (cached_tokens := timeline.cached_tokens) is not None:

@@ -17,6 +17,8 @@ RESIDUAL = "residual"
 TOKEN_KINDS = ("prompt", "cached", "output")
 MET, MISSED = "met", "missed"
 SPLIT, WHOLE = "split", "whole"
+START, STREAM = "start", "stream"
+SERVED, SHADOW = "served", "shadow"
 DEFAULT_CLASS = "default"
 
 REASONS = (
@@ -52,6 +54,9 @@ TPOT_BOUNDS_S = (
 E2E_BOUNDS_S = (
     0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 300.0,
     600.0,
+)  # fmt: skip
+LOOK_UP_BOUNDS_S = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0,
 )  # fmt: skip
 
 _PHASE_LABELS = ("model", "pool", "outcome")
@@ -171,8 +176,42 @@ QUOTA_DEGRADED = Metric(
     "Whether keys' limits are counted by this process alone because the shared store does not answer.",
 )
 
+CACHE_REQUESTS = Metric(
+    "phasewise_cache_requests_total",
+    "counter",
+    ("result",),
+    "Requests that ended, by what they had of the answer cache.",
+)
+CACHE_LOOK_UP = Metric(
+    "phasewise_cache_look_up_seconds",
+    "histogram",
+    ("result",),
+    "How long requests looked for a stored answer, by what came of it.",
+    LOOK_UP_BOUNDS_S,
+)
+CACHE_SAVED_S = Metric(
+    "phasewise_cache_saved_seconds_total",
+    "counter",
+    ("phase", "mode"),
+    "What stored answers had taken to make: spared by serving them, or what shadow mode would have spared.",
+)
+CACHE_SAVED_TOKENS = Metric(
+    "phasewise_cache_saved_tokens_total",
+    "counter",
+    ("mode",),
+    "Output tokens that were not computed because an answer was there, or in shadow mode need not have been.",
+)
+CACHE_DEGRADED = Metric(
+    "phasewise_cache_degraded",
+    "gauge",
+    (),
+    "Whether a part of the answer cache does not answer, so that requests do without it.",
+)
+
 METRICS = (
     TTFT, TTFT_PART, TPOT, E2E, REQUESTS, TOKENS, RETRIES, RESUMES, HAND_OVERS, PLACEMENTS, OBJECTIVES,
     WORKER_UP, WORKER_REQUESTS, WORKER_BREAKER_OPEN,
+    CACHE_REQUESTS, CACHE_LOOK_UP, CACHE_SAVED_S, CACHE_SAVED_TOKENS,
     HAND_OVER_RECOMPUTED, HAND_OVER_BYTES, HAND_OVER_FAILING, HAND_OVER_PROOF_AGE, WAITING, QUOTA_DEGRADED,
+    CACHE_DEGRADED,
 )  # fmt: skip

@@ -37,9 +37,9 @@ class Counter:
 
     def __init__(self) -> None:
         self.begun = False
-        self.value = 0
+        self.value: float = 0
 
-    def add(self, count: int) -> None:
+    def add(self, count: float) -> None:
         """Count so many more; 0 says that from now on somebody counts."""
         self.begun = True
         self.value += count
@@ -105,7 +105,7 @@ class HistogramFamily:
             yield f"{self._metric.name}_count{{{inner}}} {sums[-1]}\n"
 
 
-def value_lines(metric: Metric, values: Iterable[tuple[Labels, int]]) -> Iterator[str]:
+def value_lines(metric: Metric, values: Iterable[tuple[Labels, float]]) -> Iterator[str]:
     """A family of single values in text format."""
     yield from _head(metric)
     for labels, value in values:

@@ -132,7 +132,7 @@ def build_app(
     # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
     hand_over_watch = HandOverWatch(world, workers, file.gateway.hand_over)
-    metrics = _metrics(file.gateway, world, quotas, hand_over_watch)
+    metrics = _metrics(file.gateway, world, quotas, hand_over_watch, cache)
     sinks: list[TimelineSink] = [timelines, metrics, hand_over_watch]
     if file.gateway.log.requests:
         sinks.append(RequestLog({worker.model for worker in workers}))
@@ -220,7 +220,11 @@ def _found_answers(
 
 
 def _metrics(
-    config: GatewayConfig, world: World, quotas: GatewayQuotas, hand_over_watch: HandOverWatch
+    config: GatewayConfig,
+    world: World,
+    quotas: GatewayQuotas,
+    hand_over_watch: HandOverWatch,
+    cache: AnswerCache | None,
 ) -> PrometheusMetrics:
     return PrometheusMetrics(
         world.cluster,
@@ -230,6 +234,7 @@ def _metrics(
         breaker_open=world.breakers.is_open,
         quota_degraded=lambda: quotas.degraded,
         hand_overs=hand_over_watch.states,
+        cache_degraded=lambda: cache is not None and bool(cache.degraded),
     )
 
 
