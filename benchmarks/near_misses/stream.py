@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -202,21 +202,18 @@ def _turns(frame: Frame) -> bool:
 def _strewn(
     pairs: Sequence[QuestionPair], late: frozenset[Kind], length: int, rng: Random
 ) -> dict[int, Request]:
-    """Where the pairs' questions stand. Equal texts have one answer, and so have duplicates of them."""
+    """Where the pairs' questions stand: at most a third of all places, late kinds in the last third."""
     answers = _answer_classes(pairs)
-    places = rng.sample(range(length), min(2 * len(pairs), length // 3))
-    late_places = sorted(place for place in places if place * 3 // length == 2)
-    early_places = sorted(set(places) - set(late_places))
-    chosen = rng.sample(list(pairs), len(places) // 2)
+    chosen = rng.sample(list(pairs), min(len(pairs), length // 6))
     strewn: dict[int, Request] = {}
     seen: set[str] = set()
-    for pair in sorted(chosen, key=lambda pair: _is_late(pair, late)):
-        free = late_places if _is_late(pair, late) or len(early_places) < 2 else early_places
-        if len(free) < 2:
-            continue
-        first, second = sorted(rng.sample(range(len(free)), 2))
-        for place, text, kind in ((free[second], pair.b, pair.kind), (free[first], pair.a, FRESH)):
-            free.remove(place)
+    anywhere, at_the_end = (
+        rng.sample(range(start, length), length - start) for start in (0, -(-2 * length // 3))
+    )
+    for pair in sorted(chosen, key=lambda pair: not _is_late(pair, late)):
+        free = at_the_end if _is_late(pair, late) else anywhere
+        first, second = sorted((_not_taken(free, strewn), _not_taken(free, strewn)))
+        for place, text, kind in ((first, pair.a, FRESH), (second, pair.b, pair.kind)):
             strewn[place] = Request(text, answers[text], f"checklist {kind}", place * 3 // length)
     for place in sorted(strewn):
         request = strewn[place]
@@ -224,6 +221,12 @@ def _strewn(
             strewn[place] = Request(request.text, request.answer_class, REPEAT, request.third)
         seen.add(request.text)
     return strewn
+
+
+def _not_taken(places: list[int], taken: Mapping[int, Request]) -> int:
+    while (place := places.pop()) in taken:
+        pass
+    return place
 
 
 def _is_late(pair: QuestionPair, late: frozenset[Kind]) -> bool:
