@@ -24,6 +24,7 @@ from phasewise.errors import UpstreamError
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.kv_connector import Connector
+from phasewise.model.caching import CacheNote, CacheResult
 from phasewise.model.hand_over import HandOverOutcome
 from phasewise.model.timeline import AttemptKind, Outcome
 from phasewise.model.worker import Role
@@ -131,6 +132,8 @@ async def send_traffic(gateway, engines):
     both_sides = [make_attempt(kind=kind) for kind in (AttemptKind.PREFILL_SIDE, AttemptKind.DECODE_SIDE)]
     metrics.record(make_timeline(model="fake-model", attempts=tuple(both_sides)))
     metrics.count_hand_over(HandOverOutcome.DONE)
+    spared = CacheNote(CacheResult.HIT_EXACT, look_up_s=0.001, saved_start_s=0.5, saved_tokens=40)
+    metrics.record(make_timeline(model="fake-model", cache=spared))
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
