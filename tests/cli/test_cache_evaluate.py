@@ -123,3 +123,10 @@ def test_columns_may_stand_in_any_order_beside_others_and_after_a_byte_order_mar
     path = tmp_path / "pairs.tsv"
     path.write_bytes("\ufeffid\tb\ta\tduplicate\tkind\r\n1\tB?\tA\u2028?\ttrue\tk\r\n".encode())
     assert read_pairs(path) == [QuestionPair("k", True, "A\u2028?", "B?")]
+
+
+def test_a_server_that_does_not_know_the_model_is_one_sentence_about_the_options(file, engine):
+    server = ("--embedder-url", engine.base_url, "--embedder-model", "another")
+    told = CliRunner().invoke(app, ["cache", "evaluate", str(file), *server])
+    assert "HTTP 404" in told.exception.message
+    assert "options" in told.exception.hint

@@ -28,10 +28,9 @@ def may_be_served(cell: str) -> bool:
 def next_step(report: Report, now_unix_s: float) -> str:
     """The sentence."""
     if report["degraded"]:
-        away = " and ".join(report["degraded"])
         return (
-            f"the cache's {away} does not answer, so requests are served without it. See the gateway's log; "
-            "nothing has to be restarted once it is back."
+            f"not all of the cache answers ({', '.join(report['degraded'])}), and requests do without "
+            "it. See the gateway's log for why; nothing has to be restarted once it is back."
         )
     seen_s = now_unix_s - report["since_unix_s"]
     if not report["requests"]:

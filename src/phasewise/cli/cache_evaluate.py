@@ -28,7 +28,7 @@ from phasewise.cli.output_files import refuse_unwritable
 from phasewise.cli.page_facts import command_line
 from phasewise.cli.question_pairs import QuestionPair, read_pairs
 from phasewise.config import HttpEmbedder, OnnxEmbedder, phasewise_home
-from phasewise.errors import ConfigError
+from phasewise.errors import ConfigError, EmbedderUnreachable
 from phasewise.gateway.embedders import build_embedder
 from phasewise.model.caching import Vector
 from phasewise.ports import Embedder
@@ -105,6 +105,8 @@ async def _judge(questions: Sequence[QuestionPair], embedder: Embedder) -> list[
         async with live_line("pairs", lambda: f"{len(judged):,} of {len(questions):,}", sys.stderr):
             for question in questions:
                 judged.append(await _judged(question, embedder))
+    except EmbedderUnreachable as error:
+        raise EmbedderUnreachable(error.message, hint="check the options of the embedder") from error
     finally:
         await embedder.close()
     return judged

@@ -77,10 +77,8 @@ def _head(report: Report) -> str:
     matches = "matches by meaning too" if report["semantic"] else "the very same requests only"
     mode = "shadow mode: nothing is served" if report["mode"] == "shadow" else "answers are served"
     entries = report["entries"]
-    kept = "how many answers are kept is not known" if entries is None else f"{entries:,} answers kept"
-    store = {"process": "in the gateway's own memory", "redis": "in Redis"}.get(
-        report["store"], report["store"]
-    )
+    kept = f"{'?' if entries is None else f'{entries:,}'} answers kept"
+    store = "in Redis" if report["store"] == "redis" else "in the gateway's own memory"
     hours = duration_in_words(time.time() - report["since_unix_s"])
     return f"Answer cache, {mode}; {matches}; {kept} {store}.\n{report['requests']:,} requests in {hours}."
 
