@@ -153,6 +153,7 @@ async def test_a_gateway_starts_without_its_redis_and_uses_it_when_it_is_there(o
     own_redis_search.kill()
     async with TellingEngine().running() as worker, cached_gateway(own_redis_search, worker) as gateway:
         assert status_of(await gateway.chat(QUESTION)) == "fwd=miss; detail=store_down"
+        assert b"\nphasewise_cache_degraded 1" in (await gateway.fetch("GET", "/metrics")).body
         own_redis_search.start()
         await hits(gateway)
 
