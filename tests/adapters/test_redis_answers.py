@@ -82,9 +82,23 @@ async def test_gateways_with_other_prefixes_or_embedders_see_nothing_of_each_oth
             assert await other.size() == 0
             assert (await other.lessons(""))[1] == []
         assert await elsewhere.purge(Purge()) == 0
+        assert await found(store) == ["k1"]
         # Whoever wants a tenant's answers gone means those of yesterday's embedder too.
         assert await embedded_otherwise.purge(Purge(tenant="t1")) == 1
     assert await store.size() == 0
+
+
+async def test_a_purge_of_all_leaves_the_gateways_of_another_embedder_what_they_need(
+    store, redis_search, prefix
+):
+    async with store_at(redis_search.url, prefix, space=f"{SPACE}-x") as embedded_otherwise:
+        await store.put(answer(angle_deg=0.0))
+        await embedded_otherwise.put(answer(angle_deg=0.0))
+        assert await store.purge(Purge()) == 2
+        for each in (store, embedded_otherwise):
+            assert await found(each) == []
+            await each.put(answer(angle_deg=0.0))
+            assert await found(each) == ["k1"]
 
 
 async def test_what_redis_keeps_expires_by_itself_and_leaves_the_index(store, plain, prefix):
@@ -263,7 +277,7 @@ async def test_the_password_is_used_and_never_shown(tmp_path):
 async def test_few_answers_among_many_of_others_are_all_found(store):
     """The index is a graph of all scopes' vectors: a small scope must not drown in it."""
     await asyncio.gather(
-        *(store.put(answer(f"o{number}", f"other{number % 40}", angle_deg=0.0)) for number in range(2000))
+        *(store.put(answer(f"o{number}", f"other{number % 40}", angle_deg=0.0)) for number in range(1000))
     )
     for number, angle_deg in enumerate((5.0, 60.0, 120.0)):
         await store.put(answer(f"k{number}", angle_deg=angle_deg))

@@ -62,6 +62,7 @@ async def test_commands_sent_together_are_answered_together_with_refusals_among_
     stored, refused, read = await line.ask_all([("SET", name, "1"), ("LPUSH", name, "x"), ("GET", name)])
     assert (stored, read) == (b"OK", b"1")
     assert isinstance(refused, Exception)
+    assert await line.ask_all([]) == []
 
 
 async def test_what_redis_refuses_fails_only_for_who_asked_it_and_is_told_without_its_words(line):

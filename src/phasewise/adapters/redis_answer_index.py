@@ -52,6 +52,13 @@ class RedisAnswerIndex:
         else:
             raise refusal(reply)
 
+    async def make_again(self) -> None:
+        """Make it if there is none, of what is there; raises StoreUnreachable alone."""
+        try:
+            await self.make()
+        except ConfigError as error:
+            raise StoreUnreachable(error.message, hint=error.hint) from None
+
     async def nearest(self, scope: str, vector: Vector, count: int) -> list[tuple[float, bytes]]:
         """The similarity and the field `answer` of each of the scope's nearest, in one round trip."""
         query = f"(@scope:{{{as_tag(scope)}}})=>[KNN $count @vector $vector AS distance]"
@@ -74,10 +81,7 @@ class RedisAnswerIndex:
         """What the index says. If there is none, because Redis has lost all it had, it is made, once."""
         reply = await self._reply(*command)
         if isinstance(reply, Exception) and _NO_INDEX.search(str(reply)):
-            try:
-                await self.make()
-            except ConfigError as error:
-                raise StoreUnreachable(error.message, hint=error.hint) from None
+            await self.make_again()
             reply = await self._reply(*command)
         if isinstance(reply, Exception):
             raise refusal(reply)
@@ -97,6 +101,16 @@ class RedisAnswerIndex:
                     f"{self._dimensions}",
                     hint=f"set another {SETTING}.key_prefix, or forget them: FT.DROPINDEX {self._name} DD",
                 )
+
+
+async def drop_indexes(line: RedisLine, names_begin: str) -> None:
+    """Drop all indexes whose names begin so; what they knew of stays."""
+    (names,) = await line.ask_all([("FT._LIST",)])
+    if isinstance(names, Exception):
+        return  # a Redis without vector search
+    # A refusal means that another gateway has dropped it meanwhile.
+    begins = names_begin.encode()
+    await line.ask_all([("FT.DROPINDEX", name) for name in names if name.startswith(begins)])
 
 
 def as_tag(value: str) -> str:

@@ -7,20 +7,21 @@ Deadlines, and what to do while Redis does not answer, are the gateway's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 
 import orjson
 
-from phasewise.adapters.redis_answer_index import SETTING, RedisAnswerIndex, as_tag
+from phasewise.adapters.redis_answer_index import SETTING, RedisAnswerIndex, as_tag, drop_indexes
 from phasewise.adapters.redis_connection import redis_connections
 from phasewise.adapters.redis_line import RedisLine, refusal
 from phasewise.model.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
 
 LESSONS_KEPT = 50_000
-_PURGE_SCRIPT = resources.files(__package__).joinpath("redis_answers_purge.lua").read_text(encoding="utf-8")
+_NAMED_SCRIPT = resources.files(__package__).joinpath("redis_answers_named.lua").read_text(encoding="utf-8")
 _KEYS_PER_PAGE = 500
+_TAKEN_OUT_AT_ONCE = 8
 _LESSONS_PER_PAGE = 250
 _BYTES_PER_NUMBER = 4
 
@@ -98,17 +99,21 @@ class RedisAnswers:
                 raise refusal(reply)
 
     async def purge(self, what: Purge) -> int:
-        """Forget answers, of all spaces; returns how many. Redis is asked in pages, with room between."""
-        named = (what.tenant, what.namespace, None if what.tag is None else as_tag(what.tag))
-        conditions = [part for name in named for part in ("0" if name is None else "1", name or "")]
-        forgotten, cursor = 0, b"0"
-        while True:
-            cursor, of_page = await self._line.ask(
-                "EVAL", _PURGE_SCRIPT, 0, cursor, f"{self._prefix}:answer:*", _KEYS_PER_PAGE, *conditions
-            )
-            forgotten += int(of_page)
-            if cursor == b"0":
-                return forgotten
+        """Forget answers, of all spaces; returns how many.
+
+        Taking one out of an index costs Redis about a millisecond, so it is asked for few at a time, with
+        others in between. If all go, the indexes go first: another space's is made again when it is missed.
+        """
+        forgotten, per_trip = 0, _TAKEN_OUT_AT_ONCE
+        if what == Purge():
+            await drop_indexes(self._line, f"{self._prefix}:index:")
+            per_trip = _KEYS_PER_PAGE
+        async for names in self._named(what):
+            for first in range(0, len(names), per_trip):
+                forgotten += int(await self._line.ask("UNLINK", *names[first : first + per_trip]))
+        if self._index is not None:
+            await self._index.make_again()
+        return forgotten
 
     async def size(self) -> int:
         """How many answers of this space are kept; without an index they are counted one by one."""
@@ -153,6 +158,19 @@ class RedisAnswers:
 
     def _name(self, key: str) -> str:
         return f"{self._prefix}:answer:{self._space}:{key}"
+
+    async def _named(self, what: Purge) -> AsyncIterator[list[bytes]]:
+        """The names of the answers that are all of this, page by page."""
+        named = (what.tenant, what.namespace, None if what.tag is None else as_tag(what.tag))
+        conditions = [part for name in named for part in ("0" if name is None else "1", name or "")]
+        cursor = b"0"
+        while True:
+            cursor, names = await self._line.ask(
+                "EVAL", _NAMED_SCRIPT, 0, cursor, f"{self._prefix}:answer:*", _KEYS_PER_PAGE, *conditions
+            )
+            yield names
+            if cursor == b"0":
+                return
 
     def _given(self, kept: bytes | None, scope: str) -> StoredAnswer | None:
         """The answer, if it is one, is of this scope and has not expired by this gateway's clock."""

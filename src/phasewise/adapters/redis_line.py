@@ -45,7 +45,7 @@ class RedisLine:
 
         Raises StoreUnreachable, after which it is not known what was done.
         """
-        return await self._open_call().ask(commands)
+        return await self._open_call().ask(commands) if commands else []
 
     async def close(self) -> None:
         """Let the connection go; whoever still waits is told so."""

@@ -1,15 +1,15 @@
--- Forgets those answers of one page of the key space that are all of what is named.
--- The whole key space is walked, in pages: an index may be young and not know all that is kept.
+-- Names the answers on one page of the key space that are all of what is asked for.
+-- The key space and not an index is walked: an index may be young, and not know all that is kept.
 -- ARGV: cursor, pattern of the answers' keys, keys per page, then (1 or 0, value) for tenant, namespace, tag.
 local page = redis.call("SCAN", ARGV[1], "MATCH", ARGV[2], "COUNT", ARGV[3], "TYPE", "hash")
-local forgotten = 0
+local named = {}
 for _, key in ipairs(page[2]) do
   local kept = redis.call("HMGET", key, "tenant", "namespace", "tags")
   local tenant = ARGV[4] == "0" or kept[1] == ARGV[5]
   local namespace = ARGV[6] == "0" or kept[2] == ARGV[7]
   local tag = ARGV[8] == "0" or (kept[3] and string.find("," .. kept[3] .. ",", "," .. ARGV[9] .. ",", 1, true))
   if tenant and namespace and tag then
-    forgotten = forgotten + redis.call("UNLINK", key)
+    table.insert(named, key)
   end
 end
-return { page[1], forgotten }
+return { page[1], named }
