@@ -14,7 +14,8 @@ gateways on one core, all else on another.
   Redis, all in the scope that is asked: `semantic_hit_p50_ms`. Beside it, in turns, the embedding of the same
   text alone (`embed_p50_ms`) and the search for its neighbours alone (`redis_p50_ms`).
   `semantic_overhead_ms` is what is left of the hit without those two: HTTP both ways, the look for an exact
-  answer, guards, and writing the reply.
+  answer, guards, and writing the reply. `semantic_hit_cpu_ms` is the gateway's processor time for such a hit,
+  `embed_cpu_ms` ours for the embedding alone.
 - **A miss while Redis is held up** (SIGSTOP: it keeps its connections and answers nobody):
   `miss_delay_max_ms` is the longest of such requests less the median of requests that bypass the cache.
   `miss_delay_open_ms` is the median of those that come once the breaker has opened. The first must not be
@@ -48,6 +49,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from answering.clients import (  # noqa: E402
+    LENGTHS,
     PATIENCE,
     Asked,
     ask,
@@ -238,6 +240,8 @@ def cpu_figures(cpu_ms: dict[str, list[float]]) -> dict[str, Any]:
 class Scene:
     """A gateway with a full and well-taught cache, and its parts for themselves."""
 
+    pid: int
+    """The gateway's."""
     client: HttpClient
     store: RedisAnswers
     embedder: OnnxEmbedder
@@ -265,7 +269,7 @@ class Scene:
         taught = await teach(store, PAIRS, similarities, like)
         say(f"{taught} lessons taught; the rewordings' cosines begin at {min(similarities):.3f}")
         await wait_until_learned(client, taught)
-        return cls(client, store, embedder, like, asked_then)
+        return cls(semantic.pid, client, store, embedder, like, asked_then)
 
     async def ask(self, body: bytes, expected: str) -> Asked:
         """Ask, and note whether the cache did what was expected."""
@@ -300,16 +304,22 @@ async def semantic_hits(scene: Scene, rounds: int) -> dict[str, Any]:
     embeds_s: list[float] = []
     searches_s: list[float] = []
     exact_s: list[float] = []
+    hit_cpu_ns: list[int] = []
+    embed_cpu_ns: list[int] = []
     for _ in range(rounds):
         for (stored, asked), vector in zip(PAIRS, scene.vectors, strict=True):
+            before_ns = cpu_ns(scene.pid)
             hits_s.append((await scene.ask(body_of(asked), "; hit; detail=semantic")).took_s)
-            began_s = time.perf_counter()
+            hit_cpu_ns.append(cpu_ns(scene.pid) - before_ns)
+            before_ns, began_s = cpu_ns(os.getpid()), time.perf_counter()
             await scene.embedder.embed(asked)
             embedded_s = time.perf_counter()
+            embed_cpu_ns.append(cpu_ns(os.getpid()) - before_ns)
+            searching_s = time.perf_counter()
             await scene.store.nearest(scene.like.scope, vector, NEIGHBOURS)
             searched_s = time.perf_counter()
             embeds_s.append(embedded_s - began_s)
-            searches_s.append(searched_s - embedded_s)
+            searches_s.append(searched_s - searching_s)
             exact_s.append((await scene.ask(body_of(stored), "; hit; detail=exact")).took_s)
     p50_ms = {
         "semantic_hit_p50_ms": hits_s, "embed_p50_ms": embeds_s,
@@ -318,6 +328,8 @@ async def semantic_hits(scene: Scene, rounds: int) -> dict[str, Any]:
     figures = {name: round(1e3 * median(values), 3) for name, values in p50_ms.items()}
     parts_ms = figures["embed_p50_ms"] + figures["redis_p50_ms"]
     figures["semantic_overhead_ms"] = round(figures["semantic_hit_p50_ms"] - parts_ms, 3)
+    figures["semantic_hit_cpu_ms"] = round(median(hit_cpu_ns) / 1e6, 3)
+    figures["embed_cpu_ms"] = round(median(embed_cpu_ns) / 1e6, 3)
     figures["semantic_hit_p99_ms"] = round(1e3 * float(np.quantile(hits_s, 0.99)), 3)
     return figures
 
@@ -333,15 +345,14 @@ def cosine(one: Vector, other: Vector) -> float:
 async def held_up(scene: Scene, redis: RedisSearch, times: int, asked_each_time: int = 20) -> dict[str, Any]:
     """Ask new questions while Redis answers nobody; it goes on at the end, and hits come back."""
     bypassing = [
-        (await scene.ask(body_of(new_question(), temperature=1.5), "fwd=bypass")).took_s
-        for _ in range(2 * asked_each_time)
+        (await scene.ask(short(temperature=1.5), "fwd=bypass")).took_s for _ in range(2 * asked_each_time)
     ]
     usual_s = median(bypassing)
     delays_s: list[float] = []
     open_s: list[float] = []
     for _ in range(times):
         with stopped(redis):
-            asked = [await scene.ask(body_of(new_question()), "fwd=miss") for _ in range(asked_each_time)]
+            asked = [await scene.ask(short(), "fwd=miss") for _ in range(asked_each_time)]
         delays_s += [it.took_s - usual_s for it in asked]
         open_s += [it.took_s - usual_s for it in asked[asked_each_time // 2 :]]
         await ask_until_hit(scene.client, body_of(PAIRS[0][0]), within_s=20.0)
@@ -351,6 +362,11 @@ async def held_up(scene: Scene, redis: RedisSearch, times: int, asked_each_time:
         "bypass_p50_ms": round(1e3 * usual_s, 3),
         "bypass_max_ms": round(1e3 * max(bypassing), 3),
     }
+
+
+def short(**fields: Any) -> bytes:  # noqa: ANN401 - whatever a request may hold
+    """A new question whose answer is as long as all others: only then are delays seen."""
+    return body_of(new_question(), **{"max_tokens": LENGTHS["min_tokens"], **fields})
 
 
 @contextlib.contextmanager
