@@ -1,14 +1,20 @@
 """Why one request went where it went can be asked of the gateway that served it."""
 
 import asyncio
+from io import StringIO
 
 import orjson
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from phasewise.cli.app import app
+from phasewise.cli.explain_view import render
 from phasewise.errors import PhasewiseError
+from phasewise.model.caching import CacheNote, CacheResult
 from phasewise.model.hand_over import SplitRule
+from phasewise.model.timeline import Part, Source
+from tests.builders import make_span, make_timeline
 from tests.gateway.harness import ADMIN_KEY, request_id_of
 from tests.gateway.pairs import LONG_TEXT, running_pair
 
@@ -54,6 +60,31 @@ async def test_a_request_without_priced_ways_is_told_with_its_attempts():
     assert "No ways were priced" in told.stdout
     assert "prefill side" in told.stdout
     assert "decode side" in told.stdout
+
+
+def test_an_answer_from_the_cache_is_told_as_such():
+    note = CacheNote(
+        CacheResult.HIT_SEMANTIC, similarity=0.9712, age_s=90.2, saved_start_s=0.5, saved_stream_s=2.0
+    )
+    wait = make_span(Part.GATEWAY_WAIT, 0.004, Source.GATEWAY_CLOCK)
+    timeline = make_timeline((0.004,), attempts=(), spans=(wait,), cache=note)
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(render(timeline))
+    told = console.export_text()
+    assert (
+        "answer cache: hit semantic, similarity 0.971, made 90 s before, which took 0.500 s to start" in told
+    )
+    assert "No worker was asked" in told
+    assert "Expected and measured" not in told
+    assert "gateway wait" in told
+
+
+def test_a_request_that_was_not_served_from_the_cache_says_why():
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(render(make_timeline(cache=CacheNote(CacheResult.BYPASS, "short_follow_up"))))
+    told = console.export_text()
+    assert "answer cache: bypass, short follow up" in told
+    assert "What was done" in told
 
 
 async def test_an_id_that_is_not_kept_says_where_ids_come_from():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from phasewise.adapters.engine_report import EngineReport
-from phasewise.gateway.answer import LATEST_GAPS, Answer, account_of
+from phasewise.gateway.answer import LATEST_GAPS, Answer, account_of, read_plain_answer
 from phasewise.model.hand_over import NO_ACCOUNT
 from phasewise.model.timeline import Part
 from tests.builders import make_span
@@ -44,3 +45,49 @@ def test_tokens_that_share_a_chunk_share_its_gap():
 def test_what_nobody_saw_is_unknown(times):
     assert account_of(make_answer(times)) == NO_ACCOUNT
     assert account_of(None) == NO_ACCOUNT
+
+
+# --- what may be kept of it -------------------------------------------------------------------------------
+
+
+def plain(message=None, **choice):
+    choices = [{"index": 0, "message": {"role": "assistant", "content": 'He said "no"\n', **(message or {})}}]
+    choices[0] |= {"finish_reason": "stop", "logprobs": None, **choice}
+    return orjson.dumps({"id": "chatcmpl-r1", "choices": choices})
+
+
+def test_the_text_of_a_plain_reply_is_noted_where_it_may_be_kept():
+    nothing_more = {"refusal": None, "tool_calls": [], "reasoning": None}
+    answer = read_plain_answer(plain(nothing_more), with_text=True)
+    assert (answer.text(), answer.saw_other_than_text) == ('He said "no"\n', False)
+    assert not read_plain_answer(plain()).text_escaped
+
+
+def test_the_text_of_a_completion_stands_elsewhere():
+    body = orjson.dumps({"choices": [{"index": 0, "text": "No.", "finish_reason": "stop"}]})
+    assert read_plain_answer(body, with_text=True).text() == "No."
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        plain({"reasoning": "hm"}),
+        plain({"tool_calls": [{"id": "1"}]}),
+        plain({"refusal": "no"}),
+        plain({"content": None}),
+        plain(logprobs={"content": []}),
+        plain(token_ids=[1]),
+        orjson.dumps({"choices": []}),
+        orjson.dumps({"choices": [7]}),
+        orjson.dumps({"choices": [{"text": "a"}, {"text": "b"}]}),
+        orjson.dumps({"choices": {"text": "a"}}),
+    ],
+)
+def test_a_plain_reply_of_more_than_text_has_none(body):
+    assert read_plain_answer(body, with_text=True).text() is None
+
+
+def test_text_that_ends_within_a_character_is_none():
+    answer = Answer()
+    answer.text_escaped += b"\\ud83d"
+    assert answer.text() is None

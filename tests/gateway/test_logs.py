@@ -15,6 +15,7 @@ from phasewise.errors import UpstreamError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.auth import key_sha256
 from phasewise.gateway.logs import LineFormatter, request_fields
+from phasewise.model.caching import CacheNote, CacheResult
 from phasewise.model.timeline import Outcome
 from tests.builders import make_timeline
 from tests.gateway.gateway_process import running_process
@@ -132,6 +133,12 @@ def test_what_is_not_known_of_a_request_is_left_out():
     assert "ttft_ms" not in fields
     assert "worker" not in fields
     assert fields["attempts"] == 0
+
+
+def test_what_a_request_had_of_the_cache_stands_in_its_line():
+    note = CacheNote(CacheResult.HIT_EXACT)
+    assert request_fields(make_timeline(cache=note), {"m"})["cache"] == "hit_exact"
+    assert "cache" not in request_fields(make_timeline(), {"m"})
 
 
 def test_requests_are_not_logged_unless_that_is_wanted():

@@ -9,7 +9,9 @@ import pytest
 from phasewise.adapters.engine_report import EngineReport
 from phasewise.errors import FailureKind
 from phasewise.gateway.answer import Answer, read_plain_answer
+from phasewise.gateway.cache_turn import CacheTurn
 from phasewise.gateway.timeline_builder import TimelineBuilder, attempt_outcome
+from phasewise.model.caching import CacheNote, CacheResult
 from phasewise.model.decision import Decision, Option, Terms
 from phasewise.model.latency import e2e_s, ttft_breakdown
 from phasewise.model.timeline import AttemptKind, Outcome, Part
@@ -297,3 +299,52 @@ def test_a_placement_of_which_nothing_was_expected_is_not_written_down():
     builder.note_placement(Decision(make_worker("w0"), "least_outstanding", "fewest tokens", ()))
     builder.end_attempt(Outcome.SUCCEEDED, 100.3)
     assert builder.build(Outcome.SUCCEEDED, 100.4).placement is None
+
+
+# --- the answer cache -------------------------------------------------------------------------------------
+
+
+def looked_up(builder, result=CacheResult.MISS):
+    turn = CacheTurn(None, CacheNote(result))
+    builder.note_cache(turn)
+    builder.note_look_up(100.01, 100.03)
+    return turn
+
+
+def test_a_look_up_is_counted_once_and_apart_from_the_wait_that_contains_it():
+    builder = make_builder()
+    looked_up(builder)
+    served(builder, W0, 100.04, make_answer([100.5]))
+    timeline = builder.build(Outcome.SUCCEEDED, 101.0)
+    breakdown = ttft_breakdown(timeline)
+    assert breakdown.seconds(Part.CACHE_LOOK_UP) == pytest.approx(0.02)
+    assert breakdown.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.03)
+    assert breakdown.residual_s == pytest.approx(0.45)
+    assert timeline.cache.result is CacheResult.MISS
+
+
+def test_until_the_first_content_of_what_was_found_all_is_the_gateways():
+    builder = make_builder()
+    turn = looked_up(builder, CacheResult.HIT_EXACT)
+    builder.note_answer(make_answer([100.05, 100.4]))
+    turn.note = CacheNote(CacheResult.HIT_EXACT, age_s=3.0)
+    timeline = builder.build(Outcome.SUCCEEDED, 101.0)
+    breakdown = ttft_breakdown(timeline)
+    assert breakdown.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.03)
+    assert breakdown.residual_s == pytest.approx(0)
+    assert (timeline.cache.age_s, timeline.attempts) == (3.0, ())
+
+
+def test_an_answer_that_was_joined_and_taken_up_began_before_its_first_attempt():
+    builder = make_builder()
+    looked_up(builder, CacheResult.JOINED)
+    builder.note_answer(make_answer([100.05]))
+    builder.begin_attempt(W1, 100.8, AttemptKind.RESUMED)
+    builder.note_sent(100.85)
+    builder.note_answer(make_answer([100.05, 101.0], [make_span(Part.PREFILL, 0.1)]))
+    builder.end_attempt(Outcome.SUCCEEDED, 101.1)
+    timeline = builder.build(Outcome.SUCCEEDED, 101.1)
+    breakdown = ttft_breakdown(timeline)
+    assert timeline.serving_attempt is None
+    assert breakdown.ttft_s == pytest.approx(0.05)
+    assert breakdown.residual_s == pytest.approx(0)

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phasewise.diagnosis.expectations import Held, held, taken_option
+from phasewise.model.caching import CacheNote
 from phasewise.model.decision import Option
 from phasewise.model.latency import ttft_breakdown
 from phasewise.model.timeline import Attempt, Placement, Timeline
@@ -21,6 +22,9 @@ def render(timeline: Timeline) -> RenderableType:
     """Everything there is to tell, the decision first."""
     parts: list[RenderableType] = [_head(timeline)]
     placement = timeline.placement
+    if not timeline.attempts and timeline.cache is not None and timeline.cache.result.served:
+        parts.append(Text("No worker was asked: the answer was there."))
+        return Group(*parts, *_breakdown(timeline))
     if placement is not None and placement.options:
         parts += [_options(placement), *_tokens(timeline)]
     else:
@@ -32,7 +36,24 @@ def _head(timeline: Timeline) -> Text:
     head = f"request {timeline.request_id}, {timeline.model}: {timeline.outcome}"
     if timeline.placement is not None:
         head += f"\n{timeline.placement.policy}: {timeline.placement.reason}"
+    if timeline.cache is not None:
+        head += f"\nanswer cache: {_cache(timeline.cache)}"
     return Text(head)
+
+
+def _cache(note: CacheNote) -> str:
+    told = [note.result.replace("_", " ")]
+    if note.reason is not None:
+        told.append(note.reason.replace("_", " "))
+    if note.similarity is not None:
+        told.append(f"similarity {note.similarity:.3f}")
+    if note.age_s is not None:
+        told.append(f"made {note.age_s:.0f} s before")
+    if note.saved_start_s is not None and note.saved_stream_s is not None:
+        told.append(
+            f"which took {note.saved_start_s:.3f} s to start and {note.saved_stream_s:.3f} s to stream"
+        )
+    return ", ".join(told)
 
 
 def _options(placement: Placement) -> Table:

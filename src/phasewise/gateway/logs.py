@@ -71,6 +71,7 @@ def request_fields(timeline: Timeline, models: Container[str]) -> dict[str, Any]
         "e2e_ms": None if whole_s is None else round(whole_s * 1e3, 1),
         "prompt_tokens": timeline.prompt_tokens,
         "output_tokens": timeline.output_tokens,
+        "cache": None if timeline.cache is None else timeline.cache.result,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
