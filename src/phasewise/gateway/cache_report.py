@@ -91,7 +91,7 @@ class CacheReport:
             "look_up_s": _quantiles(self._look_up_s),
             "embed_s": _quantiles(self._embed_s),
             "dropped": self.dropped,
-            "cells": [] if book is None else [_cell(it) for it in book.snapshot()[:MOST_CELLS]],
+            "cells": [] if book is None else [_cell(it) for it in book.snapshot(MOST_CELLS)],
         }
 
     def _wrong(self) -> dict[str, float | None] | None:
