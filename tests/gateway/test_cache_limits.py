@@ -1,0 +1,98 @@
+"""Limits count whoever asks, whether or not the answer is there, and are given back whoever leaves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+
+from phasewise.config import ApiKey, CacheConfig
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.fake_engine.virtual_engine import EngineShape
+from phasewise.gateway.auth import key_sha256
+from tests.gateway.harness import chat_body, eventually, request_id_of, running_gateway
+from tests.gateway.test_patience import connected, head_of
+
+SHORT = FakeEngineConfig(shape=EngineShape(mean_output_tokens=12))
+KEY = [(b"authorization", b"Bearer one")]
+
+
+@pytest.fixture
+async def limited(request):
+    """A gateway with a cache, whose one key has this limit."""
+    key = ApiKey(sha256=key_sha256("one"), **request.param)
+    cache = CacheConfig(mode="serve")
+    async with (
+        running_engines(1, SHORT) as engines,
+        running_gateway(engines, cache=cache, api_keys=(key,)) as gateway,
+    ):
+        yield gateway
+
+
+def ask(gateway):
+    return gateway.chat(max_tokens=500, headers=KEY)
+
+
+async def hit(gateway):
+    reply = await ask(gateway)
+    return reply if b"hit" in dict(reply.headers)[b"cache-status"] else None
+
+
+@pytest.mark.parametrize("limited", [{"requests_per_minute": 3}], indirect=True)
+async def test_a_key_over_its_requests_is_refused_what_is_there(limited):
+    statuses = [(await ask(limited)).status for _ in range(4)]
+    assert statuses == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize("limited", [{"tokens_per_minute": 1_200}], indirect=True)
+async def test_hits_use_none_of_a_keys_tokens(limited):
+    await eventually(lambda: hit(limited))
+    replies = [await ask(limited) for _ in range(20)]
+    assert {it.status for it in replies} == {200}
+
+
+@pytest.mark.parametrize("limited", [{"max_concurrent": 1}], indirect=True)
+async def test_a_client_that_leaves_during_the_look_up_gives_its_place_back(limited):
+    desk, looking = limited.app.gateway.pipeline._driver.found._desk, asyncio.Event()
+    look_up = desk.look_up
+
+    async def never_found(turn):
+        looking.set()
+        await asyncio.Event().wait()
+
+    desk.look_up = never_found
+    body = orjson.dumps(chat_body())
+    async with connected(limited) as (_, writer):
+        writer.write(head_of(body, b"authorization: Bearer one", b"x-request-id: left") + body)
+        await looking.wait()
+    left = await limited.timeline_of_client("left")
+    desk.look_up = look_up
+    reply = await ask(limited)
+    assert (left["outcome"], left["why"], reply.status) == ("cancelled", "client_left", 200)
+
+
+@pytest.mark.parametrize("limited", [{"max_concurrent": 1}], indirect=True)
+async def test_limits_are_counted_while_an_answer_is_looked_for(limited):
+    driver = limited.app.gateway.pipeline._driver
+    desk, quotas = driver.found._desk, driver._quotas
+    look_up, take = desk.look_up, quotas.take
+    begun = [asyncio.Event(), asyncio.Event()]
+
+    async def both(number):
+        begun[number].set()
+        await asyncio.wait_for(begun[1 - number].wait(), 5)
+
+    async def slow_look_up(turn):
+        await both(0)
+        await look_up(turn)
+
+    async def slow_take(*of):
+        await both(1)
+        return await take(*of)
+
+    desk.look_up, quotas.take = slow_look_up, slow_take
+    reply = await ask(limited)
+    timeline = await limited.timeline(request_id_of(reply))
+    assert (reply.status, timeline["cache"]["result"]) == (200, "miss")
