@@ -110,7 +110,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="as always, the last line is a JSON object")
     options = parser.parse_args()
     if options.quick:
-        options.requests, options.seeds, options.pairs = 800, 1, 120
+        options.requests, options.seeds, options.pairs = 500, 1, 90
     return options
 
 

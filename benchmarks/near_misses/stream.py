@@ -234,7 +234,7 @@ def _is_late(pair: QuestionPair, late: frozenset[Kind]) -> bool:
 
 
 def _answer_classes(pairs: Sequence[QuestionPair]) -> dict[str, str]:
-    """Which answer each text has. Whom "and" joins may be named in any order."""
+    """Which answer each text has."""
     leader: dict[str, str] = {}
 
     def lead(text: str) -> str:
@@ -243,12 +243,13 @@ def _answer_classes(pairs: Sequence[QuestionPair]) -> dict[str, str]:
         return text
 
     for pair in pairs:
-        one, other = lead(_in_one_order(pair.a)), lead(_in_one_order(pair.b))
+        one, other = lead(_as_meant(pair.a)), lead(_as_meant(pair.b))
         if pair.duplicate:
             leader[other] = one
     texts = {text for pair in pairs for text in (pair.a, pair.b)}
-    return {text: f"checklist|{lead(_in_one_order(text))}" for text in texts}
+    return {text: f"checklist|{lead(_as_meant(text))}" for text in texts}
 
 
-def _in_one_order(text: str) -> str:
-    return _JOINED.sub(lambda found: " and ".join(sorted(found.groups())), text)
+def _as_meant(text: str) -> str:
+    """Whom "and" joins may be named in any order, and one word of the checklist is spelled in two ways."""
+    return _JOINED.sub(lambda found: " and ".join(sorted(found.groups())), text.replace("advisor", "adviser"))
