@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import secrets
 
 import orjson
@@ -21,7 +22,9 @@ from tests.gateway.cache_parts import (
     status_of,
     text_of,
 )
+from tests.gateway.gateway_process import start
 from tests.gateway.harness import ADMIN, eventually, running_gateway
+from tests.real_engine import free_port
 
 HIT, NEAR_HIT = "hit; detail=exact", "hit; detail=semantic"
 LONG_S = 30.0
@@ -51,12 +54,12 @@ async def report_of(gateway):
     return orjson.loads((await gateway.fetch("GET", "/phasewise/v1/cache", headers=ADMIN)).body)
 
 
-async def hits(gateway, question=QUESTION, status=HIT):
+async def hits(gateway, headers=()):
     """Ask until the answer comes from the cache."""
 
     async def hit():
-        reply = await gateway.chat(question)
-        return reply if status_of(reply) == status else None
+        reply = await gateway.chat(QUESTION, headers=headers)
+        return reply if status_of(reply) == HIT else None
 
     return await eventually(hit, LONG_S)
 
@@ -71,6 +74,10 @@ async def is_well(gateway):
 
 async def has_learned(gateway, domain):
     return domain in {cell["domain"] for cell in (await report_of(gateway))["cells"]}
+
+
+async def has_proven(gateway, domain):
+    return any(it["domain"] == domain and it["proven"] for it in (await report_of(gateway))["cells"])
 
 
 class Load:
@@ -174,12 +181,10 @@ async def test_two_gateways_on_one_redis_share_answers_and_what_they_learned(red
             await one.app.gateway.cache._store.teach(lesson)
         proven = [(b"x-phasewise-cache-namespace", b"proven")]
         made = text_of(await one.chat(QUESTION, headers=proven))
-
-        async def served():
-            reply = await other.chat(REWORDED, headers=proven)
-            return reply if status_of(reply) == NEAR_HIT else None
-
-        assert text_of(await eventually(served, LONG_S)) == made
+        await eventually(lambda: has_proven(other, "default/proven/fake-model"), LONG_S)
+        assert text_of(await hits(other, headers=proven)) == made
+        reply = await other.chat(REWORDED, headers=proven)
+        assert (status_of(reply), text_of(reply)) == (NEAR_HIT, made)
 
 
 async def test_a_purge_by_one_gateway_holds_for_the_other(redis_search):
@@ -201,20 +206,17 @@ def file_with(cache):
     return GatewayFile(gateway=GatewayConfig(cache=cache), workers=(worker,))
 
 
-async def test_a_redis_without_search_stops_a_start_that_needs_it(redis_server):
-    cache = CacheConfig(redis=CacheRedis(url=redis_server.url, key_prefix="t"), semantic=SemanticConfig())
-    app = build_app(file_with(cache))
-    sent = []
-
-    async def receive():
-        return {"type": "lifespan.startup"}
-
-    async def send(message):
-        sent.append(message["type"])
-
-    await app({"type": "lifespan"}, receive, send)
-    assert sent == ["lifespan.startup.failed"]
-    assert "Redis 8" in str(app.start_error)
+async def test_a_redis_without_search_stops_a_start_that_needs_it(redis_server, fake_engine, tmp_path):
+    embedder = {"kind": "http", "url": fake_engine.base_url, "model": fake_engine.model}
+    cache = {"redis": {"url": redis_server.url, "key_prefix": "t"}, "semantic": {"embedder": embedder}}
+    worker = {"name": "w0", "url": fake_engine.base_url, "model": fake_engine.model}
+    file = tmp_path / "gateway.yaml"
+    file.write_text(json.dumps({"gateway": {"port": free_port(), "cache": cache}, "workers": [worker]}))
+    process = await start(file)
+    _, told = await asyncio.wait_for(process.communicate(), 60.0)
+    assert process.returncode == 2
+    assert b"use Redis 8" in told
+    assert b"Traceback" not in told
 
 
 def test_an_embedding_model_that_was_not_fetched_stops_the_start(monkeypatch, tmp_path):

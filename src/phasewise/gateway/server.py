@@ -40,9 +40,13 @@ def serve(file: GatewayFile) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
-    GatewayServer(config).run()
-    if app.start_error is not None:
-        raise app.start_error
+    try:
+        GatewayServer(config).run()
+    except SystemExit:
+        # How the server says that the application did not start.
+        if app.start_error is None:
+            raise
+        raise app.start_error from None
 
 
 class GatewayServer(uvicorn.Server):
