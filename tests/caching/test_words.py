@@ -18,7 +18,7 @@ def lowers(text):
         "prize prizes", "box boxes", "match matches matched", "movie movies", "be is are was were been",
         "create creates created creating", "call calls called", "person people", "move moved moving",
         "control controlled", "install installed installing", "colour color", "enable enabled enabling",
-        "argue argued", "party parties", "agree agreed",
+        "argue argued", "route routes routed", "party parties", "agree agreed",
     ],
 )  # fmt: skip
 def test_inflections_share_a_stem(family):
@@ -29,7 +29,8 @@ def test_inflections_share_a_stem(family):
     "pair",
     [
         "plan plane", "car care", "rat rate", "star stare", "hop hope", "big bigger", "happy unhappy",
-        "use us", "news new", "bus bush", "patient patience", "king k", "file fill", "one on", "thing th",
+        "use us", "news new", "bus bush", "patient patience", "king k",
+        "past paste", "moral morale", "suit suite", "file fill", "one on", "thing th",
     ],
 )  # fmt: skip
 def test_other_words_keep_other_stems(pair):
@@ -58,6 +59,16 @@ def test_a_possessive_is_the_word_it_belongs_to():
 )
 def test_fillers_are_dropped(text):
     assert lowers(text) == lowers("what is the capital of France")
+
+
+def test_a_phrase_is_a_filler_only_before_a_question():
+    assert lowers("Do you know who she is?") == lowers("who she is")
+    assert lowers("Do you know Ann?") == ["do", "you", "know", "ann"]
+    assert lowers("I was wondering if it works") == lowers("it works")
+
+
+def test_a_question_about_words_keeps_them_all():
+    assert lowers("How do you say please in Thai?") != lowers("How do you say thanks in Thai?")
 
 
 def test_time_words_are_no_fillers():

@@ -65,7 +65,7 @@ def _whole_again(base: str) -> str:
 
 def _without_silent_e(word: str) -> str:
     """Without the e that inflections drop, unless it tells two short words apart: plan and plane."""
-    if len(word) > 3 and word.endswith("e"):
+    if len(word) > 3 and word.endswith("e") and word not in _KEEPS_E:
         base = word[:-1]
         if not _short_and_closed(base):
             word = base
@@ -89,6 +89,8 @@ def _has_vowel(word: str) -> bool:
     return any(letter in "aeiouy" for letter in word)
 
 
+_KEEPS_E = vocabulary("paste morale locale rationale suite route caste envelope secrete humane urbane france")
+"""Words that without it would be others: past, moral, suit."""
 _NOT_INFLECTED = vocabulary(
     "news species series means always perhaps lens gas mathematics physics economics politics athletics "
     "during nothing something everything anything thing king ring spring string sibling evening ceiling "
@@ -120,7 +122,7 @@ use uses used using|die dies died dying|tie ties tied tying|age ages aged aging 
 see sees|agree agrees agreed agreeing|free frees freed freeing|need needs needed needing
 feed feeding|bleed bleeds bled bleeding|breed breeds bred breeding|speed speeds sped speeding
 focus focuses focused focusing|travel travelled travelling traveled traveling|cancel cancelled cancelling
-add adds added adding
+add adds added adding|paste pastes pasted pasting|route routes routed routing
 """
 _OTHERS = """
 bus buses|gas gases|analysis analyses|crisis crises|index indices indexes

@@ -91,6 +91,8 @@ def _expanded(surface: str) -> tuple[str, ...]:
 
 
 def _without_fillers(tokens: list[_Token]) -> list[_Token]:
+    if any(token.lower in _ABOUT_WORDS for token in tokens):
+        return tokens
     kept: list[_Token] = []
     at = 0
     begins = False
@@ -108,13 +110,17 @@ def _without_fillers(tokens: list[_Token]) -> list[_Token]:
 
 
 def _filler_length(tokens: list[_Token], at: int) -> int:
+    """How many words from here on say nothing: none, a word, or a phrase."""
     lower = tokens[at].lower
     for phrase in _PHRASES_BY_FIRST.get(lower, ()):
-        if all(
-            at + step < len(tokens) and tokens[at + step].lower == expected
-            for step, expected in enumerate(phrase)
-        ):
+        end = at + len(phrase)
+        if tuple(token.lower for token in tokens[at:end]) != phrase:
+            continue
+        after = tokens[end].lower if end < len(tokens) else ""
+        if phrase not in _BEFORE_A_QUESTION:
             return len(phrase)
+        if after in _QUESTION_OPENERS:
+            return len(phrase) + (after in ("if", "whether"))
     return 1 if lower in FILLERS else 0
 
 
@@ -140,17 +146,27 @@ FILLERS = vocabulary(
 )
 """Words that change how a question sounds and not what it asks."""
 
+_ABOUT_WORDS = vocabulary(
+    "say says said saying word words mean means meaning meant translate translates translation spell spelled "
+    "spelling pronounce pronounced pronunciation phrase phrases term rhyme rhymes synonym antonym grammar"
+)
+"""Where a question is about words, none of them is a filler: how is "please" said in French?"""
+
 _FILLER_PHRASES = (
     "in fact", "by the way", "as a matter of fact", "of course", "thank you", "thanks in advance",
-    "could you tell me", "can you tell me", "would you tell me", "will you tell me", "tell me",
-    "could you let me know", "can you let me know", "let me know", "i was wondering if", "i was wondering",
-    "i am wondering if", "i am wondering", "i wonder if", "i wonder", "do you know", "do you happen to know",
-    "i want to know", "i would like to know", "i need to know", "i have a question", "quick question",
-    "good morning", "good afternoon", "good evening", "excuse me", "would you mind telling me",
-    "could you please tell me", "can you please tell me", "is it true that", "you know", "to be honest",
-    "at all",
+    "to be honest", "at all", "good morning", "good afternoon", "good evening", "excuse me",
+    "quick question", "i have a question", "is it true that",
 )  # fmt: skip
 """Runs of words that do the same."""
+_PHRASES_BEFORE_A_QUESTION = (
+    "could you tell me", "can you tell me", "would you tell me", "will you tell me", "tell me",
+    "could you please tell me", "can you please tell me", "would you mind telling me", "please tell me",
+    "could you let me know", "can you let me know", "let me know", "i was wondering", "i am wondering",
+    "i wonder", "do you know", "do you happen to know", "i want to know", "i would like to know",
+    "i need to know",
+)  # fmt: skip
+"""Runs of words that do the same where a question follows: "do you know who", but not "do you know Ann"."""
+_QUESTION_OPENERS = vocabulary("who whom whose what which when where why how if whether")
 
 
 def _by_first_word(phrases: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -161,7 +177,8 @@ def _by_first_word(phrases: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...],
     return {first: tuple(sorted(runs, key=len, reverse=True)) for first, runs in grouped.items()}
 
 
-_PHRASES_BY_FIRST = _by_first_word(_FILLER_PHRASES)
+_PHRASES_BY_FIRST = _by_first_word(_FILLER_PHRASES + _PHRASES_BEFORE_A_QUESTION)
+_BEFORE_A_QUESTION = frozenset(tuple(phrase.split()) for phrase in _PHRASES_BEFORE_A_QUESTION)
 
 FUNCTION_WORDS = vocabulary(
     "a an the this that these those some any no not each every all both either neither such "

@@ -28,6 +28,10 @@ OBJECTS = {
         ("What happened on 9/11?", "What happened on 9/12?"),
         ("meet at 10:30", "meet at 11:30"),
         ("Compare 3 apples", "Compare 3 apples and 3 apples"),
+        ("What does 😀 stand for?", "What does 😢 stand for?"),
+        ("Is x == y?", "Is x != y?"),
+        ("Is it !ready?", "Is it ready?"),
+        ("What is a[1]?", "What is a{1}?"),
     ],
     Guard.UNITS: [
         ("How long is 5 km?", "How long is 5 miles?"),
@@ -55,6 +59,7 @@ OBJECTS = {
         ("What happened last week?", "What happened next week?"),
         ("Does he work there?", "Did he work there?"),
         ("Is it still raining?", "Is it raining?"),
+        ("Has he resigned?", "Is he resigning?"),
     ],
     Guard.NEGATION: [
         ("Is it safe to drive?", "Is it safe not to drive?"),
@@ -100,6 +105,7 @@ OBJECTS = {
         ("Can I feed my cat?", "Should I feed my cat?"),
         ("Should I feed my cat?", "Do I have to feed my cat?"),
         ("Must I sign it?", "May I sign it?"),
+        ("Would it help?", "Does it help?"),
         ("What can I wear?", "What should I wear?"),
     ],
     Guard.PERSONS: [
@@ -108,6 +114,10 @@ OBJECTS = {
         ("Would his family be happy?", "Would her family be happy?"),
         ("Can I sue you?", "Can you sue me?"),
         ("What is my name?", "What is your name?"),
+        ("Did he hurt himself?", "Did he hurt him?"),
+        ("Who did he hit?", "Who hit him?"),
+        ("Who did I call?", "Who called me?"),
+        ("What did they ask?", "What asked them?"),
     ],
     Guard.OPPOSITES: [
         ("Is it good?", "Is it bad?"),
@@ -137,6 +147,8 @@ OBJECTS = {
         ("What happened in World War I?", "What happened in World War II?"),
         ("SQL is what?", "JSON is what?"),
         ("Explain getName to us", "Explain setName to us"),
+        ("What is IT?", "What is it?"),
+        ("Who leads WHO?", "Who leads?"),
     ],
     Guard.VERBATIM: [
         ('Translate "good bye"', 'Translate "good night"'),
@@ -148,6 +160,8 @@ OBJECTS = {
         ("What is max_size for?", "What is min_size for?"),
         ("What does --all do?", "What does --any do?"),
         ("Open /etc/hosts", "Open /etc/passwd"),
+        ("What does 'a' mean?", "What does 'an' mean?"),
+        ("What does “a” mean?", "What does “the” mean?"),
     ],
     Guard.LANGUAGE: [
         ("Где дом?", "Где сад?"),
@@ -178,6 +192,16 @@ OBJECTS = {
         ("Can I feed my cat tuna?", "Can I feed my dog tuna?"),
         ("Is Ann a nurse?", "Is Ann a fake nurse?"),
         ("How do I cook rice?", "How do I wash rice?"),
+        ("Is the cat in the box?", "Is the cat on the box?"),
+        ("What is it made of?", "What is it made for?"),
+        ("Is the door open?", "Does the door open?"),
+        ("What is Ann like?", "What does Ann like?"),
+        ("How do I give up smoking?", "How do I give smoking?"),
+        ("How long is the train?", "How long is the training?"),
+        ("Who is Ann's boss?", "Who is Ann the boss of?"),
+        ("How do you say please?", "How do you say hello?"),
+        ("Is it a suit?", "Is it a suite?"),
+        ("Where is the past?", "Where is the paste?"),
     ],
 }
 SILENT = {
@@ -244,6 +268,7 @@ SILENT = {
         ("What does 'x' mean?", 'What does "x" mean?'),
         ("It's Ann's and Bob's", "it is Ann's and Bob's"),
         ("See https://a.example/x.", "See https://a.example/x"),
+        ("What does `ls` do?", "What does ls do?"),
     ],
     Guard.LANGUAGE: [
         ("What is the capital of France?", "what's the capital of France"),
@@ -273,6 +298,9 @@ SILENT = {
         ("Did Kyle steal it?", "Was it stolen by Kyle?"),
         ("Is that owl sitting there?", "Is that owl actually sitting there?"),
         ("Is it 5 km?", "Is it 5 kilometers?"),
+        ("Is Ann related to Bob?", "Is Bob related to Ann?"),
+        ("Who do critics think is best?", "Who is best according to critics?"),
+        ("What is the capital of Peru?", "What is Peru's capital?"),
     ],
 }
 

@@ -15,7 +15,7 @@ _ALSO_RELATIVE = vocabulary("who whom whose which where")
 _MEASURED_BY_HOW = vocabulary("many much long often far old big tall fast deep high soon heavy large late")
 _MODALS = {
     "can": "can", "could": "can", "may": "can", "should": "should", "ought": "should", "must": "must",
-    "might": "might",
+    "might": "might", "would": "would",
 }  # fmt: skip
 _OBLIGES = vocabulary("have has had need needs needed got")
 _ASKS_A_FAVOUR = vocabulary("can could would will")

@@ -19,13 +19,16 @@ _TO_THE_LETTER = re.compile(
     r"|\b[\w-]{1,64}\.[A-Za-z]\w{0,9}\b"
     r"|\b[A-Za-z]\w{0,63}_\w{1,63}\b"
 )
+_ALSO_SMALL_WORDS = frozenset({"IT", "US", "WHO"})
+_MOST_LOOKED_FOR = 32
+"""In a text with more of them, each must stand as it does in the other."""
 _TRAILING = ".,;:!?…"
 _QUOTES = "`\"“”«»'‘’"
 
 
 def letters_differ(one: Reading, other: Reading) -> str | None:
     """What is quoted, or is an address, a file or an identifier, in only one of two questions."""
-    return either_alone(_verbatim(one.text), _verbatim(other.text))
+    return either_alone(_missing(one.text, other.text), _missing(other.text, one.text))
 
 
 def names_differ(one: Reading, other: Reading) -> str | None:
@@ -35,6 +38,25 @@ def names_differ(one: Reading, other: Reading) -> str | None:
     return either_alone(ours, theirs)
 
 
+def _missing(text: str, other: str) -> frozenset[str]:
+    """What stands to the letter in a text and, quoted or not, nowhere in the other."""
+    alone = _verbatim(text) - _verbatim(other)
+    if len(alone) > _MOST_LOOKED_FOR:
+        return alone
+    return frozenset(found for found in alone if not _stands_in(other, found))
+
+
+def _stands_in(text: str, found: str) -> bool:
+    """Whether something stands in a text, and not as a part of a longer word."""
+    at = text.find(found)
+    while at >= 0:
+        around = text[max(0, at - 1) : at] + text[at + len(found) : at + len(found) + 1]
+        if not any(letter.isalnum() or letter == "_" for letter in around):
+            return True
+        at = text.find(found, at + len(found))
+    return False
+
+
 def _verbatim(text: str) -> frozenset[str]:
     return frozenset(
         found.rstrip(_TRAILING).strip(_QUOTES).strip() for found in _TO_THE_LETTER.findall(text)
@@ -42,7 +64,7 @@ def _verbatim(text: str) -> frozenset[str]:
 
 
 def _known(reading: Reading) -> frozenset[str]:
-    return reading.content_set | frozenset(word.stem for word in reading.words)
+    return reading.content_set | {name for word in reading.words for name in (word.stem, word.surface)}
 
 
 def _names(reading: Reading) -> frozenset[str]:
@@ -50,10 +72,13 @@ def _names(reading: Reading) -> frozenset[str]:
     if _capitals_say_nothing(reading):
         return frozenset()
     return frozenset(
-        word.stem
+        word.surface if word.surface in _ALSO_SMALL_WORDS else word.stem
         for word in reading.words
-        if not is_function_word(word.lower)
-        and ((word.surface[0].isupper() and not word.opens) or _has_inner_capital(word.surface))
+        if word.surface in _ALSO_SMALL_WORDS
+        or (
+            not is_function_word(word.lower)
+            and ((word.surface[0].isupper() and not word.opens) or _has_inner_capital(word.surface))
+        )
     )
 
 
@@ -65,5 +90,5 @@ def _has_inner_capital(surface: str) -> bool:
 def _capitals_say_nothing(reading: Reading) -> bool:
     """In A Title or in SHOUTING even words like "in" have them."""
     small = [word for word in reading.words if is_function_word(word.lower) and not word.opens]
-    small = [word for word in small if word.lower != "i"]
+    small = [word for word in small if word.lower != "i" and word.surface not in _ALSO_SMALL_WORDS]
     return bool(small) and sum(word.surface[0].isupper() for word in small) * 2 > len(small)

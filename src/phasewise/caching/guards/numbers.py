@@ -8,12 +8,16 @@ from collections import Counter
 from phasewise.caching.guards.reading import Reading
 
 _HAS_DIGIT = re.compile(r"\d")
-_OPERATORS = re.compile(r"[+*^=<>≤≥≠±×÷|&~√∞]|(?<=[\d\s)])[-−–](?=\s?\d)|(?<=\d)/(?=\d)|^[-−](?=\d)")
+_SIGNS = re.compile(
+    r"[^\w\s.,;:!?…'\"`´“”‘’‚„«»‹›()\-–—‐/¿¡·•、。,?!:;「」$€£¥₹%°]"
+    r"|(?<=[\d\s(=*+/^])[-−–](?=\s?\d)|^[-−](?=\d)|(?<=\d)\s?/(?=\s?\d)|!(?=[\w(])|\$(?!\s?\d)"
+)
+"""Whatever is neither a word nor plain punctuation, and dashes, slashes and marks where they reckon."""
 _ORDINAL = re.compile(r"(\d{1,9})(?:st|nd|rd)")
 
 
 def numbers_differ(one: Reading, other: Reading) -> str | None:
-    """The numbers, and the signs that reckon with them, that only one of two questions has."""
+    """The numbers, and the signs beside words (of sums, of code, little pictures), that only one has."""
     ours, theirs = _figures(one), _figures(other)
     if ours == theirs:
         return None
@@ -34,5 +38,5 @@ def _figures(reading: Reading) -> Counter[str]:
     figures = Counter(
         _as_ordinal(lower) for lower in reading.lowers if not lower.isalpha() and _HAS_DIGIT.search(lower)
     )
-    figures.update(_OPERATORS.findall(reading.text))
+    figures.update(map(str.strip, _SIGNS.findall(reading.text)))
     return figures

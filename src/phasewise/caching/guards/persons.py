@@ -9,9 +9,10 @@ from phasewise.caching.guards.reading import Reading
 from phasewise.caching.vocabulary import vocabulary
 
 _GENDERED = {
-    "he": "he", "him": "he", "his": "he", "himself": "he",
-    "she": "she", "her": "she", "hers": "she", "herself": "she",
+    "he": "he", "him": "him", "his": "his", "himself": "himself", "she": "she", "her": "her", "hers": "her",
+    "herself": "herself", "themselves": "themselves", "itself": "itself",
 }  # fmt: skip
+_CASES = vocabulary("i me they them we us")
 _SPEAKER = vocabulary("i me my mine myself we us our ours ourselves")
 _SPOKEN_TO = vocabulary("you your yours yourself yourselves")
 
@@ -24,11 +25,18 @@ def persons_differ(one: Reading, other: Reading) -> str | None:
     ours, theirs = _speakers(one), _speakers(other)
     if ours and theirs and ours != theirs:
         return f"{' '.join(ours)} | {' '.join(theirs)}"
-    return None
+    ours, theirs = _cases(one), _cases(other)
+    return f"{' '.join(ours)} | {' '.join(theirs)}" if ours and theirs and ours != theirs else None
 
 
 def _gendered(reading: Reading) -> list[str]:
     return [_GENDERED[lower] for lower in reading.lowers if lower in _GENDERED]
+
+
+def _cases(reading: Reading) -> list[str]:
+    """Whether those who are not told by gender do it or suffer it: I or me, they or them."""
+    lowers = skips_request(reading.lowers)
+    return sorted(reading.lower_set & _CASES) if not asks_how_to(lowers) else []
 
 
 def _speakers(reading: Reading) -> list[str]:

@@ -16,7 +16,7 @@ another other|same|different|half|double twice|triple thrice|single|multiple|ave
 quarter|majority|minority|plenty|numerous|else
 """
 _PAIRS = {("at", "least"): "at least", ("at", "most"): "at most", ("no", "more"): "at most",
-          ("a", "few"): "a few", ("per", "capita"): "per capita"}  # fmt: skip
+          ("a", "few"): "a few", ("a", "little"): "a little", ("per", "capita"): "per capita"}  # fmt: skip
 _QUANTIFIERS = families(_FAMILIES)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from phasewise.caching.guards.reading import Reading, content_of, is_telling
+from phasewise.caching.guards.reading import Reading, content_of, either_alone, is_telling
 
 _ALIKE = {
-    "in": "in", "at": "in", "on": "in", "inside": "in", "within": "in", "into": "to", "to": "to",
+    "in": "in", "at": "at", "on": "on", "inside": "in", "within": "in", "into": "to", "to": "to",
     "toward": "to", "towards": "to", "onto": "to", "from": "from", "by": "by", "with": "with",
     "using": "with", "without": "without", "for": "for", "of": "of", "about": "about", "against": "against",
     "between": "between", "among": "between", "over": "over", "above": "over", "under": "under",
@@ -15,20 +15,24 @@ _ALIKE = {
     "out": "out", "beyond": "beyond", "around": "near",
 }  # fmt: skip
 PREPOSITIONS = frozenset(_ALIKE)
-_NEVER_OPPOSED = frozenset({"in", "of", "about", "near", "with", "like", "as"})
+_THE_END = ""
+"""What a preposition stands before that nothing follows: what is it made of."""
+_NEVER_OPPOSED = frozenset({"in", "at", "on", "of", "about", "near", "with", "like", "as"})
 
 
 def governors(reading: Reading) -> dict[str, str]:
-    """Each word of content right behind a preposition, with the kind of preposition it is."""
+    """Each word of content right behind a preposition, with the kind of preposition. Ann's is of Ann."""
     found: dict[str, str] = {}
     governor: str | None = None
     for word in reading.words:
         if is_telling(word):
-            if governor is not None:
-                found.setdefault(content_of(word), governor)
+            if word.owns or governor is not None:
+                found.setdefault(content_of(word), "of" if word.owns else governor or "")
             governor = None
         elif word.lower in _ALIKE:
             governor = _ALIKE[word.lower]
+    if governor is not None:
+        found[_THE_END] = governor
     return found
 
 
@@ -44,9 +48,10 @@ def parts_swapped(one: Reading, other: Reading) -> str | None:
 
 
 def parts_differ(one: Reading, other: Reading) -> str | None:
-    """A word of both questions behind prepositions of different kinds."""
+    """A word of both questions behind prepositions of different kinds, or owner of something in one alone."""
     ours, theirs = governors(one), governors(other)
-    for content in ours.keys() & theirs.keys():
+    for content in sorted(ours.keys() & theirs.keys()):
         if ours[content] != theirs[content]:
             return f"{ours[content]} {content} | {theirs[content]} {content}"
-    return None
+    owned = frozenset(content for content, governor in ours.items() if governor == "of")
+    return either_alone(owned, frozenset(content for content, governor in theirs.items() if governor == "of"))

@@ -24,6 +24,7 @@ christmas xmas|easter|ramadan|thanksgiving|halloween|childhood|birth|ancient|med
 _AMBIGUOUS_MONTHS = vocabulary("May March")
 _PRESENT = vocabulary("am is are do does")
 _PAST = vocabulary("was were did had")
+_PERFECT = vocabulary("has have")
 _FUTURE = vocabulary("will shall")
 _MODALS = vocabulary("can could should may might must would ought")
 _BE = vocabulary("am is are was were be been being")
@@ -69,7 +70,9 @@ def _was_a_habit(reading: Reading) -> bool:
 
 def _tense(reading: Reading) -> str | None:
     """What the first auxiliary tells."""
-    for lower in reading.lowers:
+    for place, lower in enumerate(reading.lowers):
+        if lower in _PERFECT and place <= 1:
+            return "perfect"
         if lower in _PRESENT:
             return "present"
         if lower in _PAST:
