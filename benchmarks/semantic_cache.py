@@ -1,6 +1,6 @@
 """How often is an answer that was served by meaning wrong, and what share of the chances is taken?
 
-    python benchmarks/semantic_cache.py [--requests 20000] [--seeds 5] [--vectors FILE] [--json]
+    python benchmarks/semantic_cache.py [--requests 20000] [--seeds 3] [--vectors FILE] [--json]
     python benchmarks/semantic_cache.py --quick [--json]
 
 Two sets of questions whose answers are known: the odd rows of the CheckList question pairs (../shared/data;
@@ -101,7 +101,7 @@ def parsed() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--requests", type=int, default=20_000, help="of each stream")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of our own")
     parser.add_argument("--vectors", type=Path, help="a file that keeps embeddings between runs")

@@ -16,8 +16,9 @@ from benchmarks.near_misses.known_words import CLOSED_CLASSES, told_words, words
 from benchmarks.near_misses.library import Library
 from benchmarks.near_misses.pairs import QuestionPair, make_pairs
 from benchmarks.near_misses.play import Arm, BoundArm, Given, Outcome, made_ready, play
+from benchmarks.near_misses.requests import REPEAT, Request
 from benchmarks.near_misses.sets import EVEN, ODD, checklist_rows, development_stream, held_out_stream
-from benchmarks.near_misses.stream import REPEAT, Request, Stream
+from benchmarks.near_misses.stream import Stream
 from benchmarks.near_misses.tally import exact_interval, kind_shares, summary, worst_kind
 from phasewise.adapters.process_answers import ProcessAnswers
 from phasewise.config import SemanticConfig

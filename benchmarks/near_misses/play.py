@@ -23,7 +23,7 @@ from phasewise.config import SemanticConfig
 from phasewise.gateway.cache_meaning import NEIGHBOURS
 from phasewise.model.caching import Neighbour, StoredAnswer
 
-from .stream import Request
+from .requests import Request
 from .vectors import Matrix
 
 DOMAIN = "tenant/default/model"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from . import development, held_out
 from .pairs import QuestionPair, make_pairs
-from .stream import Request, Stream
+from .requests import Request
+from .stream import Stream
 
 CHECKLIST = Path(__file__).parents[3] / "shared" / "data" / "question_pairs_checklist.tsv"
 EVEN, ODD = 0, 1

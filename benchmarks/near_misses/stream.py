@@ -7,17 +7,17 @@ of them then was not asked before, so that no stored answer has become old.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from .grammar import Frame, Kind, Question, draw_question, near_miss, plain_words, reworded_turn
 from .library import Library, Wording, first_wording, reworded
 from .pairs import PARAPHRASE, QuestionPair
+from .requests import FRESH, REPEAT, Request
+from .strewing import strew
 
-REPEAT, FRESH = "repeat", "fresh"
 MIXES = (
     {REPEAT: 0.15, PARAPHRASE: 0.42, "near miss": 0.15, FRESH: 0.28},
     {REPEAT: 0.20, PARAPHRASE: 0.45, "near miss": 0.18, FRESH: 0.17},
@@ -30,17 +30,6 @@ TURNING_WEIGHT = 3
 REWORDED_NEAR_MISSES = 0.3
 """The rest differ from a question that was asked in nothing but the value that matters."""
 MOST_TRIES = 40
-_JOINED = re.compile(r"\b(\w+) and (\w+)\b")
-
-
-@dataclass(frozen=True)
-class Request:
-    """One question of a stream. Those of the same answer class have the same right answer."""
-
-    text: str
-    answer_class: str
-    kind: str
-    third: int
 
 
 @dataclass
@@ -83,7 +72,7 @@ class Stream:
 
     def requests(self, pairs: Sequence[QuestionPair] = ()) -> Iterator[Request]:
         """All requests in order, the pairs' questions among them, the second of each after its first."""
-        strewn = _strewn(pairs, self._library.late, self._length, self._rng)
+        strewn = strew(pairs, self._library.late, self._length, self._rng)
         for place in range(self._length):
             if place * 3 // self._length > self._third:
                 self._third += 1
@@ -197,59 +186,3 @@ def _some(asked: list[_Asked], rng: Random) -> _Asked:
 
 def _turns(frame: Frame) -> bool:
     return Kind.TURNED in frame.kinds()
-
-
-def _strewn(
-    pairs: Sequence[QuestionPair], late: frozenset[Kind], length: int, rng: Random
-) -> dict[int, Request]:
-    """Where the pairs' questions stand: at most a third of all places, late kinds in the last third."""
-    answers = _answer_classes(pairs)
-    chosen = rng.sample(list(pairs), min(len(pairs), length // 6))
-    strewn: dict[int, Request] = {}
-    seen: set[str] = set()
-    anywhere, at_the_end = (
-        rng.sample(range(start, length), length - start) for start in (0, -(-2 * length // 3))
-    )
-    for pair in sorted(chosen, key=lambda pair: not _is_late(pair, late)):
-        free = at_the_end if _is_late(pair, late) else anywhere
-        first, second = sorted((_not_taken(free, strewn), _not_taken(free, strewn)))
-        for place, text, kind in ((first, pair.a, FRESH), (second, pair.b, pair.kind)):
-            strewn[place] = Request(text, answers[text], f"checklist {kind}", place * 3 // length)
-    for place in sorted(strewn):
-        request = strewn[place]
-        if request.text in seen:
-            strewn[place] = Request(request.text, request.answer_class, REPEAT, request.third)
-        seen.add(request.text)
-    return strewn
-
-
-def _not_taken(places: list[int], taken: Mapping[int, Request]) -> int:
-    while (place := places.pop()) in taken:
-        pass
-    return place
-
-
-def _is_late(pair: QuestionPair, late: frozenset[Kind]) -> bool:
-    return Kind.ROLES in late and pair.kind == "role/order"
-
-
-def _answer_classes(pairs: Sequence[QuestionPair]) -> dict[str, str]:
-    """Which answer each text has."""
-    leader: dict[str, str] = {}
-
-    def lead(text: str) -> str:
-        while leader.setdefault(text, text) != text:
-            text = leader[text]
-        return text
-
-    for pair in pairs:
-        one, other = lead(_as_meant(pair.a)), lead(_as_meant(pair.b))
-        if pair.duplicate:
-            leader[other] = one
-    texts = {text for pair in pairs for text in (pair.a, pair.b)}
-    return {text: f"checklist|{lead(_as_meant(text))}" for text in texts}
-
-
-def _as_meant(text: str) -> str:
-    """Whom "and" joins may be named in any order, and one word of the checklist is spelled in two ways."""
-    return _JOINED.sub(lambda found: " and ".join(sorted(found.groups())), text.replace("advisor", "adviser"))
