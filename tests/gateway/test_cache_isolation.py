@@ -44,20 +44,17 @@ class Scene:
 
     async def asked(self, tenant, question=QUESTION, headers=(), **fields):
         """Ask, and wait until the answer is kept."""
-        entries = await self.entries()
         reply = await self.ask(tenant, question, headers, **fields)
         assert status_of(reply).startswith("fwd")
-        await eventually(lambda: self.has_more_than(entries))
-        return reply
 
-    async def has_more_than(self, entries):
-        return await self.entries() > entries
+        async def kept():
+            return status_of(await self.ask(tenant, question, headers, **fields)) == HIT
+
+        await eventually(kept)
+        return reply
 
     async def report(self):
         return orjson.loads((await self.gateway.fetch("GET", "/phasewise/v1/cache", headers=ADMIN)).body)
-
-    async def entries(self):
-        return (await self.report())["entries"] or 0
 
     async def admin(self, what, **body):
         reply = await self.gateway.fetch("POST", f"/phasewise/v1/cache/{what}", body, ADMIN)
@@ -89,7 +86,6 @@ def store_config(request):
 async def scene(store_config, monkeypatch):
     monkeypatch.setattr(cache_building, "build_embedder", lambda config, home: AngleEmbedder())
     monkeypatch.setattr(cache_learning, "READ_EVERY_S", 0.01)
-    monkeypatch.setattr(cache_learning, "COUNT_EVERY_S", 0.01)
     engine = TellingEngine()
     keys = tuple(ApiKey(sha256=key_sha256(key), tenant=tenant) for tenant, key in KEYS.items())
     cache = CacheConfig(
@@ -183,17 +179,16 @@ async def test_whatever_a_tenant_teaches_nobody_else_learns(scene):
 
 
 async def test_a_tenant_who_poisons_its_own_cache_poisons_nobody_elses(scene):
-    """Wrong outcomes without number, by requests alone: another tenant's match stays proven and served."""
+    """One wrong outcome after the other, by requests alone: another tenant's match is served all the same."""
     await scene.teach(proving_lessons(REWORDED, QUESTION, SIMILARITY, "a/default/fake-model"))
     mine = text_of(await scene.asked("a"))
-    await scene.asked("b")
-    for _ in range(20):
+    for limit in range(100, 110):
+        await scene.asked("b", max_tokens=limit)
         # Every answer of this engine is another, so to a judge of texts every match is wrong.
-        await scene.ask("b", REWORDED, headers=[(b"x-phasewise-cache-tags", b"a")])
-        await scene.ask("b", NEGATED)
+        assert status_of(await scene.ask("b", REWORDED, max_tokens=limit)) == "fwd=miss; detail=explored"
 
     async def judged():
-        return (await scene.report())["judged"]["semantic"]["wrong"] > 0
+        return (await scene.report())["judged"]["semantic"]["wrong"] == 10
 
     await eventually(judged)
     reply = await scene.ask("a", REWORDED)
@@ -206,7 +201,7 @@ async def test_whoever_asks_whatever_is_answered_with_what_was_made_for_the_same
     for tenant in KEYS:
         await scene.teach(proving_lessons(REWORDED, QUESTION, SIMILARITY, f"{tenant}/default/fake-model"))
     made_for, hits = {}, 0
-    for _ in range(120):
+    for _ in range(80):
         tenant, namespace = lot.choice("ab"), lot.choice(["default", "docs"])
         system, limit = lot.choice(["be brief", "be kind"]), lot.choice([8, 9])
         question = lot.choice([QUESTION, REWORDED, NEGATED])
@@ -226,4 +221,4 @@ async def test_whoever_asks_whatever_is_answered_with_what_was_made_for_the_same
             assert words == question or {words, question} == {QUESTION, REWORDED}
         else:
             made_for[text_of(reply)] = asked, question
-    assert hits > 20
+    assert hits > 10
