@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from dataclasses import replace
+from functools import partial
 
 import orjson
 import pytest
@@ -12,12 +13,17 @@ from phasewise.cli import console
 from phasewise.cli.app import app
 from phasewise.cli.cache_advice import FEWEST_REQUESTS, next_step
 from phasewise.cli.cache_view import render_explanation, render_report
+from phasewise.config import CacheConfig
 from phasewise.errors import PhasewiseError
+from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.fake_engine.virtual_engine import EngineShape
 from phasewise.gateway.routes import Router
 from phasewise.model.caching import Bypass, CacheResult, Purge
-from tests.gateway.harness import ADMIN_KEY, running_gateway
+from tests.gateway.harness import ADMIN_KEY, eventually, running_gateway
 
+SHORT = FakeEngineConfig(shape=EngineShape(mean_output_tokens=12))
+TAGS = b"x-phasewise-cache-tags"
 SINCE_UNIX_S = 1_800_000_000.0
 
 
@@ -306,3 +312,37 @@ async def test_a_wrong_admin_key_is_said_without_it():
 def test_nothing_at_the_address_is_one_sentence_and_a_hint():
     told = CliRunner().invoke(app, ["cache", "stats", "--gateway", "http://127.0.0.1:9"])
     assert "nothing answers at http://127.0.0.1:9" in told.exception.message
+
+
+# --- a whole cache ----------------------------------------------------------------------------------------
+
+
+async def test_the_commands_follow_a_real_cache_from_shadow_to_purge():
+    async with running_engines(1, SHORT) as engines:
+        server = {"kind": "http", "url": engines[0].base_url, "model": engines[0].model}
+        cache = CacheConfig(semantic={"embedder": server, "min_similarity": 0.01}, deadline_s=10.0)
+        async with running_gateway(engines, cache=cache) as gateway:
+
+            async def told(*arguments):
+                whole = ["cache", *arguments, "--gateway", gateway.url, "--admin-key", ADMIN_KEY]
+                done = await asyncio.to_thread(CliRunner().invoke, app, whole)
+                assert done.exit_code == 0, done.output
+                return done.stdout
+
+            async def kept():
+                explanation = await told("explain", "how do I pay?", "--json")
+                return orjson.loads(explanation)["result"] == "hit_exact"
+
+            body = {"model": "fake-model", "messages": [{"role": "user", "content": "how do I pay?"}]}
+            ask = partial(gateway.fetch, "POST", "/v1/chat/completions", body, [(TAGS, b"bills")])
+            await ask()
+            await eventually(kept, timeout_s=30.0)
+            await ask()
+            report = orjson.loads(await told("stats", "--json"))
+            assert report["results"] == {"miss": 1, "shadow_exact": 1}
+            assert "would serve: same request" in await told("stats")
+            near = orjson.loads(await told("explain", "how do I pay for it?", "--json"))
+            assert near["neighbours"], "the fake engine's vectors of these two are near enough"
+            assert "What is kept near it" in await told("explain", "how do I pay for it?", "--show-text")
+            assert "1 answer forgotten" in await told("purge", "--tag", "bills")
+            assert not await kept()
