@@ -16,7 +16,7 @@ from phasewise.config import CacheConfig
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.virtual_engine import EngineShape
-from phasewise.gateway.replay import LONGEST_PIECE, Frames, pieces_of, quoted
+from phasewise.gateway.replay import LONGEST_PIECE, Frames, pieces_of
 from phasewise.model.latency import ttft_breakdown
 from phasewise.model.request import Endpoint
 from phasewise.model.timeline import Part
@@ -66,10 +66,12 @@ def test_the_pieces_of_a_text_are_the_text(text):
 @given(text=st.text(min_size=1), endpoint=st.sampled_from([Endpoint.CHAT, Endpoint.COMPLETIONS]))
 def test_chunks_hold_the_text_whatever_stands_in_it(text, endpoint):
     frames = Frames(endpoint, "r1", 'a "model"', 7)
-    chunks = events_of(frames.content(quoted(pieces_of(text))))
+    chunks = events_of(frames.content(pieces_of(text)))
     spoken = text_of if endpoint is Endpoint.CHAT else completion_text_of
     assert spoken(chunks) == text
     assert {it["model"] for it in chunks} == {'a "model"'}
+    (whole,) = events_of(frames.escaped(orjson.dumps(text)[1:-1]))
+    assert spoken([whole]) == text
 
 
 def keys(value):

@@ -29,7 +29,6 @@ from phasewise.gateway.replay import (
     answer_id,
     end_mark,
     pieces_of,
-    quoted,
 )
 from phasewise.gateway.server_timing import SERVER_TIMING, server_timing, timing_comment
 from phasewise.model.caching import CacheResult, StoredAnswer
@@ -246,7 +245,7 @@ class _Telling:
     def put(self, pieces: list[str]) -> None:
         """Have pieces of text sent with what is sent next, all at one time."""
         if pieces:
-            self._unsent += self._opening() + self._frames.content(quoted(pieces))
+            self._unsent += self._opening() + self._frames.content(pieces)
             self._answer.content_times_s.append(time.monotonic())
 
     async def send_escaped(self, text: bytes) -> None:
@@ -254,7 +253,7 @@ class _Telling:
         opening = self._opening()
         self._answer.text_escaped += text
         self._answer.content_times_s.append(time.monotonic())
-        await self._send(opening + self._frames.content([b'"%b"' % text]))
+        await self._send(opening + self._frames.escaped(text))
 
     async def send_paced(self, pieces: list[str], gap_s: float) -> None:
         """Send pieces of text one after the other."""
@@ -263,7 +262,7 @@ class _Telling:
             await asyncio.sleep(begun_s + number * gap_s - time.monotonic())
             opening = self._opening()
             self._answer.content_times_s.append(time.monotonic())
-            await self._send(opening + self._frames.content(quoted((piece,))))
+            await self._send(opening + self._frames.content([piece]))
 
     async def finish(self, finish_reason: str | None, counts: Counts | None) -> None:
         """Send the end of a stream, and what was not sent yet."""
