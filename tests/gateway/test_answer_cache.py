@@ -56,6 +56,12 @@ class Desk(AnswerCache):
         await self.settled()
         return turn
 
+    async def misses_by(self, reason, question=QUESTION):
+        return (await self.ask(question, made=None)).note.reason == reason
+
+    async def explores(self, question):
+        return (await self.ask(question, made=None)).result is CacheResult.EXPLORED
+
     async def settled(self):
         """Once all that was left behind has been done."""
         await asyncio.gather(self._learning._to_keep.join(), self._learning._to_judge.join())
@@ -251,11 +257,7 @@ async def test_wrong_matches_end_the_serving():
         match = (await cache.ask(REWORDED)).match
         for at_s in range(3):
             await cache.store.teach(match.lesson(DOMAIN, False, float(at_s)))
-
-        async def no_longer():
-            return (await cache.ask(REWORDED, made=None)).result is CacheResult.EXPLORED
-
-        await eventually(no_longer)
+        await eventually(lambda: cache.explores(REWORDED))
 
 
 async def test_nothing_is_matched_before_all_that_was_learned_is_known():
@@ -324,27 +326,22 @@ async def test_whatever_fails_is_a_miss(part, error, reason):
 async def test_whoever_is_late_is_a_miss_and_soon_not_waited_for(part):
     async with desk(deadline_s=0.02) as cache:
         getattr(cache, part).hangs = True
-        for _ in range(cache_guard.FAILURES_TO_OPEN):
-            turn = cache.enter(Endpoint.CHAT, chat(), {}, "acme")
-            await cache.look_up(turn)
-            assert (turn.result, turn.note.reason) == (CacheResult.MISS, "late")
-        turn = cache.enter(Endpoint.CHAT, chat(), {}, "acme")
-        await cache.look_up(turn)
-        assert turn.note.reason == f"{part}_down"
+        assert (await cache.ask(made=None)).note.reason == "late"
+        await eventually(lambda: cache.misses_by(f"{part}_down"))
+        assert cache.degraded == (part,)
 
 
 async def test_a_search_that_has_become_slow_does_not_take_exact_answers_with_it():
     async with desk(deadline_s=0.05) as cache:
         await cache.ask(headers={b"cache-control": b"no-cache"})
         cache.store.hanging = ("nearest",)
-        for _ in range(cache_guard.FAILURES_TO_OPEN):
-            assert (await cache.ask(REWORDED, made=None)).note.reason == "late"
-        assert (await cache.ask(REWORDED, made=None)).note.reason == "store_down"
+        assert (await cache.ask(REWORDED, made=None)).note.reason == "late"
+        await eventually(lambda: cache.misses_by("store_down", REWORDED))
         assert cache.degraded == ("search",)
         assert (await cache.ask()).result is CacheResult.HIT_EXACT
         cache.store.hanging = ()
         await eventually(lambda: cache.degraded == ())
-        assert (await cache.ask(REWORDED)).result is CacheResult.EXPLORED
+        await eventually(lambda: cache.explores(REWORDED))
 
 
 async def test_an_answer_whose_question_could_not_be_embedded_is_found_by_its_own_words():
