@@ -98,6 +98,19 @@ async def test_a_scope_holds_so_many_vectors_that_comparing_them_stays_quick(mon
     assert await store.exact("other", "s2") is not None
 
 
+async def test_vectors_of_another_length_are_forgotten_when_the_embedder_has_changed():
+    store, _ = await started()
+    await store.put(kept_until("k1", 100.0, angle_deg=0.0))
+    await store.put(kept_until("k2", 100.0))
+    await store.start(SPACE, DIMENSIONS)
+    assert await store.size() == 2
+    await store.start(SPACE, 8)
+    await store.put(kept_until("k3", 100.0, vector=vector(0.0, 8)))
+    assert [near.answer.key for near in await store.nearest("s1", vector(0.0, 8), 3)] == ["k3"]
+    assert await keys(store) == ["k2", "k3"]
+    store.check_invariants()
+
+
 async def test_an_answer_replaced_again_and_again_leaves_nothing_behind():
     store, clock = await started()
     for number in range(5000):

@@ -48,7 +48,10 @@ class ProcessAnswers:
         self._taught = 0
 
     async def start(self, space: str, dimensions: int | None) -> None:
-        """Make ready for vectors of so many numbers."""
+        """Make ready for vectors of so many numbers; those of another length are forgotten."""
+        if dimensions != self._dimensions:
+            for key in [key for key, kept in self._kept.items() if kept.has_vector]:
+                self._forget(key)
         self._dimensions = dimensions
 
     async def exact(self, key: str, scope: str) -> StoredAnswer | None:

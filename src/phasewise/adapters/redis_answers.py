@@ -46,14 +46,14 @@ class RedisAnswers:
         After StoreUnreachable it need not be called again: what is missing is made when it is missed.
         """
         self._space = space
+        self._vector_bytes = (dimensions or 0) * _BYTES_PER_NUMBER
         if dimensions is None:
+            self._index = None
             await self._line.ask("PING")
-            return
-        self._vector_bytes = dimensions * _BYTES_PER_NUMBER
-        self._index = RedisAnswerIndex(
-            self._line, f"{self._prefix}:index:{space}", self._name(""), dimensions
-        )
-        await self._index.make()
+        else:
+            name = f"{self._prefix}:index:{space}"
+            self._index = RedisAnswerIndex(self._line, name, self._name(""), dimensions)
+            await self._index.make()
 
     async def exact(self, key: str, scope: str) -> StoredAnswer | None:
         """The answer to this very request, its vector left out."""
