@@ -55,18 +55,21 @@ class Rewrite:
 
 
 def rewrite(question: Sequence[Word], stored: Sequence[Word], domain: str) -> Rewrite:
-    """How the words of a question differ from those of a stored one."""
+    """How the words of a question differ from those of a stored one.
+
+    Words that stand elsewhere are no parts of their own: what "by" does depends on who moved behind it.
+    """
     here, there = _keys(question), _keys(stored)
     gaps = _gaps(here, there)
     lost, gained = _bag(gap[0] for gap in gaps), _bag(gap[1] for gap in gaps)
     moved = lost & gained
     only_here, only_there = lost - moved, gained - moved
-    moved_content = sorted(word for word in moved.elements() if not is_function_word(word))
-    if moved_content or len(gaps) > MOST_PARTS:
-        texts = [_part(sorted(only_here.elements()), sorted(only_there.elements()), bool(moved))]
+    if moved or len(gaps) > MOST_PARTS:
+        texts = {_whole(here, there, only_here, only_there)}
     else:
-        texts = sorted({_part(*gap, moved=False) for gap in gaps})
-    return Rewrite(_change(bool(moved_content), only_here, only_there, bool(gaps)), _hashed(texts, domain))
+        texts = {_either_way(" ".join(gap[0]), " ".join(gap[1])) for gap in gaps}
+        texts |= _inflections(question, stored, here, there)
+    return Rewrite(_change(bool(moved), only_here, only_there, bool(texts)), _hashed(texts, domain))
 
 
 def _keys(words: Sequence[Word]) -> Key:
@@ -78,13 +81,10 @@ def _keys(words: Sequence[Word]) -> Key:
 
 def _gaps(here: Key, there: Key) -> list[tuple[Key, Key]]:
     """What stands in either where the other has something else, in order."""
-    start = 0
-    while start < min(len(here), len(there)) and here[start] == there[start]:
-        start += 1
-    end = 0
-    while end < min(len(here), len(there)) - start and here[-1 - end] == there[-1 - end]:
-        end += 1
-    here, there = here[start : len(here) - end], there[start : len(there) - end]
+    start = _common(here, there)
+    here, there = here[start:], there[start:]
+    end = _common(here[::-1], there[::-1])
+    here, there = here[: len(here) - end], there[: len(there) - end]
     if not here and not there:
         return []
     if max(len(here), len(there)) > LONGEST_APART:
@@ -97,9 +97,57 @@ def _bag(gaps: Iterable[Key]) -> Counter[str]:
     return Counter(word for gap in gaps for word in gap)
 
 
-def _part(here: Sequence[str], there: Sequence[str], moved: bool) -> str:
-    sides = sorted((" ".join(here), " ".join(there)))
-    return f"{sides[0]}|{sides[1]}|{'moved' if moved else ''}"
+def _whole(here: Key, there: Key, only_here: Counter[str], only_there: Counter[str]) -> str:
+    """The words of one side, those of the other, and how the stretches that both have are put in order."""
+    sides = " ".join(sorted(only_here.elements())), " ".join(sorted(only_there.elements()))
+    order, back = _order(here, there), _order(there, here)
+    return min(f"{sides[0]}|{sides[1]}|{order}", f"{sides[1]}|{sides[0]}|{back}")
+
+
+def _order(here: Key, there: Key) -> str:
+    """In which order the words of one stand in the other, by number; what moved together counts as one."""
+    places = {word: place for place, word in enumerate(_numbered(here))}
+    order = [places[word] for word in _numbered(there) if word in places]
+    firsts = [
+        place
+        for before, place in zip([None, *order], order, strict=False)
+        if before is None or place != before + 1
+    ]
+    ranks = {place: rank for rank, place in enumerate(sorted(firsts))}
+    return ",".join(str(ranks[place]) for place in firsts)
+
+
+def _numbered(words: Key) -> list[tuple[str, int]]:
+    """Each word with how often it came before."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for word in words:
+        numbered.append((word, seen[word]))
+        seen[word] += 1
+    return numbered
+
+
+def _inflections(question: Sequence[Word], stored: Sequence[Word], here: Key, there: Key) -> set[str]:
+    """What words of one stem end in here and there, for words that both have."""
+    forms = dict(zip(_numbered(there), stored, strict=True))
+    endings = set()
+    for key, word in zip(_numbered(here), question, strict=True):
+        other = forms.get(key)
+        if other is not None and other.lower != word.lower:
+            kept = _common(word.lower, other.lower)
+            endings.add("~" + _either_way(word.lower[kept:], other.lower[kept:]))
+    return endings
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many letters, or words, both begin with."""
+    return next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+def _either_way(one: str, other: str) -> str:
+    return "|".join(sorted((one, other)))
 
 
 def _change(moved: bool, only_here: Counter[str], only_there: Counter[str], any_gap: bool) -> Change:
@@ -117,6 +165,6 @@ def _has_content(words: Counter[str]) -> bool:
     return any(not is_function_word(word) for word in words)
 
 
-def _hashed(texts: Sequence[str], domain: str) -> tuple[str, ...]:
+def _hashed(texts: Iterable[str], domain: str) -> tuple[str, ...]:
     seed = blake2b(domain.encode(), digest_size=32).digest()
     return tuple(sorted(blake2b(text.encode(), key=seed, digest_size=8).hexdigest() for text in texts))
