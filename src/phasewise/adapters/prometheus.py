@@ -53,6 +53,7 @@ from phasewise.adapters.prometheus_families import (
     WORKER_UP,
 )
 from phasewise.adapters.prometheus_series import (
+    Counter,
     CounterFamily,
     Histogram,
     HistogramFamily,
@@ -110,6 +111,7 @@ class PrometheusMetrics:
         self._counters = {it: CounterFamily(it) for it in METRICS if it.kind == "counter"}
         self._tallies: dict[tuple[str, str, Outcome, str | None], _Tally] = {}
         self._objectives: dict[tuple[str, str], _Objective] = {}
+        self._cache = {it: _CacheTally(self._histograms, self._counters, it) for it in CacheResult}
 
     # --- counting ---------------------------------------------------------------------------------------
 
@@ -129,7 +131,7 @@ class PrometheusMetrics:
         if (way := _way(timeline)) is not None:
             self._counters[PLACEMENTS].series((way,)).add(1)
         if timeline.cache is not None:
-            self._count_cache(timeline.cache)
+            self._cache[timeline.cache.result].count(timeline.cache)
 
     def count_refusal(self, kind: RefusalKind) -> None:
         """Count a request that was refused before it had a timeline."""
@@ -158,18 +160,6 @@ class PrometheusMetrics:
         for outcome in resumed:
             self._counters[RESUMES].series((model, outcome)).add(1)
         self._counters[RETRIES].series((model,)).add(max(0, timeline.tries - len(resumed) - 1))
-
-    def _count_cache(self, note: CacheNote) -> None:
-        result = note.result
-        self._counters[CACHE_REQUESTS].series((result,)).add(1)
-        if note.look_up_s:
-            self._histograms[CACHE_LOOK_UP].series((result,)).observe(note.look_up_s)
-        if (mode := _mode(result)) is None:
-            return
-        saved_s = self._counters[CACHE_SAVED_S]
-        saved_s.series((START, mode)).add(note.saved_start_s or 0.0)
-        saved_s.series((STREAM, mode)).add(note.saved_stream_s or 0.0)
-        self._counters[CACHE_SAVED_TOKENS].series((mode,)).add(note.saved_tokens or 0)
 
     # --- telling ----------------------------------------------------------------------------------------
 
@@ -240,13 +230,6 @@ def _way(timeline: Timeline) -> str | None:
     placement = timeline.placement
     weighed = placement is not None and any(it.prefill is not None for it in placement.options)
     return WHOLE if weighed and timeline.attempts else None
-
-
-def _mode(result: CacheResult) -> str | None:
-    """Whether something was spared, or would have been; None if neither."""
-    if result.served:
-        return SERVED
-    return SHADOW if result in (CacheResult.SHADOW_EXACT, CacheResult.SHADOW_SEMANTIC) else None
 
 
 class _Tally:
@@ -337,3 +320,38 @@ class _Objective:
         self.missed = counters.series((*of, MISSED))
         for counter in (self.met, self.missed):
             counter.add(0)
+
+
+class _CacheTally:
+    """The series that requests with one result of the cache are counted into, kept at hand.
+
+    What is spared, or would have been, only some results tell.
+    """
+
+    __slots__ = ("_look_up", "_requests", "_saved")
+
+    def __init__(
+        self,
+        histograms: Mapping[Metric, HistogramFamily],
+        counters: Mapping[Metric, CounterFamily],
+        result: CacheResult,
+    ) -> None:
+        self._requests = counters[CACHE_REQUESTS].series((result,))
+        self._look_up = histograms[CACHE_LOOK_UP].series((result,))
+        shadowed = result in {CacheResult.SHADOW_EXACT, CacheResult.SHADOW_SEMANTIC}
+        mode = SERVED if result.served else SHADOW if shadowed else None
+        self._saved: tuple[Counter, Counter, Counter] | None = None
+        if mode is not None:
+            start, stream = (counters[CACHE_SAVED_S].series((phase, mode)) for phase in (START, STREAM))
+            self._saved = start, stream, counters[CACHE_SAVED_TOKENS].series((mode,))
+
+    def count(self, note: CacheNote) -> None:
+        """Count one request."""
+        self._requests.add(1)
+        if note.look_up_s:
+            self._look_up.observe(note.look_up_s)
+        if self._saved is not None:
+            start, stream, tokens = self._saved
+            start.add(note.saved_start_s or 0.0)
+            stream.add(note.saved_stream_s or 0.0)
+            tokens.add(note.saved_tokens or 0)
