@@ -113,12 +113,14 @@ def test_a_bare_yes_is_a_yes(reply):
     assert read_verdict(reply) is True
 
 
-@pytest.mark.parametrize("reply", ["no", "No.", "\tNO"])
-def test_a_bare_no_is_a_no(reply):
+@pytest.mark.parametrize("reply", ["no", "No.", "\tNO", "No, the second", "no\n\nThe"])
+def test_what_begins_with_no_is_a_no(reply):
     assert read_verdict(reply) is False
 
 
-@pytest.mark.parametrize("reply", ["", "yes, but", "yes no", "maybe", "yes..", "*yes*", "it is yes", "y"])
+@pytest.mark.parametrize(
+    "reply", ["", "yes, but", "yes no", "maybe", "yes..", "*yes*", "it is yes", "y", "Nothing", "Not"]
+)
 def test_anything_else_is_no_verdict(reply):
     assert read_verdict(reply) is None
 

@@ -1,4 +1,4 @@
-"""Judges say right, wrong, or that they cannot say; they never raise, and hold up nobody for long."""
+"""Judges say right or wrong, or that they could not be asked; doubt about answers is not left open."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from phasewise.adapters.http_client import HttpClient
+from phasewise.caching.judging import CONTROL_ANSWER, LONGEST_JUDGED
 from phasewise.config import JudgeConfig
 from phasewise.errors import EmbedderUnreachable
 from phasewise.gateway.judges import (
@@ -92,9 +93,22 @@ async def test_the_embedding_judge_does_not_believe_nearness_of_another_number()
     assert await EmbeddingJudge(embedder, 0.95, 5.0).right(QUESTION, *embedder.places) is False
 
 
-@pytest.mark.parametrize("made", ["unknown to the embedder", "x" * (LONGEST_EMBEDDED + 1)])
-async def test_the_embedding_judge_cannot_say_what_it_cannot_embed_whole(made):
-    assert await EmbeddingJudge(Plane(beech=(1, 0)), 0.95, 5.0).right(QUESTION, "beech", made) is None
+async def test_what_is_too_long_to_be_embedded_whole_has_to_be_equal():
+    embedder = Plane()
+    judge, long = EmbeddingJudge(embedder, 0.95, 5.0), "word " * LONGEST_EMBEDDED
+    assert await judge.right(QUESTION, long, long.upper()) is True
+    assert await judge.right(QUESTION, long, long + "more") is False
+    assert embedder.asked == []
+
+
+@pytest.mark.parametrize("made", ["unknown", "beech"])
+async def test_without_its_embedder_a_judge_says_nothing_of_equal_answers_either(made):
+    assert await EmbeddingJudge(Plane(), 0.95, 5.0).right(QUESTION, "beech", made) is None
+
+
+async def test_equal_answers_are_right_however_they_are_embedded():
+    judge = EmbeddingJudge(Plane(**{"Paris.": (1, 0), "paris": (0, 1)}), 0.95, 5.0)
+    assert await judge.right(QUESTION, "Paris.", "paris") is True
 
 
 async def test_a_late_embedding_is_no_verdict():
@@ -105,29 +119,41 @@ async def test_a_late_embedding_is_no_verdict():
     assert await EmbeddingJudge(Slow(), 0.95, 0.01).right(QUESTION, "beech", "stone") is None
 
 
-async def test_equal_words_need_neither_embedder_nor_model():
-    embedder = Plane()
-    assert await EmbeddingJudge(embedder, 0.95, 5.0).right(QUESTION, "Paris.", "paris") is True
-    async with fleet() as (judge, _, asked):
-        assert await judge.right(QUESTION, "Paris.", "paris") is True
-    assert embedder.asked == asked == []
-
-
 async def test_a_model_is_asked_shortly_and_without_chance():
-    async with fleet("Yes.", "no") as (judge, _, asked):
+    async with fleet("Yes.", "no", "no") as (judge, _, asked):
         assert await judge.right(QUESTION, "Paris", "It is Paris") is True
         assert await judge.right(QUESTION, "Paris", "Lyon") is False
     assert {(it["model"], it["temperature"], it["max_tokens"]) for it in asked} == {("m", 0, 4)}
     assert "It is Paris" in asked[0]["messages"][1]["content"]
 
 
-@pytest.mark.parametrize(
-    "said",
-    ["maybe", "", None, b"oops", b"[]", orjson.dumps({"choices": []}), orjson.dumps({"error": "no"})],
-)
-async def test_whatever_is_not_yes_or_no_is_no_verdict(said):
-    async with fleet(said) as (judge, *_):
+@pytest.mark.parametrize("control", ["yes", "maybe"])
+async def test_a_model_that_says_yes_to_anything_is_not_believed(control):
+    async with fleet("yes", control) as (judge, _, asked):
         assert await judge.right(QUESTION, "Paris", "Lyon") is None
+    assert CONTROL_ANSWER in asked[1]["messages"][1]["content"]
+
+
+@pytest.mark.parametrize("said", ["maybe", "", "Yes, but", "The two"])
+async def test_what_is_not_called_the_same_is_not_the_same(said):
+    async with fleet(said) as (judge, *_):
+        assert await judge.right(QUESTION, "Paris", "Lyon") is False
+
+
+@pytest.mark.parametrize(
+    "said", [None, b"oops", b"[]", orjson.dumps({"choices": []}), orjson.dumps({"error": "no"})]
+)
+async def test_a_reply_without_an_answer_in_it_is_no_verdict(said):
+    async with fleet(said) as (judge, *_):
+        assert await judge.right(QUESTION, "Paris", "Paris") is None
+
+
+async def test_what_a_model_cannot_be_shown_whole_has_to_be_equal():
+    async with fleet() as (judge, _, asked):
+        long = "word " * LONGEST_JUDGED
+        assert await judge.right(QUESTION, long, long.upper()) is True
+        assert await judge.right(QUESTION, long, long + "more") is False
+    assert asked == []
 
 
 async def test_a_model_that_is_late_is_no_verdict():
@@ -141,7 +167,7 @@ async def test_a_model_that_is_late_is_no_verdict():
 async def test_a_fleet_that_is_down_gives_no_verdict():
     async with fleet() as (judge, cluster, asked):
         cluster.mark_down("w0", "gone")
-        assert await judge.right(QUESTION, "Paris", "Lyon") is None
+        assert await judge.right(QUESTION, "Paris", "Paris") is None
     assert asked == []
 
 
@@ -169,7 +195,7 @@ async def test_one_thing_is_asked_at_a_time():
         now -= 1
         return "yes"
 
-    async with fleet(slow, slow, slow) as (judge, *_):
+    async with fleet(*[slow, "no"] * 3) as (judge, *_):
         verdicts = await asyncio.gather(*(judge.right(QUESTION, "Paris", f"P{it}") for it in range(3)))
     assert (verdicts, most) == ([True] * 3, 1)
 

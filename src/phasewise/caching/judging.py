@@ -79,6 +79,10 @@ _TASK = (
 )
 
 
+CONTROL_ANSWER = "That is not so. The opposite is true, with other names and other numbers."
+"""Says the same as no answer. A judge who takes it for the same as one says yes to anything."""
+
+
 def judge_messages(question: str, stored: str, made: str) -> list[dict[str, str]] | None:
     """What to ask a model whether both answers say the same; None if they are too long to be shown whole."""
     if max(map(len, (question, stored, made))) > LONGEST_JUDGED:
@@ -95,5 +99,8 @@ def judge_messages(question: str, stored: str, made: str) -> list[dict[str, str]
 
 
 def read_verdict(reply: str) -> bool | None:
-    """What a judge's reply says: only a bare yes or no counts."""
-    return {"yes": True, "no": False}.get(reply.strip().removesuffix(".").casefold())
+    """What a judge's reply says: yes only if it is bare, no if it begins so, None for anything else."""
+    said = reply.strip().casefold()
+    if said.removesuffix(".") == "yes":
+        return True
+    return False if re.match(r"no\b", said) else None

@@ -1,7 +1,9 @@
 """Judges: who says, once the model has answered too, whether a stored answer would have been right.
 
-A judge that cannot say says None, from which nothing is learned and by which nothing is served. When one is
-asked, and what is learned, is cache_learning.py's.
+A judge that cannot be asked says None, from which nothing is learned and by which nothing is served. Whether
+one says None must never hang on what it would have said: if doubtful matches were left out, those that are
+counted would look better than they are. So doubt is wrong, and only what has nothing to do with the answers
+is None. When a judge is asked, and what is learned, is cache_learning.py's.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ import numpy as np
 import orjson
 
 from phasewise.adapters.http_client import HttpClient
-from phasewise.caching.judging import judge_messages, read_verdict, same_text, states_otherwise
+from phasewise.caching.judging import (
+    CONTROL_ANSWER,
+    judge_messages,
+    read_verdict,
+    same_text,
+    states_otherwise,
+)
 from phasewise.config import JudgeConfig
 from phasewise.errors import EmbedderUnreachable, UpstreamError
 from phasewise.model.worker import Role, Worker
@@ -32,7 +40,7 @@ class Judge(Protocol):
     """Compares a stored answer with what the model says now."""
 
     async def right(self, question: str, stored: str, made: str) -> bool | None:
-        """Whether the stored answer says what the model says; None if that is not known. Never raises."""
+        """Whether the stored answer says what the model says; None if nobody could be asked. Never raises."""
 
 
 def build_judge(
@@ -67,27 +75,27 @@ class EmbeddingJudge:
         self._deadline_s = deadline_s
 
     async def right(self, question: str, stored: str, made: str) -> bool | None:
-        """Whether the answers' embeddings are near enough; long answers are only told to be equal."""
-        if same_text(stored, made):
-            return True
-        if max(len(stored), len(made)) > LONGEST_EMBEDDED:
-            return None
-        if max(len(stored), len(made)) <= SHORT_ANSWER and states_otherwise(stored, made):
-            return False
+        """Whether the answers' embeddings are near enough; long ones have to be equal."""
+        same, longest = same_text(stored, made), max(len(stored), len(made))
+        if longest > LONGEST_EMBEDDED:
+            return same
         try:
             async with asyncio.timeout(self._deadline_s):
                 one, other = [
                     np.frombuffer(await self._embedder.embed(text), "<f4") for text in (stored, made)
                 ]
         except (EmbedderUnreachable, TimeoutError):
-            return None
+            return None  # for equal answers too, which would else be all that counts while it is away
+        if same or (longest <= SHORT_ANSWER and states_otherwise(stored, made)):
+            return same
         return bool(float(one @ other) >= self._similarity)
 
 
 class ModelJudge:
     """Right is what a model of this fleet calls the same.
 
-    It is asked one thing at a time, so that judging never takes more of an engine than one place.
+    Its yes is believed only if it says no to a control: an answer that is wrong whatever was asked. It is
+    asked one thing at a time, so that judging never takes more of an engine than one place.
     """
 
     def __init__(
@@ -106,18 +114,23 @@ class ModelJudge:
         self._turn = asyncio.Lock()
 
     async def right(self, question: str, stored: str, made: str) -> bool | None:
-        """What the model replies, if it replies with a bare yes or no in time."""
-        if same_text(stored, made):
-            return True
-        messages = judge_messages(question, stored, made)
-        if messages is None:
-            return None
+        """Whether the model replies with a bare yes, and does not do so to everything.
+
+        It is asked of equal answers too, and what it cannot be shown whole has to be equal.
+        """
+        asked = judge_messages(question, stored, made)
+        control = judge_messages(question, stored, CONTROL_ANSWER)
+        if asked is None or control is None:
+            return same_text(stored, made)
         try:
             async with asyncio.timeout(self._deadline_s), self._turn:
-                reply = await self._ask(messages)
+                reply = await self._ask(asked)
+                if reply is None or read_verdict(reply) is not True:
+                    return None if reply is None else False
+                # Small models say yes to whatever they are shown: a yes counts from who can say no, too.
+                return True if read_verdict(await self._ask(control) or "") is False else None
         except (UpstreamError, TimeoutError):
             return None
-        return None if reply is None else read_verdict(reply)
 
     async def _ask(self, messages: list[dict[str, str]]) -> str | None:
         worker = self._least_loaded()
