@@ -92,6 +92,8 @@ OBJECTS = {
         ("Do most people agree?", "Do people agree?"),
         ("Is it always true?", "Is it sometimes true?"),
         ("Who came last?", "Who came?"),
+        ("What does each cost?", "What do all cost?"),
+        ("Can it hold up to 5?", "Can it hold 5?"),
     ],
     Guard.QUESTION_WORD: [
         ("When was it built?", "Where was it built?"),
@@ -100,6 +102,9 @@ OBJECTS = {
         ("Why did it fail?", "How did it fail?"),
         ("Is it big?", "How big is it?"),
         ("How long is it?", "How old is it?"),
+        ("What day did it end?", "What year did it end?"),
+        ("sort a list", "why sort a list"),
+        ("Is it a refund?", "What is a refund?"),
     ],
     Guard.MODAL: [
         ("Can I feed my cat?", "Should I feed my cat?"),
@@ -185,7 +190,10 @@ OBJECTS = {
         ("How many miles are in a km?", "How many km are in a mile?"),
         ("subtract 5 from 9", "subtract 9 from 5"),
         ("Is Ann taking photos of Bob?", "Is Bob taking photos of Ann?"),
+        ("Who did Ann paint?", "Who was Ann painted by?"),
         ("Did the dog chase the cat?", "Was the dog chased by the cat?"),
+        ("What happens in 5 years?", "What happens for 5 years?"),
+        ("Is it from 2020?", "Is it of 2020?"),
         ("Can the user delete the group?", "Can the group delete the user?"),
     ],
     Guard.CONTENT: [
@@ -220,6 +228,7 @@ SILENT = {
         ("How much is $5?", "How much is 5 dollars?"),
         ("Is it 30 degrees celsius?", "Is it 30 degrees centigrade?"),
         ("Where in the house is it?", "Where is it?"),
+        ("What year was it?", "When was it?"),
     ],
     Guard.TIMES: [
         ("Did Kyle steal it?", "Was it stolen by Kyle?"),
@@ -228,6 +237,7 @@ SILENT = {
         ("Is it hot in January?", "Is it hot in Jan?"),
         ("Who is president now?", "Who is currently president?"),
         ("Who won?", "Who won it?"),
+        ("Is it going to rain?", "Will it rain?"),
     ],
     Guard.NEGATION: [
         ("Isn't it safe?", "Is it not safe?"),
@@ -239,6 +249,13 @@ SILENT = {
     Guard.QUESTION_WORD: [
         ("What is the way?", "Which is the way?"),
         ("What time is it?", "When is it?"),
+        ("What year was it built?", "When was it built?"),
+        ("How do I fix it?", "What is the best way to fix it?"),
+        ("How do I fix it?", "Is there a way to fix it?"),
+        ("Why is the sky blue?", "What makes the sky blue?"),
+        ("Why is the sky blue?", "How come the sky is blue?"),
+        ("Explain recursion", "What is recursion?"),
+        ("sort a list", "how do I sort a list"),
         ("How do I become calm?", "How do I become a person who is calm?"),
         ("What happens when I press it?", "When I press it, what happens?"),
     ],
@@ -247,6 +264,8 @@ SILENT = {
         ("Where do I buy it?", "Where can I buy it?"),
         ("Could you explain it?", "Explain it"),
         ("Do I have to pay?", "Do I need to pay?"),
+        ("Can I use it?", "Is it possible to use it?"),
+        ("I would like to leave", "I want to leave"),
     ],
     Guard.PERSONS: [
         ("How do I reset it?", "How do you reset it?"),
@@ -256,6 +275,7 @@ SILENT = {
     Guard.OPPOSITES: [
         ("Is the good better than the bad?", "Is the good better or worse than the bad?"),
         ("Is he good?", "Is he a good man?"),
+        ("Does Ann own a car?", "Is Ann the owner of a car?"),
     ],
     Guard.TARGETS: [("sort it in JS", "sort it in javascript")],
     Guard.NAMES: [
@@ -278,6 +298,9 @@ SILENT = {
     Guard.ORDER: [
         ("Did Nathan own the business?", "Was the business owned by Nathan?"),
         ("Does Ann hurt Bob?", "Is Bob hurt by Ann?"),
+        ("Who wrote Hamlet?", "Who was Hamlet written by?"),
+        ("Who wrote Hamlet?", "By whom was Hamlet written?"),
+        ("Who wrote Hamlet?", "Hamlet was written by whom?"),
         ("Which house did Kyle steal?", "Which house was stolen by Kyle?"),
         ("How do I fix the sink?", "How can the sink be fixed?"),
         ("flights from Paris to Rome", "flights to Rome from Paris"),

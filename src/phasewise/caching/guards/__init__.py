@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
-from phasewise.caching.guards.asking import modals_differ, question_words_differ
 from phasewise.caching.guards.connectives import connectives_differ
 from phasewise.caching.guards.content import contents_differ
 from phasewise.caching.guards.language import unread_language_differs
+from phasewise.caching.guards.modals import modals_differ
 from phasewise.caching.guards.names import letters_differ, names_differ
 from phasewise.caching.guards.negation import negations_differ
 from phasewise.caching.guards.numbers import numbers_differ
@@ -20,6 +20,7 @@ from phasewise.caching.guards.opposites import opposites_differ
 from phasewise.caching.guards.order import order_differs
 from phasewise.caching.guards.persons import persons_differ
 from phasewise.caching.guards.quantifiers import quantifiers_differ
+from phasewise.caching.guards.question_words import question_words_differ
 from phasewise.caching.guards.reading import Reading, read
 from phasewise.caching.guards.targets import targets_differ
 from phasewise.caching.guards.times import times_differ

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from phasewise.caching.guards.opposite_words import OPPOSED
-from phasewise.caching.guards.reading import Reading
+from phasewise.caching.guards.reading import Reading, is_telling
 from phasewise.caching.stems import stem_of
 
+_ARTICLES = frozenset({"a", "an", "the"})
 _ENDINGS = (("er", "ee"), ("or", "ee"))
 
 
@@ -16,11 +17,24 @@ def opposites_differ(one: Reading, other: Reading) -> str | None:
         for opposite in OPPOSED.get(stem, ()):
             if opposite in theirs and opposite not in ours:
                 return f"{stem} | {opposite}"
-    return _degrees_or_parties(ours - theirs, theirs - ours)
+    return _degrees_or_parties(ours - theirs - _doers(one), theirs - ours - _doers(other))
 
 
 def _stems(reading: Reading) -> frozenset[str]:
     return frozenset(word.stem for word in reading.words)
+
+
+def _doers(reading: Reading) -> frozenset[str]:
+    """Words like teacher and owner, which end as bigger does: an article before them, and no noun behind."""
+    words = reading.words
+    return frozenset(
+        word.stem
+        for place, word in enumerate(words)
+        if word.lower.endswith("er")
+        and place
+        and words[place - 1].lower in _ARTICLES
+        and (place + 1 == len(words) or not is_telling(words[place + 1]))
+    )
 
 
 def _degrees_or_parties(ours: frozenset[str], theirs: frozenset[str]) -> str | None:

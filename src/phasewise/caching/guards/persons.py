@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from phasewise.caching.guards.asking import asks_how_to, skips_request
 from phasewise.caching.guards.reading import Reading
+from phasewise.caching.guards.requests import asks_how_to, skips_request
 from phasewise.caching.vocabulary import vocabulary
 
 _GENDERED = {

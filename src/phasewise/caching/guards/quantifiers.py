@@ -8,7 +8,7 @@ from phasewise.caching.guards.reading import Reading, either_alone
 from phasewise.caching.vocabulary import families
 
 _FAMILIES = """
-all every each everyone everybody everything everywhere entire whole|both|some somebody someone something
+all every everyone everybody everything everywhere entire whole|each|both|some somebody someone something
 several|few|many|much|most mostly|only solely merely exclusively|exactly precisely|always|sometimes
 often frequently|usually typically normally generally|rarely seldom|almost nearly|approximately roughly
 more|less fewer|least|enough|too|very extremely highly|even|maximum max maximal|minimum min minimal|first|last
@@ -16,7 +16,7 @@ another other|same|different|half|double twice|triple thrice|single|multiple|ave
 quarter|majority|minority|plenty|numerous|else
 """
 _PAIRS = {("at", "least"): "at least", ("at", "most"): "at most", ("no", "more"): "at most",
-          ("a", "few"): "a few", ("a", "little"): "a little", ("per", "capita"): "per capita"}  # fmt: skip
+          ("a", "few"): "a few", ("a", "little"): "a little", ("per", "capita"): "per capita", ("up", "to"): "up to"}  # fmt: skip
 _QUANTIFIERS = families(_FAMILIES)
 
 

@@ -17,7 +17,8 @@ _ALIKE = {
 PREPOSITIONS = frozenset(_ALIKE)
 _THE_END = ""
 """What a preposition stands before that nothing follows: what is it made of."""
-_NEVER_OPPOSED = frozenset({"in", "at", "on", "of", "about", "near", "with", "like", "as"})
+_OF_PLACE = frozenset({"in", "at", "on"})
+_NEVER_OPPOSED = _OF_PLACE | frozenset({"of", "about", "near", "with", "like", "as"})
 
 
 def governors(reading: Reading) -> dict[str, str]:
@@ -41,10 +42,16 @@ def parts_swapped(one: Reading, other: Reading) -> str | None:
     ours, theirs = governors(one), governors(other)
     for content, governor in ours.items():
         against = theirs.get(content, governor)
-        both = {governor, against}
-        if governor != against and not both & _NEVER_OPPOSED and both != {"to", "for"}:
+        if governor != against and _opposed({governor, against}, content):
             return f"{governor} {content} | {against} {content}"
     return None
+
+
+def _opposed(both: set[str], content: str) -> bool:
+    """Whether two prepositions never mean the same. Before a figure few do: in 5 years, for 5 years."""
+    if content[:1].isdigit():
+        return not both <= _OF_PLACE
+    return not both & _NEVER_OPPOSED and both != {"to", "for"}
 
 
 def parts_differ(one: Reading, other: Reading) -> str | None:

@@ -46,15 +46,15 @@ def times_differ(one: Reading, other: Reading) -> str | None:
 def _times(reading: Reading) -> frozenset[str]:
     found = {_TIME_WORDS[lower] for lower in reading.lower_set if lower in _TIME_WORDS}
     found.update(word.lower for word in reading.words if word.surface in _AMBIGUOUS_MONTHS and not word.opens)
-    if reading.lower_set & _FUTURE or _follows(reading, "going", "to"):
+    if _is_to_come(reading):
         found.add("will")
     if _was_a_habit(reading):
         found.add("used to")
     return frozenset(found)
 
 
-def _follows(reading: Reading, first: str, second: str) -> bool:
-    return (first, second) in pairwise(reading.lowers)
+def _is_to_come(reading: Reading) -> bool:
+    return bool(reading.lower_set & _FUTURE) or ("going", "to") in pairwise(reading.lowers)
 
 
 def _was_a_habit(reading: Reading) -> bool:
@@ -70,6 +70,8 @@ def _was_a_habit(reading: Reading) -> bool:
 
 def _tense(reading: Reading) -> str | None:
     """What the first auxiliary tells."""
+    if _is_to_come(reading):
+        return "future"
     for place, lower in enumerate(reading.lowers):
         if lower in _PERFECT and place <= 1:
             return "perfect"
@@ -77,8 +79,6 @@ def _tense(reading: Reading) -> str | None:
             return "present"
         if lower in _PAST:
             return "past"
-        if lower in _FUTURE:
-            return "future"
         if lower in _MODALS:
             return "modal"
     return None

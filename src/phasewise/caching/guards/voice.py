@@ -11,6 +11,7 @@ from phasewise.caching.vocabulary import vocabulary
 from phasewise.model.noun import noun
 
 _BE = vocabulary("am is are was were be been being")
+_ASKED = vocabulary("who whom what which")
 _ANYBODY = vocabulary("i you we they one someone somebody to")
 _ASKING_AUXILIARIES = vocabulary("do does did can could should would will may might must to")
 
@@ -19,7 +20,7 @@ _ASKING_AUXILIARIES = vocabulary("do does did can could should would will may mi
 class Passive:
     """A passive sentence: what stands before it, who suffers, the verb, and what follows.
 
-    With an agent ("by") the tail begins with it.
+    With an agent ("by") the tail begins with it, unless it is the agent that is asked for: by whom.
     """
 
     before: tuple[str, ...]
@@ -27,6 +28,7 @@ class Passive:
     verb: str
     tail: tuple[str, ...]
     has_agent: bool
+    asks_agent: bool
 
 
 def voices_agree(one: Reading, other: Reading) -> bool | None:
@@ -46,10 +48,12 @@ def _same_parts(passive: Passive, active: Reading) -> bool | None:
     contents = tuple(content_of(word) for word in active.words if is_telling(word))
     if passive.verb not in contents or _is_passive_there(passive, active):
         return None
-    if not passive.has_agent and not active.lower_set & _ANYBODY:
-        return False
     at = contents.index(passive.verb)
     doer, after = contents[:at], contents[at + 1 :]
+    if passive.asks_agent:
+        return active.lowers[0] in _ASKED and doer == passive.before and after == passive.subject
+    if not passive.has_agent and not active.lower_set & _ANYBODY:
+        return False
     agent = len(doer) - len(passive.before)
     if _fits_agent(passive, agent) and doer == passive.before + passive.tail[:agent]:
         return after == passive.subject + passive.tail[agent:]
@@ -97,11 +101,13 @@ def _parsed(reading: Reading, be: int, verb: int, has_agent: bool) -> Passive:
         return tuple(content_of(word) for word in reading.words[start:end] if is_telling(word))
 
     before, between = telling(0, be), telling(be + 1, verb)
-    subject = between or before
+    tail = telling(verb + 1, len(reading.words))
+    asks_agent = "by" in reading.lowers and bool(reading.lower_set & _ASKED) and not tail
     return Passive(
         before=before if between else (),
-        subject=subject,
+        subject=between or before,
         verb=content_of(reading.words[verb]),
-        tail=telling(verb + 1, len(reading.words)),
+        tail=tail,
         has_agent=has_agent,
+        asks_agent=asks_agent,
     )
