@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from random import Random
 
 import orjson
 import pytest
@@ -260,6 +261,30 @@ async def test_all_go_on_when_the_worker_dies_in_mid_answer():
         timelines = [await gateway.timeline(request_id_of(it)) for it in replies]
     assert [said(it) for it in replies] == [expected] * 4
     assert sorted(len(it["attempts"]) for it in timelines) == [0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whoever_stays_has_the_whole_answer_whoever_leaves_and_whatever_breaks(seed):
+    dice = Random(seed)  # noqa: S311 - no secret
+    body = chat_body(max_tokens=40, ignore_eos=True)
+
+    async def ask(gateway, after_s, stays_s, stream):
+        await asyncio.sleep(after_s)
+        asking = gateway.fetch("POST", "/v1/chat/completions", {**body, "stream": stream})
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(asking, stays_s)
+
+    async with running_engines(2) as pair, running_gateway(pair, cache=SERVE) as gateway:
+        expected = text_of(await undisturbed(pair[1], **body, stream=True))
+        dice.choice(pair).inject("cut", after_tokens=dice.randrange(1, 30), times=1)
+        people = [
+            (dice.uniform(0, 0.05), dice.choice([dice.uniform(0, 0.05), 30]), dice.random() < 0.7)
+            for _ in range(16)
+        ]
+        replies = await asyncio.gather(*(ask(gateway, *it) for it in people))
+        await eventually(lambda: not gateway.under_way and not len(flights(gateway)))
+    stayed = [it for it, (_, stays_s, _) in zip(replies, people, strict=True) if stays_s == 30]
+    assert [said(it) for it in stayed] == [expected] * len(stayed)
 
 
 async def test_who_has_some_of_an_answer_that_failed_for_good_has_it_taken_up():
