@@ -122,5 +122,9 @@ class EmbedderUnreachable(PhasewiseError):
     """Whoever turns questions into vectors does not answer."""
 
 
+class EmbedderBusy(EmbedderUnreachable):
+    """It answers, but has more to do than it could in time."""
+
+
 class MeasurementError(PhasewiseError):
     """Too little was seen to say anything true."""

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from phasewise.config import CacheConfig, SemanticConfig
-from phasewise.errors import EmbedderUnreachable, RequestRefused, StoreUnreachable
+from phasewise.errors import EmbedderBusy, EmbedderUnreachable, RequestRefused, StoreUnreachable
 from phasewise.gateway import cache_guard, cache_learning
 from phasewise.gateway.answer_cache import AnswerCache
 from phasewise.gateway.cache_turn import Made
@@ -342,6 +342,15 @@ async def test_a_search_that_has_become_slow_does_not_take_exact_answers_with_it
         cache.store.hanging = ()
         await eventually(lambda: cache.degraded == ())
         await eventually(lambda: cache.explores(REWORDED))
+
+
+async def test_an_embedder_with_too_much_to_do_is_not_left_alone():
+    async with desk() as cache:
+        cache.embedder.error = EmbedderBusy("8 texts wait")
+        for _ in range(2 * cache_guard.FAILURES_TO_OPEN):
+            assert (await cache.ask(made=None)).note.reason == "embedder_busy"
+        cache.embedder.error = None
+        assert (await cache.ask(made=None)).note.reason == "nothing_near"
 
 
 async def test_an_answer_whose_question_could_not_be_embedded_is_found_by_its_own_words():

@@ -191,6 +191,17 @@ async def test_what_came_back_and_can_never_work_is_told_once_and_not_used(caplo
         assert caplog.text.count("no such module") == 1
 
 
+async def test_a_part_that_comes_and_goes_is_not_told_of_each_time(caplog):
+    part = Part()
+    async with guarded(part) as breaker:
+        for _ in range(4):
+            part.error = StoreUnreachable("gone")
+            await fail(breaker, part, FAILURES_TO_OPEN)
+            part.error = None
+            await eventually(lambda: not breaker.is_open)
+        assert caplog.text.count("does not answer") == caplog.text.count("answers again") == 1
+
+
 async def test_each_change_is_told_once(caplog):
     part = Part()
     async with guarded(part) as breaker:

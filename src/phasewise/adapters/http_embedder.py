@@ -14,7 +14,7 @@ import orjson
 from phasewise.adapters.address import origin
 from phasewise.adapters.http_client import Headers, HttpClient, Reply, Timeouts
 from phasewise.adapters.unit_vector import space_name, unit_vector
-from phasewise.errors import ConfigError, EmbedderUnreachable, UpstreamError
+from phasewise.errors import ConfigError, EmbedderBusy, EmbedderUnreachable, UpstreamError
 from phasewise.model.caching import Vector
 
 MOST_UNDER_WAY = 64
@@ -52,7 +52,7 @@ class HttpEmbedder:
     async def embed(self, text: str) -> Vector:
         """The text's vector, of unit length whatever the server sends."""
         if self._under_way >= MOST_UNDER_WAY:
-            raise EmbedderUnreachable(f"{self._under_way} texts wait to be embedded already")
+            raise EmbedderBusy(f"{self._under_way} texts wait to be embedded already")
         self._under_way += 1
         try:
             values = await self._ask(text)

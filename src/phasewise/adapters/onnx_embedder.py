@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from phasewise.adapters.embedding_folder import MODEL_FILE, TOKENIZER_FILE
 from phasewise.adapters.unit_vector import BYTES_PER_NUMBER, space_name, unit_vector
-from phasewise.errors import ConfigError, EmbedderUnreachable
+from phasewise.errors import ConfigError, EmbedderBusy, EmbedderUnreachable
 from phasewise.model.caching import Vector
 
 READS_TOKENS = 256
 """What the known model was trained to read; of a longer text only the beginning counts."""
-MOST_WAITING = 32
-"""Texts taken in at once. Each takes milliseconds, so the last of more would come after any deadline."""
+MOST_WAITING = 8
+"""Texts taken in at once. Each takes some 7 ms: whoever waited for more would have no time to search."""
 _FEEDS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 _ERRORS_ONLY = 3
 
@@ -70,7 +70,7 @@ class OnnxEmbedder:
         if self._closed or self._session is None:
             raise EmbedderUnreachable("the embedder is not running")
         if self._waiting >= self._most_waiting:
-            raise EmbedderUnreachable(f"{self._waiting} texts wait to be embedded already")
+            raise EmbedderBusy(f"{self._waiting} texts wait to be embedded already")
         self._waiting += 1
         try:
             # Cancelling takes a text that has not begun out of the thread's line.

@@ -6,6 +6,7 @@ flow driver's. Whatever fails here is a miss.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 from phasewise.caching.bypass import may_match_by_meaning, why_bypassed
 from phasewise.caching.identity import DEFAULT_NAMESPACE, Identity, identify
 from phasewise.config import CacheConfig
-from phasewise.errors import EmbedderUnreachable, StoreUnreachable
+from phasewise.errors import EmbedderBusy, EmbedderUnreachable, StoreUnreachable
 from phasewise.gateway.cache_explaining import bare_explanation, explanation, result_of
 from phasewise.gateway.cache_guard import PROBE, Breaker
 from phasewise.gateway.cache_headers import cache_wishes
@@ -29,6 +30,8 @@ from phasewise.model.caching import Bypass, CacheNote, CacheResult, Neighbour, P
 from phasewise.model.request import Endpoint
 from phasewise.ports import AnswerStore, Embedder
 
+logger = logging.getLogger("phasewise.gateway")
+
 EXACT_SPACE = "exact"
 """Stands for the embedder's where there is none."""
 PURGE_WITHIN_S = 30.0
@@ -38,7 +41,12 @@ _SHADOW_OF = {
     CacheResult.HIT_EXACT: CacheResult.SHADOW_EXACT,
     CacheResult.HIT_SEMANTIC: CacheResult.SHADOW_SEMANTIC,
 }
-_WHY_MISSED = {TimeoutError: "late", StoreUnreachable: "store_down", EmbedderUnreachable: "embedder_down"}
+_WHY_MISSED = {
+    TimeoutError: "late",
+    StoreUnreachable: "store_down",
+    EmbedderUnreachable: "embedder_down",
+    EmbedderBusy: "embedder_busy",
+}
 
 
 class AnswerCache:
@@ -97,6 +105,12 @@ class AnswerCache:
         if self._meaning is not None:
             await self._meaning.search_breaker.start()
         await self._learning.start()
+        logger.info(
+            "answers are kept %s, %s; %s",
+            "in this process" if self._config.redis is None else "in Redis",
+            "found by the same words alone" if self._meaning is None else "found by meaning too",
+            "they are served" if self.serves else "none is served yet (gateway.cache.mode is shadow)",
+        )
 
     async def stop(self) -> None:
         """Finish what can be finished soon, and let everything go."""

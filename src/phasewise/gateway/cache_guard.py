@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -18,6 +19,8 @@ from phasewise.gateway.guard import Guard
 FAILURES_TO_OPEN = 3
 """In a row: one late answer may be anybody's fault."""
 TRY_AGAIN_EVERY_S = 1.0
+TELL_EVERY_S = 10.0
+"""A part that comes and goes is not told of more often."""
 READY_WITHIN_S = 5.0
 """Nobody waits for a part that is made ready in the background."""
 PROBE = "probe"
@@ -32,7 +35,8 @@ class Breaker:
     """Stands before one part, `name`, whose failures are `unreachable`.
 
     `prepare` makes the part ready, at start and again before it is used after a failure; `probe` asks it
-    something small, which it must answer within `deadline_s` before requests may ask it again.
+    something small, which it must answer within `deadline_s` before requests may ask it again. Errors that
+    are `excused` cost nobody time and are no reason to leave it alone.
     """
 
     def __init__(
@@ -42,15 +46,18 @@ class Breaker:
         prepare: Callable[[], Awaitable[None]],
         probe: Callable[[], Awaitable[object]],
         deadline_s: float,
+        excused: tuple[type[PhasewiseError], ...] = (),
     ) -> None:
         self._name = name
         self._unreachable = unreachable
         self._prepare = prepare
         self._probe = probe
         self._deadline_s = deadline_s
+        self._excused = excused
         self._open = True
         self._failures = 0
-        self._told_useless = False
+        self._told_useless = self._told_down = False
+        self._told_s = -TELL_EVERY_S
         self._opened = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -86,6 +93,8 @@ class Breaker:
         try:
             async with fair_deadline(within_s):
                 answer = await call()
+        except self._excused:
+            raise
         except TimeoutError as error:
             # Who was given little time, because another part took it, is not to blame.
             if within_s >= self._deadline_s / 2:
@@ -107,7 +116,11 @@ class Breaker:
     def _tell_down(self, error: Exception) -> None:
         # Only the kind of an error that was not foreseen: its words may be a client's, or hold an address.
         why = str(error) if isinstance(error, PhasewiseError) else type(error).__name__
-        logger.warning("%s does not answer (%s): requests do without until it does", self._name, why)
+        now_s = time.monotonic()
+        self._told_down = now_s - self._told_s >= TELL_EVERY_S
+        if self._told_down:
+            self._told_s = now_s
+            logger.warning("%s does not answer (%s): requests do without until it does", self._name, why)
 
     async def _try_again(self) -> None:
         guard = Guard(f"reaching for {self._name}")
@@ -126,7 +139,7 @@ class Breaker:
                 logger.error("%s came back and cannot be used: %s", self._name, error)
         except (TimeoutError, self._unreachable):
             return
-        else:
+        if self._told_down and not self._open:
             logger.warning("%s answers again", self._name)
 
     async def _reach(self) -> None:
