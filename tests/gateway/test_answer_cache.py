@@ -180,6 +180,18 @@ async def test_what_is_no_name_is_refused_and_not_repeated(header, value):
         assert value == b"" or value.decode() not in str(refused.value)
 
 
+async def test_an_answer_that_was_under_way_when_its_kind_was_purged_is_not_kept():
+    async with desk(semantic=False) as cache:
+        turns = {name: cache.enter(Endpoint.CHAT, chat(), {}, name) for name in ("acme", "other")}
+        assert await cache.purge(Purge(tenant="acme")) == 0
+        for turn in turns.values():
+            cache.leave(turn, MADE)
+        await cache.settled()
+        assert (await cache.ask(tenant="other")).result is CacheResult.HIT_EXACT
+        assert (await cache.ask()).result is CacheResult.MISS
+        assert (await cache.ask()).result is CacheResult.HIT_EXACT
+
+
 # --- by meaning ---------------------------------------------------------------------------------------
 
 

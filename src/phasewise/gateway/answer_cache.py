@@ -20,7 +20,7 @@ from phasewise.errors import EmbedderBusy, EmbedderUnreachable, StoreUnreachable
 from phasewise.gateway.cache_explaining import bare_explanation, explanation, result_of
 from phasewise.gateway.cache_guard import PROBE, Breaker
 from phasewise.gateway.cache_headers import cache_wishes
-from phasewise.gateway.cache_learning import WITHIN_S, CacheLearning, Comparison
+from phasewise.gateway.cache_learning import WITHIN_S, CacheLearning, Comparison, Kept
 from phasewise.gateway.cache_meaning import Meaning
 from phasewise.gateway.cache_report import CacheReport
 from phasewise.gateway.cache_turn import CacheTurn, Made
@@ -138,7 +138,9 @@ class AnswerCache:
             return _bypassing(Bypass.NO_USER_TURN)
         by_meaning = self._meaning is not None and may_match_by_meaning(endpoint, identity.question)
         note = CacheNote(CacheResult.MISS, None if wishes.reads else "not_asked")
-        return CacheTurn(identity, note, reads=wishes.reads, by_meaning=by_meaning)
+        return CacheTurn(
+            identity, note, reads=wishes.reads, by_meaning=by_meaning, entered_s=time.monotonic()
+        )
 
     async def look_up(self, turn: CacheTurn) -> None:
         """Find what may be served, within the deadline; whatever goes wrong is a miss with its reason."""
@@ -222,7 +224,8 @@ class AnswerCache:
             )
         # What would have been served is not kept in shadow mode either: it shows what serving would do.
         if turn.keeps and turn.result not in _SHADOW_OF.values():
-            self._learning.keep(self._answer(turn, identity, made), turn.by_meaning)
+            answer = self._answer(turn, identity, made)
+            self._learning.keep(Kept(answer, turn.by_meaning, turn.entered_s))
 
     def _answer(self, turn: CacheTurn, identity: Identity, made: Made) -> StoredAnswer:
         now_unix_s = time.time()
@@ -258,7 +261,11 @@ class AnswerCache:
         }
 
     async def purge(self, what: Purge) -> int:
-        """Forget answers; returns how many. Raises StoreUnreachable or TimeoutError."""
+        """Forget answers, those on their way to being kept by this gateway too; returns how many were kept.
+
+        Raises StoreUnreachable or TimeoutError.
+        """
+        self._learning.forbid(what)
         return await self._store_breaker.ask(lambda: self._store.purge(what), PURGE_WITHIN_S)
 
     async def explain(

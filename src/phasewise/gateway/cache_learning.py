@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -20,7 +21,7 @@ from phasewise.gateway.cache_meaning import Meaning
 from phasewise.gateway.cache_report import CacheReport, Tier
 from phasewise.gateway.guard import Guard
 from phasewise.gateway.judges import Judge
-from phasewise.model.caching import StoredAnswer
+from phasewise.model.caching import Purge, StoredAnswer
 from phasewise.model.noun import noun
 from phasewise.ports import AnswerStore
 
@@ -33,9 +34,19 @@ COUNT_EVERY_S = 1.0
 COUNT_ONE_BY_ONE_EVERY_S = 60.0
 """Where a shared store has no index, and looks at every key it has to count its answers."""
 MOST_PAGES = 1_000
+PURGES_REMEMBERED = 256
 STOP_WITHIN_S = 2.0
 
 _Work = TypeVar("_Work")
+
+
+@noun
+class Kept:
+    """An answer to be kept, and found by other words too if `by_meaning`; its request came at `entered_s`."""
+
+    answer: StoredAnswer
+    by_meaning: bool
+    entered_s: float
 
 
 @noun
@@ -76,8 +87,9 @@ class CacheLearning:
         self._report = report
         self._meaning = meaning
         self._count_every_s = COUNT_ONE_BY_ONE_EVERY_S if counts_one_by_one else COUNT_EVERY_S
-        self._to_keep: asyncio.Queue[tuple[StoredAnswer, bool]] = asyncio.Queue(MOST_WAITING)
+        self._to_keep: asyncio.Queue[Kept] = asyncio.Queue(MOST_WAITING)
         self._to_judge: asyncio.Queue[Comparison] = asyncio.Queue(MOST_WAITING)
+        self._purges: deque[tuple[float, Purge]] = deque(maxlen=PURGES_REMEMBERED)
         self._place = ""
         self._tasks: list[asyncio.Task[None]] = []
         self.caught_up = False
@@ -107,9 +119,9 @@ class CacheLearning:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def keep(self, answer: StoredAnswer, by_meaning: bool) -> None:
-        """Keep an answer soon; `by_meaning`: to be found by other words too."""
-        self._put(self._to_keep, (answer, by_meaning))
+    def keep(self, kept: Kept) -> None:
+        """Keep an answer soon."""
+        self._put(self._to_keep, kept)
 
     def compare(self, comparison: Comparison) -> None:
         """Have a match judged soon, and learn from it."""
@@ -131,14 +143,20 @@ class CacheLearning:
                 await perform(work)
             queue.task_done()
 
-    async def _keep(self, work: tuple[StoredAnswer, bool]) -> None:
-        answer, by_meaning = work
+    def forbid(self, what: Purge) -> None:
+        """Keep nothing more of what was asked before now and is being purged."""
+        self._purges.append((time.monotonic(), what))
+
+    async def _keep(self, kept: Kept) -> None:
+        answer = kept.answer
         if self._store_breaker.is_open:
             return  # before anything is embedded for nothing
-        if by_meaning and answer.vector is None and self._meaning is not None:
+        if kept.by_meaning and answer.vector is None and self._meaning is not None:
             # Without a vector the answer is still found by the same words.
             with contextlib.suppress(EmbedderUnreachable, TimeoutError):
                 answer = replace(answer, vector=await self._meaning.embed(answer.question, WITHIN_S))
+        if any(kept.entered_s <= at_s and what.names(answer) for at_s, what in self._purges):
+            return
         await self._store_breaker.ask(lambda: self._store.put(answer), WITHIN_S)
 
     async def _compare(self, comparison: Comparison) -> None:

@@ -23,7 +23,8 @@ class CacheTurn:
     `reads`: a stored answer may be given; `keeps`: its own may be kept; `by_meaning`: other words could ask
     the same. `found` is what is to be served, set by the look-up, and `near` what was near but is not served:
     compared with the model's answer afterwards, to learn from. `match` is what was made of its neighbours, if
-    any were looked for, and `vector` the question's, if it was embedded.
+    any were looked for, and `vector` the question's, if it was embedded. `entered_s` is when it came: an
+    answer that is older than a purge must not be kept after it.
     """
 
     identity: Identity | None
@@ -31,6 +32,7 @@ class CacheTurn:
     reads: bool = True
     keeps: bool = True
     by_meaning: bool = False
+    entered_s: float = 0.0
     found: StoredAnswer | None = None
     near: Neighbour | None = None
     match: Match | None = None

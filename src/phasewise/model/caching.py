@@ -95,6 +95,14 @@ class Purge:
     namespace: str | None = None
     tag: str | None = None
 
+    def names(self, answer: StoredAnswer) -> bool:
+        """Whether this answer is to be forgotten."""
+        return (
+            self.tenant in {None, answer.tenant}
+            and self.namespace in {None, answer.namespace}
+            and (self.tag is None or self.tag in answer.tags)
+        )
+
 
 @noun
 class Lesson:
