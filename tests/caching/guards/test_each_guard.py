@@ -74,6 +74,7 @@ OBJECTS = {
         ("Why is A not B but C?", "Why is A B but not C?"),
         ("Which of them know it?", "Which of them cannot know it?"),
         ("Who likes it?", "Nobody likes it?"),
+        ("Are there sugar drinks?", "Are there sugar-free drinks?"),
         ("Is it possible?", "Is it impossible?"),
     ],
     Guard.CONNECTIVES: [
@@ -136,6 +137,12 @@ OBJECTS = {
         ("Is the shop open?", "Is the shop closed?"),
         ("How do I buy it?", "How do I sell it?"),
         ("Which is heavier?", "Which is heaviest?"),
+        ("What is the strongest metal?", "What is the weakest metal?"),
+        ("What is the hottest month?", "What is the coldest month?"),
+        ("How do I tighten a bolt?", "How do I loosen a bolt?"),
+        ("Is he overpaid?", "Is he underpaid?"),
+        ("What causes hypertension?", "What causes hypotension?"),
+        ("Did he move quickly?", "Did he move slowly?"),
         ("Is he nice?", "Is he nicer?"),
         ("Is he happy?", "Is he happier?"),
     ],
@@ -153,6 +160,7 @@ OBJECTS = {
         ("SQL is what?", "JSON is what?"),
         ("Explain getName to us", "Explain setName to us"),
         ("What is IT?", "What is it?"),
+        ("is vitamin c safe", "is vitamin d safe"),
         ("Who leads WHO?", "Who leads?"),
     ],
     Guard.VERBATIM: [
@@ -194,6 +202,8 @@ OBJECTS = {
         ("Did the dog chase the cat?", "Was the dog chased by the cat?"),
         ("What happens in 5 years?", "What happens for 5 years?"),
         ("Is it from 2020?", "Is it of 2020?"),
+        ("Should I do A before B?", "Should I do B before A?"),
+        ("What follows A?", "What does A follow?"),
         ("Can the user delete the group?", "Can the group delete the user?"),
     ],
     Guard.CONTENT: [
@@ -319,6 +329,7 @@ SILENT = {
     Guard.CONTENT: [
         ("How do I buy a car?", "How do I purchase a car?"),
         ("Did Kyle steal it?", "Was it stolen by Kyle?"),
+        ("How To Bake A Cake At Home", "how to bake a cake at home"),
         ("Is that owl sitting there?", "Is that owl actually sitting there?"),
         ("Is it 5 km?", "Is it 5 kilometers?"),
         ("Is Ann related to Bob?", "Is Bob related to Ann?"),

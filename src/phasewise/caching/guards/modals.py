@@ -28,9 +28,10 @@ def modals_differ(one: Reading, other: Reading) -> str | None:
 
 def _modals(reading: Reading) -> frozenset[str]:
     lowers = skips_request(reading.lowers)
-    found = {
-        _MODALS[lower] for lower, after in pairwise((*lowers, "")) if lower in _MODALS and after != "like"
-    }
-    if any(first in _OBLIGES and second == "to" for first, second in pairwise(lowers)):
-        found.add("must")
+    found: set[str] = set()
+    for lower, after in pairwise((*lowers, "")):
+        if lower in _MODALS and after != "like":
+            found.add(_MODALS[lower])
+        elif lower in _OBLIGES and after == "to":
+            found.add("must")
     return frozenset(found)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from phasewise.caching.guards.reading import Reading, either_alone
-from phasewise.caching.words import is_function_word
+from phasewise.caching.guards.reading import SMALL_WORDS_AS_NAMES, Reading, either_alone, is_telling
+from phasewise.caching.words import Word
 
 _TO_THE_LETTER = re.compile(
     r"`[^`\n]{1,400}`"
@@ -19,7 +19,7 @@ _TO_THE_LETTER = re.compile(
     r"|\b[\w-]{1,64}\.[A-Za-z]\w{0,9}\b"
     r"|\b[A-Za-z]\w{0,63}_\w{1,63}\b"
 )
-_ALSO_SMALL_WORDS = frozenset({"IT", "US", "WHO"})
+_ALSO_SMALL_WORDS = SMALL_WORDS_AS_NAMES - {"I", "A"}
 _MOST_LOOKED_FOR = 32
 """In a text with more of them, each must stand as it does in the other."""
 _TRAILING = ".,;:!?…"
@@ -68,27 +68,22 @@ def _known(reading: Reading) -> frozenset[str]:
 
 
 def _names(reading: Reading) -> frozenset[str]:
-    """The stems of words with a capital letter, where that says something."""
-    if _capitals_say_nothing(reading):
-        return frozenset()
+    """The words that are names by their letters. Of a word in capitals that is also a small one, as written."""
     return frozenset(
         word.surface if word.surface in _ALSO_SMALL_WORDS else word.stem
         for word in reading.words
-        if word.surface in _ALSO_SMALL_WORDS
-        or (
-            not is_function_word(word.lower)
-            and ((word.surface[0].isupper() and not word.opens) or _has_inner_capital(word.surface))
-        )
+        if _is_single_letter(word) or (reading.capitals_tell and _is_name(word))
     )
 
 
-def _has_inner_capital(surface: str) -> bool:
-    """NASA, iPhone, getName: no sentence begins so by chance."""
-    return any(letter.isupper() for letter in surface[1:])
+def _is_single_letter(word: Word) -> bool:
+    """vitamin c, plan b."""
+    return len(word.lower) == 1 and word.lower.isalpha() and is_telling(word)
 
 
-def _capitals_say_nothing(reading: Reading) -> bool:
-    """In A Title or in SHOUTING even words like "in" have them."""
-    small = [word for word in reading.words if is_function_word(word.lower) and not word.opens]
-    small = [word for word in small if word.lower != "i" and word.surface not in _ALSO_SMALL_WORDS]
-    return bool(small) and sum(word.surface[0].isupper() for word in small) * 2 > len(small)
+def _is_name(word: Word) -> bool:
+    """A capital letter, but at the beginning of a sentence only if another follows: NASA, iPhone, getName."""
+    if word.surface in _ALSO_SMALL_WORDS:
+        return True
+    inner = any(letter.isupper() for letter in word.surface[1:])
+    return is_telling(word) and (inner or (word.surface[0].isupper() and not word.opens))

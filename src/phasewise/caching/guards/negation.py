@@ -10,7 +10,7 @@ from phasewise.caching.vocabulary import vocabulary
 _NEGATORS = vocabulary(
     "not no never none nobody nothing nowhere neither nor without non hardly barely scarcely unable except "
     "excluding unless instead lack lacks lacking fail fails failed avoid avoids avoiding prevent prevents "
-    "preventing refuse refuses refused forbid forbids forbidden exclude anti stop stops stopping nay nope"
+    "preventing refuse refuses refused free forbid forbids forbidden exclude anti stop stops stopping nope"
 )
 _PREFIXES = ("un", "in", "im", "il", "ir", "dis", "non", "mis", "anti", "de", "a", "counter", "mal")
 _SHORTEST_ROOT = 3

@@ -95,16 +95,40 @@ guilt: innocence|war: peace|victory: defeat|heaven: hell|angel: devil|yes: no|fr
 """
 
 
+_DERIVED = ("er", "est", "en", "ly", "ness")
+"""What makes opposites of opposites: strongest and weakest, tighten and loosen."""
+
+
+def with_ending(word: str, ending: str) -> tuple[str, ...]:
+    """How a word may look with an ending: nicer, happier, and bigger for big."""
+    root = word.removesuffix("e") if ending[0] == "e" else word
+    if not root:
+        return ()
+    if root.endswith("y"):
+        return (root[:-1] + "i" + ending,)
+    return (root + ending, root + root[-1] + ending) if ending[0] == "e" else (root + ending,)
+
+
 def _opposed(lines: str) -> dict[str, frozenset[str]]:
     """Each stem to its opposites, in both directions."""
     found: dict[str, set[str]] = {}
     for pair in "|".join(line for line in lines.splitlines() if line and not line.startswith("#")).split("|"):
         left, _, right = pair.partition(":")
-        for one in map(stem_of, left.split()):
-            for other in map(stem_of, right.split()):
-                found.setdefault(one, set()).add(other)
-                found.setdefault(other, set()).add(one)
+        for one in left.split():
+            for other in right.split():
+                for mine, yours in _forms(one, other):
+                    found.setdefault(stem_of(mine), set()).add(stem_of(yours))
+                    found.setdefault(stem_of(yours), set()).add(stem_of(mine))
     return {stem: frozenset(opposites - {stem}) for stem, opposites in found.items()}
+
+
+def _forms(one: str, other: str) -> list[tuple[str, str]]:
+    return [(one, other)] + [
+        (mine, yours)
+        for ending in _DERIVED
+        for mine in with_ending(one, ending)
+        for yours in with_ending(other, ending)
+    ]
 
 
 OPPOSED = _opposed(_PAIRS)

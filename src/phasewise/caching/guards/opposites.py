@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from phasewise.caching.guards.opposite_words import OPPOSED
+from phasewise.caching.guards.opposite_words import OPPOSED, with_ending
 from phasewise.caching.guards.reading import Reading, is_telling
 from phasewise.caching.stems import stem_of
 
 _ARTICLES = frozenset({"a", "an", "the"})
-_ENDINGS = (("er", "ee"), ("or", "ee"))
+_PARTIES = (("er", "ee"), ("or", "ee"), ("er", "est"))
+_OPPOSED_PREFIXES = (
+    ("over", "under"), ("hyper", "hypo"), ("super", "sub"), ("pre", "post"), ("up", "down"), ("in", "out"),
+    ("micro", "macro"), ("intra", "inter"), ("mono", "poly"), ("uni", "multi"), ("homo", "hetero"),
+    ("endo", "exo"), ("en", "de"), ("im", "ex"), ("in", "ex"), ("pro", "anti"), ("maxi", "mini"),
+)  # fmt: skip
+_SHORTEST_ROOT = 3
 
 
 def opposites_differ(one: Reading, other: Reading) -> str | None:
@@ -38,7 +44,7 @@ def _doers(reading: Reading) -> frozenset[str]:
 
 
 def _degrees_or_parties(ours: frozenset[str], theirs: frozenset[str]) -> str | None:
-    """big, bigger and biggest; employer and employee: one root, and what follows it turns the question."""
+    """big and bigger, employer and employee, overpaid and underpaid: one root, otherwise begun or ended."""
     for alone, against in ((ours, theirs), (theirs, ours)):
         for stem in sorted(alone):
             for form in sorted(_turned(stem) & against):
@@ -47,17 +53,13 @@ def _degrees_or_parties(ours: frozenset[str], theirs: frozenset[str]) -> str | N
 
 
 def _turned(stem: str) -> frozenset[str]:
-    root = stem.removesuffix("e")
-    forms = {stem_of(f"{base}{end}") for base in _roots(root) for end in ("er", "est")}
-    for end, turned in _ENDINGS:
+    """The stems of the forms of a word that turn the question."""
+    forms = {form for ending in ("er", "est") for form in with_ending(stem, ending)}
+    for end, turned in _PARTIES:
         if stem.endswith(end):
-            forms.add(stem_of(stem.removesuffix(end) + turned))
-    if stem.endswith("er"):
-        forms.add(stem_of(stem.removesuffix("er") + "est"))
-    return frozenset(forms)
-
-
-def _roots(root: str) -> tuple[str, ...]:
-    if not root:
-        return ()
-    return root, root + root[-1], root[:-1] + "i" if root.endswith("y") else root
+            forms.add(stem.removesuffix(end) + turned)
+    for one, other in _OPPOSED_PREFIXES:
+        rest = stem.removeprefix(one)
+        if rest != stem and len(rest) >= _SHORTEST_ROOT:
+            forms.add(other + rest)
+    return frozenset(map(stem_of, forms))

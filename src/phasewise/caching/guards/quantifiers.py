@@ -15,8 +15,10 @@ more|less fewer|least|enough|too|very extremely highly|even|maximum max maximal|
 another other|same|different|half|double twice|triple thrice|single|multiple|average median|total
 quarter|majority|minority|plenty|numerous|else
 """
-_PAIRS = {("at", "least"): "at least", ("at", "most"): "at most", ("no", "more"): "at most",
-          ("a", "few"): "a few", ("a", "little"): "a little", ("per", "capita"): "per capita", ("up", "to"): "up to"}  # fmt: skip
+_PAIRS = {
+    ("at", "least"): "at least", ("at", "most"): "at most", ("no", "more"): "at most", ("a", "few"): "a few",
+    ("a", "little"): "a little", ("per", "capita"): "per capita", ("up", "to"): "up to",
+}  # fmt: skip
 _QUANTIFIERS = families(_FAMILIES)
 
 

@@ -6,6 +6,7 @@ What a difference between two readings means is each guard's own.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 
 from phasewise.caching.guards.opinions import opinion_last
@@ -20,12 +21,16 @@ _PRICE = re.compile(r"([$€£¥₹])\s?(\d[\d.,]*)")
 _DEGREES = re.compile(r"°\s?([CFcf])\b")
 _PERCENT = re.compile(r"(?<=\d)\s?%")
 
+SMALL_WORDS_AS_NAMES = frozenset({"I", "A", "IT", "US", "WHO"})
+"""Words that, in capitals, may be names or are always written so."""
+
 
 @noun
 class Reading:
     """A question, its words, and of those the ones that carry content.
 
     `contents` are stems in their order, of synonyms the usual one; whose opinion is asked for stands last.
+    `capitals_tell` says whether a capital letter makes a name here.
     """
 
     text: str
@@ -34,15 +39,19 @@ class Reading:
     lower_set: frozenset[str]
     contents: tuple[str, ...]
     content_set: frozenset[str]
+    capitals_tell: bool
 
 
 @lru_cache(maxsize=32)
 def read(text: str) -> Reading:
     """What the guards look at in a text. The last few are kept: a question meets several neighbours."""
     found = in_digits(words(_symbols_as_words(text)))
+    capitals_tell = _capitals_tell(found)
+    if capitals_tell:
+        found = tuple(map(_as_name, found))
     lowers = tuple(word.lower for word in found)
     contents = tuple(map(content_of, opinion_last([word for word in found if is_telling(word)], found)))
-    return Reading(text, found, lowers, frozenset(lowers), contents, frozenset(contents))
+    return Reading(text, found, lowers, frozenset(lowers), contents, frozenset(contents), capitals_tell)
 
 
 def is_telling(word: Word) -> bool:
@@ -60,6 +69,21 @@ def either_alone(one: frozenset[str], other: frozenset[str]) -> str | None:
     if one == other:
         return None
     return f"{_listed(one - other)} | {_listed(other - one)}"
+
+
+def _capitals_tell(found: tuple[Word, ...]) -> bool:
+    """Whether capital letters tell names: in A Title or in SHOUTING even words like "in" have them."""
+    small = [
+        word
+        for word in found
+        if not word.opens and is_function_word(word.lower) and word.surface not in SMALL_WORDS_AS_NAMES
+    ]
+    return sum(word.surface[0].isupper() for word in small) * 2 <= len(small)
+
+
+def _as_name(word: Word) -> Word:
+    """The A of "should I do A before B" is no article."""
+    return replace(word, lower="A", stem="A") if word.surface == "A" and not word.opens else word
 
 
 def _listed(names: frozenset[str]) -> str:
