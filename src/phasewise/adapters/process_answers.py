@@ -93,7 +93,7 @@ class ProcessAnswers:
     async def purge(self, what: Purge) -> int:
         """Forget answers; returns how many."""
         self._forget_expired()
-        meant = [key for key, kept in self._kept.items() if _is_meant(kept.answer, what)]
+        meant = [key for key, kept in self._kept.items() if what.names(kept.answer)]
         for key in meant:
             self._forget(key)
         return len(meant)
@@ -177,11 +177,3 @@ class ProcessAnswers:
 def _size_bytes(answer: StoredAnswer, vector: Vector | None) -> int:
     texts = sys.getsizeof(answer.question) + sys.getsizeof(answer.text)
     return _BYTES_PER_ANSWER + texts + int(len(vector or b"") * _ROOM_PER_VECTOR)
-
-
-def _is_meant(answer: StoredAnswer, what: Purge) -> bool:
-    return (
-        what.tenant in {None, answer.tenant}
-        and what.namespace in {None, answer.namespace}
-        and (what.tag is None or what.tag in answer.tags)
-    )
