@@ -183,6 +183,20 @@ def test_a_cache_that_found_nothing_is_advised_against():
     assert "leave the cache out" in advice()
 
 
+def test_a_cache_that_is_on_its_way_to_a_proof_is_not_advised_against():
+    cell = {"domain": "d", "cell": "function/2/trusted", "wrong": 0, "proven": False}
+    told = advice(results={"explored": 500, "miss": 500}, cells=[cell | {"right": 283, "missing": 114}])
+    assert "none could have been served yet" in told
+    assert "114 more right answers" in told
+    assert "leave the cache out" in advice(cells=[cell | {"right": 0, "missing": 400}])
+
+
+def test_time_that_nobody_saw_is_not_called_none():
+    saved = {"start_s": 0.0, "stream_s": 0.0, "tokens": 9}
+    told = shown(render_report(make_report(saved=saved)))
+    assert "Would have saved 9 tokens; how long their prefill and decode took is not known." in told
+
+
 def test_a_part_that_is_away_comes_before_all_else():
     assert "not all of the cache answers (store, search)" in advice(degraded=["store", "search"], requests=0)
 
@@ -199,15 +213,16 @@ def test_that_a_model_varies_on_the_very_same_request_is_said():
     assert "worded 5 of 10 otherwise" in advice(results={"shadow_exact": 300}, judged=judged, wrong=None)
 
 
-def test_a_share_of_wrong_ones_that_is_not_proven_small_stays_in_shadow():
+def test_a_share_of_wrong_ones_that_is_not_shown_to_be_small_is_not_praised():
     few = advice(results={"shadow_semantic": 300}, wrong=make_wrong(right=30, at_most=0.09))
-    assert "leave it in shadow mode and look again" in few
+    assert "none wrong of 30 judged (at most 9.0% with 95% confidence)" in few
+    assert "wait until these alone show that they keep to" in few
     bad = advice(results={"shadow_semantic": 300}, wrong=make_wrong(right=90, wrong=10, at_most=0.2))
     assert "10 wrong of 100 judged" in bad
-    assert "cache explain" in bad
+    assert "leave it in shadow mode" in bad
     unjudged = advice(results={"shadow_semantic": 300})
     assert "none has been judged" in unjudged
-    assert not any("set cache.mode: serve" in told for told in (few, bad, unjudged))
+    assert not any("set cache.mode: serve" in told for told in (bad, unjudged))
 
 
 def test_serving_is_told_with_what_audits_found():

@@ -48,22 +48,39 @@ def _shadow(report: Report) -> str:
             f"{FEWEST_REQUESTS:,}. So far {found} could have been served."
         )
     if not _found(report):
-        return (
-            f"of {report['requests']:,} requests none could have been served. If that stays so, leave the "
-            "cache out: it saves nothing here."
-        )
+        return _nothing_found(report)
     told = f"shadow found {found} of requests answerable"
-    wrong = report["wrong"]
-    if wrong is None or not _by_meaning(report):
-        waits = "" if wrong is None else f" Matches by meaning are not proven yet{_missing(report)}."
-        return f"{told}, all of them the very same request{_differing(report)}: set cache.mode: serve.{waits}"
-    if wrong["at_most"] is None:
-        return f"{told}, but none has been judged yet. Wait, or look at the gateway's log for the judge."
-    if wrong["at_most"] <= wrong["budget"]:
-        return f"{told}, {_judged_words(report)}: set cache.mode: serve."
+    if report["wrong"] is not None and _by_meaning(report):
+        return f"{told}, {_found_by_meaning(report)}"
+    missing = _missing(report)
+    waits = f" Matches by meaning are not proven yet{missing}." if missing else ""
+    return f"{told}, all of them the very same request{_differing(report)}: set cache.mode: serve.{waits}"
+
+
+def _nothing_found(report: Report) -> str:
+    if missing := _missing(report):
+        return f"none could have been served yet{missing}: leave it in shadow mode and look again."
     return (
-        f"{told}, {_judged_words(report)}, which is not yet below cache.semantic.max_wrong_answers "
-        f"({wrong['budget']:.1%}): {_wait_or_doubt(wrong)}"
+        f"of {report['requests']:,} requests none could have been served. If that stays so, leave the cache "
+        "out: it saves nothing here."
+    )
+
+
+def _found_by_meaning(report: Report) -> str:
+    wrong = report["wrong"]
+    if wrong["at_most"] is None:
+        return "but none has been judged yet. Wait, or look at the gateway's log for the judge."
+    if wrong["at_most"] <= wrong["budget"]:
+        return f"{_judged_words(report)}: set cache.mode: serve."
+    limit = f"cache.semantic.max_wrong_answers ({wrong['budget']:.1%})"
+    if wrong["share"] > wrong["budget"]:
+        return (
+            f"{_judged_words(report)}, more than {limit}: leave it in shadow mode, and see by `phasewise "
+            "cache explain` what is taken for the same."
+        )
+    return (
+        f"{_judged_words(report)}. Their kinds of match were proven before; wait until these alone show that "
+        f"they keep to {limit}, or set cache.mode: serve now."
     )
 
 
@@ -119,15 +136,10 @@ def _rounded_up(limit: float) -> str:
     return f"{ceil(limit * 1e3) / 10:.1f}%"
 
 
-def _wait_or_doubt(wrong: Mapping[str, Any]) -> str:
-    if wrong["share"] > wrong["budget"]:
-        return "leave it in shadow mode, and see by `phasewise cache explain` what is taken for the same."
-    return "leave it in shadow mode and look again."
-
-
 def _missing(report: Report) -> str:
-    cells = [it for it in report["cells"] if not it["proven"] and may_be_served(it["cell"])]
-    if not cells:
+    """How far the first proof is, if there is none and such matches have been right at all."""
+    cells = [it for it in report["cells"] if may_be_served(it["cell"]) and it["right"]]
+    if not cells or any(it["proven"] for it in cells):
         return ""
     nearest = min(cells, key=lambda cell: cell["missing"])
-    return f" (the nearest proof wants {nearest['missing']:,} more right answers in a row)"
+    return f" (the first proof wants {nearest['missing']:,} more right answers in a row)"

@@ -122,11 +122,7 @@ def _judged(report: Report) -> Table:
 
 
 def _lines(report: Report) -> list[str]:
-    saved = report["saved"]
-    lines = [
-        f"{would(report, 'Saved', 'Would have saved')} {duration(saved['start_s'])} until first tokens "
-        f"(prefill), {duration(saved['stream_s'])} of streaming (decode), {saved['tokens']:,} tokens."
-    ]
+    lines = [_saved(report)]
     if report["look_up_s"] is not None:
         line = f"Looking took {_times(report['look_up_s'])}"
         embed_s = report["embed_s"]
@@ -136,6 +132,16 @@ def _lines(report: Report) -> list[str]:
             f"{report['dropped']:,} answers were not kept or judged: more came than could be dealt with."
         )
     return lines
+
+
+def _saved(report: Report) -> str:
+    saved, verb = report["saved"], would(report, "Saved", "Would have saved")
+    tokens = f"{saved['tokens']:,} tokens"
+    if saved["tokens"] and not saved["start_s"] and not saved["stream_s"]:
+        # Of plain replies, only an engine that reports its timings tells what each phase took.
+        return f"{verb} {tokens}; how long their prefill and decode took is not known."
+    start, stream = duration(saved["start_s"]), duration(saved["stream_s"])
+    return f"{verb} {start} until first tokens (prefill), {stream} of streaming (decode), {tokens}."
 
 
 def _times(quantiles: Mapping[str, float]) -> str:
