@@ -37,6 +37,12 @@ def test_a_gateway_that_the_fleet_could_not_watch_is_refused():
         plan_of(FleetConfig(gateway=gateway))
 
 
+def test_a_cache_by_meaning_without_its_model_is_refused_before_any_engine_is_started(tmp_path):
+    fleet = load_fleet(ROOT / "examples" / "semantic-cache.yaml")
+    with pytest.raises(ConfigError, match="phasewise model fetch minilm-l6"):
+        plan_of(fleet, home=tmp_path)
+
+
 def test_without_a_recorder_no_steps_are_promised():
     plan = plan_of(FleetConfig(), engine=make_engine(plugin_version=None))
     assert plan.engines[0].steps_url is None

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from phasewise.config import FleetConfig, GatewayConfig, GatewayFile, WorkerConfig
+from phasewise.adapters.embedding_folder import resolve_embedding_model
+from phasewise.config import FleetConfig, GatewayConfig, GatewayFile, OnnxEmbedder, WorkerConfig
 from phasewise.errors import ConfigError
 from phasewise.fleet.engine_command import LOOPBACK, ServedModel, engine_command
 from phasewise.fleet.engine_env import EngineEnvironment
@@ -102,6 +103,7 @@ def plan_fleet(
     """Plan every process of a fleet on this machine."""
     _refuse_tls(fleet)
     _refuse_parting_without_nixl(fleet, engine)
+    _refuse_meaning_without_a_model(fleet, home)
     places = place_engines(fleet, machine)
     engines = tuple(_plan_engine(place, engine, model, fleet, home) for place in places)
     return FleetPlan(
@@ -130,6 +132,13 @@ def _refuse_parting_without_nixl(fleet: FleetConfig, engine: EngineEnvironment) 
                 f"pools.{pool.name}.role is '{pool.role}', but {engine.python} has no NIXL to move KV",
                 hint=f"run `phasewise engine install`, or `{engine.python} -m pip install nixl`",
             )
+
+
+def _refuse_meaning_without_a_model(fleet: FleetConfig, home: Path) -> None:
+    # The gateway would find out as well, but only after its engines have been waited for.
+    cache = fleet.gateway.cache
+    if cache is not None and cache.semantic is not None and isinstance(cache.semantic.embedder, OnnxEmbedder):
+        resolve_embedding_model(cache.semantic.embedder.model, home)
 
 
 def _plan_engine(
