@@ -155,3 +155,10 @@ async def test_an_embedder_that_is_away_is_named():
     desk = Desk(EmbedderUnreachable("no"))
     with pytest.raises(cache_routes.RequestRefused, match="the cache's embedder does not answer"):
         await cache_routes.explain(desk, b'{"model": "m", "text": "why?"}')
+
+
+@pytest.mark.parametrize("depth", [100, 300, 900, 2_000])
+async def test_fields_that_are_nested_too_deep_are_refused(depth):
+    body = b'{"model": "m", "text": "why?", "fields": {"stop": %s}}' % (b"[" * depth + b"]" * depth)
+    with pytest.raises(cache_routes.RequestRefused):
+        await cache_routes.explain(Desk(), body)

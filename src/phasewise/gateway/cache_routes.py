@@ -97,11 +97,11 @@ async def purge(desk: CacheDesk, body: bytes) -> dict[str, Any]:
 async def explain(desk: CacheDesk, body: bytes) -> dict[str, Any]:
     """What would become of the question that the body holds."""
     question = _read(Question, body)
-    fields = parse_body(Endpoint.CHAT, orjson.dumps(_chat_body(question))).fields
+    fields = parse_body(Endpoint.CHAT, _chat_body(question)).fields
     return await _in_time(desk.explain(fields, question.tenant, question.namespace, question.show_text))
 
 
-def _chat_body(question: Question) -> dict[str, Any]:
+def _chat_body(question: Question) -> bytes:
     set_here = {"model", "messages"} & question.fields.keys()
     if set_here:
         raise RequestRefused(
@@ -113,7 +113,11 @@ def _chat_body(question: Question) -> dict[str, Any]:
     messages = [{"role": "user", "content": question.text}]
     if question.system is not None:
         messages.insert(0, {"role": "system", "content": question.system})
-    return {**question.fields, "model": question.model, "messages": messages}
+    try:
+        return orjson.dumps({**question.fields, "model": question.model, "messages": messages})
+    except orjson.JSONEncodeError:
+        # What was read can be written, but for what is nested deeper than it may be anyway.
+        raise RequestRefused(RefusalKind.BAD_REQUEST, "fields are nested too deep", param="fields") from None
 
 
 def _read(kind: type[_Order], body: bytes) -> _Order:
