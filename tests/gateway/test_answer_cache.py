@@ -11,7 +11,7 @@ from phasewise.errors import EmbedderBusy, EmbedderUnreachable, RequestRefused, 
 from phasewise.gateway import cache_guard, cache_learning
 from phasewise.gateway.answer_cache import AnswerCache
 from phasewise.gateway.cache_turn import Made
-from phasewise.model.caching import Bypass, CacheResult, Purge
+from phasewise.model.caching import Bypass, CacheResult, Neighbour, Purge
 from phasewise.model.request import Endpoint
 from tests.gateway.cache_parts import (
     ELSEWHERE,
@@ -29,6 +29,8 @@ from tests.gateway.harness import eventually
 DOMAIN = "acme/default/m"
 MADE = Made("Open the settings.", prompt_tokens=9, output_tokens=4, start_s=0.5, stream_s=1.5)
 NEVER_AUDITED, ALWAYS_AUDITED = 0.99, 0.0
+STRICT = SemanticConfig()
+EASILY_PROVEN = SemanticConfig(max_wrong_answers=0.2, confidence=0.5)
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +45,13 @@ class Desk(AnswerCache):
 
     def __init__(self, *, mode, semantic, draw, deadline_s):
         self.store, self.embedder, self.judge = FlakyStore(), AngleEmbedder(), SetJudge()
-        config = CacheConfig(
-            mode=mode, semantic=SemanticConfig() if semantic else None, deadline_s=deadline_s
-        )
+        config = CacheConfig(mode=mode, semantic=semantic, deadline_s=deadline_s)
         super().__init__(config, self.store, self.embedder if semantic else None, self.judge, lambda: draw)
+
+    @property
+    def verified(self):
+        """How many outcomes its book knows."""
+        return sum(it["right"] + it["wrong"] for it in self.report()["cells"])
 
     async def ask(self, question=QUESTION, made=MADE, *, tenant="acme", headers=None, **fields):
         """A request from its beginning to its end."""
@@ -76,7 +81,7 @@ class Desk(AnswerCache):
 
 
 @contextlib.asynccontextmanager
-async def desk(*, mode="serve", semantic=True, draw=NEVER_AUDITED, deadline_s=10.0):
+async def desk(*, mode="serve", semantic=STRICT, draw=NEVER_AUDITED, deadline_s=10.0):
     cache = Desk(mode=mode, semantic=semantic, draw=draw, deadline_s=deadline_s)
     await cache.start()
     try:
@@ -93,7 +98,7 @@ def chat(question=QUESTION, **fields):
 
 
 async def test_the_same_question_is_answered_from_what_was_kept():
-    async with desk(semantic=False) as cache:
+    async with desk(semantic=None) as cache:
         assert (await cache.ask()).result is CacheResult.MISS
         turn = await cache.ask()
         assert turn.result is CacheResult.HIT_EXACT
@@ -119,7 +124,7 @@ async def test_an_answer_that_did_not_end_by_itself_is_not_kept():
 
 
 async def test_an_answer_expires_however_often_it_is_asked_for():
-    async with desk(semantic=False) as cache:
+    async with desk(semantic=None) as cache:
         await cache.ask()
         kept = await cache.store.exact(
             *[getattr((await cache.ask()).identity, it) for it in ("key", "scope")]
@@ -142,7 +147,7 @@ async def test_who_opts_out_leaves_no_trace():
 
 
 async def test_who_wants_a_new_answer_has_it_and_it_is_kept_anew():
-    async with desk(semantic=False) as cache:
+    async with desk(semantic=None) as cache:
         await cache.ask()
         turn = await cache.ask(made=Made("Ask us."), headers={b"cache-control": b"no-cache"})
         assert (turn.result, turn.note.reason) == (CacheResult.MISS, "not_asked")
@@ -159,7 +164,7 @@ async def test_what_bypasses_the_cache_is_neither_looked_for_nor_kept(fields):
 
 
 async def test_namespaces_are_apart_and_tags_name_what_to_forget():
-    async with desk(semantic=False) as cache:
+    async with desk(semantic=None) as cache:
         await cache.ask(
             headers={b"x-phasewise-cache-namespace": b"docs", b"x-phasewise-cache-tags": b"v1, v2"}
         )
@@ -181,7 +186,7 @@ async def test_what_is_no_name_is_refused_and_not_repeated(header, value):
 
 
 async def test_an_answer_that_was_under_way_when_its_kind_was_purged_is_not_kept():
-    async with desk(semantic=False) as cache:
+    async with desk(semantic=None) as cache:
         turns = {name: cache.enter(Endpoint.CHAT, chat(), {}, name) for name in ("acme", "other")}
         assert await cache.purge(Purge(tenant="acme")) == 0
         for turn in turns.values():
@@ -260,6 +265,28 @@ async def test_a_failed_request_teaches_nothing():
         await cache.ask()
         assert (await cache.ask(REWORDED, made=None)).result is CacheResult.EXPLORED
         assert cache.judge.asked == []
+
+
+async def test_what_requests_teach_is_enough_to_serve_at_last():
+    async with desk(semantic=EASILY_PROVEN) as cache:
+        for limit in range(1, 100):
+            # Another limit is another scope: the same change of words, met anew.
+            await cache.ask(max_tokens=limit)
+            turn = await cache.ask(REWORDED, max_tokens=limit)
+            if turn.result is not CacheResult.EXPLORED:
+                break
+            await eventually(lambda: cache.verified == len(cache.judge.asked))
+        assert turn.result is CacheResult.HIT_SEMANTIC
+        assert len(cache.judge.asked) == limit - 1 > 2
+
+
+async def test_what_is_judged_wrong_is_never_served():
+    async with desk(semantic=EASILY_PROVEN) as cache:
+        cache.judge.verdict = False
+        for limit in range(1, 40):
+            await cache.ask(max_tokens=limit)
+            assert (await cache.ask(REWORDED, max_tokens=limit)).result is CacheResult.EXPLORED
+            await eventually(lambda: cache.verified == len(cache.judge.asked))
 
 
 async def test_wrong_matches_end_the_serving():
@@ -372,6 +399,24 @@ async def test_an_answer_whose_question_could_not_be_embedded_is_found_by_its_ow
         assert (await cache.ask()).result is CacheResult.HIT_EXACT
 
 
+async def test_a_store_that_mixes_scopes_up_gives_nobody_anothers_answer():
+    async with desk() as cache:
+        await cache.ask(tenant="other")
+        (theirs,) = [it.answer for it in cache.store._kept.values()]
+
+        async def exact(key, scope):
+            return theirs
+
+        async def nearest(scope, vector, count):
+            return [Neighbour(theirs, 1.0)]
+
+        cache.store.exact, cache.store.nearest = exact, nearest
+        for question in (QUESTION, REWORDED):
+            turn = await cache.ask(question, made=None)
+            assert (turn.result, turn.note.reason) == (CacheResult.MISS, "nothing_near")
+            assert turn.found is turn.near is None
+
+
 async def test_an_error_of_its_own_is_a_miss():
     async with desk() as cache:
         cache._draw = lambda: 1 / 0
@@ -392,7 +437,7 @@ async def test_a_client_that_leaves_ends_the_look_up():
 
 async def test_more_work_than_fits_is_dropped_and_counted(monkeypatch):
     monkeypatch.setattr(cache_learning, "MOST_WAITING", 2)
-    async with desk(semantic=False) as cache:
+    async with desk(semantic=None) as cache:
         cache.store.hangs = True
         for number in range(5):
             turn = cache.enter(Endpoint.CHAT, chat(f"question {number}"), {}, "acme")
@@ -402,7 +447,7 @@ async def test_more_work_than_fits_is_dropped_and_counted(monkeypatch):
 
 
 async def test_what_is_left_to_do_is_done_before_the_end():
-    cache = Desk(mode="serve", semantic=False, draw=0.0, deadline_s=1.0)
+    cache = Desk(mode="serve", semantic=None, draw=0.0, deadline_s=1.0)
     await cache.start()
     cache.leave(cache.enter(Endpoint.CHAT, chat(), {}, "acme"), MADE)
     await cache.stop()
@@ -411,13 +456,13 @@ async def test_what_is_left_to_do_is_done_before_the_end():
 
 async def test_an_end_does_not_wait_for_a_store_that_hangs(monkeypatch):
     monkeypatch.setattr(cache_learning, "STOP_WITHIN_S", 0.01)
-    async with desk(semantic=False) as cache:
+    async with desk(semantic=None) as cache:
         cache.store.hangs = True
         cache.leave(cache.enter(Endpoint.CHAT, chat(), {}, "acme"), MADE)
 
 
 async def test_an_embedder_that_is_away_at_the_start_is_used_when_it_is_there():
-    cache = Desk(mode="serve", semantic=True, draw=NEVER_AUDITED, deadline_s=10.0)
+    cache = Desk(mode="serve", semantic=STRICT, draw=NEVER_AUDITED, deadline_s=10.0)
     cache.embedder.error = EmbedderUnreachable("gone")
     await cache.start()
     try:
