@@ -376,6 +376,17 @@ async def test_tenants_never_join_each_other():
         assert [said(await it) for it in leaders] == ["One", "Two"]
 
 
+async def test_one_of_higher_priority_does_not_stand_behind_one_that_waits():
+    keys = {"one": ApiKey(sha256=key_sha256("one")), "two": ApiKey(sha256=key_sha256("two"), priority=5)}
+    async with stage(api_keys=tuple(keys.values())) as (worker, gateway):
+        leader = await lead(gateway, worker, headers=bearer("one"))
+        urgent = await lead(gateway, worker, headers=bearer("two"))
+        (patient,) = await follow(gateway, headers=bearer("one"))
+        worker.say_plainly("One", to=0)
+        worker.say_plainly("Two", to=1)
+        assert [said(await it) for it in (leader, urgent, patient)] == ["One", "Two", "One"]
+
+
 async def test_one_over_its_keys_limit_does_not_join():
     key = ApiKey(sha256=key_sha256("one"), tenant="one", max_concurrent=1)
     async with stage(api_keys=(key,)) as (worker, gateway):

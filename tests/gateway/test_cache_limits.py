@@ -42,8 +42,12 @@ async def hit(gateway):
 
 @pytest.mark.parametrize("limited", [{"requests_per_minute": 3}], indirect=True)
 async def test_a_key_over_its_requests_is_refused_what_is_there(limited):
-    statuses = [(await ask(limited)).status for _ in range(4)]
-    assert statuses == [200, 200, 200, 429]
+    replies = [await ask(limited) for _ in range(4)]
+    timeline = await limited.timeline(request_id_of(replies[-1]))
+    assert [it.status for it in replies] == [200, 200, 200, 429]
+    # What was not served is not told as a hit.
+    assert dict(replies[-1].headers)[b"cache-status"] == b"phasewise; fwd=miss; detail=refused"
+    assert (timeline["cache"]["result"], timeline["cache"]["why"]) == ("miss", "refused")
 
 
 @pytest.mark.parametrize("limited", [{"tokens_per_minute": 1_200}], indirect=True)

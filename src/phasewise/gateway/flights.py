@@ -34,12 +34,14 @@ class Flight:
         "followers",
         "key",
         "model",
+        "priority",
     )
 
-    def __init__(self, flights: Flights, key: str, model: str, leader: Client) -> None:
+    def __init__(self, flights: Flights, key: str, model: str, leader: Client, priority: int) -> None:
         self._flights = flights
         self.key = key
         self.model = model
+        self.priority = priority
         self._leader = leader
         self.answer: Answer | None = None
         self.ended = False
@@ -115,19 +117,25 @@ class Flights:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def join(self, key: str) -> Flight | None:
-        """Follow the answer to this request, if one is under way."""
+    def join(self, key: str, priority: int) -> Flight | None:
+        """Follow the answer to this request, if one is under way.
+
+        Nobody stands in line behind those whom it would have passed: one of higher priority follows only an
+        answer that has begun.
+        """
         flight = self._under_way.get(key)
         if flight is None or flight.model in self._beyond_text:
+            return None
+        if flight.priority < priority and flight.answer is None:
             return None
         flight.join()
         return flight
 
-    def lead(self, key: str, model: str, client: Client) -> Flight | None:
+    def lead(self, key: str, model: str, client: Client, priority: int) -> Flight | None:
         """Let others follow the answer to this request, unless they follow another one already."""
         if key in self._under_way:
             return None
-        flight = self._under_way[key] = Flight(self, key, model, client)
+        flight = self._under_way[key] = Flight(self, key, model, client, priority)
         return flight
 
     def forget(self, flight: Flight) -> None:

@@ -76,6 +76,8 @@ class FlowDriver:
         finally:
             # Whatever interrupts a flow, what it booked is released.
             flow.close()
+        if self.found is not None:
+            self.found.refused(call)
         return await _reject(step, call)
 
     @property

@@ -31,13 +31,15 @@ from phasewise.gateway.replay import (
     pieces_of,
 )
 from phasewise.gateway.server_timing import SERVER_TIMING, server_timing, timing_comment
-from phasewise.model.caching import CacheResult, StoredAnswer
+from phasewise.model.caching import CacheNote, CacheResult, StoredAnswer
 from phasewise.model.latency import ttft_s
 from phasewise.model.request import Endpoint
 from phasewise.model.timeline import Part, Timeline
 from phasewise.request_flow import CacheHit, CacheMiss, Cancelled, Failed, Succeeded
 
 Served = Succeeded | Failed | Cancelled
+REFUSED = "refused"
+"""Why a request had nothing of what was found for it."""
 STOP = "stop"
 """How an answer ends that the model itself ended; every stored one did."""
 
@@ -109,17 +111,25 @@ class FoundAnswers:
         if self._join(call, turn):
             return True
         if self._joins and turn.keeps and turn.identity is not None:
-            call.leads = self.flights.lead(turn.identity.key, turn.identity.model, call.client)
+            priority = call.timeline.request.priority
+            call.leads = self.flights.lead(turn.identity.key, turn.identity.model, call.client, priority)
         return False
 
     def _join(self, call: Call, turn: CacheTurn) -> bool:
         if not self._joins or not turn.reads or turn.identity is None:
             return False
-        call.follows = self.flights.join(turn.identity.key)
+        call.follows = self.flights.join(turn.identity.key, call.timeline.request.priority)
         if call.follows is None:
             return False
         turn.note = replace(turn.note, result=CacheResult.JOINED)
         return True
+
+    def refused(self, call: Call) -> None:
+        """The request is refused: whatever was found has not been served."""
+        turn = call.cache
+        if turn is not None and turn.result.served and not call.client.started:
+            turn.note = CacheNote(CacheResult.MISS, REFUSED, look_up_s=turn.note.look_up_s)
+            _tell(call, turn)
 
     # --- serving what was found -----------------------------------------------------------------------------
 
