@@ -15,7 +15,7 @@ COSINES = (0.85, 0.90, 0.95)
 
 
 class Guarding(StrEnum):
-    """Which guards a rule listens to. `hard`: all but that of content, which the bound may overrule."""
+    """Which guards a rule listens to. `hard`: all but that of content, which objects to synonyms too."""
 
     NONE = "none"
     HARD = "hard"
