@@ -121,7 +121,15 @@ def _filler_length(tokens: list[_Token], at: int) -> int:
             return len(phrase)
         if after in _QUESTION_OPENERS:
             return len(phrase) + (after in ("if", "whether"))
+    if lower == "please" and _ends_with_help(tokens, at):
+        return 2
     return 1 if lower in FILLERS else 0
+
+
+def _ends_with_help(tokens: list[_Token], at: int) -> bool:
+    """ "Please help." asks nothing; "please help me cancel" does."""
+    helps = at + 1 < len(tokens) and tokens[at + 1].lower == "help"
+    return helps and (at + 2 == len(tokens) or tokens[at + 2].opens)
 
 
 _WHOLE_CONTRACTIONS = {
@@ -156,6 +164,7 @@ _FILLER_PHRASES = (
     "in fact", "by the way", "as a matter of fact", "of course", "thank you", "thanks in advance",
     "to be honest", "at all", "good morning", "good afternoon", "good evening", "excuse me",
     "quick question", "i have a question", "is it true that",
+    "thanks a lot", "many thanks", "thank you so much", "thank you very much",
 )  # fmt: skip
 """Runs of words that do the same."""
 _PHRASES_BEFORE_A_QUESTION = (
@@ -163,7 +172,8 @@ _PHRASES_BEFORE_A_QUESTION = (
     "could you please tell me", "can you please tell me", "would you mind telling me", "please tell me",
     "could you let me know", "can you let me know", "let me know", "i was wondering", "i am wondering",
     "i wonder", "do you know", "do you happen to know", "i want to know", "i would like to know",
-    "i need to know",
+    "i need to know", "please explain", "explain", "can you explain", "could you explain",
+    "help me understand", "can you help me understand", "could you help me understand",
 )  # fmt: skip
 """Runs of words that do the same where a question follows: "do you know who", but not "do you know Ann"."""
 _QUESTION_OPENERS = vocabulary("who whom whose what which when where why how if whether")

@@ -248,6 +248,8 @@ SILENT = {
         ("Who is president now?", "Who is currently president?"),
         ("Who won?", "Who won it?"),
         ("Is it going to rain?", "Will it rain?"),
+        ("I have eggs. How do I boil them?", "How do I boil eggs?"),
+        ("How do I return a book that was sold?", "How can I return a book that was sold?"),
     ],
     Guard.NEGATION: [
         ("Isn't it safe?", "Is it not safe?"),
@@ -266,12 +268,17 @@ SILENT = {
         ("Why is the sky blue?", "How come the sky is blue?"),
         ("Explain recursion", "What is recursion?"),
         ("sort a list", "how do I sort a list"),
+        ("Does it need an oven?", "Tell me whether it needs an oven"),
+        ("In Rome, do recipes need an oven?", "Do recipes need an oven in Rome?"),
+        ("How much is a flight?", "What does a flight cost?"),
         ("How do I become calm?", "How do I become a person who is calm?"),
         ("What happens when I press it?", "When I press it, what happens?"),
     ],
     Guard.MODAL: [
         ("How do I reset it?", "How can I reset it?"),
         ("Where do I buy it?", "Where can I buy it?"),
+        ("How long should I boil it?", "How long do I boil it?"),
+        ("I need to hide it. How?", "I want to hide it. How?"),
         ("Could you explain it?", "Explain it"),
         ("Do I have to pay?", "Do I need to pay?"),
         ("Can I use it?", "Is it possible to use it?"),
@@ -319,6 +326,15 @@ SILENT = {
         ("Is Ann Lee a French nurse?", "Is Ann Lee a nurse and French?"),
         ("Is it near New York and New Jersey?", "Is it near New Jersey and New York?"),
         ("What is the capital of France?", "What is France's capital?"),
+        ("How do I hide the password for my router?", "How do I hide my router password?"),
+        (
+            "How long is leave for staff in Rome who left?",
+            "In Rome, how long is leave for staff who left?",
+        ),
+        (
+            "How many bags can I take on the fast train to Rome?",
+            "On the fast train to Rome, how many bags fit?",
+        ),
         ("Who do critics think is the best coach?", "Who is the best coach according to critics?"),
         (
             "What is the difference between a cat and a dog?",

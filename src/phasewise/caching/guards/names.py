@@ -28,7 +28,8 @@ _QUOTES = "`\"“”«»'‘’"
 
 def letters_differ(one: Reading, other: Reading) -> str | None:
     """What is quoted, or is an address, a file or an identifier, in only one of two questions."""
-    return either_alone(_missing(one.text, other.text), _missing(other.text, one.text))
+    ours, theirs = _verbatim(one.text), _verbatim(other.text)
+    return either_alone(_missing(ours - theirs, other.text), _missing(theirs - ours, one.text))
 
 
 def names_differ(one: Reading, other: Reading) -> str | None:
@@ -38,9 +39,8 @@ def names_differ(one: Reading, other: Reading) -> str | None:
     return either_alone(ours, theirs)
 
 
-def _missing(text: str, other: str) -> frozenset[str]:
-    """What stands to the letter in a text and, quoted or not, nowhere in the other."""
-    alone = _verbatim(text) - _verbatim(other)
+def _missing(alone: frozenset[str], other: str) -> frozenset[str]:
+    """What stands nowhere in the other text, quoted or not."""
     if len(alone) > _MOST_LOOKED_FOR:
         return alone
     return frozenset(found for found in alone if not _stands_in(other, found))
@@ -68,7 +68,7 @@ def _known(reading: Reading) -> frozenset[str]:
 
 
 def _names(reading: Reading) -> frozenset[str]:
-    """The words that are names by their letters. Of a word in capitals that is also a small one, as written."""
+    """The words that are names by their letters; as written if they are also small words: IT."""
     return frozenset(
         word.surface if word.surface in _ALSO_SMALL_WORDS else word.stem
         for word in reading.words

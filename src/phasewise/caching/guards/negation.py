@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phasewise.caching.guards.reading import Reading, is_telling
+from phasewise.caching.guards.reading import Reading, content_of, is_telling
 from phasewise.caching.vocabulary import vocabulary
 
 _NEGATORS = vocabulary(
@@ -36,7 +36,7 @@ def _denied(reading: Reading) -> Counter[tuple[str, str]]:
         if word.lower in _NEGATORS:
             denied[word.lower, target] += 1
         elif is_telling(word):
-            target = word.stem
+            target = content_of(word)
     return denied
 
 

@@ -12,7 +12,7 @@ _GENDERED = {
     "he": "he", "him": "him", "his": "his", "himself": "himself", "she": "she", "her": "her", "hers": "her",
     "herself": "herself", "themselves": "themselves", "itself": "itself",
 }  # fmt: skip
-_CASES = vocabulary("i me they them we us")
+_CASES = (("i", "me"), ("they", "them"), ("we", "us"))
 _SPEAKER = vocabulary("i me my mine myself we us our ours ourselves")
 _SPOKEN_TO = vocabulary("you your yours yourself yourselves")
 
@@ -25,18 +25,25 @@ def persons_differ(one: Reading, other: Reading) -> str | None:
     ours, theirs = _speakers(one), _speakers(other)
     if ours and theirs and ours != theirs:
         return f"{' '.join(ours)} | {' '.join(theirs)}"
-    ours, theirs = _cases(one), _cases(other)
-    return f"{' '.join(ours)} | {' '.join(theirs)}" if ours and theirs and ours != theirs else None
+    for subject, object_ in _CASES:
+        if _only(subject, object_, one, other) or _only(subject, object_, other, one):
+            return f"{subject} | {object_}"
+    return None
+
+
+def _only(subject: str, object_: str, one: Reading, other: Reading) -> bool:
+    """Whether somebody acts in one question and suffers in the other: who did I call, who called me."""
+    return (
+        subject in one.lower_set
+        and object_ in other.lower_set
+        and object_ not in one.lower_set
+        and subject not in other.lower_set
+        and not asks_how_to(one.lowers)
+    )
 
 
 def _gendered(reading: Reading) -> list[str]:
     return [_GENDERED[lower] for lower in reading.lowers if lower in _GENDERED]
-
-
-def _cases(reading: Reading) -> list[str]:
-    """Whether those who are not told by gender do it or suffer it: I or me, they or them."""
-    lowers = skips_request(reading.lowers)
-    return sorted(reading.lower_set & _CASES) if not asks_how_to(lowers) else []
 
 
 def _speakers(reading: Reading) -> list[str]:

@@ -8,7 +8,7 @@ from phasewise.caching.guards.reading import Reading, either_alone
 from phasewise.caching.vocabulary import families
 
 _FAMILIES = """
-all every everyone everybody everything everywhere entire whole|each|both|some somebody someone something
+all every everyone everybody everything everywhere entire whole|each|both|some
 several|few|many|much|most mostly|only solely merely exclusively|exactly precisely|always|sometimes
 often frequently|usually typically normally generally|rarely seldom|almost nearly|approximately roughly
 more|less fewer|least|enough|too|very extremely highly|even|maximum max maximal|minimum min minimal|first|last
@@ -28,6 +28,10 @@ def quantifiers_differ(one: Reading, other: Reading) -> str | None:
 
 
 def _amounts(reading: Reading) -> frozenset[str]:
-    found = {_QUANTIFIERS[lower] for lower in reading.lower_set if lower in _QUANTIFIERS}
+    found = {
+        _QUANTIFIERS[lower]
+        for before, lower in pairwise(("", *reading.lowers))
+        if lower in _QUANTIFIERS and before != "how"
+    }
     found.update(_PAIRS[pair] for pair in pairwise(reading.lowers) if pair in _PAIRS)
     return frozenset(found)

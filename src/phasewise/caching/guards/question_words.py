@@ -16,14 +16,17 @@ TIMES_ASKED_FOR = vocabulary("time day date week month year decade century hour"
 """Behind "what" they ask when; they are no units there."""
 _WAYS = vocabulary("way ways method methods steps process procedure")
 _REASONS = vocabulary("makes causes caused cause reason reasons")
-_WITHIN = 5
-"""How far behind "what" the word may stand that tells what for: "what is the best way"."""
+_NEAR = 5
+"""How far behind "what" a word may stand that makes it ask how: "what is the best way"."""
+_WITHIN = 12
+"""And how far one that makes it ask how much: "what does a flight to Rome cost"."""
 _AUXILIARIES = vocabulary(
     "is are am was were do does did can could should would will shall may might must has have had"
 )
 _YES_OR_NO = "yes or no"
-_TOLD_PLAINLY = frozenset({"what", "who", "how"})
+_TOLD_PLAINLY = frozenset({"what", "who", "how", _YES_OR_NO})
 """What "recursion in Python" may be meant to ask; hardly when, where or why."""
+_PRICES = vocabulary("cost costs price prices fee")
 
 
 def question_words_differ(one: Reading, other: Reading) -> str | None:
@@ -55,18 +58,26 @@ def _is_when(kinds: frozenset[str]) -> bool:
 
 def _closer(kind: str, after: tuple[str, ...]) -> str:
     """What the words behind a question word make of it: how many, what year, what is the way to."""
-    following = after[0] if after else ""
     if kind == "how":
-        if following == "come":
-            return "why"
-        return f"how {following}" if following in _MEASURED_BY_HOW else "how"
-    if kind != "what":
-        return kind
+        return _closer_how(after[0] if after else "")
+    return _closer_what(after) if kind == "what" else kind
+
+
+def _closer_how(following: str) -> str:
+    if following == "come":
+        return "why"
+    return f"how {following}" if following in _MEASURED_BY_HOW else "how"
+
+
+def _closer_what(after: tuple[str, ...]) -> str:
+    following = after[0] if after else ""
     if following in TIMES_ASKED_FOR:
         return "when" if following == "time" else f"when {following}"
     if following in _REASONS or after[:3] in (("is", "the", "reason"), ("is", "the", "cause")):
         return "why"
-    return "how" if any(lower in _WAYS for lower in after) else "what"
+    if _WAYS.intersection(after[:_NEAR]):
+        return "how"
+    return "how much" if _PRICES.intersection(after) else "what"
 
 
 def _without_a_question_word(reading: Reading) -> frozenset[str]:

@@ -33,14 +33,23 @@ _MUTUAL = frozenset(map(stem_of, vocabulary(
 )))  # fmt: skip
 _STAYS = vocabulary("of than by as like")
 _VERB_FOLLOWS = vocabulary("to i you we they he she not can could should must will would do does did please")
+_OWNS = vocabulary("of for")
+_LONGEST_FRONTED = 7
 _STEPS_BACK = 3
 _TRIES = 8
 
 
 def is_rearranged(one: Reading, other: Reading) -> bool:
-    """Whether two questions differ only by an order that English leaves open."""
+    """Whether two questions differ only by an order that English leaves open, in what both of them say."""
     ours, theirs = _parts(one), _parts(other)
-    return _explained(ours, theirs) or _explained(theirs, ours)
+    contents = one.content_set & other.content_set
+    mine = [part for part in ours if part.key in contents or not is_telling(part.word)]
+    yours = [part for part in theirs if part.key in contents or not is_telling(part.word)]
+    if _explained(mine, yours) or _explained(yours, mine):
+        return True
+    both = frozenset(_keys(mine)) & frozenset(_keys(yours))
+    mine, yours = [part for part in mine if part.key in both], [part for part in yours if part.key in both]
+    return _explained(mine, yours) or _explained(yours, mine)
 
 
 def joins_nationality(one: Reading, other: Reading) -> bool:
@@ -127,22 +136,29 @@ def _moved(ours: Parts, theirs: Parts) -> bool:
 
 
 def _fronted(ours: Parts, theirs: Parts) -> bool:
-    """in Python, how do I sort; how do I sort in Python."""
+    """in Python, how do I sort a list of words; how do I sort a list in Python of words."""
     mine, yours = _keys(ours), _keys(theirs)
     if len(mine) != len(yours) or not ours or not ours[0].word.opens or mine[0] not in PREPOSITIONS - _STAYS:
         return False
-    cuts = [at for at, key in enumerate(mine) if at and key == yours[0]][:_TRIES]
-    return any(yours == mine[at:] + mine[:at] for at in cuts)
+    for at in [place for place, key in enumerate(yours) if key == mine[0]][:_TRIES]:
+        for length in range(2, _LONGEST_FRONTED + 1):
+            if (
+                yours[at : at + length] == mine[:length]
+                and yours[:at] + yours[at + length :] == mine[length:]
+            ):
+                return True
+    return False
 
 
 def _genitive(ours: Parts, theirs: Parts) -> bool:
-    """the capital of France, France's capital."""
+    """the capital of France, France's capital; the password for my router, my router password."""
     mine, yours = _keys(ours), _keys(theirs)
-    if "of" not in mine:
-        return False
-    at = mine.index("of")
+    at = next((place for place, key in enumerate(mine) if key in _OWNS), 0)
     owner = len(mine) - at - 1
-    return 0 < owner <= len(theirs) and theirs[owner - 1].word.owns and yours == mine[at + 1 :] + mine[:at]
+    if not at or not 0 < owner < len(theirs) or yours != mine[at + 1 :] + mine[:at]:
+        return False
+    last, first = theirs[owner - 1].word, theirs[owner].word
+    return last.owns or last.place + 1 == first.place
 
 
 def _nationality(ours: Parts, theirs: Parts) -> bool:

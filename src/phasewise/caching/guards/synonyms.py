@@ -6,20 +6,20 @@ from phasewise.caching.stems import stem_of
 from phasewise.caching.vocabulary import families
 
 _GROUPS = """
-think believe according reckon|big large|buy purchase|begin start commence|end finish|quick fast rapid
-fix repair|remove delete erase|picture photo photograph|car automobile|movie film|phone telephone
+think believe according reckon|big large|buy purchase|begin start commence|end finish complete|quick fast
+rapid swift|fix repair|remove delete erase|picture photo photograph|car automobile|movie film|phone telephone
 tv television|doctor physician|lawyer attorney|adviser advisor|kid child|mom mother|dad father
-grandma grandmother|grandpa grandfather|trip journey|job occupation|sick ill|glad happy
+grandma grandmother|grandpa grandfather|sick ill|glad happy
 hard difficult|easy simple|smart intelligent clever|rich wealthy|afraid scared
-correct right|incorrect wrong|create make|help assist aid|show display
-choose select pick|get obtain|need require|happen occur|allow permit|explain describe|find locate
-use utilize utilise|try attempt|answer reply|speak talk|signup register|login signin
-folder directory|app application|info information|vs versus|difference distinction
-method approach way|usa america|uk britain|bike bicycle|plane airplane aeroplane aircraft
+incorrect wrong|create make|help assist aid|show display
+choose select pick|need require|happen occur|allow permit
+use utilize utilise|speak talk|signup register|login signin
+app application|info information|vs versus|difference distinction
+usa america|uk britain|bike bicycle|plane airplane aeroplane aircraft
 fridge refrigerator|maths math mathematics|ad advert advertisement|lab laboratory|exam examination
 pc computer|config configuration|db database|repo repository|env environment|docs documentation|k8s kubernetes
-js javascript|ts typescript|py python|postgres postgresql|ok okay|road street|shop store
-sofa couch|petrol gasoline|holiday vacation|trash rubbish garbage
+js javascript|ts typescript|py python|postgres postgresql|ok okay
+sofa couch|petrol gasoline|trash rubbish garbage
 """
 
 

@@ -27,6 +27,9 @@ _PAST = vocabulary("was were did had")
 _PERFECT = vocabulary("has have")
 _FUTURE = vocabulary("will shall")
 _MODALS = vocabulary("can could should may might must would ought")
+_QUESTION_WORDS = vocabulary("who what which when where why how")
+_RELATIVE = vocabulary("that which who")
+_SUBJECTS = vocabulary("i you we they he she it")
 _BE = vocabulary("am is are was were be been being")
 _TIME_WORDS = families(_FAMILIES)
 
@@ -69,11 +72,14 @@ def _was_a_habit(reading: Reading) -> bool:
 
 
 def _tense(reading: Reading) -> str | None:
-    """What the first auxiliary tells."""
+    """What the first auxiliary tells, of the question rather than of what was said before it."""
     if _is_to_come(reading):
         return "future"
-    for place, lower in enumerate(reading.lowers):
-        if lower in _PERFECT and place <= 1:
+    asked = next((place for place, lower in enumerate(reading.lowers) if lower in _QUESTION_WORDS), 0)
+    for place, (before, lower) in enumerate(pairwise(("", *reading.lowers))):
+        if place < asked or (before in _RELATIVE and not reading.words[place - 1].opens):
+            continue
+        if lower in _PERFECT and place <= asked + 1 and before not in _SUBJECTS:
             return "perfect"
         if lower in _PRESENT:
             return "present"

@@ -10,7 +10,7 @@ from phasewise.caching.stems import is_past_form
 from phasewise.caching.vocabulary import vocabulary
 from phasewise.model.noun import noun
 
-_BE = vocabulary("am is are was were be been being")
+_BE = vocabulary("am is are was were be been being get gets got")
 _ASKED = vocabulary("who whom what which")
 _ANYBODY = vocabulary("i you we they one someone somebody to")
 _ASKING_AUXILIARIES = vocabulary("do does did can could should would will may might must to")
