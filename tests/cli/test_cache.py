@@ -68,7 +68,7 @@ def make_neighbour(**fields):
         "age_s": 7_300.0,
         "guard": None,
         "kind": "function",
-        "cell": "function/2/known",
+        "cell": "form/known",
         "right": 40,
         "wrong": 0,
         "proven": False,
@@ -132,11 +132,11 @@ def test_the_report_is_told_in_a_table_and_words():
         look_up_s={"p50": 0.004, "p99": 0.02},
         embed_s={"p50": 0.003, "p99": 0.01},
         cells=[
-            {"domain": "a/default/m", "cell": "function/2/known", "right": 310, "wrong": 0}
+            {"domain": "a/default/m", "cell": "form/known", "right": 310, "wrong": 0}
             | {"proven": True, "missing": 0, "at_most": 0.0095},
-            {"domain": "a/default/m", "cell": "swapped/1/tried", "right": 3, "wrong": 1}
+            {"domain": "a/default/m", "cell": "content/known", "right": 3, "wrong": 1}
             | {"proven": False, "missing": 350, "at_most": 0.9},
-            {"domain": "a/default/m", "cell": "swapped/0/new", "right": 3, "wrong": 1}
+            {"domain": "a/default/m", "cell": "doubted/new", "right": 3, "wrong": 1}
             | {"proven": False, "missing": 350, "at_most": 0.9},
         ],
     )
@@ -147,11 +147,11 @@ def test_the_report_is_told_in_a_table_and_words():
         "tools 200, too long 100",
         "12.3 s until first tokens (prefill), 45.6 s of streaming (decode), 7,890 tokens",
         "Looking took 4.00 ms (p99 20.0 ms), of that embedding 3.00 ms (p99 10.0 ms)",
-        "function words, 0.95+, known",
+        "other form, known",
         "proven",
-        "words exchanged, 0.90+, tried",
+        "other words, known",
         "350 more right",
-        "words exchanged, under 0.90, new",
+        "doubted by a guard, new",
         "only learned from",
         "Next: shadow found 12% of requests answerable, none wrong of 310 judged (at most 1.0% with 95% "
         "confidence): set cache.mode: serve.",
@@ -184,7 +184,7 @@ def test_a_cache_that_found_nothing_is_advised_against():
 
 
 def test_a_cache_that_is_on_its_way_to_a_proof_is_not_advised_against():
-    cell = {"domain": "d", "cell": "function/2/trusted", "wrong": 0, "proven": False}
+    cell = {"domain": "d", "cell": "form/known", "wrong": 0, "proven": False}
     told = advice(results={"explored": 500, "miss": 500}, cells=[cell | {"right": 283, "missing": 114}])
     assert "none could have been served yet" in told
     assert "114 more right answers" in told
@@ -202,7 +202,7 @@ def test_a_part_that_is_away_comes_before_all_else():
 
 
 def test_exact_hits_alone_are_advised_even_while_nothing_is_proven_by_meaning():
-    cells = [{"domain": "d", "cell": "same/1/known", "right": 1, "wrong": 0, "proven": False, "missing": 250}]
+    cells = [{"domain": "d", "cell": "form/known", "right": 1, "wrong": 0, "proven": False, "missing": 250}]
     told = advice(results={"shadow_exact": 300}, cells=cells)
     assert "30% of requests answerable, all of them the very same request: set cache.mode: serve" in told
     assert "250 more right answers" in told
@@ -274,7 +274,7 @@ async def test_a_question_is_explained_with_its_neighbours():
     options = ("--system", "be brief", "--field", "max_tokens=8", "--field", "user=me", "--tenant", "a")
     told = await typed(desk, "explain", "why?", *options)
     assert told.exit_code == 0, told.output
-    known = "function words, 0.95+, known: 40 right and 0 wrong of its kind, 260 more right"
+    known = "other form, known: 40 right and 0 wrong of its kind, 260 more right"
     for words in ("explored (not proven)", "0.961", "2 hours", "guard negation", known):
         assert words in told.stdout
     ((fields, tenant, namespace, show_text),) = desk.asked

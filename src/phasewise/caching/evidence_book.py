@@ -11,7 +11,7 @@ from enum import StrEnum
 from heapq import nsmallest
 
 from phasewise.caching.bound import START, Bound
-from phasewise.caching.rewrite import Rewrite
+from phasewise.caching.rewrite import PART_MARK, Rewrite
 from phasewise.model.caching import Lesson
 from phasewise.model.noun import noun
 
@@ -20,17 +20,20 @@ MOST_PARTS_PER_DOMAIN = 20_000
 """Parts of changes that a domain remembers; the one that taught nothing for the longest goes first."""
 MOST_CELLS_PER_DOMAIN = 256
 FORGIVEN_AFTER = 100
-"""Right outcomes in a row after which a change that was wrong is no longer barred."""
+"""Right outcomes in a row, for each wrong one ever, after which a change is no longer barred."""
 
 
 class Maturity(StrEnum):
-    """What is known of a change of words: how often it was verified right since it was last wrong."""
+    """What is known of a change of words. Only matches by a `known` one are ever served.
+
+    `barred`: it was wrong, and not often enough right since. `new`: it was never verified. `stale`: it was,
+    but before the answer in question was made, of which that says nothing.
+    """
 
     BARRED = "barred"
     NEW = "new"
-    TRIED = "tried"
+    STALE = "stale"
     KNOWN = "known"
-    TRUSTED = "trusted"
 
     @property
     def rank(self) -> int:
@@ -39,7 +42,6 @@ class Maturity(StrEnum):
 
 
 _RANKS = {maturity: rank for rank, maturity in enumerate(Maturity)}
-_RIGHT_FOR = ((10, Maturity.TRUSTED), (3, Maturity.KNOWN), (1, Maturity.TRIED))
 
 
 @dataclass(slots=True)
@@ -48,13 +50,18 @@ class Standing:
 
     run: int = 0
     wrong: int = 0
+    right_unix_s: float = 0.0
 
-    @property
-    def maturity(self) -> Maturity:
-        """What this says of the next outcome."""
-        if self.wrong and self.run < FORGIVEN_AFTER:
+    def maturity(self, since_unix_s: float) -> Maturity:
+        """What this says of an answer that was made then."""
+        if self.run < self.wrong * FORGIVEN_AFTER:
             return Maturity.BARRED
-        return next((maturity for right, maturity in _RIGHT_FOR if self.run >= right), Maturity.NEW)
+        if not self.run:
+            return Maturity.NEW
+        return Maturity.KNOWN if self.right_unix_s >= since_unix_s else Maturity.STALE
+
+
+_UNSEEN = Standing()
 
 
 @noun
@@ -84,6 +91,16 @@ class _Domain:
     parts: OrderedDict[str, Standing] = field(default_factory=OrderedDict)
     cells: dict[str, Evidence] = field(default_factory=dict)
 
+    def standing(self, part: str) -> Standing:
+        """How a part, or a whole change, has fared; to be read only."""
+        return self.parts.get(part, _UNSEEN)
+
+    def renewed(self, part: str) -> Standing:
+        """The same, to be written to, as the one that taught last."""
+        standing = self.parts.setdefault(part, Standing())
+        self.parts.move_to_end(part)
+        return standing
+
 
 class EvidenceBook:
     """Lessons, counted. Reading changes nothing, so books that were told the same log agree."""
@@ -106,16 +123,24 @@ class EvidenceBook:
         known = self._domains.get(domain)
         return known.cells.get(cell, Evidence()) if known else Evidence()
 
-    def maturity(self, domain: str, rewrite: Rewrite) -> Maturity:
-        """What is known of a change: as much as of the least known of its parts, or of it as a whole."""
+    def maturity(
+        self, domain: str, rewrite: Rewrite, since_unix_s: float = 0.0, as_a_whole: bool = False
+    ) -> Maturity:
+        """What is known of a change: as much as of the least known of its parts, or of it as a whole.
+
+        `since_unix_s`: verified before this does not count. `as_a_whole`: what is known of parts does not
+        either. Where no words differ there is nothing to know, and the cell's evidence decides.
+        """
+        if not rewrite.parts:
+            return Maturity.KNOWN
         known = self._domains.get(domain)
         if known is None:
             return Maturity.NEW
-        whole = _maturity(known, rewrite.signature)
-        if whole is Maturity.BARRED:
+        whole = known.standing(rewrite.signature).maturity(since_unix_s)
+        if whole is Maturity.BARRED or as_a_whole:
             return whole
-        parts = min((_maturity(known, part) for part in rewrite.parts), key=_RANKS.__getitem__, default=whole)
-        return max(whole, parts, key=_RANKS.__getitem__)
+        parts = [known.standing(part).maturity(since_unix_s) for part in rewrite.parts]
+        return max(whole, min(parts, key=_RANKS.__getitem__), key=_RANKS.__getitem__)
 
     def snapshot(self, most: int = MOST_CELLS_PER_DOMAIN) -> list[CellReport]:
         """The cells with the most evidence; limits are worked out for these alone, as that takes time."""
@@ -150,31 +175,22 @@ class EvidenceBook:
         )
 
     def _remember(self, domain: _Domain, lesson: Lesson) -> None:
-        parts = lesson.rewrite.split(".")
+        parts = lesson.rewrite.split(PART_MARK) if lesson.rewrite else []
         whole = [lesson.rewrite] if len(parts) > 1 else []
         if lesson.right:
             for part in parts + whole:
-                _standing(domain, part).run += 1
+                standing = domain.renewed(part)
+                standing.run += 1
+                standing.right_unix_s = max(standing.right_unix_s, lesson.at_unix_s)
         else:
             for part in _blamed(domain, parts) + whole:
-                standing = _standing(domain, part)
+                standing = domain.renewed(part)
                 standing.run, standing.wrong = 0, standing.wrong + 1
         while len(domain.parts) > MOST_PARTS_PER_DOMAIN:
             domain.parts.popitem(last=False)
 
 
-def _maturity(domain: _Domain, part: str) -> Maturity:
-    standing = domain.parts.get(part)
-    return standing.maturity if standing else Maturity.NEW
-
-
-def _standing(domain: _Domain, part: str) -> Standing:
-    standing = domain.parts.setdefault(part, Standing())
-    domain.parts.move_to_end(part)
-    return standing
-
-
 def _blamed(domain: _Domain, parts: list[str]) -> list[str]:
     """Those of which the least was known: what was often right elsewhere is hardly at fault."""
-    ranks = [_maturity(domain, part).rank for part in parts]
-    return [part for part, rank in zip(parts, ranks, strict=True) if rank == min(ranks)]
+    known = [(standing.wrong == 0, standing.run) for standing in map(domain.standing, parts)]
+    return [part for part, what in zip(parts, known, strict=True) if what == min(known)]

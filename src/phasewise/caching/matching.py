@@ -9,14 +9,26 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from phasewise.caching.evidence_book import CellReport, EvidenceBook, Maturity
-from phasewise.caching.guards import Veto, hard_veto
+from phasewise.caching.guards import HARD_GUARDS, Guard, Veto
+from phasewise.caching.guards.reading import Reading, read
 from phasewise.caching.rewrite import Change, rewrite
-from phasewise.caching.words import Word, words
 from phasewise.model.caching import Lesson, Neighbour
 from phasewise.model.noun import noun
 
-BAND_EDGES = (0.90, 0.95)
-"""Similarities at which another cell begins."""
+DOUBTS = frozenset({Guard.ORDER, Guard.MODAL, Guard.QUESTION_WORD, Guard.CONNECTIVES, Guard.PERSONS})
+"""Guards that look at how a sentence is built, and object to good paraphrases too. Their objection is no veto
+but a doubt: such a match is served only if this very change, as a whole, was verified."""
+
+
+class Sort(StrEnum):
+    """What sort of match counts together, because it goes wrong for the same reasons.
+
+    `form`: no words of content differ. `content`: some do. `doubted`: a guard objected, but not by a veto.
+    """
+
+    FORM = "form"
+    CONTENT = "content"
+    DOUBTED = "doubted"
 
 
 class Verdict(StrEnum):
@@ -33,6 +45,7 @@ class Reason(StrEnum):
     NOTHING_NEAR = "nothing_near"
     BARRED = "barred"
     NEW_CHANGE = "new_change"
+    STALE_CHANGE = "stale_change"
     NOT_PROVEN = "not_proven"
     AUDIT = "audit"
 
@@ -49,11 +62,13 @@ class Rules:
 class Considered:
     """One neighbour as it was judged before any outcome was known.
 
-    `veto` stands alone: what a guard forbids has no cell. `signature` is that of the change, for the lesson.
+    `veto` stands alone: what a guard forbids has no cell. `doubt` names a guard that objected without one.
+    `signature` is that of the change, for the lesson.
     """
 
     neighbour: Neighbour
     veto: Veto | None = None
+    doubt: Guard | None = None
     change: Change | None = None
     maturity: Maturity | None = None
     cell: str | None = None
@@ -62,7 +77,10 @@ class Considered:
 
 @noun
 class Match:
-    """What was decided, about which neighbour, and all that were looked at, nearest first."""
+    """What was decided, about which neighbour, and all that were looked at, nearest first.
+
+    Looking ends at the first by a change that is known, as none behind it is better.
+    """
 
     verdict: Verdict
     reason: str | None
@@ -94,9 +112,7 @@ def consider(
     The candidate is chosen by what is known of its change and how near it is, never by whether its cell is
     proven: outcomes before and after the proof are then of the same sort.
     """
-    near = [neighbour for neighbour in neighbours if neighbour.similarity >= rules.min_similarity]
-    asked = words(question) if near else ()
-    considered = tuple(_look_at(question, asked, neighbour, book, domain) for neighbour in near)
+    considered = _look(question, neighbours, book, rules, domain)
     candidates = [one for one in considered if one.maturity is not None]
     if not candidates:
         return Match(Verdict.NOTHING, _why_nothing(considered), considered=considered)
@@ -110,22 +126,56 @@ def cell_report(considered: Considered, book: EvidenceBook, domain: str) -> Cell
     return book.report(domain, considered.cell) if considered.cell else None
 
 
-def _look_at(
-    question: str, asked: Sequence[Word], neighbour: Neighbour, book: EvidenceBook, domain: str
-) -> Considered:
-    stored = neighbour.answer.question
-    if (veto := hard_veto(question, stored)) is not None:
+def _look(
+    question: str, neighbours: Sequence[Neighbour], book: EvidenceBook, rules: Rules, domain: str
+) -> tuple[Considered, ...]:
+    asked: Reading | None = None
+    considered: list[Considered] = []
+    for neighbour in neighbours:
+        if neighbour.similarity < rules.min_similarity:
+            continue
+        asked = asked or read(question)
+        considered.append(_look_at(asked, neighbour, book, domain))
+        if considered[-1].maturity is Maturity.KNOWN:
+            break
+    return tuple(considered)
+
+
+def _look_at(asked: Reading, neighbour: Neighbour, book: EvidenceBook, domain: str) -> Considered:
+    stored = read(neighbour.answer.question)
+    veto, doubt = _objection(asked, stored)
+    if veto is not None:
         return Considered(neighbour, veto=veto)
-    change = rewrite(asked, words(stored), domain)
-    maturity = book.maturity(domain, change)
-    band = sum(neighbour.similarity >= edge for edge in BAND_EDGES)
+    how = rewrite(asked.words, stored.words, domain)
+    if doubt is not None and how.exchanges:
+        return Considered(neighbour, veto=doubt)
+    # What words of content stand for may change with the world. What was verified before an answer was made
+    # was verified of older answers.
+    since_unix_s = neighbour.answer.made_unix_s if how.change.of_content else 0.0
+    maturity = book.maturity(domain, how, since_unix_s, as_a_whole=doubt is not None)
+    sort = Sort.DOUBTED if doubt else Sort.CONTENT if how.change.of_content else Sort.FORM
     return Considered(
         neighbour,
-        change=change.change,
+        doubt=doubt.guard if doubt else None,
+        change=how.change,
         maturity=maturity,
-        cell=f"{change.change}/{band}/{maturity}",
-        signature=change.signature,
+        cell=f"{sort}/{maturity}",
+        signature=how.signature,
     )
+
+
+def _objection(asked: Reading, stored: Reading) -> tuple[Veto | None, Veto | None]:
+    """The first veto, or else the first doubt."""
+    doubt = None
+    for guard, differs in HARD_GUARDS:
+        if guard in DOUBTS and doubt is not None:
+            continue
+        if (detail := differs(asked, stored)) is None:
+            continue
+        if guard not in DOUBTS:
+            return Veto(guard, detail), None
+        doubt = Veto(guard, detail)
+    return None, doubt
 
 
 def _promise(one: Considered) -> tuple[int, float]:
@@ -139,10 +189,15 @@ def _why_nothing(considered: Sequence[Considered]) -> str:
 def _why_not_served(
     chosen: Considered, book: EvidenceBook, rules: Rules, domain: str, draw: float
 ) -> Reason | None:
-    if chosen.maturity is Maturity.BARRED:
-        return Reason.BARRED
-    if chosen.maturity is Maturity.NEW:
-        return Reason.NEW_CHANGE
+    if chosen.maturity is not Maturity.KNOWN:
+        return _UNKNOWN[chosen.maturity or Maturity.NEW]
     if not book.bound.proven(book.evidence(domain, chosen.cell or "").log_wealth):
         return Reason.NOT_PROVEN
     return Reason.AUDIT if draw < rules.audit_share else None
+
+
+_UNKNOWN = {
+    Maturity.BARRED: Reason.BARRED,
+    Maturity.NEW: Reason.NEW_CHANGE,
+    Maturity.STALE: Reason.STALE_CHANGE,
+}

@@ -18,6 +18,8 @@ LONGEST_APART = 80
 """In words. Longer stretches that differ are told by what words they have, not place by place."""
 MOST_PARTS = 6
 """A change of more parts is known as a whole only: who rewords that much repeats none of it."""
+PART_MARK = "."
+"""Stands between the parts of a signature."""
 _ARTICLES = {"an": "a"}
 
 Key = tuple[str, ...]
@@ -27,7 +29,7 @@ Key = tuple[str, ...]
 class Change(StrEnum):
     """What sort of words differ, from least to most.
 
-    `same`: none but fillers. `function`: words that hold a sentence together. `reordered`: words of content
+    `same`: none but fillers. `function`: words that hold a sentence together, or endings. `reordered`: words
     stand elsewhere. `added`: one question has words of content more. `swapped`: it has others.
     """
 
@@ -37,21 +39,28 @@ class Change(StrEnum):
     ADDED = "added"
     SWAPPED = "swapped"
 
+    @property
+    def of_content(self) -> bool:
+        """Whether words differ that carry content."""
+        return self in {Change.ADDED, Change.SWAPPED}
+
 
 @noun
 class Rewrite:
     """A change and its parts: what stands in one question where the other has something else or nothing.
 
     Parts are hashes in which the domain is mixed, so that two domains' changes cannot be compared.
+    `exchanges`: both have the same words, some of them in other places; nothing then tells who moved where.
     """
 
     change: Change
     parts: tuple[str, ...]
+    exchanges: bool = False
 
     @property
     def signature(self) -> str:
         """The whole as one string, the same in both directions."""
-        return ".".join(self.parts)
+        return PART_MARK.join(self.parts)
 
 
 def rewrite(question: Sequence[Word], stored: Sequence[Word], domain: str) -> Rewrite:
@@ -69,7 +78,8 @@ def rewrite(question: Sequence[Word], stored: Sequence[Word], domain: str) -> Re
     else:
         texts = {_either_way(" ".join(gap[0]), " ".join(gap[1])) for gap in gaps}
         texts |= _inflections(question, stored, here, there)
-    return Rewrite(_change(bool(moved), only_here, only_there, bool(texts)), _hashed(texts, domain))
+    change = _change(bool(moved), only_here, only_there, bool(texts))
+    return Rewrite(change, _hashed(texts, domain), exchanges=bool(moved) and not only_here and not only_there)
 
 
 def _keys(words: Sequence[Word]) -> Key:

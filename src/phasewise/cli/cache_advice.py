@@ -21,8 +21,8 @@ def would(report: Report, served: str, shadow: str) -> str:
 
 
 def may_be_served(cell: str) -> bool:
-    """Whether a proof would be worth anything: a change that is new, or was wrong, is only learned from."""
-    return cell.rpartition("/")[2] not in {Maturity.NEW, Maturity.BARRED}
+    """Whether a proof would be worth anything: only what comes of a known change is ever served."""
+    return cell.rpartition("/")[2] == Maturity.KNOWN
 
 
 def next_step(report: Report, now_unix_s: float) -> str:

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phasewise.bench.page.numbers import NONE, duration, share
-from phasewise.caching.matching import BAND_EDGES
-from phasewise.caching.rewrite import Change
+from phasewise.caching.matching import Sort
 from phasewise.cli.cache_advice import may_be_served, next_step, would
 from phasewise.model.caching import CacheResult
 
@@ -49,12 +48,10 @@ EXACT_ONLY = (
     "Only the very same request would be found: matches by meaning are off (gateway.cache.semantic), or the "
     "question is too long for them."
 )
-CHANGE_WORDS = {
-    Change.SAME: "fillers only",
-    Change.FUNCTION: "function words",
-    Change.REORDERED: "another order",
-    Change.ADDED: "words added",
-    Change.SWAPPED: "words exchanged",
+SORT_WORDS = {
+    Sort.FORM: "other form",
+    Sort.CONTENT: "other words",
+    Sort.DOUBTED: "doubted by a guard",
 }
 TIERS = {"exact": "same request", "semantic": "same meaning"}
 MOST_CELLS = 12
@@ -165,14 +162,9 @@ def _cells(report: Report) -> Table:
 
 
 def cell_words(cell: str) -> str:
-    """A kind of match in words: what differs, how near, how well that change is known."""
-    change, _, rest = cell.partition("/")
-    band, _, maturity = rest.partition("/")
-    if change not in CHANGE_WORDS or not band.isdecimal() or int(band) > len(BAND_EDGES):
-        return cell
-    edges = (0.0, *BAND_EDGES)
-    near = f"{edges[int(band)]:.2f}+" if int(band) else f"under {BAND_EDGES[0]:.2f}"
-    return f"{CHANGE_WORDS[Change(change)]}, {near}, {maturity}"
+    """A kind of match in words: what differs, and how well such a change is known."""
+    sort, _, maturity = cell.partition("/")
+    return f"{SORT_WORDS[Sort(sort)]}, {maturity}" if sort in SORT_WORDS else cell
 
 
 def _state(cell: Mapping[str, Any]) -> Text:
