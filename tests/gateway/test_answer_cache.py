@@ -392,6 +392,21 @@ async def test_an_embedder_with_too_much_to_do_is_not_left_alone():
         assert (await cache.ask(made=None)).note.reason == "nothing_near"
 
 
+async def test_who_would_wait_too_long_behind_others_does_not_wait_at_all():
+    async with desk() as cache:
+        cache.embedder.hangs, cache._meaning._usual_s = True, 3.0
+        first = asyncio.create_task(cache.look_up(cache.enter(Endpoint.CHAT, chat(), {}, "acme")))
+        await eventually(lambda: cache._meaning._under_way == 1)
+        assert (await cache.ask(REWORDED, made=None)).note.reason == "embedder_busy"
+        cache._meaning._usual_s = 0.01
+        second = asyncio.create_task(cache.look_up(cache.enter(Endpoint.CHAT, chat(), {}, "acme")))
+        await eventually(lambda: cache._meaning._under_way == 2)
+        for task in (first, second):
+            task.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert cache._meaning._under_way == 0
+
+
 async def test_an_answer_whose_question_could_not_be_embedded_is_found_by_its_own_words():
     async with desk() as cache:
         cache.embedder.error = EmbedderUnreachable("gone")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 
 from phasewise.caching.bound import Bound
 from phasewise.caching.evidence_book import EvidenceBook
@@ -20,6 +21,10 @@ from phasewise.ports import AnswerStore, Embedder
 
 NEIGHBOURS = 4
 """Looked at: where a guard forbids the nearest, another may do."""
+EMBEDDING_SHARE = 0.5
+"""Of the time a request has: the rest is for the search."""
+NEWS_SHARE = 0.2
+"""How much the latest embedding counts in how long one usually takes."""
 _A_WORD = "word"
 
 
@@ -57,6 +62,8 @@ class Meaning:
         self._rules = Rules(config.min_similarity, config.audit_share)
         self._embedder = embedder
         self._store = store
+        self._under_way = 0
+        self._usual_s = 0.0
         self._store_breaker = store_breaker
 
     @property
@@ -70,8 +77,22 @@ class Meaning:
         return self._embedder.dimensions or None
 
     async def embed(self, question: str, within_s: float) -> Vector:
-        """The question's vector; raises TimeoutError or EmbedderUnreachable."""
-        return await self.embedder_breaker.ask(lambda: self._embedder.embed(question), within_s)
+        """The question's vector; raises TimeoutError or EmbedderUnreachable.
+
+        Who would wait behind others for too long is turned away at once: its vector would come too late, and
+        computing it would make those behind it late, too.
+        """
+        ahead = self._under_way
+        if ahead and (ahead + 1) * self._usual_s > within_s * EMBEDDING_SHARE:
+            raise EmbedderBusy(f"{ahead} texts wait to be embedded already")
+        self._under_way += 1
+        began_s = time.monotonic()
+        try:
+            return await self.embedder_breaker.ask(lambda: self._embedder.embed(question), within_s)
+        finally:
+            self._under_way -= 1
+            each_s = (time.monotonic() - began_s) / (ahead + 1)
+            self._usual_s += (each_s - self._usual_s) * NEWS_SHARE
 
     async def match(self, identity: Identity, vector: Vector, within_s: float, draw: float) -> Match:
         """What may be done with what is near; raises TimeoutError or StoreUnreachable."""
