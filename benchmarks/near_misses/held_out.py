@@ -327,7 +327,7 @@ COOKING = (
         mod=pool(Kind.MODIFIER, "|homemade|tinned|organic|leftover|store-bought"),
         dish=pool(Kind.TARGET, "goulash|risotto|chutney|moussaka|bisque|stew|tagine|frittata|casserole"),
         order=pool(Kind.TIME, "before|after"),
-        place=pool(Kind.NAME, "in a cellar|in a pantry|on a balcony|in a cooler|on a boat|in a tent"),
+        place=pool(Kind.NAME, "in a cellar|in a pantry|on a balcony|in a hamper|on a boat|in a tent"),
     ),
     frame(
         "portions",
@@ -745,7 +745,7 @@ DEVICES = (
         I want my {gadget} in {mode} mode for {n} {unit}. How is that [done|achieved]?
         """,
         gadget=GADGETS,
-        mode=pool(Kind.ANTONYM, "portrait|landscape; mono|stereo; wired|cordless; matte|glossy"),
+        mode=pool(Kind.ANTONYM, "portrait|landscape; cinema|karaoke; wired|cordless; matte|glossy"),
         n=COUNTS,
         unit=pool(Kind.UNIT, "laps|heartbeats|frames|tracks|episodes"),
     ),
