@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from phasewise.model.caching import CacheNote, CacheResult
 from phasewise.observe.engine_watch import EngineSeen
 from phasewise.observe.not_known import Gathered, not_known
 from phasewise.observe.target import TargetKind, WatchedEngine
@@ -42,3 +43,12 @@ def test_plain_replies_and_several_answers_are_counted_because_their_tokens_have
     assert "when 1 of 4 requests got their first token: their replies were not streamed" in said
     assert any(note.startswith("the time per token of 2 of 4 requests") for note in said)
     assert not any("of 1 requests" in note for note in notes(timelines=[usual]))
+
+
+def test_what_the_cache_answered_is_counted_and_taken_for_no_engines_work():
+    plain = make_timeline((), streamed=False)
+    cached = make_timeline((), streamed=False, attempts=(), cache=CacheNote(CacheResult.HIT_EXACT))
+    said = notes(timelines=[plain, cached, cached])
+    assert "how 2 requests fared that the answer cache served: only what engines did is looked at" in said
+    assert "when 1 of 1 requests got their first token: their replies were not streamed" in said
+    assert not any("--enable-per-request-metrics" in note for note in notes(timelines=[cached]))

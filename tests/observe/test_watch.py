@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from phasewise.config import CacheConfig
 from phasewise.fake_engine.costs import PRESETS
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.fake_engine.virtual_engine import EngineShape
 from phasewise.model.slo import DEFAULT_SLO
 from phasewise.model.timeline import Outcome
 from phasewise.observe import engine_watch
@@ -16,7 +18,7 @@ from phasewise.observe.evidence import picture_of
 from phasewise.observe.target import TargetKind, WatchedEngine, WatchTarget, identify
 from phasewise.observe.watch import Watch
 from tests.costs.fits import make_fit
-from tests.gateway.harness import ADMIN_KEY, running_gateway
+from tests.gateway.harness import ADMIN_KEY, eventually, running_gateway
 from tests.real_engine import free_port
 
 NO_RECORDER = f"http://127.0.0.1:{free_port()}"
@@ -121,6 +123,25 @@ async def test_a_request_under_way_is_seen_with_those_that_ended():
     assert [it.outcome for it in evidence.timelines] == [Outcome.SUCCEEDED, Outcome.UNFINISHED]
     assert not any("under way" in note for note in evidence.not_known)
     assert picture_of(evidence, DEFAULT_SLO).outcomes == (("succeeded", 1), ("unfinished", 1))
+
+
+async def test_what_the_answer_cache_served_is_no_evidence_of_engines():
+    short = FakeEngineConfig(shape=EngineShape(mean_output_tokens=8))
+    async with (
+        running_engines(1, short) as engines,
+        running_gateway(engines, cache=CacheConfig(mode="serve")) as gateway,
+        watched(await identify(gateway.url, ADMIN_KEY), ADMIN_KEY) as watch,
+    ):
+
+        async def hit():
+            reply = await gateway.chat(max_tokens=500)
+            return b"hit" in dict(reply.headers)[b"cache-status"]
+
+        await eventually(hit)
+        evidence = await watch.end()
+    assert evidence.timelines
+    assert not any(it.from_cache for it in evidence.timelines)
+    assert any("that the answer cache served" in note for note in evidence.not_known)
 
 
 async def test_a_gateway_tells_of_engines_that_are_out_of_our_reach():

@@ -291,7 +291,7 @@ class _Tally:
             (objective.met if met else objective.missed).add(1)
 
     def _count_tokens(self, timeline: Timeline) -> None:
-        if not timeline.attempts and timeline.cache is not None and timeline.cache.result.served:
+        if timeline.from_cache:
             return  # no engine computed any
         if (prompt_tokens := timeline.prompt_tokens) is not None:
             self._prompt.add(prompt_tokens)

@@ -22,7 +22,7 @@ def render(timeline: Timeline) -> RenderableType:
     """Everything there is to tell, the decision first."""
     parts: list[RenderableType] = [_head(timeline)]
     placement = timeline.placement
-    if not timeline.attempts and timeline.cache is not None and timeline.cache.result.served:
+    if timeline.from_cache:
         parts.append(Text("No worker was asked: the answer was there."))
         return Group(*parts, *_breakdown(timeline))
     if placement is not None and placement.options:

@@ -167,6 +167,11 @@ class Timeline:
         return serving
 
     @property
+    def from_cache(self) -> bool:
+        """Whether no worker had a part in the answer: it was there, or was made for somebody else."""
+        return not self.attempts and self.cache is not None and self.cache.result.served
+
+    @property
     def prefill_attempt(self) -> Attempt | None:
         """The attempt that computed the prompt for the serving one; None where that did so itself."""
         serving = self.serving_attempt

@@ -69,7 +69,8 @@ def _of_requests(gathered: Gathered) -> Iterator[str]:
         )
     if gathered.missed.still_open:
         yield f"how {gathered.missed.still_open} requests under way stood: only the longest open are read"
-    if gathered.timelines and not any(map(_has_engine_times, gathered.timelines)):
+    computed = [it for it in gathered.timelines if not it.from_cache]
+    if computed and not any(map(_has_engine_times, computed)):
         yield (
             "queue and prefill of single requests (means are used): start the engine with "
             "--enable-per-request-metrics"
@@ -90,7 +91,9 @@ def _of_kinds(timelines: Sequence[Timeline]) -> Iterator[str]:
     """Requests of a kind whose tokens nobody can time one by one."""
     if embeddings := sum(not it.generates for it in timelines):
         yield f"what {embeddings} requests for embeddings took: only generation is looked at"
-    timelines = [it for it in timelines if it.generates]
+    if cached := sum(it.from_cache for it in timelines):
+        yield f"how {cached} requests fared that the answer cache served: only what engines did is looked at"
+    timelines = [it for it in timelines if it.generates and not it.from_cache]
     asked = len(timelines)
     if plain := sum(not it.streamed for it in timelines):
         yield f"when {plain} of {asked} requests got their first token: their replies were not streamed"

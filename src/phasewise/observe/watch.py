@@ -83,7 +83,7 @@ class Watch:
             began_unix_s=self._began_unix_s,
             window_s=window[1] - window[0],
             seen_by=seen_by,
-            timelines=tuple(it for it in timelines if it.generates),
+            timelines=tuple(it for it in timelines if it.generates and not it.from_cache),
             logs=logs,
             metrics=tuple(each.metrics for each in seen if each.metrics is not None),
             not_known=not_known(gathered),
