@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import secrets
+import subprocess
+import sys
 
 import orjson
 import pytest
@@ -245,3 +247,10 @@ async def test_an_empty_cache_section_watches_in_this_process_and_serves_nothing
         report = await report_of(gateway)
         assert (report["mode"], report["store"], report["semantic"]) == ("shadow", "process", False)
         assert report["results"]["shadow_exact"] >= 1
+
+
+def test_a_gateway_without_a_cache_loads_nothing_for_one():
+    heavy = {"numpy", "redis", "onnxruntime", "tokenizers"}
+    script = f"import sys, phasewise.gateway.server; print([it for it in {heavy} if it in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING
 
 from phasewise.adapters.http_client import HttpClient, Timeouts
 from phasewise.adapters.prometheus import PrometheusMetrics
 from phasewise.config import GatewayConfig, GatewayFile, UpstreamConfig, WorkerConfig
 from phasewise.costs.pace_book import PaceBook
 from phasewise.errors import ConfigError
-from phasewise.gateway.answer_cache import AnswerCache
 from phasewise.gateway.asgi import Receive, Scope, Send, client_of
 from phasewise.gateway.auth import Doorkeeper
-from phasewise.gateway.cache_building import build_answer_cache
 from phasewise.gateway.edge import Edge, EdgeBounds
 from phasewise.gateway.exchange import Exchange
 from phasewise.gateway.flow_driver import FlowDriver
@@ -43,6 +42,9 @@ from phasewise.state.load_ledger import LoadLedger
 from phasewise.state.prefix_index import PrefixIndex
 from phasewise.state.retry_budget import RetryBudget
 from phasewise.state.waiting_line import WaitingLine
+
+if TYPE_CHECKING:
+    from phasewise.gateway.answer_cache import AnswerCache
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -127,7 +129,7 @@ def build_app(
     world = _world(file.gateway, workers, quotas)
     timeouts = timeouts or _timeouts(file.gateway.upstream)
     clients = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
-    cache = build_answer_cache(file.gateway.cache, world.cluster, world.ledger, clients)
+    cache = _cache(file.gateway, world, clients)
     doorkeeper, open_requests = Doorkeeper(file.gateway), OpenRequests()
     # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
@@ -207,6 +209,14 @@ def _hand_overs(config: GatewayConfig, cluster: ClusterView, metrics: Prometheus
 
     bounds = config.hand_over
     return HandOvers(bounds.timeout_s, bounds.lease_s, answers, metrics.count_hand_over)
+
+
+def _cache(config: GatewayConfig, world: World, clients: Mapping[str, HttpClient]) -> AnswerCache | None:
+    if config.cache is None:
+        return None
+    from phasewise.gateway.cache_building import build_answer_cache  # noqa: PLC0415 - loads much that others do not need
+
+    return build_answer_cache(config.cache, world.cluster, world.ledger, clients)
 
 
 def _found_answers(

@@ -19,14 +19,12 @@ from phasewise.state.load_ledger import LoadLedger
 
 
 def build_answer_cache(
-    config: CacheConfig | None, cluster: ClusterView, ledger: LoadLedger, clients: Mapping[str, HttpClient]
-) -> AnswerCache | None:
-    """The cache, None if there is to be none; raises ConfigError for what is missing or makes no sense.
+    config: CacheConfig, cluster: ClusterView, ledger: LoadLedger, clients: Mapping[str, HttpClient]
+) -> AnswerCache:
+    """The cache; raises ConfigError for what is missing or makes no sense.
 
     A judge that is a model is one of `cluster`'s, asked over the `clients` of its workers.
     """
-    if config is None:
-        return None
     semantic = config.semantic
     if semantic is None:
         return AnswerCache(config, _store(config), None, TextJudge())
