@@ -214,7 +214,7 @@ def _hand_overs(config: GatewayConfig, cluster: ClusterView, metrics: Prometheus
 def _cache(config: GatewayConfig, world: World, clients: Mapping[str, HttpClient]) -> AnswerCache | None:
     if config.cache is None:
         return None
-    from phasewise.gateway.cache_building import build_answer_cache  # noqa: PLC0415 - loads much that others do not need
+    from phasewise.gateway.cache_building import build_answer_cache  # noqa: PLC0415 - much to load for few
 
     return build_answer_cache(config.cache, world.cluster, world.ledger, clients)
 
