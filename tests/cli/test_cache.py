@@ -67,6 +67,7 @@ def make_neighbour(**fields):
         "similarity": 0.961,
         "age_s": 7_300.0,
         "guard": None,
+        "doubt": None,
         "kind": "function",
         "cell": "form/known",
         "right": 40,
@@ -269,13 +270,15 @@ def explanation(result, reason=None, *neighbours):
 
 async def test_a_question_is_explained_with_its_neighbours():
     near = make_neighbour()
+    doubted = make_neighbour(doubt="order", cell="doubted/new", right=1, missing=None)
     forbidden = make_neighbour(guard="negation", cell=None, kind=None)
-    desk = Desk(explanation=explanation("explored", "not_proven", near, forbidden))
+    desk = Desk(explanation=explanation("explored", "not_proven", near, doubted, forbidden))
     options = ("--system", "be brief", "--field", "max_tokens=8", "--field", "user=me", "--tenant", "a")
     told = await typed(desk, "explain", "why?", *options)
     assert told.exit_code == 0, told.output
     known = "other form, known: 40 right and 0 wrong of its kind, 260 more right"
-    for words in ("explored (not proven)", "0.961", "2 hours", "guard negation", known):
+    doubt = "doubted by a guard, new (order): 1 right and 0 wrong of its kind, only learned from"
+    for words in ("explored (not proven)", "0.961", "2 hours", "guard negation", known, doubt):
         assert words in told.stdout
     ((fields, tenant, namespace, show_text),) = desk.asked
     assert (fields["max_tokens"], fields["user"], fields["model"]) == (8, "me", "fake-model")

@@ -203,5 +203,6 @@ def _known(it: Mapping[str, Any]) -> str:
         return f"guard {it['guard']}: {it['detail']}" if it.get("detail") else f"guard {it['guard']}"
     if it["cell"] is None:
         return NONE
+    doubt = f" ({it['doubt']})" if it["doubt"] else ""
     evidence = f"{it['right']:,} right and {it['wrong']:,} wrong of its kind"
-    return f"{cell_words(it['cell'])}: {evidence}, {_state(it)}"
+    return f"{cell_words(it['cell'])}{doubt}: {evidence}, {_state(it)}"

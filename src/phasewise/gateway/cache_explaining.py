@@ -50,6 +50,7 @@ def _neighbour(
         "similarity": one.neighbour.similarity,
         "age_s": max(0.0, now_unix_s - answer.made_unix_s),
         "guard": None if one.veto is None else one.veto.guard,
+        "doubt": one.doubt,
         "kind": one.change,
         "cell": one.cell,
         "right": 0 if cell is None else cell.right,
