@@ -14,8 +14,8 @@ from phasewise.caching.stems import stem_of
 from phasewise.caching.vocabulary import vocabulary
 from phasewise.model.noun import noun
 
-_TOKEN = re.compile(r"\w*\d(?:[.,:/]?\w)*[+#%]*|\w+(?:['’]\w+)*(?:\+\+|#)?|[.!?…](?=\s)|\n")
-_SENTENCE_ENDS = frozenset(".!?…\n")
+_TOKEN = re.compile(r"\w*\d(?:[.,:/]?\w)*[+#%]*|\w+(?:['’]\w+)*(?:\+\+|#)?|[.!?…:;](?=\s)|\n")
+_SENTENCE_ENDS = frozenset(".!?…:;\n")
 
 
 @noun

@@ -204,6 +204,10 @@ OBJECTS = {
         ("Is it from 2020?", "Is it of 2020?"),
         ("Should I do A before B?", "Should I do B before A?"),
         ("What follows A?", "What does A follow?"),
+        ("Before A, should I do B?", "Should I do A before B?"),
+        ("With Ann, did Bob work?", "Did Bob work for Ann?"),
+        ("Does Ann owe Bob 5 dollars?", "Does Bob owe 5 dollars to Ann?"),
+        ("Is it Ann's teacher or Bob's student?", "Is it Bob's teacher or Ann's student?"),
         ("Can the user delete the group?", "Can the group delete the user?"),
     ],
     Guard.CONTENT: [
@@ -326,6 +330,10 @@ SILENT = {
         ("Is Ann Lee a French nurse?", "Is Ann Lee a nurse and French?"),
         ("Is it near New York and New Jersey?", "Is it near New Jersey and New York?"),
         ("What is the capital of France?", "What is France's capital?"),
+        ("I have 9 eggs. How long should I cool them?", "How long should I cool 9 eggs?"),
+        ("My flight to Rome: how can I check in?", "How can I check in for my flight to Rome?"),
+        ("Does Ann owe Bob 5 dollars?", "Does Ann owe 5 dollars to Bob?"),
+        ("Who reads the old letters of Ann?", "Who reads Ann's old letters?"),
         ("How do I hide the password for my router?", "How do I hide my router password?"),
         (
             "How long is leave for staff in Rome who left?",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from phasewise.caching.guards.reading import Reading, content_of, is_telling
-from phasewise.caching.guards.roles import PREPOSITIONS
+from phasewise.caching.guards.roles import PREPOSITIONS, governors_clash
 from phasewise.caching.stems import stem_of
 from phasewise.caching.vocabulary import vocabulary
 from phasewise.caching.words import Word
@@ -33,7 +33,7 @@ _MUTUAL = frozenset(map(stem_of, vocabulary(
 )))  # fmt: skip
 _STAYS = vocabulary("of than by as like")
 _VERB_FOLLOWS = vocabulary("to i you we they he she not can could should must will would do does did please")
-_OWNS = vocabulary("of for")
+_OWNS = vocabulary("of for from in")
 _LONGEST_FRONTED = 7
 _STEPS_BACK = 3
 _TRIES = 8
@@ -41,15 +41,17 @@ _TRIES = 8
 
 def is_rearranged(one: Reading, other: Reading) -> bool:
     """Whether two questions differ only by an order that English leaves open, in what both of them say."""
-    ours, theirs = _parts(one), _parts(other)
+    if governors_clash(one, other):
+        return False
     contents = one.content_set & other.content_set
-    mine = [part for part in ours if part.key in contents or not is_telling(part.word)]
-    yours = [part for part in theirs if part.key in contents or not is_telling(part.word)]
-    if _explained(mine, yours) or _explained(yours, mine):
-        return True
-    both = frozenset(_keys(mine)) & frozenset(_keys(yours))
-    mine, yours = [part for part in mine if part.key in both], [part for part in yours if part.key in both]
-    return _explained(mine, yours) or _explained(yours, mine)
+    ours, theirs = _parts(one), _parts(other)
+    common = frozenset(_keys(ours)) & frozenset(_keys(theirs))
+    for kept in (contents | PREPOSITIONS | _JOINS, contents | common | _OWNS, common):
+        mine = [part for part in ours if part.key in kept]
+        yours = [part for part in theirs if part.key in kept]
+        if _explained(mine, yours, _front(one)) or _explained(yours, mine, _front(other)):
+            return True
+    return False
 
 
 def joins_nationality(one: Reading, other: Reading) -> bool:
@@ -66,10 +68,20 @@ def _parts(reading: Reading) -> Parts:
     ]
 
 
-def _explained(ours: Parts, theirs: Parts) -> bool:
-    if _fronted(ours, theirs):
+def _front(reading: Reading) -> int:
+    """How many words may stand in front as the topic: a first sentence, or what a preposition begins."""
+    words = reading.words
+    second = next((word.place for word in words[1:] if word.opens), 0)
+    if second:
+        return second
+    return _LONGEST_FRONTED if words and words[0].lower in PREPOSITIONS - _STAYS else 0
+
+
+def _explained(ours: Parts, theirs: Parts, front: int) -> bool:
+    if front and _fronted(ours, theirs, front):
         return True
-    return any(_some_middle(ours, theirs, rule) for rule in (_swapped, _moved, _genitive, _nationality))
+    rules = (_swapped, _moved, _genitive, _dative, _nationality)
+    return any(_some_middle(ours, theirs, rule) for rule in rules)
 
 
 def _keys(parts: Parts) -> list[str]:
@@ -135,19 +147,28 @@ def _moved(ours: Parts, theirs: Parts) -> bool:
     return any(mine[at] in PREPOSITIONS - _STAYS and yours == mine[at:] + mine[:at] for at in cuts)
 
 
-def _fronted(ours: Parts, theirs: Parts) -> bool:
-    """in Python, how do I sort a list of words; how do I sort a list in Python of words."""
+def _fronted(ours: Parts, theirs: Parts, front: int) -> bool:
+    """in Python, how do I sort a list; how do I sort a list in Python. I have eggs. How do I boil them?"""
     mine, yours = _keys(ours), _keys(theirs)
-    if len(mine) != len(yours) or not ours or not ours[0].word.opens or mine[0] not in PREPOSITIONS - _STAYS:
+    if len(mine) != len(yours) or not mine:
         return False
+    shortest = 2 if mine[0] in PREPOSITIONS else 1
+    longest = sum(part.word.place < front for part in ours)
     for at in [place for place, key in enumerate(yours) if key == mine[0]][:_TRIES]:
-        for length in range(2, _LONGEST_FRONTED + 1):
-            if (
-                yours[at : at + length] == mine[:length]
-                and yours[:at] + yours[at + length :] == mine[length:]
-            ):
+        for length in range(shortest, min(longest, _LONGEST_FRONTED) + 1):
+            end = at + length
+            if yours[at:end] == mine[:length] and yours[:at] + yours[end:] == mine[length:]:
                 return True
     return False
+
+
+def _dative(ours: Parts, theirs: Parts) -> bool:
+    """owes Ann 5 dollars, owes 5 dollars to Ann."""
+    mine, yours = _keys(ours), _keys(theirs)
+    if len(yours) != len(mine) + 1 or "to" not in yours:
+        return False
+    at = yours.index("to")
+    return 0 < at < len(mine) and mine == yours[at + 1 :] + yours[:at]
 
 
 def _genitive(ours: Parts, theirs: Parts) -> bool:

@@ -15,6 +15,23 @@ _ALIKE = {
     "out": "out", "beyond": "beyond", "around": "near",
 }  # fmt: skip
 PREPOSITIONS = frozenset(_ALIKE)
+_DIRECTED = frozenset(
+    {
+        "from",
+        "by",
+        "without",
+        "against",
+        "before",
+        "after",
+        "over",
+        "under",
+        "than",
+        "since",
+        "until",
+        "behind",
+    }
+)
+"""Prepositions that never stand before either of two words alike."""
 _THE_END = ""
 """What a preposition stands before that nothing follows: what is it made of."""
 _OF_PLACE = frozenset({"in", "at", "on"})
@@ -44,6 +61,16 @@ def parts_swapped(one: Reading, other: Reading) -> str | None:
         against = theirs.get(content, governor)
         if governor != against and _opposed({governor, against}, content):
             return f"{governor} {content} | {against} {content}"
+    return _moved_to_another(ours, theirs, one.content_set & other.content_set)
+
+
+def _moved_to_another(ours: dict[str, str], theirs: dict[str, str], shared: frozenset[str]) -> str | None:
+    """Before A, do B; do A before B: the words keep their order, the preposition goes to another."""
+    for kind in sorted(_DIRECTED):
+        mine = frozenset(content for content in shared if ours.get(content) == kind)
+        yours = frozenset(content for content in shared if theirs.get(content) == kind)
+        if mine and yours and mine != yours:
+            return f"{kind}: {either_alone(mine, yours)}"
     return None
 
 
@@ -56,9 +83,19 @@ def _opposed(both: set[str], content: str) -> bool:
 
 def parts_differ(one: Reading, other: Reading) -> str | None:
     """A word of both questions behind prepositions of different kinds, or owner of something in one alone."""
+    if told := governors_clash(one, other):
+        return told
+    return either_alone(_owners(one), _owners(other))
+
+
+def governors_clash(one: Reading, other: Reading) -> str | None:
+    """A word of both questions behind prepositions of different kinds."""
     ours, theirs = governors(one), governors(other)
     for content in sorted(ours.keys() & theirs.keys()):
         if ours[content] != theirs[content]:
             return f"{ours[content]} {content} | {theirs[content]} {content}"
-    owned = frozenset(content for content, governor in ours.items() if governor == "of")
-    return either_alone(owned, frozenset(content for content, governor in theirs.items() if governor == "of"))
+    return None
+
+
+def _owners(reading: Reading) -> frozenset[str]:
+    return frozenset(content for content, governor in governors(reading).items() if governor == "of")

@@ -6,8 +6,9 @@ from phasewise.caching.stems import stem_of
 from phasewise.caching.vocabulary import families
 
 _GROUPS = """
-think believe according reckon|big large|buy purchase|begin start commence|end finish complete|quick fast
-rapid swift|fix repair|remove delete erase|picture photo photograph|car automobile|movie film|phone telephone
+think believe according reckon|big large|buy purchase|begin start commence|end finish complete
+quick fast rapid|fix repair|remove delete erase|picture photo photograph|car automobile|movie film
+phone telephone
 tv television|doctor physician|lawyer attorney|adviser advisor|kid child|mom mother|dad father
 grandma grandmother|grandpa grandfather|sick ill|glad happy
 hard difficult|easy simple|smart intelligent clever|rich wealthy|afraid scared
