@@ -95,6 +95,11 @@ def test_a_number_that_a_template_may_print_is_told_apart_by_its_spelling():
     assert here.scope != there.scope
 
 
+@pytest.mark.parametrize("name", SAMPLING)
+def test_a_field_that_is_null_is_as_if_it_were_left_out(name):
+    assert identity(chat(**{name: None})).key == identity(chat()).key
+
+
 def test_true_is_no_number():
     assert identity(chat(top_k=True)).scope != identity(chat(top_k=1)).scope
 

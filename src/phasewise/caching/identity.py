@@ -94,7 +94,12 @@ def _is_plain_text(part: object) -> bool:
 
 def _last_user_turn(endpoint: Endpoint, fields: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]] | None:
     """The texts of the last turn, and all else that the request says."""
-    rest = {name: _number(value) for name, value in fields.items() if name not in DELIVERY_FIELDS}
+    # To an engine, null is what a field is that was left out; some clients send all of them.
+    rest = {
+        name: _number(value)
+        for name, value in fields.items()
+        if value is not None and name not in DELIVERY_FIELDS
+    }
     if endpoint is Endpoint.COMPLETIONS:
         prompt = rest.pop("prompt", None)
         return ([prompt], rest) if isinstance(prompt, str) else None

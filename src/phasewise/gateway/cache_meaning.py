@@ -19,8 +19,8 @@ from phasewise.gateway.cache_guard import PROBE, Breaker
 from phasewise.model.caching import Vector
 from phasewise.ports import AnswerStore, Embedder
 
-NEIGHBOURS = 4
-"""Looked at: where a guard forbids the nearest, another may do."""
+NEIGHBOURS = 8
+"""Looked at: where a guard forbids the nearest, a rewording may stand behind it."""
 EMBEDDING_SHARE = 0.5
 """Of the time a request has: the rest is for the search."""
 NEWS_SHARE = 0.2

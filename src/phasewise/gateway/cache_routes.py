@@ -141,7 +141,13 @@ async def _in_time(answer: Awaitable[_Answer]) -> _Answer:
     try:
         async with asyncio.timeout(DEADLINE_S):
             return await answer
-    except (StoreUnreachable, EmbedderUnreachable, TimeoutError) as error:
+    except TimeoutError as error:
+        raise RequestRefused(
+            RefusalKind.CACHE_UNAVAILABLE,
+            f"the cache took longer than {DEADLINE_S:.0f} s",
+            hint="ask again: a purge goes on where it was",
+        ) from error
+    except (StoreUnreachable, EmbedderUnreachable) as error:
         what = "embedder" if isinstance(error, EmbedderUnreachable) else "store"
         raise RequestRefused(
             RefusalKind.CACHE_UNAVAILABLE,
