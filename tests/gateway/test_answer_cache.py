@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 
 import orjson
 import pytest
@@ -211,6 +212,7 @@ async def test_a_match_that_is_not_proven_is_explored_and_what_came_of_it_is_tau
         assert cache.judge.asked == [(REWORDED, MADE.text, "Open the settings!")]
         _, (lesson,) = await cache.store.lessons("")
         assert (lesson.domain, lesson.right) == (DOMAIN, True)
+        assert turn.near.answer.made_unix_s - 0.01 < lesson.at_unix_s <= time.time()
         await eventually(lambda: cache.report()["cells"])
 
 

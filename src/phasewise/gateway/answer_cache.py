@@ -220,8 +220,10 @@ class AnswerCache:
 
     def _learn_from(self, turn: CacheTurn, identity: Identity, made: Made) -> None:
         if turn.near is not None:
+            asked_unix_s = time.time() - (time.monotonic() - turn.entered_s)
+            stored, made_now = turn.near.answer.text, made.text
             self._learning.compare(
-                Comparison(identity.question, turn.near.answer.text, made.text, identity.domain, turn.match)
+                Comparison(identity.question, stored, made_now, identity.domain, asked_unix_s, turn.match)
             )
         # What would have been served is not kept in shadow mode either: it shows what serving would do.
         if turn.keeps and turn.result not in _SHADOW_OF.values():

@@ -51,12 +51,16 @@ class Kept:
 
 @noun
 class Comparison:
-    """A stored answer beside what the model said to this question; `match` if they met by meaning."""
+    """A stored answer beside what the model said to this question; `match` if they met by meaning.
+
+    `asked_unix_s` is when: whatever was stored since then has not been verified by it.
+    """
 
     question: str
     stored: str
     made: str
     domain: str
+    asked_unix_s: float
     match: Match | None = None
 
     @property
@@ -164,7 +168,7 @@ class CacheLearning:
         match = comparison.match
         self._report.count_judged(comparison.tier, right, match is None or _could_be_served(match))
         if match is not None and right is not None:
-            lesson = match.lesson(comparison.domain, right, time.time())
+            lesson = match.lesson(comparison.domain, right, comparison.asked_unix_s)
             await self._store_breaker.ask(lambda: self._store.teach(lesson), WITHIN_S)
 
     async def _read_lessons(self, book: EvidenceBook) -> None:
