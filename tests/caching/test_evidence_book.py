@@ -158,6 +158,13 @@ def test_a_book_has_so_many_pages_and_no_more(monkeypatch, limit, lessons):
     assert len(book_of(*lessons).snapshot()) == 3
 
 
+def test_a_tenant_that_makes_many_domains_makes_its_own_be_forgotten(monkeypatch):
+    monkeypatch.setattr(evidence_book, "MOST_DOMAINS", 4)
+    many = [make_lesson(domain=f"many/{name}/m") for name in range(20)]
+    book = book_of(make_lesson(domain="few/a/m"), make_lesson(domain="few/b/m"), *many)
+    assert {it.domain for it in book.snapshot()} == {"few/a/m", "few/b/m", "many/18/m", "many/19/m"}
+
+
 def test_a_snapshot_shows_the_cells_with_the_most_evidence():
     book = book_of(make_lesson(cell="few"), *[make_lesson(cell="many", right=False)] * 2)
     assert [(it.cell, it.right, it.wrong) for it in book.snapshot()] == [("many", 0, 2), ("few", 1, 0)]

@@ -5,7 +5,7 @@ It only counts what it is told, in the order of the log; what is served is match
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import nsmallest
@@ -114,9 +114,18 @@ class EvidenceBook:
         domain = self._domains.setdefault(lesson.domain, _Domain())
         self._domains.move_to_end(lesson.domain)
         if len(self._domains) > MOST_DOMAINS:
-            self._domains.popitem(last=False)
+            self._forget_a_domain()
         self._count(domain, lesson)
         self._remember(domain, lesson)
+
+    def _forget_a_domain(self) -> None:
+        """Of the tenant that has the most, the one that was taught least recently.
+
+        Clients name namespaces, and so make domains: whoever makes many must not make others' be forgotten.
+        """
+        domains_of = Counter(map(_tenant, self._domains))
+        greediest = max(domains_of, key=domains_of.__getitem__)
+        del self._domains[next(name for name in self._domains if _tenant(name) == greediest)]
 
     def evidence(self, domain: str, cell: str) -> Evidence:
         """What is known of a cell."""
@@ -194,3 +203,7 @@ def _blamed(domain: _Domain, parts: list[str]) -> list[str]:
     """Those of which the least was known: what was often right elsewhere is hardly at fault."""
     known = [(standing.wrong == 0, standing.run) for standing in map(domain.standing, parts)]
     return [part for part, what in zip(parts, known, strict=True) if what == min(known)]
+
+
+def _tenant(domain: str) -> str:
+    return domain.partition("/")[0]
