@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from phasewise.caching import evidence_book
 from phasewise.caching.bound import START, Bound
-from phasewise.caching.evidence_book import FORGIVEN_AFTER, Evidence, EvidenceBook, Maturity
+from phasewise.caching.evidence_book import (
+    DOUBTS_ENDED_AFTER,
+    FORGIVEN_AFTER,
+    Evidence,
+    EvidenceBook,
+    Maturity,
+)
 from phasewise.caching.rewrite import Change, Rewrite
 from phasewise.model.caching import Lesson
 
@@ -83,7 +89,14 @@ def test_known_parts_make_a_known_change_that_was_never_seen_as_a_whole():
     book = book_of(make_lesson("a"), make_lesson("b"))
     assert book.maturity("d", make_rewrite("a", "b")) is Maturity.KNOWN
     assert book.maturity("d", make_rewrite("a", "b", "c")) is Maturity.NEW
-    assert book.maturity("d", make_rewrite("a", "b"), as_a_whole=True) is Maturity.NEW
+
+
+def test_a_change_that_a_guard_doubts_is_known_as_a_whole_and_after_several_outcomes_only():
+    whole = make_lesson("a.b")
+    book = book_of(make_lesson("a"), make_lesson("b"), *[whole] * (DOUBTS_ENDED_AFTER - 1))
+    assert book.maturity("d", make_rewrite("a", "b"), doubted=True) is Maturity.NEW
+    book.learn(whole)
+    assert book.maturity("d", make_rewrite("a", "b"), doubted=True) is Maturity.KNOWN
 
 
 def test_a_whole_that_was_wrong_is_barred_though_its_parts_are_known():

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.caching.bound import START, Bound
-from phasewise.caching.evidence_book import EvidenceBook, Maturity
+from phasewise.caching.evidence_book import DOUBTS_ENDED_AFTER, EvidenceBook, Maturity
 from phasewise.caching.guards import Guard
 from phasewise.caching.matching import Reason, Rules, Verdict, cell_report, consider
 from phasewise.model.caching import Lesson, Neighbour, StoredAnswer
@@ -15,7 +15,6 @@ NEEDED = BOUND.missing(START)
 RULES = Rules(min_similarity=0.85, audit_share=0.05)
 SERVED_DRAW, AUDIT_DRAW = 0.5, 0.01
 ASKED, FORM, CONTENT = "How can I pay my bill?", "How do I pay my bill?", "How can I settle my bill?"
-PASSIVE, ACTIVE = "Was the house sold by Kyle in the end?", "Did Kyle sell the house in the end?"
 
 
 def make_neighbour(question=FORM, similarity=0.95, made_unix_s=1.0):
@@ -38,8 +37,9 @@ def decide(book, *neighbours, question=ASKED, domain="d", draw=SERVED_DRAW):
 
 
 def teach(book, neighbour, times, question=ASKED, right=True, domain="d", at_unix_s=5.0):
-    """The first outcome makes a change known, or barred; the others are all of one cell."""
-    for count in (min(times, 1), times - 1):
+    """The first outcomes make a change known, or barred; the others are all of one cell."""
+    first = min(times, DOUBTS_ENDED_AFTER)
+    for count in (*[1] * first, times - first):
         match = decide(book, neighbour, question=question, domain=domain)
         for _ in range(count):
             book.learn(match.lesson(domain, right, at_unix_s))
@@ -47,7 +47,7 @@ def teach(book, neighbour, times, question=ASKED, right=True, domain="d", at_uni
 
 def book_that_proved(neighbour, question=ASKED, domain="d"):
     book = EvidenceBook(BOUND)
-    teach(book, neighbour, NEEDED + 1, question=question, domain=domain)
+    teach(book, neighbour, NEEDED + DOUBTS_ENDED_AFTER, question=question, domain=domain)
     return book
 
 

@@ -23,6 +23,10 @@ FORGIVEN_AFTER = 100
 """Right outcomes in a row, for each wrong one ever, after which a change is no longer barred."""
 
 
+DOUBTS_ENDED_AFTER = 3
+"""Right outcomes in a row that make known, as a whole, a change that a guard doubts; others need one."""
+
+
 class Maturity(StrEnum):
     """What is known of a change of words. Only matches by a `known` one are ever served.
 
@@ -52,11 +56,11 @@ class Standing:
     wrong: int = 0
     right_unix_s: float = 0.0
 
-    def maturity(self, since_unix_s: float) -> Maturity:
-        """What this says of an answer that was made then."""
+    def maturity(self, since_unix_s: float, enough: int = 1) -> Maturity:
+        """What this says of an answer that was made then, if so many right outcomes are `enough`."""
         if self.run < self.wrong * FORGIVEN_AFTER:
             return Maturity.BARRED
-        if not self.run:
+        if self.run < enough:
             return Maturity.NEW
         return Maturity.KNOWN if self.right_unix_s >= since_unix_s else Maturity.STALE
 
@@ -133,11 +137,11 @@ class EvidenceBook:
         return known.cells.get(cell, Evidence()) if known else Evidence()
 
     def maturity(
-        self, domain: str, rewrite: Rewrite, since_unix_s: float = 0.0, as_a_whole: bool = False
+        self, domain: str, rewrite: Rewrite, since_unix_s: float = 0.0, doubted: bool = False
     ) -> Maturity:
         """What is known of a change: as much as of the least known of its parts, or of it as a whole.
 
-        `since_unix_s`: verified before this does not count. `as_a_whole`: what is known of parts does not
+        `since_unix_s`: verified before this does not count. `doubted`: what is known of its parts does not
         either. Where no words differ there is nothing to know, and the cell's evidence decides.
         """
         if not rewrite.parts:
@@ -145,11 +149,13 @@ class EvidenceBook:
         known = self._domains.get(domain)
         if known is None:
             return Maturity.NEW
-        whole = known.standing(rewrite.signature).maturity(since_unix_s)
-        if whole is Maturity.BARRED or as_a_whole:
-            return whole
+        whole = known.standing(rewrite.signature)
+        if doubted:
+            return whole.maturity(since_unix_s, DOUBTS_ENDED_AFTER)
+        if (as_a_whole := whole.maturity(since_unix_s)) is Maturity.BARRED:
+            return as_a_whole
         parts = [known.standing(part).maturity(since_unix_s) for part in rewrite.parts]
-        return max(whole, min(parts, key=_RANKS.__getitem__), key=_RANKS.__getitem__)
+        return max(as_a_whole, min(parts, key=_RANKS.__getitem__), key=_RANKS.__getitem__)
 
     def snapshot(self, most: int = MOST_CELLS_PER_DOMAIN) -> list[CellReport]:
         """The cells with the most evidence; limits are worked out for these alone, as that takes time."""

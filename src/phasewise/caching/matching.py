@@ -17,7 +17,7 @@ from phasewise.model.noun import noun
 
 DOUBTS = frozenset({Guard.ORDER, Guard.MODAL, Guard.QUESTION_WORD, Guard.CONNECTIVES, Guard.PERSONS})
 """Guards that look at how a sentence is built, and object to good paraphrases too. Their objection is no veto
-but a doubt: such a match is served only if this very change, as a whole, was verified."""
+but a doubt: such a match is served only if this very change, as a whole, was verified several times."""
 
 
 class Sort(StrEnum):
@@ -152,7 +152,7 @@ def _look_at(asked: Reading, neighbour: Neighbour, book: EvidenceBook, domain: s
     # What words of content stand for may change with the world. What was verified before an answer was made
     # was verified of older answers.
     since_unix_s = neighbour.answer.made_unix_s if how.change.of_content else 0.0
-    maturity = book.maturity(domain, how, since_unix_s, as_a_whole=doubt is not None)
+    maturity = book.maturity(domain, how, since_unix_s, doubted=doubt is not None)
     sort = Sort.DOUBTED if doubt else Sort.CONTENT if how.change.of_content else Sort.FORM
     return Considered(
         neighbour,
