@@ -19,7 +19,7 @@ from phasewise.gateway.cache_guard import PROBE, Breaker
 from phasewise.model.caching import Vector
 from phasewise.ports import AnswerStore, Embedder
 
-NEIGHBOURS = 8
+NEIGHBOURS = 4
 """Looked at: where a guard forbids the nearest, a rewording may stand behind it."""
 EMBEDDING_SHARE = 0.5
 """Of the time a request has: the rest is for the search."""
