@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise.caching.rewrite import LONGEST_APART, MOST_PARTS, Change, rewrite
+from phasewise.caching.rewrite import LONGEST_APART, MOST_PARTS, Change, may_turn, rewrite
 from phasewise.caching.words import words
 
 texts = st.text(alphabet="ab cde.?", max_size=40)
@@ -80,6 +80,15 @@ def test_an_ending_is_part_of_the_change_though_the_stem_is_the_same():
     plural = change_of("Can I take my bag?", "Can I take my bags?")
     assert plural.parts
     assert plural == change_of("Where is the key?", "Where is the keys?")
+
+
+def test_only_other_words_in_place_of_some_may_turn_with_the_world():
+    swapped, added = "Is the portal online?", "Is the portal really free?"
+    assert may_turn(change_of("Is the portal free?", swapped).signature)
+    assert not may_turn(change_of("Is the portal always free?", added).signature)
+    assert not may_turn(change_of("Was the portal free?", added).signature)
+    both = change_of("Was the portal free?", swapped).parts
+    assert sorted(map(may_turn, both)) == [False, True]
 
 
 def test_two_domains_changes_cannot_be_compared():

@@ -11,7 +11,7 @@ from enum import StrEnum
 from heapq import nsmallest
 
 from phasewise.caching.bound import START, Bound
-from phasewise.caching.rewrite import PART_MARK, Rewrite
+from phasewise.caching.rewrite import PART_MARK, Rewrite, may_turn
 from phasewise.model.caching import Lesson
 from phasewise.model.noun import noun
 
@@ -99,6 +99,10 @@ class _Domain:
         """How a part, or a whole change, has fared; to be read only."""
         return self.parts.get(part, _UNSEEN)
 
+    def maturity(self, part: str, since_unix_s: float, enough: int = 1) -> Maturity:
+        """What that says of an answer that was made then."""
+        return self.standing(part).maturity(since_unix_s if may_turn(part) else 0.0, enough)
+
     def renewed(self, part: str) -> Standing:
         """The same, to be written to, as the one that taught last."""
         standing = self.parts.setdefault(part, Standing())
@@ -141,21 +145,23 @@ class EvidenceBook:
     ) -> Maturity:
         """What is known of a change: as much as of the least known of its parts, or of it as a whole.
 
-        `since_unix_s`: verified before this does not count. `doubted`: what is known of its parts does not
-        either. Where no words differ there is nothing to know, and the cell's evidence decides.
+        `since_unix_s`: when the stored answer was made. What other words stand for may have changed with the
+        world since they were last verified, which then says nothing of this answer. `doubted`: what is known
+        of parts says nothing either. Where no words differ there is nothing to know, and the cell's evidence
+        decides.
         """
         if not rewrite.parts:
             return Maturity.KNOWN
         known = self._domains.get(domain)
         if known is None:
             return Maturity.NEW
-        whole = known.standing(rewrite.signature)
         if doubted:
-            return whole.maturity(since_unix_s, DOUBTS_ENDED_AFTER)
-        if (as_a_whole := whole.maturity(since_unix_s)) is Maturity.BARRED:
-            return as_a_whole
-        parts = [known.standing(part).maturity(since_unix_s) for part in rewrite.parts]
-        return max(as_a_whole, min(parts, key=_RANKS.__getitem__), key=_RANKS.__getitem__)
+            return known.maturity(rewrite.signature, since_unix_s, DOUBTS_ENDED_AFTER)
+        whole = known.maturity(rewrite.signature, since_unix_s)
+        if whole is Maturity.BARRED:
+            return whole
+        parts = [known.maturity(part, since_unix_s) for part in rewrite.parts]
+        return max(whole, min(parts, key=_RANKS.__getitem__), key=_RANKS.__getitem__)
 
     def snapshot(self, most: int = MOST_CELLS_PER_DOMAIN) -> list[CellReport]:
         """The cells with the most evidence; limits are worked out for these alone, as that takes time."""

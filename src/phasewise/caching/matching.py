@@ -149,10 +149,7 @@ def _look_at(asked: Reading, neighbour: Neighbour, book: EvidenceBook, domain: s
     how = rewrite(asked.words, stored.words, domain)
     if doubt is not None and how.exchanges:
         return Considered(neighbour, veto=doubt)
-    # What words of content stand for may change with the world. What was verified before an answer was made
-    # was verified of older answers.
-    since_unix_s = neighbour.answer.made_unix_s if how.change.of_content else 0.0
-    maturity = book.maturity(domain, how, since_unix_s, doubted=doubt is not None)
+    maturity = book.maturity(domain, how, neighbour.answer.made_unix_s, doubted=doubt is not None)
     sort = Sort.DOUBTED if doubt else Sort.CONTENT if how.change.of_content else Sort.FORM
     return Considered(
         neighbour,

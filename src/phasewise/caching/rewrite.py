@@ -6,7 +6,7 @@ Whether such a change keeps the meaning is learned from outcomes, by evidence_bo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from enum import StrEnum
 from hashlib import blake2b
@@ -20,6 +20,8 @@ MOST_PARTS = 6
 """A change of more parts is known as a whole only: who rewords that much repeats none of it."""
 PART_MARK = "."
 """Stands between the parts of a signature."""
+SWAP_MARK = "x"
+"""Stands before the hash of a part that has other words of content in place of some."""
 _ARTICLES = {"an": "a"}
 
 Key = tuple[str, ...]
@@ -74,12 +76,17 @@ def rewrite(question: Sequence[Word], stored: Sequence[Word], domain: str) -> Re
     moved = lost & gained
     only_here, only_there = lost - moved, gained - moved
     if moved or len(gaps) > MOST_PARTS:
-        texts = {_whole(here, there, only_here, only_there)}
+        parts = {_whole(here, there, only_here, only_there): _swaps(only_here, only_there)}
     else:
-        texts = {_either_way(" ".join(gap[0]), " ".join(gap[1])) for gap in gaps}
-        texts |= _inflections(question, stored, here, there)
-    change = _change(bool(moved), only_here, only_there, bool(texts))
-    return Rewrite(change, _hashed(texts, domain), exchanges=bool(moved) and not only_here and not only_there)
+        parts = {_either_way(" ".join(gap[0]), " ".join(gap[1])): _swaps(*gap) for gap in gaps}
+        parts |= dict.fromkeys(_inflections(question, stored, here, there), False)
+    change = _change(bool(moved), only_here, only_there, bool(parts))
+    return Rewrite(change, _hashed(parts, domain), exchanges=bool(moved) and not only_here and not only_there)
+
+
+def may_turn(signature: str) -> bool:
+    """Whether a part, or the signature of several, has other words of content in place of some."""
+    return SWAP_MARK in signature
 
 
 def _keys(words: Sequence[Word]) -> Key:
@@ -160,21 +167,25 @@ def _either_way(one: str, other: str) -> str:
     return "|".join(sorted((one, other)))
 
 
-def _change(moved: bool, only_here: Counter[str], only_there: Counter[str], any_gap: bool) -> Change:
-    content_here, content_there = _has_content(only_here), _has_content(only_there)
-    if content_here and content_there:
+def _change(moved: bool, only_here: Counter[str], only_there: Counter[str], any_part: bool) -> Change:
+    if _swaps(only_here, only_there):
         return Change.SWAPPED
-    if content_here or content_there:
+    if _has_content(only_here) or _has_content(only_there):
         return Change.ADDED
     if moved:
         return Change.REORDERED
-    return Change.FUNCTION if any_gap else Change.SAME
+    return Change.FUNCTION if any_part else Change.SAME
 
 
-def _has_content(words: Counter[str]) -> bool:
+def _swaps(here: Iterable[str], there: Iterable[str]) -> bool:
+    return _has_content(here) and _has_content(there)
+
+
+def _has_content(words: Iterable[str]) -> bool:
     return any(not is_function_word(word) for word in words)
 
 
-def _hashed(texts: Iterable[str], domain: str) -> tuple[str, ...]:
+def _hashed(parts: Mapping[str, bool], domain: str) -> tuple[str, ...]:
     seed = blake2b(domain.encode(), digest_size=32).digest()
-    return tuple(sorted(blake2b(text.encode(), key=seed, digest_size=8).hexdigest() for text in texts))
+    hashes = {text: blake2b(text.encode(), key=seed, digest_size=8).hexdigest() for text in parts}
+    return tuple(sorted(SWAP_MARK * swaps + hashes[text] for text, swaps in parts.items()))
