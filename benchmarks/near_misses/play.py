@@ -6,7 +6,7 @@ finds what an exact scan of the same answers finds. What outcomes come to is tal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -119,12 +119,11 @@ def made_ready(requests: Sequence[Request], embed: Callable[[Sequence[str]], Mat
 
 def play(played: Played, arm: Arm) -> list[Outcome]:
     """Send all requests one after the other. What is stored: every answer that the model gave."""
-    stored: set[int] = set()
+    stored: dict[int, StoredAnswer] = {}
     kinds: dict[int, str] = {}
     class_of: dict[int, str] = {}
     asked_classes: set[str] = set()
     outcomes: list[Outcome] = []
-    answers = [_answer(place, text) for place, text in enumerate(played.texts)]
     for now, (request, text) in enumerate(zip(played.requests, played.text_ids, strict=True)):
         could_hit = request.answer_class in asked_classes and text not in kinds
         kind = kinds.setdefault(text, request.kind)
@@ -132,12 +131,12 @@ def play(played: Played, arm: Arm) -> list[Outcome]:
         if text in stored:
             outcomes.append(Outcome(kind, request.third, Given.EXACT, True, False))
             continue
-        near = _nearest_stored(played.near[text], stored, answers)
+        near = _nearest_stored(played.near[text], stored)
         served, match = arm.decide(request.text, near)
         chosen = served or (match.neighbour if match else None)
         right = None if chosen is None else class_of[int(chosen.answer.key)] == request.answer_class
         if served is None:
-            stored.add(text)
+            stored[text] = _answer(text, request.text, float(now))
             class_of[text] = request.answer_class
             if match is not None and right is not None:
                 arm.learn(match, right, float(now))
@@ -146,13 +145,11 @@ def play(played: Played, arm: Arm) -> list[Outcome]:
     return outcomes
 
 
-def _nearest_stored(
-    near: Sequence[tuple[int, float]], stored: set[int], answers: Sequence[StoredAnswer]
-) -> list[Neighbour]:
+def _nearest_stored(near: Sequence[tuple[int, float]], stored: Mapping[int, StoredAnswer]) -> list[Neighbour]:
     found: list[Neighbour] = []
     for text, similarity in near:
         if text in stored:
-            found.append(Neighbour(answers[text], similarity))
+            found.append(Neighbour(stored[text], similarity))
             if len(found) == NEIGHBOURS:
                 break
     return found
@@ -167,7 +164,7 @@ def _earlier_near(vectors: Matrix, least: float) -> Iterator[list[tuple[int, flo
             yield [(int(text), min(float(similarities[text]), 1.0)) for text in order]
 
 
-def _answer(place: int, text: str) -> StoredAnswer:
+def _answer(place: int, text: str, made_s: float) -> StoredAnswer:
     return StoredAnswer(
         key=str(place),
         scope="scope",
@@ -176,7 +173,7 @@ def _answer(place: int, text: str) -> StoredAnswer:
         model="model",
         question=text,
         text="",
-        made_unix_s=0.0,
+        made_unix_s=made_s,
         expires_unix_s=float("inf"),
     )
 
