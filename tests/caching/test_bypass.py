@@ -1,5 +1,6 @@
 """Which requests have nothing to do with the cache."""
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from phasewise.caching.bypass import (
     LONGEST_BY_MEANING,
     LONGEST_QUESTION,
+    MOST_WORDS_BY_MEANING,
     may_match_by_meaning,
     why_bypassed,
 )
@@ -58,6 +60,9 @@ def why(fields, endpoint=Endpoint.CHAT, max_temperature=0.5):
         ({"model": "m"}, Bypass.NO_USER_TURN),
         (chat("x" * (LONGEST_QUESTION + 1)), Bypass.TOO_LONG),
         (chat(continue_final_message=True), Bypass.NOT_CHAT),
+        (chat(documents=[{"id": 1e20}]), Bypass.LARGE_NUMBER),
+        (chat(chat_template_kwargs={"a": {"b": [-1e19]}}), Bypass.LARGE_NUMBER),
+        (chat(history=[{"role": "user", "content": "x", "name": 1e20}]), Bypass.LARGE_NUMBER),
     ],
 )
 def test_a_request_that_bypasses_the_cache_is_told_why(fields, reason):
@@ -75,6 +80,7 @@ def test_a_request_that_bypasses_the_cache_is_told_why(fields, reason):
         chat(history=ANSWERED),
         chat("hi", history=[{"role": "system", "content": "be brief"}]),
         chat(response_format={"type": "json_object"}),
+        chat(documents=[{"id": 2**63 - 1, "share": 0.5, "new": True, "of": None}]),
     ],
 )
 def test_a_plain_question_does_not_bypass_the_cache(fields):
@@ -110,7 +116,16 @@ def test_whatever_a_client_sends_is_judged_and_what_passes_has_an_identity(endpo
             assert identify(endpoint, {"model": "m", **body}, "acme") is not None
 
 
+@pytest.mark.parametrize("body", [b'{"documents":[{"id":%d}]}', b'{"guided_json":{"const":-%d}}'])
+def test_two_numbers_that_are_read_as_one_share_no_answer(body):
+    one, other = (orjson.loads(body % (10**20 + it)) for it in (1, 2))
+    assert one == other
+    assert why(chat(**one)) is Bypass.LARGE_NUMBER
+
+
 def test_only_short_chat_questions_are_matched_by_meaning():
     assert may_match_by_meaning(Endpoint.CHAT, QUESTION)
     assert not may_match_by_meaning(Endpoint.COMPLETIONS, QUESTION)
     assert not may_match_by_meaning(Endpoint.CHAT, "x" * (LONGEST_BY_MEANING + 1))
+    assert may_match_by_meaning(Endpoint.CHAT, "x " * MOST_WORDS_BY_MEANING)
+    assert not may_match_by_meaning(Endpoint.CHAT, "x " * (MOST_WORDS_BY_MEANING + 1))

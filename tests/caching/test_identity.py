@@ -83,6 +83,25 @@ def test_the_order_of_keys_does_not_matter(fields, data):
     assert identity(shuffled).key == identity(body).key
 
 
+def test_the_order_of_a_messages_fields_does_not_matter():
+    here, there = (
+        chat(history=[it]) for it in ({"role": "user", "content": "x"}, {"content": "x", "role": "user"})
+    )
+    there["messages"][-1] = dict(reversed(there["messages"][-1].items()))
+    assert identity(here) == identity(there)
+
+
+@pytest.mark.parametrize("field", ["guided_json", "response_format", "chat_template_kwargs"])
+def test_the_order_of_what_a_field_holds_is_part_of_the_request(field):
+    """An engine fills in a schema's properties as they stand: reasons first make another answer."""
+    here, there = (
+        identity(chat(**{field: {"schema": {name: {"type": "string"} for name in names}}}))
+        for names in (("reasoning", "answer"), ("answer", "reasoning"))
+    )
+    assert here.scope != there.scope
+    assert here.key != there.key
+
+
 @pytest.mark.parametrize(
     ("one", "other"), [(b'{"temperature":0}', b'{"temperature":0.0}'), (b'{"top_p":1}', b'{"top_p":1e0}')]
 )

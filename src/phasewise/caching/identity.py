@@ -60,7 +60,7 @@ def identify(
         return None
     texts, rest = turn
     # As a list, so that no tenant and namespace can be spelled to look like two others.
-    scope = _digest([space, endpoint.value, tenant, namespace, len(texts), rest])
+    scope = _digest([space, endpoint.value, tenant, namespace, len(texts), _sorted(rest)])
     return Identity(
         key=_digest([scope, texts]),
         scope=scope,
@@ -110,7 +110,7 @@ def _last_user_turn(endpoint: Endpoint, fields: Mapping[str, Any]) -> tuple[list
     texts = plain_texts(last.pop("content", None))
     if last.get("role") != "user" or texts is None:
         return None
-    return texts, {**rest, "messages": [*messages[:-1], last]}
+    return texts, {**rest, "messages": [*map(_sorted, messages[:-1]), _sorted(last)]}
 
 
 def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
@@ -121,6 +121,14 @@ def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
     return int(value) if type(value) is float and value.is_integer() and abs(value) < _EXACT else value
 
 
+def _sorted(value: Any) -> Any:  # noqa: ANN401 - a request, or what it has for a message
+    """The same in the order of its names, on which nothing depends in a request or a message.
+
+    Further inside, order tells: an engine fills in a schema's properties as they stand, so that one which has
+    the reasons first makes another answer.
+    """
+    return dict(sorted(value.items())) if isinstance(value, dict) else value
+
+
 def _digest(parts: list[Any]) -> str:
-    canonical = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
-    return blake2b(canonical, digest_size=32).hexdigest()
+    return blake2b(orjson.dumps(parts), digest_size=32).hexdigest()

@@ -51,6 +51,7 @@ class Bypass(StrEnum):
     SHORT_FOLLOW_UP = "short_follow_up"
     NO_USER_TURN = "no_user_turn"
     TOO_LONG = "too_long"
+    LARGE_NUMBER = "large_number"
 
 
 @noun
