@@ -25,6 +25,7 @@ _LOGPROB_FIELDS = ("logprobs", "top_logprobs", "prompt_logprobs", "logprob_token
 _OTHER_SHAPES = ("continue_final_message", "echo", "suffix", "use_beam_search", "return_tokens_as_token_ids")
 _TELLING_FIELDS = frozenset({*_TOOL_FIELDS, *_SEVERAL_FIELDS, *_LOGPROB_FIELDS, *_OTHER_SHAPES, "seed"})
 """Most requests have none of them, and need not be asked for each."""
+_NUMBERS = (int, float)
 _TOO_LARGE = 2**63
 _TOOL_ROLES = ("tool", "function")
 _TOOL_CALLS = ("tool_calls", "function_call")
@@ -42,7 +43,7 @@ def why_bypassed(endpoint: Endpoint, fields: Mapping[str, Any], max_temperature:
         return why
     temperature = fields.get("temperature")
     if temperature is not None and not (
-        isinstance(temperature, int | float) and 0 <= temperature <= max_temperature
+        type(temperature) in _NUMBERS and 0 <= temperature <= max_temperature
     ):
         return Bypass.TEMPERATURE
     why = _unfit_prompt(fields) if endpoint is Endpoint.COMPLETIONS else _unfit_conversation(fields)
@@ -116,10 +117,11 @@ def _holds_large_number(fields: Mapping[str, Any]) -> bool:
     left: list[Any] = list(fields.values())
     while left:
         value = left.pop()
-        if isinstance(value, dict):
+        kind = type(value)
+        if kind is dict:
             left.extend(value.values())
-        elif isinstance(value, list):
+        elif kind is list:
             left.extend(value)
-        elif isinstance(value, int | float) and abs(value) >= _TOO_LARGE:
+        elif (kind is int or kind is float) and abs(value) >= _TOO_LARGE:
             return True
     return False
