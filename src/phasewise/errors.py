@@ -11,6 +11,7 @@ PhasewiseError
 ├── RequestRefused           a client's request is not taken in: its fields, its key, its size or its address
 ├── UpstreamError            a worker broke the conversation it was having with us
 ├── StoreUnreachable         the store that gateways share does not answer
+│   └── StoreRefused         it answers, but will not do what it is asked
 └── MeasurementError         too little was seen to say anything true
 
 An error says what happened and where; `hint` says what to do next. Prompts and keys never stand in either.
@@ -116,6 +117,10 @@ class UpstreamError(PhasewiseError):
 
 class StoreUnreachable(PhasewiseError):
     """The store that gateways share does not answer."""
+
+
+class StoreRefused(StoreUnreachable):
+    """It answers, but will not do what it is asked: it is full, or may only be read."""
 
 
 class EmbedderUnreachable(PhasewiseError):

@@ -83,7 +83,10 @@ class AnswerStore(Protocol):
         """Keep a lesson for all who share this store."""
 
     async def lessons(self, after: str) -> tuple[str, Sequence[Lesson]]:
-        """Lessons that came after a place (`""`: all that are kept), oldest first, and the new place."""
+        """The next lessons after a place (`""`: the oldest kept), oldest first, and the new place.
+
+        There may be more of them, until the place stays where it was.
+        """
 
     async def close(self) -> None:
         """Let go of what is held."""

@@ -12,9 +12,9 @@ import redis.asyncio
 
 from phasewise.adapters import redis_answers
 from phasewise.adapters.redis_answers import RedisAnswers
-from phasewise.errors import ConfigError, StoreUnreachable
+from phasewise.errors import ConfigError, StoreRefused, StoreUnreachable
 from phasewise.model.caching import Purge
-from tests.contract.answer_store import ASKED_DEG, DIMENSIONS, SPACE, answer, lesson, vector
+from tests.contract.answer_store import ASKED_DEG, DIMENSIONS, SPACE, all_lessons, answer, lesson, vector
 from tests.gateway.harness import eventually
 from tests.redis_search import running_redis_search
 
@@ -144,10 +144,23 @@ async def test_what_another_version_has_kept_is_not_given(store, plain, prefix, 
     assert list((await store.lessons(""))[1]) == [lesson()]
 
 
+async def test_a_page_of_lessons_is_read_in_one_trip_and_unreadable_ones_move_the_place(store, plain, prefix):
+    pipe = plain.pipeline()
+    for _ in range(300):
+        pipe.xadd(f"{prefix}:lessons:{SPACE}", {"lesson": b"of another version"})
+    await pipe.execute()
+    await store.teach(lesson(1))
+    place, told = await store.lessons("")
+    assert place
+    assert told == []
+    assert (await store.lessons(place))[1] == [lesson(1)]
+    assert await all_lessons(store) == [lesson(1)]
+
+
 async def test_the_oldest_of_very_many_lessons_are_forgotten(store, monkeypatch):
     monkeypatch.setattr(redis_answers, "LESSONS_KEPT", 100)
     await asyncio.gather(*(store.teach(lesson(number)) for number in range(1000)))
-    _, told = await store.lessons("")
+    told = await all_lessons(store)
     assert 100 <= len(told) <= 300
     assert told[-1] == lesson(999)
 
@@ -222,7 +235,7 @@ async def test_a_full_redis_refuses_to_keep_and_still_gives(own_redis_search):
     ):
         await store.put(answer("k1", angle_deg=0.0))
         await plain.config_set("maxmemory", "1mb")
-        with pytest.raises(StoreUnreachable, match="refuses") as caught:
+        with pytest.raises(StoreRefused, match="refuses") as caught:
             await store.put(answer("k2", text="secret" * 1000, angle_deg=0.0))
         assert "secret" not in str(caught.value)
         assert (await store.exact("k1", "s1")).key == "k1"

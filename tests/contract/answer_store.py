@@ -44,6 +44,16 @@ def answer(key="k1", scope="s1", *, lives_s=HOUR_S, angle_deg=None, **fields):
     )
 
 
+async def all_lessons(store):
+    """What a reader from the beginning on is told, page by page."""
+    told, place, before = [], "", None
+    while place != before:
+        before = place
+        place, page = await store.lessons(before)
+        told += page
+    return told
+
+
 def lesson(number=1, **fields):
     return Lesson(
         **{

@@ -13,6 +13,7 @@ from phasewise.adapters.process_answers import ProcessAnswers
 from phasewise.caching.bound import Bound
 from phasewise.caching.evidence_book import EvidenceBook
 from phasewise.caching.matching import Rules, Verdict, consider
+from phasewise.errors import StoreRefused
 from phasewise.model.caching import Neighbour, StoredAnswer
 from tests.gateway.harness import listening
 
@@ -61,6 +62,7 @@ class FlakyStore(ProcessAnswers):
         self.error = None
         self.hangs = False
         self.hanging = ()
+        self.refusing = ()
 
     async def _asked(self, what):
         self.asked.append(what)
@@ -68,6 +70,8 @@ class FlakyStore(ProcessAnswers):
             await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
+        if what in self.refusing:
+            raise StoreRefused("full")
 
     async def exact(self, key, scope):
         await self._asked("exact")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -310,6 +311,42 @@ async def test_nothing_is_matched_before_all_that_was_learned_is_known():
         assert (turn.result, turn.note.reason) == (CacheResult.MISS, "not_learned_yet")
 
 
+async def test_a_long_log_is_read_page_by_page_and_bad_lessons_are_passed_over(monkeypatch):
+    """One page comes late, one holds nothing that could be read: neither is the end."""
+    lessons = proving_lessons(REWORDED, QUESTION, SIMILARITY, DOMAIN)
+    bad = replace(lessons[0], rewrite=None, cell=["unhashable"])
+    pages = [[], *([bad, *lessons[first : first + 50]] for first in range(0, len(lessons), 50)), []]
+
+    async def page_after(place):
+        number = int(place or 0)
+        if number == 1 and not late:
+            late.append(number)
+            await asyncio.Event().wait()
+        return str(min(number + 1, len(pages))), pages[number] if number < len(pages) else []
+
+    late = []
+    cache = Desk(mode="serve", semantic=STRICT, draw=NEVER_AUDITED, deadline_s=10.0)
+    cache.store.lessons = page_after
+    monkeypatch.setattr(cache_learning, "WITHIN_S", 0.2)
+    await cache.start()
+    try:
+        await eventually(lambda: cache._learning.caught_up)
+        assert cache.verified == len(lessons)
+        await cache.ask()
+        assert (await cache.ask(REWORDED)).result is CacheResult.HIT_SEMANTIC
+    finally:
+        await cache.stop()
+
+
+async def test_a_log_that_takes_too_long_to_read_costs_no_exact_answers(monkeypatch, caplog):
+    monkeypatch.setattr(cache_learning, "WITHIN_S", 0.05)
+    async with desk(deadline_s=0.1) as cache:
+        cache.store.hanging = ("lessons", "size")
+        asked = len(cache.store.asked)
+        await eventually(lambda: len(cache.store.asked) > asked + 4 * cache_guard.FAILURES_TO_OPEN)
+        assert "does not answer" not in caplog.text
+
+
 # --- shadow mode --------------------------------------------------------------------------------------
 
 
@@ -383,6 +420,28 @@ async def test_a_search_that_has_become_slow_does_not_take_exact_answers_with_it
         cache.store.hanging = ()
         await eventually(lambda: cache.degraded == ())
         await eventually(lambda: cache.explores(REWORDED))
+
+
+async def test_a_store_that_keeps_nothing_more_still_gives_what_it_has():
+    async with desk(semantic=None) as cache:
+        await cache.ask()
+        cache.store.refusing = ("put",)
+        for number in range(2 * cache_guard.FAILURES_TO_OPEN):
+            cache.leave(cache.enter(Endpoint.CHAT, chat(f"question {number}"), {}, "acme"), MADE)
+        await cache.settled()
+        assert cache.store.asked.count("put") > 2 * cache_guard.FAILURES_TO_OPEN
+        assert (await cache.ask()).result is CacheResult.HIT_EXACT
+        assert cache.degraded == ()
+
+
+async def test_an_answer_that_cannot_be_noted_is_not_served():
+    async with desk(semantic=None) as cache:
+        await cache.ask()
+        (kept,) = cache.store._kept.values()
+        kept.answer = replace(kept.answer, made_unix_s=None)
+        turn = await cache.ask(made=None)
+        assert (turn.result, turn.note.reason) == (CacheResult.MISS, "error")
+        assert turn.found is None
 
 
 async def test_an_embedder_with_too_much_to_do_is_not_left_alone():

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from phasewise.errors import ConfigError, StoreUnreachable
+from phasewise.errors import ConfigError, StoreRefused, StoreUnreachable
 from phasewise.gateway import cache_guard
 from phasewise.gateway.cache_guard import FAILURES_TO_OPEN, Breaker
 from tests.gateway.harness import eventually
@@ -109,6 +109,33 @@ async def test_who_was_given_no_time_is_not_blamed():
             await breaker.ask(part.ask, -1.0)
         assert part.asked == asked
         assert not breaker.is_open
+
+
+async def test_a_part_that_never_answers_in_what_others_leave_it_is_left_alone_in_the_end():
+    part = Part()
+    async with guarded(part, deadline_s=0.01) as breaker:
+        part.hangs = True
+        for _ in range(FAILURES_TO_OPEN):
+            with pytest.raises(TimeoutError):
+                await breaker.ask(part.ask, 0.004)
+        assert not breaker.is_open
+        for _ in range(2 * FAILURES_TO_OPEN):
+            if not breaker.is_open:
+                with pytest.raises(TimeoutError):
+                    await breaker.ask(part.ask, 0.004)
+        assert breaker.is_open
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), StoreRefused("full")])
+async def test_what_is_excused_is_no_reason_to_leave_it_alone(error):
+    part = Part()
+    async with guarded(part) as breaker:
+        part.error = error
+        for _ in range(2 * FAILURES_TO_OPEN):
+            with pytest.raises(type(error)):
+                await breaker.ask(part.ask, LONG_S, (TimeoutError, StoreRefused))
+        part.error = None
+        assert await breaker.ask(part.ask, LONG_S) == "answer"
 
 
 async def test_a_client_that_leaves_is_no_failure():

@@ -109,7 +109,7 @@ class ProcessAnswers:
         self._taught += 1
 
     async def lessons(self, after: str) -> tuple[str, Sequence[Lesson]]:
-        """Lessons that came after a place (`""`: all that are kept), oldest first, and the new place."""
+        """The next lessons after a place (`""`: the oldest kept), oldest first, and the new place."""
         forgotten = self._taught - len(self._lessons)
         first = max(0, int(after or 0) - forgotten)
         return str(self._taught), list(islice(self._lessons, first, None))

@@ -14,6 +14,7 @@ from importlib import resources
 import orjson
 
 from phasewise.adapters.redis_answer_index import SETTING, RedisAnswerIndex, as_tag, drop_indexes
+from phasewise.adapters.redis_answer_text import read_answer, read_lesson
 from phasewise.adapters.redis_connection import redis_connections
 from phasewise.adapters.redis_line import RedisLine, refusal
 from phasewise.model.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
@@ -135,18 +136,11 @@ class RedisAnswers:
         )
 
     async def lessons(self, after: str) -> tuple[str, Sequence[Lesson]]:
-        """Lessons that came after a place (`""`: all that are kept), oldest first, and the new place."""
-        lessons: list[Lesson] = []
-        while True:
-            start = f"({after}" if after else "-"
-            page = await self._line.ask("XRANGE", self._lessons, start, "+", "COUNT", _LESSONS_PER_PAGE)
-            for place, fields in page:
-                after = place.decode()
-                lesson = _lesson(fields)
-                if lesson is not None:
-                    lessons.append(lesson)
-            if len(page) < _LESSONS_PER_PAGE:
-                return after, lessons
+        """The next lessons after a place (`""`: the oldest kept), oldest first, and the new place."""
+        start = f"({after}" if after else "-"
+        page = await self._line.ask("XRANGE", self._lessons, start, "+", "COUNT", _LESSONS_PER_PAGE)
+        lessons = [lesson for _, fields in page if (lesson := read_lesson(fields[1])) is not None]
+        return page[-1][0].decode() if page else after, lessons
 
     async def close(self) -> None:
         """Let the connection go."""
@@ -176,17 +170,7 @@ class RedisAnswers:
         """The answer, if it is one, is of this scope and has not expired by this gateway's clock."""
         if kept is None:
             return None
-        try:
-            fields = orjson.loads(kept)
-            answer = StoredAnswer(**{**fields, "tags": tuple(fields["tags"])})
-        except (ValueError, TypeError, KeyError):
-            # Another version of phasewise has kept it.
+        answer = read_answer(kept)
+        if answer is None or answer.scope != scope or answer.expires_unix_s <= self._now():
             return None
-        return answer if answer.scope == scope and answer.expires_unix_s > self._now() else None
-
-
-def _lesson(fields: Sequence[bytes]) -> Lesson | None:
-    try:
-        return Lesson(**orjson.loads(fields[1]))
-    except (ValueError, TypeError):
-        return None
+        return answer

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from phasewise.errors import StoreUnreachable
+from phasewise.errors import StoreRefused, StoreUnreachable
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -34,7 +34,7 @@ class RedisLine:
         self._call: _Call | None = None
 
     async def ask(self, *command: str | bytes | int | float) -> Any:  # noqa: ANN401 - whatever Redis says
-        """The reply to one command; raises StoreUnreachable, also if Redis refuses the command."""
+        """The reply to one command; raises StoreUnreachable, and StoreRefused if Redis refuses it."""
         (reply,) = await self.ask_all([command])
         if isinstance(reply, Exception):
             raise refusal(reply)
@@ -62,9 +62,9 @@ class RedisLine:
         return call
 
 
-def refusal(reply: Exception) -> StoreUnreachable:
+def refusal(reply: Exception) -> StoreRefused:
     """What to raise for a command that Redis refused: without its words, which may repeat what was asked."""
-    return StoreUnreachable(f"Redis refuses a command ({type(reply).__name__})")
+    return StoreRefused(f"Redis refuses a command ({type(reply).__name__})")
 
 
 @dataclass(slots=True)

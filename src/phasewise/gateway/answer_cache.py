@@ -205,11 +205,7 @@ class AnswerCache:
     def _found(self, turn: CacheTurn, neighbour: Neighbour, result: CacheResult) -> CacheNote:
         """Give an answer out, or in shadow mode only note it, to be compared with what the model says."""
         answer = neighbour.answer
-        if self.serves:
-            turn.found = answer
-        else:
-            turn.near = neighbour
-        return CacheNote(
+        note = CacheNote(
             result if self.serves else _SHADOW_OF[result],
             similarity=neighbour.similarity if result is CacheResult.HIT_SEMANTIC else None,
             age_s=max(0.0, time.time() - answer.made_unix_s),
@@ -217,6 +213,12 @@ class AnswerCache:
             saved_stream_s=answer.stream_s,
             saved_tokens=answer.output_tokens,
         )
+        # Last: what cannot be noted is not given out either.
+        if self.serves:
+            turn.found = answer
+        else:
+            turn.near = neighbour
+        return note
 
     def _learn_from(self, turn: CacheTurn, identity: Identity, made: Made) -> None:
         if turn.near is not None:

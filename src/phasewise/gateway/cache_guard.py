@@ -18,6 +18,8 @@ from phasewise.gateway.guard import Guard
 
 FAILURES_TO_OPEN = 3
 """In a row: one late answer may be anybody's fault."""
+FAIR_SHARE = 0.5
+"""Of the deadline: whoever had that long and did not answer has failed; with less, by as much."""
 TRY_AGAIN_EVERY_S = 1.0
 TELL_EVERY_S = 10.0
 """A part that comes and goes is not told of more often."""
@@ -55,7 +57,7 @@ class Breaker:
         self._deadline_s = deadline_s
         self._excused = excused
         self._open = True
-        self._failures = 0
+        self._failures = 0.0
         self._told_useless = self._told_down = False
         self._told_s = -TELL_EVERY_S
         self._opened = asyncio.Event()
@@ -84,8 +86,16 @@ class Breaker:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def ask(self, call: Callable[[], Awaitable[_Answer]], within_s: float) -> _Answer:
-        """What the part answers; raises TimeoutError if it is late and the part's own error if it fails."""
+    async def ask(
+        self,
+        call: Callable[[], Awaitable[_Answer]],
+        within_s: float,
+        excused: tuple[type[Exception], ...] = (),
+    ) -> _Answer:
+        """What the part answers; raises TimeoutError if it is late and the part's own error if it fails.
+
+        Errors that are `excused` say nothing of what the part would do for others.
+        """
         if self._open:
             raise self._unreachable(f"{self._name} does not answer")
         if within_s <= 0:
@@ -93,21 +103,22 @@ class Breaker:
         try:
             async with fair_deadline(within_s):
                 answer = await call()
-        except self._excused:
+        except (*self._excused, *excused):
             raise
         except TimeoutError as error:
-            # Who was given little time, because another part took it, is not to blame.
-            if within_s >= self._deadline_s / 2:
-                self._failed(error)
+            # Who was given little time, because another part took it, is little to blame; but one that never
+            # answers in what is left to it would cost every request all of its time.
+            share = within_s / self._deadline_s
+            self._failed(error, 1.0 if share >= FAIR_SHARE else share)
             raise
         except Exception as error:
-            self._failed(error)
+            self._failed(error, 1.0)
             raise self._unreachable(f"{self._name} does not answer ({type(error).__name__})") from None
-        self._failures = 0
+        self._failures = 0.0
         return answer
 
-    def _failed(self, error: Exception) -> None:
-        self._failures += 1
+    def _failed(self, error: Exception, weight: float) -> None:
+        self._failures += weight
         if self._failures >= FAILURES_TO_OPEN and not self._open:
             self._open = True
             self._tell_down(error)
@@ -147,6 +158,6 @@ class Breaker:
             await self._prepare()
         async with fair_deadline(self._deadline_s):
             await self._probe()
-        self._failures = 0
+        self._failures = 0.0
         self._open = self._told_useless = False
         self._opened.clear()

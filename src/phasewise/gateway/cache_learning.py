@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from phasewise.caching.evidence_book import EvidenceBook
 from phasewise.caching.matching import Match, Reason, Verdict
-from phasewise.errors import EmbedderUnreachable, StoreUnreachable
+from phasewise.errors import EmbedderUnreachable, StoreRefused, StoreUnreachable
 from phasewise.gateway.cache_guard import Breaker
 from phasewise.gateway.cache_meaning import Meaning
 from phasewise.gateway.cache_report import CacheReport, Tier
@@ -36,6 +36,9 @@ COUNT_ONE_BY_ONE_EVERY_S = 60.0
 MOST_PAGES = 1_000
 PURGES_REMEMBERED = 256
 STOP_WITHIN_S = 2.0
+
+_SAYS_NOTHING_OF_LOOK_UPS = (TimeoutError, StoreRefused)
+"""Of a store that is asked for much at once."""
 
 _Work = TypeVar("_Work")
 
@@ -95,6 +98,7 @@ class CacheLearning:
         self._to_judge: asyncio.Queue[Comparison] = asyncio.Queue(MOST_WAITING)
         self._purges: deque[tuple[float, Purge]] = deque(maxlen=PURGES_REMEMBERED)
         self._place = ""
+        self._learning_guard = Guard("learning from one outcome")
         self._tasks: list[asyncio.Task[None]] = []
         self.caught_up = False
         """Whether the whole log has been read: what is proven by half of it may be refuted by the rest."""
@@ -161,7 +165,7 @@ class CacheLearning:
                 answer = replace(answer, vector=await self._meaning.embed(answer.question, WITHIN_S))
         if any(kept.entered_s <= at_s and what.names(answer) for at_s, what in self._purges):
             return
-        await self._store_breaker.ask(lambda: self._store.put(answer), WITHIN_S)
+        await self._store_breaker.ask(lambda: self._store.put(answer), WITHIN_S, (StoreRefused,))
 
     async def _compare(self, comparison: Comparison) -> None:
         right = await self._judge.right(comparison.question, comparison.stored, comparison.made)
@@ -169,7 +173,7 @@ class CacheLearning:
         self._report.count_judged(comparison.tier, right, match is None or _could_be_served(match))
         if match is not None and right is not None:
             lesson = match.lesson(comparison.domain, right, comparison.asked_unix_s)
-            await self._store_breaker.ask(lambda: self._store.teach(lesson), WITHIN_S)
+            await self._store_breaker.ask(lambda: self._store.teach(lesson), WITHIN_S, (StoreRefused,))
 
     async def _read_lessons(self, book: EvidenceBook) -> None:
         guard = Guard("reading what was learned")
@@ -185,10 +189,12 @@ class CacheLearning:
                 self._place, lessons = await self._store_breaker.ask(
                     lambda: self._store.lessons(place),  # noqa: B023 - awaited before the next turn
                     WITHIN_S,
+                    _SAYS_NOTHING_OF_LOOK_UPS,
                 )
                 for lesson in lessons:
-                    book.learn(lesson)
-                if not lessons:
+                    with self._learning_guard:
+                        book.learn(lesson)
+                if place == self._place:
                     self.caught_up = True
                     return
 
@@ -197,7 +203,9 @@ class CacheLearning:
         while True:
             with guard:
                 try:
-                    self.entries = await self._store_breaker.ask(self._store.size, WITHIN_S)
+                    self.entries = await self._store_breaker.ask(
+                        self._store.size, WITHIN_S, _SAYS_NOTHING_OF_LOOK_UPS
+                    )
                 except (StoreUnreachable, TimeoutError):
                     self.entries = None
             await asyncio.sleep(self._count_every_s)
