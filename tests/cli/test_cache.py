@@ -234,6 +234,19 @@ def test_serving_is_told_with_what_audits_found():
     assert "Nothing has to be done" in advice(**served, wrong=None)
 
 
+def test_a_kind_of_match_is_said_to_be_served_no_longer_only_if_it_is_not():
+    served = {"results": {"hit_semantic": 100}, "mode": "serve", "wrong": make_wrong(2, 1, at_most=0.9)}
+    cell = {"domain": "d", "cell": "form/known", "right": 500, "wrong": 1, "missing": 0}
+    unmarred = cell | {"wrong": 0, "proven": True}
+    learned_from = cell | {"cell": "form/new", "proven": True}
+    proven, ended = cell | {"proven": True}, cell | {"cell": "content/known", "proven": False}
+    assert "are no longer served" in advice(**served, cells=[ended, unmarred, learned_from])
+    for cells in ([proven], [proven, ended], []):
+        told = advice(**served, cells=cells)
+        assert "may still be served" in told
+        assert "no longer" not in told
+
+
 # --- purge ------------------------------------------------------------------------------------------------
 
 
@@ -298,6 +311,9 @@ def test_nothing_near_tells_what_else_belongs_to_a_request():
     assert "--field max_tokens=64" in told
     exact = shown(render_explanation(explanation("miss", "exact_only")))
     assert "gateway.cache.semantic" in exact
+    started = shown(render_explanation(explanation("miss", "not_learned_yet")))
+    assert "ask again in a moment" in " ".join(started.split())
+    assert "--field" not in started
 
 
 @pytest.mark.parametrize("result", [it for it in CacheResult if not it.name.startswith(("SHADOW", "JOINED"))])

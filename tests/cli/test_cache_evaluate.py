@@ -4,8 +4,11 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.caching.evaluation import RULES, Pair
+from phasewise.caching.evaluation import evaluate as evaluate_rules
 from phasewise.cli import console
 from phasewise.cli.app import app
+from phasewise.cli.evaluation_view import WHICH_GUARDS, render
 from phasewise.cli.question_pairs import QuestionPair, read_pairs
 from phasewise.errors import ConfigError, PhasewiseError
 from phasewise.fake_engine.engine import FakeEngineConfig
@@ -48,11 +51,26 @@ def test_rules_and_kinds_are_told_with_bars(file, engine):
     assert told.exit_code == 0, told.output
     for words in (
         "3 pairs, embedded by",
-        "cosine 0.90 + all guards",
+        "0.90   │ all but content │",
+        "0.90   │ all             │",
         "False hits by kind",
         " 100% ████████",
     ):
         assert words in told.stdout, words
+
+
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_every_row_of_the_rules_fits_an_ordinary_screen_and_pairs_are_counted_in_english(pairs, monkeypatch):
+    monkeypatch.setattr(console.out, "_width", 80)
+    many = [Pair("modifier", False, 0.99)] * 1_999
+    with console.out.capture() as captured:
+        console.out.print(render(evaluate_rules(many), pairs, "minilm"))
+    told = captured.get().splitlines()
+    assert told[0] == f"{pairs} pair{'s' if pairs == 2 else ''}, embedded by minilm"
+    for rule in RULES:
+        start = f"│ {rule.min_similarity:.2f}   │ {WHICH_GUARDS[rule.guarding]} "
+        (row,) = (line for line in told if line.startswith(start))
+        assert "1,999 of 1,999 │ modifier" in row
 
 
 def test_results_for_programs_hold_every_rule_and_kind(file, engine):

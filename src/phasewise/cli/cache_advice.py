@@ -94,10 +94,18 @@ def _serving(report: Report) -> str:
     if wrong["share"] > wrong["budget"]:
         return (
             f"{told}, {_judged_words(report)}: more than cache.semantic.max_wrong_answers "
-            f"({wrong['budget']:.1%}). What is wrong too often is no longer served; purge what you find "
-            "wrong, and ask yourself whether the judge is right."
+            f"({wrong['budget']:.1%}). {_what_ends(report)} Purge what you find wrong, and ask yourself "
+            "whether the judge is right."
         )
     return f"{told}, {_judged_words(report)}. Nothing has to be done."
+
+
+def _what_ends(report: Report) -> str:
+    """Whether what was wrong is still served. One wrong outcome alone ends no proof."""
+    concerned = [it for it in report["cells"] if may_be_served(it["cell"]) and it["wrong"]]
+    if concerned and not any(it["proven"] for it in concerned):
+        return "The kinds of match that had wrong ones are no longer served."
+    return "Kinds of match that had wrong ones may still be served; one or two more, soon, end that."
 
 
 def _found(report: Report) -> int:

@@ -36,7 +36,7 @@ EXPLAINED = {
     CacheResult.HIT_SEMANTIC: "It would be served: a question of the same meaning was answered before.",
     CacheResult.EXPLORED: "The model would be asked, and its answer compared with a stored one, to learn.",
     CacheResult.GUARDED: "The model would be asked: a guard says that what is near means something else.",
-    CacheResult.MISS: "The model would be asked: nothing near enough is kept for such requests.",
+    CacheResult.MISS: "The model would be asked: there is no kept answer to compare with.",
     CacheResult.BYPASS: "The model would be asked: such requests are neither kept nor served.",
 }
 NO_NEIGHBOURS = (
@@ -48,11 +48,16 @@ EXACT_ONLY = (
     "Only the very same request would be found: matches by meaning are off (gateway.cache.semantic), or the "
     "question is too long for them."
 )
+NOT_LEARNED_YET = (
+    "The gateway has not read yet what was learned of matches by meaning, and serves none until it has: ask "
+    "again in a moment."
+)
 SORT_WORDS = {
     Sort.FORM: "other form",
     Sort.CONTENT: "other words",
     Sort.DOUBTED: "doubted by a guard",
 }
+WHY_NOTHING_NEAR = {"exact_only": EXACT_ONLY, "not_learned_yet": NOT_LEARNED_YET}
 TIERS = {"exact": "same request", "semantic": "same meaning"}
 MOST_CELLS = 12
 
@@ -183,7 +188,7 @@ def render_explanation(told: Mapping[str, Any]) -> RenderableType:
     if result is CacheResult.BYPASS or result is CacheResult.HIT_EXACT:
         return head
     if not told["neighbours"]:
-        return Group(head, Text(EXACT_ONLY if told["reason"] == "exact_only" else NO_NEIGHBOURS))
+        return Group(head, Text(WHY_NOTHING_NEAR.get(told["reason"], NO_NEIGHBOURS)))
     return Group(head, _neighbours(told["neighbours"]))
 
 

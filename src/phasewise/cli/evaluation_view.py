@@ -13,6 +13,7 @@ from phasewise.caching.evaluation import Evaluation, Guarding, KindCount
 
 BAR_CELLS = 8
 GUARDS_WORDS = {Guarding.NONE: "no guards", Guarding.HARD: "hard guards", Guarding.ALL: "all guards"}
+WHICH_GUARDS = {Guarding.NONE: "none", Guarding.HARD: "all but content", Guarding.ALL: "all"}
 DRAWN_COSINE = 0.90
 """The threshold that is drawn by kind: the usual advice for sentence embeddings."""
 
@@ -20,7 +21,8 @@ DRAWN_COSINE = 0.90
 def render(evaluations: Sequence[Evaluation], pairs: int, space: str) -> RenderableType:
     """The rules, then the kinds under the rules of one threshold, then what follows."""
     drawn = [it for it in evaluations if it.rule.min_similarity == DRAWN_COSINE]
-    parts: list[RenderableType] = [Text(f"{pairs:,} pairs, embedded by {space}"), _rules(evaluations)]
+    count = f"{pairs:,} pair{'s' if pairs != 1 else ''}"
+    parts: list[RenderableType] = [Text(f"{count}, embedded by {space}"), _rules(evaluations)]
     kinds = drawn[0].kinds if drawn else ()
     if any(kind.others for kind in kinds):
         parts.append(_by_kind(f"False hits by kind, at cosine {DRAWN_COSINE:.2f}", drawn, False))
@@ -30,13 +32,16 @@ def render(evaluations: Sequence[Evaluation], pairs: int, space: str) -> Rendera
 
 
 def _rules(evaluations: Sequence[Evaluation]) -> Table:
-    table = Table("rule", title="Rules", title_justify="left")
+    # Two short columns say what a rule is: its name in one would be broken on 80 columns.
+    table = Table("cosine", title="Rules", title_justify="left")
+    table.add_column("guards", no_wrap=True)
     for column in ("precision", "recall", "false hits"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("worst kind", overflow="fold")
     for it in evaluations:
         table.add_row(
-            it.rule.name,
+            f"{it.rule.min_similarity:.2f}",
+            WHICH_GUARDS[it.rule.guarding],
             share(it.total.precision),
             share(it.total.recall),
             f"{it.total.false_hits:,} of {it.total.others:,}",
