@@ -68,7 +68,7 @@ def test_every_row_of_the_rules_fits_an_ordinary_screen_and_pairs_are_counted_in
     told = captured.get().splitlines()
     assert told[0] == f"{pairs} pair{'s' if pairs == 2 else ''}, embedded by minilm"
     for rule in RULES:
-        start = f"│ {rule.min_similarity:.2f}   │ {WHICH_GUARDS[rule.guarding]} "
+        start = f"│ {rule.min_similarity:.2f}   │ {WHICH_GUARDS[rule.guarding]:<15} │"
         (row,) = (line for line in told if line.startswith(start))
         assert "1,999 of 1,999 │ modifier" in row
 
