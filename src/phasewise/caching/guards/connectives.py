@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phasewise.caching.guards.reading import Reading, either_alone
+from phasewise.caching.guards.reading import Reading, either_alone, once
 
 _JOINTS = {
     "or": "or", "if": "if", "unless": "unless", "because": "because", "although": "although",
@@ -13,6 +13,9 @@ _JOINTS = {
 
 def connectives_differ(one: Reading, other: Reading) -> str | None:
     """The conjunctions that only one of two questions has."""
-    ours = frozenset(_JOINTS[lower] for lower in one.lower_set if lower in _JOINTS)
-    theirs = frozenset(_JOINTS[lower] for lower in other.lower_set if lower in _JOINTS)
-    return either_alone(ours, theirs)
+    return either_alone(_joints(one), _joints(other))
+
+
+@once
+def _joints(reading: Reading) -> frozenset[str]:
+    return frozenset(_JOINTS[lower] for lower in reading.lower_set if lower in _JOINTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from phasewise.caching.guards.reading import Reading
+from phasewise.caching.guards.reading import Reading, once
 from phasewise.caching.vocabulary import vocabulary
 from phasewise.caching.words import is_function_word
 
@@ -25,6 +25,7 @@ def unread_language_differs(one: Reading, other: Reading) -> str | None:
     return "not in English, and worded differently"
 
 
+@once
 def _is_unread(reading: Reading) -> bool:
     if not _LATIN.fullmatch(reading.text):
         return any(not _LATIN.fullmatch(lower) for lower in reading.lowers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from phasewise.caching.guards.question_words import asked_kinds
-from phasewise.caching.guards.reading import Reading, either_alone
+from phasewise.caching.guards.reading import Reading, either_alone, once
 from phasewise.caching.guards.requests import asks_how_to, skips_request
 from phasewise.caching.vocabulary import families, vocabulary
 
@@ -28,6 +28,7 @@ def modals_differ(one: Reading, other: Reading) -> str | None:
     return either_alone(ours, theirs)
 
 
+@once
 def _modals(reading: Reading) -> frozenset[str]:
     lowers = skips_request(reading.lowers)
     found: set[str] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from phasewise.caching.guards.reading import SMALL_WORDS_AS_NAMES, Reading, either_alone, is_telling
+from phasewise.caching.guards.reading import SMALL_WORDS_AS_NAMES, Reading, either_alone, is_telling, once
 from phasewise.caching.words import Word
 
 _TO_THE_LETTER = re.compile(
@@ -28,7 +28,7 @@ _QUOTES = "`\"“”«»'‘’"
 
 def letters_differ(one: Reading, other: Reading) -> str | None:
     """What is quoted, or is an address, a file or an identifier, in only one of two questions."""
-    ours, theirs = _verbatim(one.text), _verbatim(other.text)
+    ours, theirs = _verbatim(one), _verbatim(other)
     return either_alone(_missing(ours - theirs, other.text), _missing(theirs - ours, one.text))
 
 
@@ -57,16 +57,19 @@ def _stands_in(text: str, found: str) -> bool:
     return False
 
 
-def _verbatim(text: str) -> frozenset[str]:
+@once
+def _verbatim(reading: Reading) -> frozenset[str]:
     return frozenset(
-        found.rstrip(_TRAILING).strip(_QUOTES).strip() for found in _TO_THE_LETTER.findall(text)
+        found.rstrip(_TRAILING).strip(_QUOTES).strip() for found in _TO_THE_LETTER.findall(reading.text)
     ) - {""}
 
 
+@once
 def _known(reading: Reading) -> frozenset[str]:
     return reading.content_set | {name for word in reading.words for name in (word.stem, word.surface)}
 
 
+@once
 def _names(reading: Reading) -> frozenset[str]:
     """The words that are names by their letters; as written if they are also small words: IT."""
     return frozenset(

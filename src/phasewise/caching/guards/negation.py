@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phasewise.caching.guards.reading import Reading, content_of, is_telling
+from phasewise.caching.guards.reading import Reading, content_of, is_telling, once
 from phasewise.caching.vocabulary import vocabulary
 
 _NEGATORS = vocabulary(
@@ -28,6 +28,7 @@ def _listed(denied: Counter[tuple[str, str]]) -> str:
     return ", ".join(sorted(" ".join(pair).strip() for pair in denied)) or "-"
 
 
+@once
 def _denied(reading: Reading) -> Counter[tuple[str, str]]:
     """Each word that denies, with the next word of content: what it denies."""
     denied: Counter[tuple[str, str]] = Counter()
@@ -42,9 +43,7 @@ def _denied(reading: Reading) -> Counter[tuple[str, str]]:
 
 def _by_form(one: Reading, other: Reading) -> str | None:
     """happy and unhappy, hopeful and hopeless: the same root, in one question with a part that denies."""
-    stems = frozenset(word.stem for word in one.words)
-    others = frozenset(word.stem for word in other.words)
-    ours, theirs = stems - others, others - stems
+    ours, theirs = one.stem_set - other.stem_set, other.stem_set - one.stem_set
     for alone, against in ((ours, theirs), (theirs, ours)):
         for stem in alone:
             if any(prefixed in against for prefixed in _denials(stem)):

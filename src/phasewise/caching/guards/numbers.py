@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from phasewise.caching.guards.reading import Reading
+from phasewise.caching.guards.reading import Reading, once
 
 _HAS_DIGIT = re.compile(r"\d")
 _SIGNS = re.compile(
@@ -34,6 +34,7 @@ def _listed(figures: Counter[str]) -> str:
     return ", ".join(sorted(figures)) or "-"
 
 
+@once
 def _figures(reading: Reading) -> Counter[str]:
     figures = Counter(
         _as_ordinal(lower) for lower in reading.lowers if not lower.isalpha() and _HAS_DIGIT.search(lower)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from phasewise.caching.guards.opposite_words import OPPOSED, with_ending
-from phasewise.caching.guards.reading import Reading, is_telling
+from phasewise.caching.guards.reading import Reading, is_telling, once
 from phasewise.caching.stems import stem_of
 
 _ARTICLES = frozenset({"a", "an", "the"})
@@ -18,7 +20,7 @@ _SHORTEST_ROOT = 3
 
 def opposites_differ(one: Reading, other: Reading) -> str | None:
     """A word of one question whose opposite stands in the other; each is in its own alone."""
-    ours, theirs = _stems(one), _stems(other)
+    ours, theirs = one.stem_set, other.stem_set
     for stem in sorted(ours - theirs):
         for opposite in OPPOSED.get(stem, ()):
             if opposite in theirs and opposite not in ours:
@@ -26,10 +28,7 @@ def opposites_differ(one: Reading, other: Reading) -> str | None:
     return _degrees_or_parties(ours - theirs - _doers(one), theirs - ours - _doers(other))
 
 
-def _stems(reading: Reading) -> frozenset[str]:
-    return frozenset(word.stem for word in reading.words)
-
-
+@once
 def _doers(reading: Reading) -> frozenset[str]:
     """Words like teacher and owner, which end as bigger does: an article before them, and no noun behind."""
     words = reading.words
@@ -52,6 +51,7 @@ def _degrees_or_parties(ours: frozenset[str], theirs: frozenset[str]) -> str | N
     return None
 
 
+@lru_cache(maxsize=4_096)
 def _turned(stem: str) -> frozenset[str]:
     """The stems of the forms of a word that turn the question."""
     forms = {form for ending in ("er", "est") for form in with_ending(stem, ending)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phasewise.caching.guards.reading import Reading
+from phasewise.caching.guards.reading import Reading, once
 from phasewise.caching.guards.rearranged import is_rearranged, joins_nationality
 from phasewise.caching.guards.roles import parts_swapped
 from phasewise.caching.guards.voice import voices_agree
@@ -38,5 +38,6 @@ def _shared(reading: Reading, other: Reading) -> tuple[str, ...]:
     return tuple(shared)
 
 
+@once
 def _joints(reading: Reading) -> int:
     return sum(word.lower in ("and", "but") and not word.opens for word in reading.words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from phasewise.caching.guards.reading import Reading
+from phasewise.caching.guards.reading import Reading, once
 from phasewise.caching.guards.requests import asks_how_to, skips_request
 from phasewise.caching.vocabulary import vocabulary
 
@@ -42,10 +42,12 @@ def _only(subject: str, object_: str, one: Reading, other: Reading) -> bool:
     )
 
 
+@once
 def _gendered(reading: Reading) -> list[str]:
     return [_GENDERED[lower] for lower in reading.lowers if lower in _GENDERED]
 
 
+@once
 def _speakers(reading: Reading) -> list[str]:
     """I and you in their order, each run of one of them once.
 

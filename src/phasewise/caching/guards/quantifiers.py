@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from phasewise.caching.guards.reading import Reading, either_alone
+from phasewise.caching.guards.reading import Reading, either_alone, once
 from phasewise.caching.vocabulary import families
 
 _FAMILIES = """
@@ -27,6 +27,7 @@ def quantifiers_differ(one: Reading, other: Reading) -> str | None:
     return either_alone(_amounts(one), _amounts(other))
 
 
+@once
 def _amounts(reading: Reading) -> frozenset[str]:
     found = {
         _QUANTIFIERS[lower]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phasewise.caching.guards.reading import Reading, either_alone
+from phasewise.caching.guards.reading import Reading, either_alone, once
 from phasewise.caching.guards.requests import skips_request
 from phasewise.caching.vocabulary import vocabulary
 
@@ -39,6 +39,7 @@ def question_words_differ(one: Reading, other: Reading) -> str | None:
     return either_alone(ours, theirs)
 
 
+@once
 def asked_kinds(reading: Reading) -> frozenset[str]:
     """The kinds of answers a question asks for; none if it has no question word and no auxiliary first."""
     found: set[str] = set()

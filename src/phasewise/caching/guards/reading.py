@@ -6,8 +6,10 @@ What a difference between two readings means is each guard's own.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import field, replace
 from functools import lru_cache
+from typing import Any, TypeVar
 
 from phasewise.caching.guards.opinions import opinion_last
 from phasewise.caching.guards.spelled_numbers import in_digits
@@ -30,16 +32,37 @@ class Reading:
     """A question, its words, and of those the ones that carry content.
 
     `contents` are stems in their order, of synonyms the usual one; whose opinion is asked for stands last.
-    `capitals_tell` says whether a capital letter makes a name here.
+    `capitals_tell` says whether a capital letter makes a name here. `facts` are those found `once`.
     """
 
     text: str
     words: tuple[Word, ...]
     lowers: tuple[str, ...]
     lower_set: frozenset[str]
+    stem_set: frozenset[str]
     contents: tuple[str, ...]
     content_set: frozenset[str]
     capitals_tell: bool
+    facts: dict[Callable[[Reading], Any], Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+_Fact = TypeVar("_Fact")
+
+
+def once(find: Callable[[Reading], _Fact]) -> Callable[[Reading], _Fact]:
+    """What a guard finds in a reading, looked for the first time only: a question meets several neighbours.
+
+    Nobody may change what was found.
+    """
+
+    def fact(reading: Reading) -> _Fact:
+        facts = reading.facts
+        if find not in facts:
+            facts[find] = find(reading)
+        found: _Fact = facts[find]
+        return found
+
+    return fact
 
 
 @lru_cache(maxsize=32)
@@ -51,7 +74,10 @@ def read(text: str) -> Reading:
         found = tuple(map(_as_name, found))
     lowers = tuple(word.lower for word in found)
     contents = tuple(map(content_of, opinion_last([word for word in found if is_telling(word)], found)))
-    return Reading(text, found, lowers, frozenset(lowers), contents, frozenset(contents), capitals_tell)
+    stem_set = frozenset(word.stem for word in found)
+    return Reading(
+        text, found, lowers, frozenset(lowers), stem_set, contents, frozenset(contents), capitals_tell
+    )
 
 
 def is_telling(word: Word) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from phasewise.caching.guards.reading import Reading, content_of, is_telling
+from phasewise.caching.guards.reading import Reading, content_of, is_telling, once
 from phasewise.caching.guards.roles import PREPOSITIONS, governors_clash
 from phasewise.caching.stems import stem_of
 from phasewise.caching.vocabulary import vocabulary
@@ -60,6 +60,7 @@ def joins_nationality(one: Reading, other: Reading) -> bool:
     return _some_middle(ours, theirs, _nationality) or _some_middle(theirs, ours, _nationality)
 
 
+@once
 def _parts(reading: Reading) -> Parts:
     return [
         Part(content_of(word) if is_telling(word) else word.lower, word, before)

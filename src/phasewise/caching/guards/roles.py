@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phasewise.caching.guards.reading import Reading, content_of, either_alone, is_telling
+from phasewise.caching.guards.reading import Reading, content_of, either_alone, is_telling, once
 
 _ALIKE = {
     "in": "in", "at": "at", "on": "on", "inside": "in", "within": "in", "into": "to", "to": "to",
@@ -38,6 +38,7 @@ _OF_PLACE = frozenset({"in", "at", "on"})
 _NEVER_OPPOSED = _OF_PLACE | frozenset({"of", "about", "near", "with", "like", "as"})
 
 
+@once
 def governors(reading: Reading) -> dict[str, str]:
     """Each word of content right behind a preposition, with the kind of preposition. Ann's is of Ann."""
     found: dict[str, str] = {}

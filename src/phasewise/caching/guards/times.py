@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from phasewise.caching.guards.reading import Reading, either_alone
+from phasewise.caching.guards.reading import Reading, either_alone, once
 from phasewise.caching.stems import is_past_form
 from phasewise.caching.vocabulary import families, vocabulary
 
@@ -46,6 +46,7 @@ def times_differ(one: Reading, other: Reading) -> str | None:
     return None
 
 
+@once
 def _times(reading: Reading) -> frozenset[str]:
     found = {_TIME_WORDS[lower] for lower in reading.lower_set if lower in _TIME_WORDS}
     found.update(word.lower for word in reading.words if word.surface in _AMBIGUOUS_MONTHS and not word.opens)
@@ -56,6 +57,7 @@ def _times(reading: Reading) -> frozenset[str]:
     return frozenset(found)
 
 
+@once
 def _is_to_come(reading: Reading) -> bool:
     return bool(reading.lower_set & _FUTURE) or ("going", "to") in pairwise(reading.lowers)
 
@@ -71,6 +73,7 @@ def _was_a_habit(reading: Reading) -> bool:
     return False
 
 
+@once
 def _tense(reading: Reading) -> str | None:
     """What the first auxiliary tells, of the question rather than of what was said before it."""
     if _is_to_come(reading):
@@ -93,9 +96,10 @@ def _tense(reading: Reading) -> str | None:
 def _verb_tenses_differ(one: Reading, other: Reading) -> str | None:
     """Without auxiliaries the verb itself tells: "who won" and "who wins"."""
     ours, theirs = _past(one), _past(other)
-    shared = frozenset(word.stem for word in one.words) & frozenset(word.stem for word in other.words)
+    shared = one.stem_set & other.stem_set
     return either_alone(ours & shared, theirs & shared)
 
 
+@once
 def _past(reading: Reading) -> frozenset[str]:
     return frozenset(word.stem for word in reading.words if is_past_form(word.lower))

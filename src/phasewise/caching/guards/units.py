@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from phasewise.caching.guards.question_words import TIMES_ASKED_FOR
-from phasewise.caching.guards.reading import Reading, either_alone
+from phasewise.caching.guards.reading import Reading, either_alone, once
 from phasewise.caching.guards.unit_names import ONLY_AFTER_A_NUMBER, UNITS
 
 _ASKS = frozenset({"what", "which"})
@@ -16,6 +16,7 @@ def units_differ(one: Reading, other: Reading) -> str | None:
     return either_alone(_units(one), _units(other))
 
 
+@once
 def _units(reading: Reading) -> frozenset[str]:
     found = {UNITS[lower] for lower in reading.lowers[:1] if lower in UNITS}
     for before, lower in pairwise(reading.lowers):

@@ -5,7 +5,7 @@ Who does it and who suffers it change places with the voice; if they don't, the 
 
 from __future__ import annotations
 
-from phasewise.caching.guards.reading import Reading, content_of, is_telling
+from phasewise.caching.guards.reading import Reading, content_of, is_telling, once
 from phasewise.caching.stems import is_past_form
 from phasewise.caching.vocabulary import vocabulary
 from phasewise.model.noun import noun
@@ -83,6 +83,7 @@ def _is_passive_there(passive: Passive, active: Reading) -> bool:
     return False
 
 
+@once
 def _passive(reading: Reading) -> Passive | None:
     words = reading.words
     be: int | None = None
