@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -69,8 +71,9 @@ async def test_what_was_not_used_for_longest_goes_first_when_there_is_no_room():
 
 
 async def test_room_is_counted_in_bytes_not_in_letters():
-    store, _ = await started(keep_bytes=100_000)
+    store, _ = await started(keep_bytes=170_000)
     await store.put(kept_until("k0", 100.0, text="\U0001f600" * 20_000))
+    assert await keys(store) == ["k0"]
     await store.put(kept_until("k1", 100.0, text="x" * 20_000))
     assert await keys(store) == ["k1"]
 
@@ -85,7 +88,7 @@ async def test_an_answer_too_large_for_the_whole_store_costs_no_other_its_place(
 
 
 async def test_a_scope_holds_so_many_vectors_that_comparing_them_stays_quick(monkeypatch):
-    monkeypatch.setattr(process_answers, "MOST_VECTORS_PER_SCOPE", 5)
+    monkeypatch.setattr(process_answers, "MOST_NUMBERS_PER_SCOPE", 5 * DIMENSIONS)
     store, _ = await started()
     await store.put(kept_until("other", 100.0, "s2", angle_deg=0.0))
     await store.put(kept_until("plain", 100.0))
@@ -96,6 +99,51 @@ async def test_a_scope_holds_so_many_vectors_that_comparing_them_stays_quick(mon
     assert await keys(store) == ["k0", "k2", "k3", "k4", "k5"]
     assert await store.exact("plain", "s1") is not None
     assert await store.exact("other", "s2") is not None
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "tags", "own_scopes"), [(384, 0, True), (384, 16, True), (1536, 0, True), (384, 0, False)]
+)
+async def test_no_more_memory_is_taken_than_may_be_kept(dimensions, tags, own_scopes):
+    """Short answers, each in a scope of its own, take the most beside their text."""
+    keep_bytes = 4 * 2**20
+    store = ProcessAnswers(keep_bytes, Clock())
+    await store.start(SPACE, dimensions)
+    tracemalloc.start()
+    try:
+        for number in range(1500):
+            name = f"{number:064x}"
+            await store.put(
+                kept_until(
+                    f"k{name}",
+                    100.0,
+                    f"s{name if own_scopes else ''}",
+                    namespace=f"n{name}",
+                    vector=vector(number, dimensions),
+                    tags=tuple(f"t{tag}{name}" for tag in range(tags)),
+                )
+            )
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    store.check_invariants()
+    assert await store.size() < 1500
+    assert keep_bytes / 2 < taken_bytes <= keep_bytes
+
+
+async def test_others_have_their_turns_during_a_purge_of_many(monkeypatch):
+    monkeypatch.setattr(process_answers, "FORGOTTEN_IN_A_TURN", 10)
+    store, _ = await started()
+    for number in range(100):
+        await store.put(kept_until(f"k{number}", 100.0, angle_deg=float(number), tags=("x",)))
+    purging = asyncio.create_task(store.purge(Purge(tag="x")))
+    await asyncio.sleep(0)
+    assert await store.size() == 90
+    await store.put(kept_until("k0", 100.0, angle_deg=0.0))
+    await store.put(kept_until("k99", 100.0, angle_deg=0.0))
+    assert await purging == 99
+    assert await keys(store) == ["k0", "k99"]
+    store.check_invariants()
 
 
 async def test_vectors_of_another_length_are_forgotten_when_the_embedder_has_changed():

@@ -5,6 +5,7 @@ Which answers to keep, and which of those found may be given, is the gateway's t
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import sys
 import time
@@ -13,16 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from phasewise.adapters.vector_rows import VectorRows
+from phasewise.adapters.vector_rows import ROOM_PER_VECTOR, VectorRows
 from phasewise.model.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
 
-MOST_VECTORS_PER_SCOPE = 50_000
-"""All of a scope's are compared at every look-up, and nothing else is done in these milliseconds."""
+MOST_NUMBERS_PER_SCOPE = 50_000 * 384
+"""In its vectors: all are compared at every look-up, and nothing else is done in these milliseconds."""
+FORGOTTEN_IN_A_TURN = 1_000
+"""Of a purge, before others have theirs."""
 LESSONS_KEPT = 50_000
 _BYTES_PER_NUMBER = 4
-_BYTES_PER_ANSWER = 1500
+_BYTES_PER_ANSWER = 1000
 """What an answer without any text takes, with its places in the tables here."""
-_ROOM_PER_VECTOR = 1.5
+_BYTES_PER_SCOPE = 1000
+"""What a scope's vectors take beside their numbers."""
 _SPARE_EXPIRIES = 1000
 
 
@@ -82,7 +86,8 @@ class ProcessAnswers:
         kept = _Kept(replace(answer, vector=None), _size_bytes(answer, vector), vector is not None)
         if kept.size_bytes > self._keep_bytes or answer.expires_unix_s <= self._now():
             return
-        while self._kept_bytes + kept.size_bytes > self._keep_bytes:
+        wanted_bytes = kept.size_bytes + (0 if vector is None else _BYTES_PER_SCOPE)
+        while self._kept and self._held_bytes + wanted_bytes > self._keep_bytes:
             self._forget(next(iter(self._kept)))
         if vector is not None:
             self._add_vector(answer, vector)
@@ -91,12 +96,17 @@ class ProcessAnswers:
         self._note_expiry(answer)
 
     async def purge(self, what: Purge) -> int:
-        """Forget answers; returns how many."""
+        """Forget answers; returns how many. Others have their turns in between."""
         self._forget_expired()
-        meant = [key for key, kept in self._kept.items() if what.names(kept.answer)]
-        for key in meant:
-            self._forget(key)
-        return len(meant)
+        forgotten = 0
+        for looked_at, key in enumerate(list(self._kept), start=1):
+            kept = self._kept.get(key)
+            if kept is not None and what.names(kept.answer):
+                self._forget(key)
+                forgotten += 1
+            if looked_at % FORGOTTEN_IN_A_TURN == 0:
+                await asyncio.sleep(0)
+        return forgotten
 
     async def size(self) -> int:
         """How many answers are kept."""
@@ -120,7 +130,7 @@ class ProcessAnswers:
     def check_invariants(self) -> None:
         """No more is kept than may be, every answer will expire, and no vector is without its answer."""
         kept_bytes = sum(kept.size_bytes for kept in self._kept.values())
-        if self._kept_bytes != kept_bytes or kept_bytes > self._keep_bytes:
+        if self._kept_bytes != kept_bytes or self._held_bytes > self._keep_bytes:
             raise AssertionError(f"{kept_bytes} bytes are kept, {self._kept_bytes} counted")
         if not {(kept.answer.expires_unix_s, key) for key, kept in self._kept.items()} <= {*self._expiries}:
             raise AssertionError("an answer would never expire")
@@ -129,6 +139,10 @@ class ProcessAnswers:
             raise AssertionError(f"{with_vector} answers have vectors, scopes say otherwise")
         for rows in self._scopes.values():
             rows.check_invariants()
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._kept_bytes + len(self._scopes) * _BYTES_PER_SCOPE
 
     def _fits(self, vector: Vector) -> bool:
         return self._dimensions is not None and len(vector) == self._dimensions * _BYTES_PER_NUMBER
@@ -140,10 +154,10 @@ class ProcessAnswers:
             self._scopes[kept.answer.scope].use(key)
 
     def _add_vector(self, answer: StoredAnswer, vector: Vector) -> None:
-        rows = self._scopes.get(answer.scope)
+        rows, numbers = self._scopes.get(answer.scope), len(vector) // _BYTES_PER_NUMBER
         if rows is None:
-            rows = self._scopes[answer.scope] = VectorRows(len(vector) // _BYTES_PER_NUMBER)
-        elif len(rows) >= MOST_VECTORS_PER_SCOPE:
+            rows = self._scopes[answer.scope] = VectorRows(numbers)
+        elif (len(rows) + 1) * numbers > MOST_NUMBERS_PER_SCOPE:
             self._forget(rows.least_recently_used)
         rows.add(answer.key, vector)
 
@@ -175,5 +189,11 @@ class ProcessAnswers:
 
 
 def _size_bytes(answer: StoredAnswer, vector: Vector | None) -> int:
-    texts = sys.getsizeof(answer.question) + sys.getsizeof(answer.text)
-    return _BYTES_PER_ANSWER + texts + int(len(vector or b"") * _ROOM_PER_VECTOR)
+    texts = (answer.tenant, answer.namespace, answer.model, answer.question, answer.text, *answer.tags)
+    of_vector = int(len(vector or b"") * ROOM_PER_VECTOR)
+    return _BYTES_PER_ANSWER + sum(map(_text_bytes, texts)) + sys.getsizeof(answer.tags) + of_vector
+
+
+def _text_bytes(text: str) -> int:
+    """What a text takes, with the UTF-8 that Python keeps beside it once it was written somewhere."""
+    return sys.getsizeof(text) + (0 if text.isascii() else len(text.encode()))

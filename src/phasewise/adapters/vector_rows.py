@@ -11,8 +11,9 @@ import numpy as np
 
 from phasewise.model.caching import Vector
 
+ROOM_PER_VECTOR = 1.5
+"""Rows that there are, for each that is used, at most."""
 _DTYPE = np.dtype("<f4")
-_FEWEST_ROWS = 4
 
 
 class VectorRows:
@@ -22,7 +23,7 @@ class VectorRows:
     """
 
     def __init__(self, dimensions: int) -> None:
-        self._matrix = np.empty((_FEWEST_ROWS, dimensions), _DTYPE)
+        self._matrix = np.empty((0, dimensions), _DTYPE)
         self._keys: list[str] = []
         self._rows: OrderedDict[str, int] = OrderedDict()
 
@@ -65,15 +66,16 @@ class VectorRows:
         return [(self._keys[row], float(similarities[row])) for row in ordered]
 
     def check_invariants(self) -> None:
-        """Every key has the row that is its own, and there are no others."""
+        """Every key has the row that is its own, there are no others, and little room is unused."""
         if {key: row for row, key in enumerate(self._keys)} != dict(self._rows):
             raise AssertionError(f"{len(self._keys)} keys and {len(self._rows)} rows have come apart")
+        if not len(self._keys) <= len(self._matrix) <= len(self._keys) * ROOM_PER_VECTOR:
+            raise AssertionError(f"{len(self._matrix)} rows for {len(self._keys)} keys")
 
     def _resize(self, rows: int) -> None:
-        """Grow by half when full, shrink when a third is enough: few copies, and little room unused."""
-        room = len(self._matrix)
-        if rows > room or (room > _FEWEST_ROWS and rows * 3 < room):
-            matrix = np.empty((max(_FEWEST_ROWS, rows + rows // 2), self._matrix.shape[1]), _DTYPE)
+        """Make room for a quarter more than is wanted, when it is too little or too much: few copies."""
+        if not rows <= len(self._matrix) <= rows * ROOM_PER_VECTOR:
+            matrix = np.empty((rows + rows // 4, self._matrix.shape[1]), _DTYPE)
             kept = min(len(self._keys), rows)
             matrix[:kept] = self._matrix[:kept]
             self._matrix = matrix
