@@ -14,6 +14,7 @@ from phasewise.gateway.cache_headers import (
     CacheWishes,
     cache_headers,
     cache_wishes,
+    with_all_lines,
     without_cache_headers,
 )
 from phasewise.model.caching import CacheNote, CacheResult
@@ -41,6 +42,29 @@ def test_a_request_that_asks_for_nothing_may_read_and_keep():
 def test_cache_control_says_whether_to_read_and_to_keep(control, reads, keeps):
     wishes = cache_wishes({b"cache-control": control})
     assert (wishes.reads, wishes.keeps, wishes.opted_out) == (reads, keeps, not keeps)
+
+
+def wishes_of(*lines):
+    return cache_wishes(with_all_lines(dict(reversed(lines)), lines))
+
+
+def test_what_comes_in_several_lines_is_one_list():
+    lines = (
+        (b"cache-control", b"no-transform"),
+        (b"x-phasewise-cache-tags", b"v2"),
+        (b"accept", b"text/plain"),
+        (b"cache-control", b"no-store"),
+        (b"x-phasewise-cache-tags", b"faq,v3"),
+        (b"accept", b"application/json"),
+    )
+    assert wishes_of(*lines).opted_out
+    assert wishes_of(*lines).tags == ("faq", "v2", "v3")
+    assert with_all_lines(dict(reversed(lines)), lines)[b"accept"] == b"text/plain"
+
+
+def test_nobody_is_in_two_namespaces():
+    with pytest.raises(RequestRefused):
+        wishes_of((b"x-phasewise-cache-namespace", b"one"), (b"x-phasewise-cache-namespace", b"two"))
 
 
 def test_namespaces_and_tags_are_names():

@@ -23,6 +23,8 @@ CACHE_STATUS = b"cache-status"
 AGE = b"age"
 MOST_TAGS = 16
 
+_ASKED = (CACHE_CONTROL, NAMESPACE, TAGS)
+
 _NAME = re.compile(NAME_PATTERN)
 _TOKEN = re.compile(r"[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*")
 _DETAIL = {
@@ -65,6 +67,19 @@ def cache_wishes(headers: Mapping[bytes, bytes]) -> CacheWishes:
         namespace=DEFAULT_NAMESPACE if namespace is None else _name(namespace, NAMESPACE),
         tags=_tags(tags),
     )
+
+
+def with_all_lines(headers: dict[bytes, bytes], lines: Headers) -> dict[bytes, bytes]:
+    """The same headers, those of the cache as a list where they came in several lines: proxies add their own.
+
+    Two namespaces make one that is no name.
+    """
+    if len(headers) == len(lines):
+        return headers
+    every = {
+        name: b",".join(value for key, value in lines if key == name) for name in _ASKED if name in headers
+    }
+    return {**headers, **every}
 
 
 def _tags(value: bytes | None) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from phasewise.errors import RefusalKind, RequestRefused
 from phasewise.gateway.asgi import Client, ClientLeft, Headers, Scope, headers_of
 from phasewise.gateway.auth import Caller, Doorkeeper
+from phasewise.gateway.cache_headers import with_all_lines
 from phasewise.gateway.cache_turn import CacheTurn
 from phasewise.gateway.call import STOPPED, Call, Ending
 from phasewise.gateway.fields import Parsed, parse_body, request_id_from
@@ -80,7 +81,7 @@ class Pipeline:
             caller = self._doorkeeper.caller(headers.get(b"authorization"))
             body = await client.read_body(self._body_limit_bytes)
             parsed = parse_body(endpoint, body)
-            turn = self._enter_cache(endpoint, parsed, headers, caller)
+            turn = self._enter_cache(endpoint, parsed, with_all_lines(headers, scope["headers"]), caller)
         except RequestRefused as refusal:
             self._count_refusal(refusal.kind)
             await send_refusal(client, refusal, reply_headers)
