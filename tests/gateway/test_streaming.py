@@ -169,6 +169,9 @@ def test_half_an_event_adds_no_text():
         chunk({"reasoning_content": "hm"}),
         chunk({"reasoning": "hm"}),
         chunk({"refusal": "no"}),
+        chunk({"audio": {"data": "AAAA"}}),
+        chunk({"annotations": [{"type": "url_citation"}]}),
+        chunk({"content": "", "annotations": [{"type": "url_citation"}]}, finish="stop"),
         chunk({"tool_calls": [{"index": 0, "function": {"name": "f"}}]}),
         event({"choices": [{"index": 1, "delta": {"content": "b"}}]}),
         event(

@@ -34,7 +34,7 @@ _ID = re.compile(rb'"id":\s*"([^"\\]*)"')
 _CREATED = re.compile(rb'"created":\s*([0-9]{1,18})\b')
 _MORE_THAN_TEXT = re.compile(
     rb'"(?:reasoning|reasoning_content|refusal)":\s*"[^"]'
-    rb'|"(?:tool_calls|function_call|logprobs|audio|token_ids)":\s*[\[{]\s*[^\]}\s]'
+    rb'|"(?:tool_calls|function_call|logprobs|audio|annotations|token_ids)":\s*[\[{]\s*[^\]}\s]'
     rb'|"index":\s*[1-9]'
 )
 
@@ -139,7 +139,7 @@ def chunk_created(event: bytes) -> int | None:
 
 
 def says_more_than_text(event: bytes) -> bool:
-    """Whether a chunk says what the answer's text does not: reasoning, tool calls, logprobs, choices."""
+    """Whether a chunk says what the answer's text does not: reasoning, tools, logprobs, sound, choices."""
     return _MORE_THAN_TEXT.search(event) is not None
 
 

@@ -25,6 +25,7 @@ _MORE_THAN_TEXT = (
     "tool_calls",
     "function_call",
     "audio",
+    "annotations",
 )
 LATEST_GAPS = 16
 """A stream's pace is that of so many of its last gaps: those of its first had other streams beside them."""
@@ -35,8 +36,8 @@ class Answer:
 
     `text_escaped` is the text so far, as it stands between the quotes of its JSON: what could go on
     elsewhere. It is not the whole answer once `saw_other_than_text` holds: reasoning, tool calls, logprobs, a
-    refusal or a second choice came too. `complete` holds once all of it has come and its end was announced.
-    `created` is the engine's, in whole seconds.
+    refusal, sound, annotations or a second choice came too. `complete` holds once all of it has come and its
+    end was announced. `created` is the engine's, in whole seconds.
     """
 
     __slots__ = (
@@ -80,6 +81,8 @@ def read_plain_answer(body: bytes, *, with_text: bool = False) -> Answer:
     It has no content times: nobody saw when its first token came, only when the whole was there.
     """
     answer = Answer()
+    # Until it is seen to be text: others are not to be given an answer that nobody could read.
+    answer.saw_other_than_text = with_text
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -99,7 +102,6 @@ def read_plain_answer(body: bytes, *, with_text: bool = False) -> Answer:
 def _note_text(answer: Answer, choices: object) -> None:
     choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
     if not isinstance(choice, dict):
-        answer.saw_other_than_text = True
         return
     message = choice.get("message")
     said: Mapping[str, Any] = message if isinstance(message, dict) else choice

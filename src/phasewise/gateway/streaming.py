@@ -115,6 +115,9 @@ class StreamRelay:
             if broken := ABORTED if chunk.finish_reason == ABORTED else chunk.error:
                 complete = complete[: self._break_off(broken, complete.find(event))]
                 break
+            # Of every chunk: sound and annotations come in chunks without text.
+            if not self.answer.saw_other_than_text:
+                self.answer.saw_other_than_text = says_more_than_text(event)
             if chunk.has_content:
                 self._note_content(event, at_s)
             if chunk.finish_reason or chunk.usage or chunk.done:
@@ -151,8 +154,6 @@ class StreamRelay:
             answer.engine_request_id, answer.created = chunk_id(event), chunk_created(event)
         if text := _TEXT_STRING.search(event):
             answer.text_escaped += text[1]
-        if not answer.saw_other_than_text:
-            answer.saw_other_than_text = says_more_than_text(event)
 
     def _learn_shape(self, event: bytes) -> None:
         self._lessons_left -= 1
