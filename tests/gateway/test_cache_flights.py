@@ -9,9 +9,10 @@ from random import Random
 import orjson
 import pytest
 
-from phasewise.config import ApiKey, CacheConfig
+from phasewise.config import ApiKey, CacheConfig, SloClass
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.auth import key_sha256
+from phasewise.model.caching import CacheNote, CacheResult
 from tests.gateway.harness import (
     chat_body,
     events_of,
@@ -356,6 +357,88 @@ async def test_answers_of_more_than_text_are_not_shared():
         for number in (3, 4):
             worker.end(to=number)
         await asyncio.gather(*again)
+
+
+async def test_a_reply_that_nobody_can_read_is_not_shared():
+    page = b"<html>please wait</html>"
+    async with stage() as (worker, gateway):
+        leader = await lead(gateway, worker)
+        (follower,) = await follow(gateway)
+        worker.writers[-1].write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(page) + page)
+        assert (await leader).body == page
+        await eventually(lambda: worker.asked == 2)
+        worker.say_plainly("One")
+        assert said(await follower) == "One"
+
+
+async def test_a_joined_answer_is_told_without_what_was_near_before():
+    near = CacheNote(CacheResult.EXPLORED, "new_change", similarity=0.9, embed_s=0.002)
+    async with stage() as (worker, gateway):
+        turns, led = [], asyncio.Event()
+
+        async def look_up(turn):
+            turns.append(turn)
+            if len(turns) == 1:
+                await led.wait()
+                turn.note = near
+
+        gateway.app.gateway.pipeline._driver.found._desk.look_up = look_up
+        follower = asyncio.create_task(gateway.chat())
+        await eventually(lambda: len(turns) == 1)
+        leader = await lead(gateway, worker)
+        (flight,) = flights(gateway)._under_way.values()
+        led.set()
+        await eventually(lambda: flight.followers == 1)
+        worker.say_plainly("One")
+        await leader
+        timeline = await gateway.timeline(request_id_of(await follower))
+    assert timeline["cache"]["result"] == "joined"
+    assert timeline["cache"].keys().isdisjoint({"why", "near"})
+
+
+# --- how long one waits -----------------------------------------------------------------------------------
+
+PATIENCE = (SloClass(name="fast", max_wait_s=0.3), SloClass(name="batch", max_wait_s=60))
+IMPATIENT = tuple(ApiKey(sha256=key_sha256(it.name), slo_class=it.name) for it in PATIENCE)
+
+
+@contextlib.asynccontextmanager
+async def queue():
+    """One whose patience is long leads, and waits for the one place that another has."""
+    worker = Worker()
+    async with listening(worker.answer) as config:
+        one_place = config.model_copy(update={"slots": 1})
+        options = {"cache": SERVE, "api_keys": IMPATIENT, "slo_classes": PATIENCE}
+        async with running_gateway([one_place], **options) as gateway:
+            elsewhere = [{"role": "user", "content": "What is asked by nobody else?"}]
+            busy = await lead(gateway, worker, headers=bearer("batch"), messages=elsewhere)
+            leader = asyncio.create_task(gateway.chat(headers=bearer("batch")))
+            await eventually(lambda: len(flights(gateway)) == 2)
+            yield worker, gateway, busy, leader
+
+
+async def test_a_follower_waits_for_a_place_no_longer_than_it_would_by_itself():
+    async with queue() as (worker, gateway, busy, leader):
+        refused = await asyncio.wait_for(gateway.chat(headers=bearer("fast")), 10)
+        assert refused.status == 503
+        assert b"joined" not in dict(refused.headers)[b"cache-status"]
+        worker.say_plainly("Zero")
+        await busy
+        await eventually(lambda: worker.asked == 2)
+        worker.say_plainly("One")
+        assert said(await leader) == "One"
+
+
+async def test_a_follower_waits_as_long_as_a_worker_takes():
+    async with queue() as (worker, gateway, busy, leader):
+        worker.say_plainly("Zero")
+        await busy
+        await eventually(lambda: worker.asked == 2)
+        follower = asyncio.create_task(gateway.chat(headers=bearer("fast")))
+        await asyncio.sleep(0.5)
+        worker.say_plainly("One")
+        assert [said(await it) for it in (leader, follower)] == ["One", "One"]
+        assert worker.asked == 2
 
 
 # --- who may not join -------------------------------------------------------------------------------------

@@ -50,6 +50,30 @@ async def test_a_key_over_its_requests_is_refused_what_is_there(limited):
     assert (timeline["cache"]["result"], timeline["cache"]["why"]) == ("miss", "refused")
 
 
+@pytest.mark.parametrize("counted_late", [False, True])
+@pytest.mark.parametrize("limited", [{"requests_per_minute": 1}], indirect=True)
+async def test_for_a_key_over_its_limit_nothing_is_looked_up(limited, counted_late):
+    driver = limited.app.gateway.pipeline._driver
+    take, began, ended = driver._quotas.take, [], []
+    await ask(limited)
+
+    async def look_up(turn):
+        began.append(turn)
+        await asyncio.Event().wait()
+        ended.append(turn)
+
+    async def late(*of):
+        await eventually(lambda: len(began) == 1)
+        return await take(*of)
+
+    driver.found._desk.look_up = look_up
+    if counted_late:
+        driver._quotas.take = late
+    reply = await ask(limited)
+    assert (reply.status, len(began), ended) == (429, int(counted_late), [])
+    assert dict(reply.headers)[b"cache-status"] == b"phasewise; fwd=miss; detail=refused"
+
+
 @pytest.mark.parametrize("limited", [{"tokens_per_minute": 1_200}], indirect=True)
 async def test_hits_use_none_of_a_keys_tokens(limited):
     await eventually(lambda: hit(limited))

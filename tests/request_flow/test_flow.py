@@ -466,6 +466,16 @@ def test_a_joined_answer_that_broke_before_it_began_goes_on_as_a_miss_with_all_i
     assert not world.breakers.any_open
 
 
+@pytest.mark.parametrize(("kind", "until_s"), [(FailureKind.TIMED_OUT, 5.0), (FailureKind.CLOSED, 9.0)])
+def test_who_waited_too_long_for_anothers_answer_does_not_wait_anew(kind, until_s):
+    world = make_world(1, slots=1)
+    busy = request_flow(make_request(), world)
+    next(busy)
+    busy.send(CacheMiss(0.0))
+    step = found(world, make_request(max_wait_s=5.0)).send(Failed(4.0, kind, False))
+    assert step.until_s == until_s
+
+
 def test_a_joined_answer_that_broke_after_it_began_is_taken_up():
     flow = found(make_world(2), make_request(splittable=True))
     step = flow.send(Failed(1.0, FailureKind.CLOSED, True, True))

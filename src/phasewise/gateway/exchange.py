@@ -70,6 +70,8 @@ class Exchange:
         """What comes of an attempt, written down."""
         timeline = call.timeline
         note: str | None = None
+        if call.leads is not None:
+            call.leads.placed()
         try:
             came = await attempt
             ending = SERVED if isinstance(came, KvTicket) else came
@@ -83,6 +85,8 @@ class Exchange:
             result, note = self.broken(error, call)
             outcome = attempt_outcome(error.kind)
             ending = Ending(outcome, error.kind)
+            if call.leads is not None:
+                call.leads.lost()
         except asyncio.CancelledError:
             if not call.client.gone:
                 timeline.end_attempt(Outcome.CANCELLED, time.monotonic(), "the gateway was stopped")

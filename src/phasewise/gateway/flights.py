@@ -7,6 +7,7 @@ What they are sent of it is found_answers.py's, who may follow whom is said by t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from phasewise.gateway.answer import Answer
@@ -21,6 +22,7 @@ class Flight:
 
     That client may leave: the answer is made to its end as long as somebody follows, and on that client's
     account. `answer` is what has come of it; it is another one once a worker failed and the next took over.
+    `waits_since_s` is since when no worker has it, None while one does.
     """
 
     __slots__ = (
@@ -35,6 +37,7 @@ class Flight:
         "key",
         "model",
         "priority",
+        "waits_since_s",
     )
 
     def __init__(self, flights: Flights, key: str, model: str, leader: Client, priority: int) -> None:
@@ -44,6 +47,7 @@ class Flight:
         self.priority = priority
         self._leader = leader
         self.answer: Answer | None = None
+        self.waits_since_s: float | None = time.monotonic()
         self.ended = False
         self.followers = 0
         self._tap: Tap | None = None
@@ -52,6 +56,15 @@ class Flight:
         leader.followed = self._is_followed
 
     # --- the leader's -------------------------------------------------------------------------------------
+
+    def placed(self) -> None:
+        """A worker has the request."""
+        self.waits_since_s = None
+
+    def lost(self) -> None:
+        """The worker failed: the request waits for another, if there is to be one."""
+        self.waits_since_s = time.monotonic()
+        self.tell()
 
     def carry(self, answer: Answer, tap: Tap | None = None) -> None:
         """The answer is noted here from now on; where it comes piece by piece, `tap` tells of each."""

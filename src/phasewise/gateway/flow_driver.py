@@ -14,6 +14,7 @@ from phasewise.gateway.exchange import Exchange, take_back_cancellation
 from phasewise.gateway.found_answers import FoundAnswers
 from phasewise.gateway.http_errors import send_error, stream_error_event
 from phasewise.model.decision import RejectReason
+from phasewise.model.limits import Lease
 from phasewise.model.timeline import Outcome
 from phasewise.ports import Quotas
 from phasewise.request_flow import (
@@ -105,13 +106,21 @@ class FlowDriver:
     async def _take_and_look_up(
         self, step: Together, call: Call
     ) -> tuple[QuotaAnswered | CacheHit | CacheMiss | Cancelled, ...]:
-        """Both at once; what was counted when the client left is told, to be given back."""
+        """Both at once; what was counted when the client left is told, to be given back.
+
+        Nothing is looked for any further once the request is known to be refused: embedders have few places.
+        """
         quota = next(it for it in step.steps if isinstance(it, TakeQuota))
         if call.cache is None:
             return await self._take(quota), CacheMiss(time.monotonic())
         looking = asyncio.create_task(self._look_up(call))
         try:
             counted = await self._take(quota)
+            if not isinstance(counted.answer, Lease):
+                looking.cancel()
+                await asyncio.wait({looking})
+                self._stored.turned_away(call)
+                return counted, CacheMiss(time.monotonic())
             try:
                 return counted, await looking
             except asyncio.CancelledError:

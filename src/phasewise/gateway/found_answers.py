@@ -33,7 +33,7 @@ from phasewise.gateway.replay import (
 from phasewise.gateway.server_timing import SERVER_TIMING, server_timing, timing_comment
 from phasewise.model.caching import CacheNote, CacheResult, StoredAnswer
 from phasewise.model.latency import ttft_s
-from phasewise.model.request import Endpoint
+from phasewise.model.request import Endpoint, GenerationRequest
 from phasewise.model.timeline import Part, Timeline
 from phasewise.request_flow import CacheHit, CacheMiss, Cancelled, Failed, Succeeded
 
@@ -50,6 +50,8 @@ class Followed(Enum):
     WHOLE = auto()
     BROKEN = auto()
     BEYOND_TEXT = auto()
+    LATE = auto()
+    """No worker had it yet when this request's own time to wait for one was over."""
 
 
 class FoundAnswers:
@@ -121,15 +123,22 @@ class FoundAnswers:
         call.follows = self.flights.join(turn.identity.key, call.timeline.request.priority)
         if call.follows is None:
             return False
-        turn.note = replace(turn.note, result=CacheResult.JOINED)
+        # Whatever was near is of no matter any more.
+        looked = turn.note
+        turn.note = CacheNote(CacheResult.JOINED, look_up_s=looked.look_up_s, embed_s=looked.embed_s)
         return True
 
     def refused(self, call: Call) -> None:
         """The request is refused: whatever was found has not been served."""
-        turn = call.cache
-        if turn is not None and turn.result.served and not call.client.started:
+        if call.cache is not None and call.cache.result.served and not call.client.started:
+            self.turned_away(call)
+
+    def turned_away(self, call: Call) -> None:
+        """The request has nothing of the cache, whatever was found or might have been."""
+        turn = _turn(call)
+        if turn.identity is not None:
             turn.note = CacheNote(CacheResult.MISS, REFUSED, look_up_s=turn.note.look_up_s)
-            _tell(call, turn)
+        _tell(call, turn)
 
     # --- serving what was found -----------------------------------------------------------------------------
 
@@ -171,6 +180,7 @@ class FoundAnswers:
 
     async def _follow(self, call: Call, turn: CacheTurn) -> Failed | None:
         """None once the client has the whole answer."""
+        failure = FailureKind.CLOSED
         while (flight := call.follows) is not None:
             telling = _Telling(call, flight.model)
             if call.timeline.request.stream:
@@ -182,8 +192,9 @@ class FoundAnswers:
             if came is Followed.WHOLE:
                 turn.note = replace(turn.note, saved_tokens=telling.output_tokens)
                 return None
+            failure = FailureKind.TIMED_OUT if came is Followed.LATE else FailureKind.CLOSED
             if call.client.started:
-                error = UpstreamError(FailureKind.CLOSED, "the answer that was joined broke off")
+                error = UpstreamError(failure, "the answer that was joined broke off")
                 return self._exchange.broken(error, call)[0]
             turn.note = replace(turn.note, result=CacheResult.MISS)
             request, now_s = call.timeline.request, time.monotonic()
@@ -191,7 +202,22 @@ class FoundAnswers:
             if came is Followed.BROKEN and now_s < request.arrived_s + request.max_wait_s:
                 self._join_or_lead(call, turn)
             _tell(call, turn)
-        return Failed(time.monotonic(), FailureKind.CLOSED, content_sent=False)
+        return Failed(time.monotonic(), failure, content_sent=False)
+
+
+async def _hears(flight: Flight, request: GenerationRequest) -> bool:
+    """Wait until something has come. False if by then the request would have waited too long for a worker."""
+    since_s = flight.waits_since_s
+    if since_s is None:
+        await flight.news()
+        return True
+    until_s = max(since_s, request.arrived_s) + request.max_wait_s
+    try:
+        async with asyncio.timeout(max(0.0, until_s - time.monotonic())):
+            await flight.news()
+    except TimeoutError:
+        return flight.waits_since_s != since_s
+    return True
 
 
 async def _read_along(flight: Flight, telling: _Telling) -> Followed:
@@ -209,7 +235,8 @@ async def _read_along(flight: Flight, telling: _Telling) -> Followed:
                 continue
         if ended:
             break
-        await flight.news()
+        if not await _hears(flight, telling.request):
+            return Followed.LATE
     if answer is None or not answer.complete:
         return Followed.BROKEN
     await telling.finish(answer.finish_reason, _counts_of(answer))
@@ -221,7 +248,8 @@ async def _read_whole(flight: Flight, telling: _Telling) -> Followed:
     while not flight.ended:
         if flight.answer is not None and flight.answer.saw_other_than_text:
             return Followed.BEYOND_TEXT
-        await flight.news()
+        if not await _hears(flight, telling.request):
+            return Followed.LATE
     answer = flight.answer
     if answer is None or not answer.complete:
         return Followed.BROKEN
@@ -238,6 +266,7 @@ class _Telling:
     def __init__(self, call: Call, model: str) -> None:
         self._call = call
         self._client = call.client
+        self.request = call.timeline.request
         endpoint, created = Endpoint(call.path), int(time.time())
         self._frames = Frames(endpoint, call.request_id, model, created)
         self._unsent = b""

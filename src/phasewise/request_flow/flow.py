@@ -86,7 +86,10 @@ def _serve(
 def _serve_found(
     request: GenerationRequest, world: World, progress: Progress
 ) -> Generator[Step, Outcome, _Ended | Broken]:
-    """Serve what is there already. It costs no attempt, no tokens and no worker's name, even if it breaks."""
+    """Serve what is there already. It costs no attempt, no tokens and no worker's name, even if it breaks.
+
+    Whoever had to wait too long for another's has waited: there is a worker for it now, or none.
+    """
     outcome = yield ServeFound()
     if not isinstance(outcome, Succeeded | Failed | Cancelled):
         raise TypeError(f"{type(outcome).__name__} is no outcome of ServeFound")
@@ -94,7 +97,8 @@ def _serve_found(
     if not isinstance(outcome, Failed):
         return outcome
     progress.now_s, progress.begun = outcome.at_s, outcome.content_sent
-    progress.wait_until_s = outcome.at_s + request.max_wait_s
+    if outcome.kind is not FailureKind.TIMED_OUT:
+        progress.wait_until_s = outcome.at_s + request.max_wait_s
     if outcome.content_sent and not outcome.resumable:
         return _failed(RejectReason.NOT_RESUMABLE, "an answer that was joined broke off", progress)
     return Broken(outcome, None, met=False)
