@@ -23,7 +23,31 @@ class Part(NamedTuple):
     before: str
 
 
-Parts = list[Part]
+Keys = list[str]
+
+
+class Parts(NamedTuple):
+    """Some parts of a question in their order, and the keys they are compared by."""
+
+    parts: list[Part]
+    keys: Keys
+
+    @classmethod
+    def of(cls, parts: list[Part]) -> Parts:
+        """Parts with their keys."""
+        return cls(parts, [part.key for part in parts])
+
+    def only(self, kept: frozenset[str]) -> Parts:
+        """Those that have one of some keys."""
+        return Parts.of([part for part in self.parts if part.key in kept])
+
+    def between(self, head: int, tail: int) -> Parts:
+        """Those without so many at the beginning and so many at the end."""
+        end = len(self.keys) - tail
+        return Parts(self.parts[head:end], self.keys[head:end])
+
+
+Rule = Callable[[Parts, Parts], bool]
 
 _JOINS = vocabulary("and or vs versus &")
 _MUTUAL = frozenset(map(stem_of, vocabulary(
@@ -31,7 +55,8 @@ _MUTUAL = frozenset(map(stem_of, vocabulary(
     "coworker partner roommate classmate similar same equal equivalent identical different differ compatible "
     "adjacent parallel perpendicular divorced"
 )))  # fmt: skip
-_STAYS = vocabulary("of than by as like")
+_TURNS = _JOINS | _MUTUAL
+_MOVES = PREPOSITIONS - vocabulary("of than by as like")
 _VERB_FOLLOWS = vocabulary("to i you we they he she not can could should must will would do does did please")
 _OWNS = vocabulary("of for from in")
 _LONGEST_FRONTED = 7
@@ -45,10 +70,13 @@ def is_rearranged(one: Reading, other: Reading) -> bool:
         return False
     contents = one.content_set & other.content_set
     ours, theirs = _parts(one), _parts(other)
-    common = frozenset(_keys(ours)) & frozenset(_keys(theirs))
+    common = frozenset(ours.keys) & frozenset(theirs.keys)
+    tried: list[tuple[Keys, Keys]] = []
     for kept in (contents | PREPOSITIONS | _JOINS, contents | common | _OWNS, common):
-        mine = [part for part in ours if part.key in kept]
-        yours = [part for part in theirs if part.key in kept]
+        mine, yours = ours.only(kept), theirs.only(kept)
+        if (mine.keys, yours.keys) in tried:
+            continue
+        tried.append((mine.keys, yours.keys))
         if _explained(mine, yours, _front(one)) or _explained(yours, mine, _front(other)):
             return True
     return False
@@ -57,16 +85,18 @@ def is_rearranged(one: Reading, other: Reading) -> bool:
 def joins_nationality(one: Reading, other: Reading) -> bool:
     """Whether one has "a French activist" where the other has "an activist and French"."""
     ours, theirs = _parts(one), _parts(other)
-    return _some_middle(ours, theirs, _nationality) or _some_middle(theirs, ours, _nationality)
+    return _some_middle(ours, theirs, (_nationality,)) or _some_middle(theirs, ours, (_nationality,))
 
 
 @once
 def _parts(reading: Reading) -> Parts:
-    return [
-        Part(content_of(word) if is_telling(word) else word.lower, word, before)
-        for before, word in zip(("", *reading.lowers), reading.words, strict=False)
-        if is_telling(word) or word.lower in PREPOSITIONS or word.lower in _JOINS
-    ]
+    return Parts.of(
+        [
+            Part(content_of(word) if is_telling(word) else word.lower, word, before)
+            for before, word in zip(("", *reading.lowers), reading.words, strict=False)
+            if is_telling(word) or word.lower in PREPOSITIONS or word.lower in _JOINS
+        ]
+    )
 
 
 def _front(reading: Reading) -> int:
@@ -75,37 +105,35 @@ def _front(reading: Reading) -> int:
     second = next((word.place for word in words[1:] if word.opens), 0)
     if second:
         return second
-    return _LONGEST_FRONTED if words and words[0].lower in PREPOSITIONS - _STAYS else 0
+    return _LONGEST_FRONTED if words and words[0].lower in _MOVES else 0
 
 
 def _explained(ours: Parts, theirs: Parts, front: int) -> bool:
     if front and _fronted(ours, theirs, front):
         return True
-    rules = (_swapped, _moved, _genitive, _dative, _nationality)
-    return any(_some_middle(ours, theirs, rule) for rule in rules)
+    # How many parts there are tells which rules can explain them, and is soon counted.
+    more = len(theirs.keys) - len(ours.keys)
+    return more in _RULES and _some_middle(ours, theirs, _RULES[more])
 
 
-def _keys(parts: Parts) -> list[str]:
-    return [part.key for part in parts]
-
-
-def _some_middle(ours: Parts, theirs: Parts, rule: Callable[[Parts, Parts], bool]) -> bool:
-    """Whether the rule explains what is left between a common beginning and a common end.
+def _some_middle(ours: Parts, theirs: Parts, rules: tuple[Rule, ...]) -> bool:
+    """Whether a rule explains what is left between a common beginning and a common end.
 
     A word of the beginning may be part of what moved: New York and New Jersey. So a few are given back.
     """
-    mine, yours = _keys(ours), _keys(theirs)
+    mine, yours = ours.keys, theirs.keys
     head = _common(mine, yours)
     tail = min(_common(mine[::-1], yours[::-1]), min(len(mine), len(yours)) - head)
     for back in range(min(head, _STEPS_BACK) + 1):
         for forth in range(min(tail, _STEPS_BACK) + 1):
             start, end = head - back, tail - forth
-            if rule(ours[start : len(ours) - end], theirs[start : len(theirs) - end]):
+            left, right = ours.between(start, end), theirs.between(start, end)
+            if any(rule(left, right) for rule in rules):
                 return True
     return False
 
 
-def _common(mine: list[str], yours: list[str]) -> int:
+def _common(mine: Keys, yours: Keys) -> int:
     count = 0
     for left, right in zip(mine, yours, strict=False):
         if left != right:
@@ -116,18 +144,18 @@ def _common(mine: list[str], yours: list[str]) -> int:
 
 def _swapped(ours: Parts, theirs: Parts) -> bool:
     """a and b, b and a; a married to b, b married to a."""
-    mine, yours = _keys(ours), _keys(theirs)
-    pivots = [at for at, key in enumerate(mine) if key in _JOINS or key in _MUTUAL][:_TRIES]
+    mine, yours = ours.keys, theirs.keys
+    pivots = [at for at, key in enumerate(mine) if key in _TURNS][:_TRIES]
     for at in pivots:
         start, end = (at, at + 1) if mine[at] in _JOINS else _mutual_run(mine, at)
-        if start == 0 or end == len(mine):
+        if start == 0 or end == len(mine) or yours[0] != mine[end]:
             continue
         if yours == mine[end:] + mine[start:end] + mine[:start]:
-            return mine[at] in _MUTUAL or not _is_a_verb(ours[0])
+            return mine[at] in _MUTUAL or not _is_a_verb(ours.parts[0])
     return False
 
 
-def _mutual_run(mine: list[str], at: int) -> tuple[int, int]:
+def _mutual_run(mine: Keys, at: int) -> tuple[int, int]:
     end = at + 1
     while end < len(mine) and mine[end] in PREPOSITIONS:
         end += 1
@@ -141,20 +169,20 @@ def _is_a_verb(part: Part) -> bool:
 
 def _moved(ours: Parts, theirs: Parts) -> bool:
     """from a to b, to b from a."""
-    mine, yours = _keys(ours), _keys(theirs)
-    if len(mine) != len(yours) or not mine or mine[0] not in PREPOSITIONS - _STAYS:
+    mine, yours = ours.keys, theirs.keys
+    if not mine or mine[0] not in _MOVES or yours[0] not in _MOVES:
         return False
     cuts = [at for at, key in enumerate(mine) if at and key == yours[0]][:_TRIES]
-    return any(mine[at] in PREPOSITIONS - _STAYS and yours == mine[at:] + mine[:at] for at in cuts)
+    return any(yours == mine[at:] + mine[:at] for at in cuts)
 
 
 def _fronted(ours: Parts, theirs: Parts, front: int) -> bool:
     """in Python, how do I sort a list; how do I sort a list in Python. I have eggs. How do I boil them?"""
-    mine, yours = _keys(ours), _keys(theirs)
+    mine, yours = ours.keys, theirs.keys
     if len(mine) != len(yours) or not mine:
         return False
     shortest = 2 if mine[0] in PREPOSITIONS else 1
-    longest = sum(part.word.place < front for part in ours)
+    longest = sum(part.word.place < front for part in ours.parts)
     for at in [place for place, key in enumerate(yours) if key == mine[0]][:_TRIES]:
         for length in range(shortest, min(longest, _LONGEST_FRONTED) + 1):
             end = at + length
@@ -165,8 +193,8 @@ def _fronted(ours: Parts, theirs: Parts, front: int) -> bool:
 
 def _dative(ours: Parts, theirs: Parts) -> bool:
     """owes Ann 5 dollars, owes 5 dollars to Ann."""
-    mine, yours = _keys(ours), _keys(theirs)
-    if len(yours) != len(mine) + 1 or "to" not in yours:
+    mine, yours = ours.keys, theirs.keys
+    if "to" not in yours:
         return False
     at = yours.index("to")
     return 0 < at < len(mine) and mine == yours[at + 1 :] + yours[:at]
@@ -174,16 +202,20 @@ def _dative(ours: Parts, theirs: Parts) -> bool:
 
 def _genitive(ours: Parts, theirs: Parts) -> bool:
     """the capital of France, France's capital; the password for my router, my router password."""
-    mine, yours = _keys(ours), _keys(theirs)
+    mine, yours = ours.keys, theirs.keys
     at = next((place for place, key in enumerate(mine) if key in _OWNS), 0)
     owner = len(mine) - at - 1
-    if not at or not 0 < owner < len(theirs) or yours != mine[at + 1 :] + mine[:at]:
+    if not at or not 0 < owner < len(yours) or yours != mine[at + 1 :] + mine[:at]:
         return False
-    last, first = theirs[owner - 1].word, theirs[owner].word
+    last, first = theirs.parts[owner - 1].word, theirs.parts[owner].word
     return last.owns or last.place + 1 == first.place
 
 
 def _nationality(ours: Parts, theirs: Parts) -> bool:
     """a French activist, an activist and French. Not a fake one: only where a capital tells."""
-    mine, yours = _keys(ours), _keys(theirs)
-    return len(mine) > 1 and ours[0].word.surface[0].isupper() and yours == [*mine[1:], "and", mine[0]]
+    mine, yours = ours.keys, theirs.keys
+    return len(mine) > 1 and ours.parts[0].word.surface[0].isupper() and yours == [*mine[1:], "and", mine[0]]
+
+
+_RULES: dict[int, tuple[Rule, ...]] = {-1: (_genitive,), 0: (_swapped, _moved), 1: (_dative, _nationality)}
+"""By how many parts more the other question has."""
