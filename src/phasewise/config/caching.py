@@ -37,7 +37,7 @@ class HttpEmbedder(Frozen):
 class JudgeConfig(Frozen):
     """Who says whether a stored answer would have been right, once the model has answered too.
 
-    `text`: both are the same but for case, space and punctuation. `embedding`: their embeddings are at least
+    `text`: both are the same but for space and a last full stop. `embedding`: their embeddings are at least
     `similarity` near. `model`: a model of this fleet is asked.
     """
 
@@ -56,9 +56,10 @@ class JudgeConfig(Frozen):
 class SemanticConfig(Frozen):
     """Answers to other words of the same meaning.
 
-    Served only while, of the answers served so, at most `max_wrong_answers` are wrong with `confidence`;
-    matches under `min_similarity` are not looked at. `audit_share` of what could be served is answered by the
-    model all the same, so that a change is noticed.
+    A kind of match whose share of wrong answers, as the judge sees it, is `max_wrong_answers` or more is ever
+    served with a chance of at most 1 - `confidence`: for each kind and each tenant, not over all that is
+    served. Matches under `min_similarity` are not looked at. `audit_share` of what could be served is
+    answered by the model all the same, so that a change is noticed.
     """
 
     embedder: Annotated[OnnxEmbedder | HttpEmbedder, Field(discriminator="kind")] = OnnxEmbedder()

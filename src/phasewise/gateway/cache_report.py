@@ -95,7 +95,11 @@ class CacheReport:
         }
 
     def _wrong(self) -> dict[str, float | None] | None:
-        """Of the matches by meaning that were good enough to be served, in shadow mode too."""
+        """Of the matches by meaning that were good enough to be served, in shadow mode too.
+
+        Over all tenants and kinds of match together, as if their share of wrong ones stayed what it is: for
+        people to read. What is served is decided for each kind apart.
+        """
         if self._bound is None:
             return None
         right, wrong = self._servable["right"], self._servable["wrong"]
