@@ -307,6 +307,8 @@ async def test_nothing_is_matched_before_all_that_was_learned_is_known():
         await cache.ask()
         cache._learning.caught_up = False
         cache.store.lessons = lambda after: asyncio.Event().wait()
+        explained = await cache.explain(chat(REWORDED), "acme")
+        assert (explained["result"], explained["reason"]) == (CacheResult.MISS, "not_learned_yet")
         turn = await cache.ask(REWORDED)
         assert (turn.result, turn.note.reason) == (CacheResult.MISS, "not_learned_yet")
 

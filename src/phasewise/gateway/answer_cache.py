@@ -296,6 +296,8 @@ class AnswerCache:
             return bare_explanation(CacheResult.HIT_EXACT, None, identity.domain)
         if self._meaning is None or not may_match_by_meaning(Endpoint.CHAT, identity.question):
             return bare_explanation(CacheResult.MISS, "exact_only", identity.domain)
+        if not self._learning.caught_up:
+            return bare_explanation(CacheResult.MISS, "not_learned_yet", identity.domain)
         vector = await self._meaning.embed(identity.question, WITHIN_S)
         match = await self._meaning.match(identity, vector, WITHIN_S, NEVER_AUDITED)
         return explanation(match, self._meaning.book, identity.domain, time.time(), show_text)
