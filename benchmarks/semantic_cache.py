@@ -30,7 +30,7 @@ teaches nothing. The same stream is played to plain cosine, to cosine .90 with g
     hit_rate_ratio            the one divided by the other
     hit_rate_unrepeated       the bound's hit rate where no paraphrase changes the same words of its original
                               as one before it, so that what is learned of one change helps with no other
-    judge_errs                wrong_share and hit_rate with a judge who errs in 1% or 5% of all cases
+    judge_errs                wrong_share and hit_rate with a judge who errs in 0.2%, 1% or 5% of all cases
 
 Tables go to stderr. The last line is one JSON object. It exits with 1 where the budget is overdrawn: where
 wrong_share is over it, or that of the worst kind surely is (the lower end of its interval).
@@ -71,7 +71,7 @@ ARMS = (
 )
 BOUND = "bound"
 PAIRS = 6_000
-JUDGE_ERRORS = (0.01, 0.05)
+JUDGE_ERRORS = (0.002, 0.01, 0.05)
 
 
 def main() -> None:
@@ -175,7 +175,7 @@ def streams(options: argparse.Namespace, vectors: Vectors, checklist: Path | Non
         if seed == options.first_seed:
             for share in JUDGE_ERRORS:
                 figures = summary(play(played, BoundArm(CONFIG, seed, judge_errs=share)))
-                tell(f"  bound, judge errs in {share:.0%}: {one_line(figures)}")
+                tell(f"  bound, judge errs in {share:.1%}: {one_line(figures)}")
                 judge_errs[f"{share:g}"] = {name: figures[name] for name in ("wrong_share", "hit_rate")}
     unrepeated = ready(options.first_seed, options.requests, vectors, checklist, unrepeated=True)
     alone = {
