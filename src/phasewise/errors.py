@@ -131,5 +131,9 @@ class EmbedderBusy(EmbedderUnreachable):
     """It answers, but has more to do than it could in time."""
 
 
+class EmbedderRefused(EmbedderUnreachable):
+    """It answers, but takes no such text: it is too long for it, most likely."""
+
+
 class MeasurementError(PhasewiseError):
     """Too little was seen to say anything true."""

@@ -11,7 +11,7 @@ import pytest
 
 from phasewise.adapters import http_embedder
 from phasewise.adapters.http_embedder import HttpEmbedder
-from phasewise.errors import ConfigError, EmbedderUnreachable
+from phasewise.errors import ConfigError, EmbedderRefused, EmbedderUnreachable
 from tests.gateway.harness import listening
 
 
@@ -95,6 +95,16 @@ async def test_an_odd_reply_is_no_vector(said):
         embedder = HttpEmbedder(url, "m")
         await embedder.start()
         with pytest.raises(EmbedderUnreachable) as caught:
+            await embedder.embed("secret")
+        assert "secret" not in str(caught.value)
+        await embedder.close()
+
+
+@pytest.mark.parametrize("status", [b"400 Bad Request", b"413 Content Too Large", b"422 Unprocessable"])
+async def test_a_text_that_the_server_does_not_take_is_told_from_a_server_that_is_away(status):
+    async with server(b"too long: secret", status=status) as (url, _):
+        embedder = HttpEmbedder(url, "m")
+        with pytest.raises(EmbedderRefused) as caught:
             await embedder.embed("secret")
         assert "secret" not in str(caught.value)
         await embedder.close()

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasewise.caching.judging import (
+    LONGEST_COMPARED,
     LONGEST_JUDGED,
     judge_messages,
     read_verdict,
@@ -15,50 +16,67 @@ from phasewise.caching.judging import (
 )
 
 SAME = [
-    ("Paris.", "paris"),
-    ("The capital is **Paris**.", "The capital is Paris"),
-    ("# Steps\n- open it\n- close it\n", "Steps:\n* Open it.\n* Close it."),
-    ("> quoted _words_", "Quoted words"),
-    ("Run `ls`", "run ls!"),
-    ("It’s here", "It's here"),
-    ("Monday\u2013Friday", "Monday-Friday"),
-    ("3 \u2013 5 days", "3-5 days"),
-    ("minus \u22125", "minus -5"),
-    ("x\n\n\ny", "x y"),
-    ("ﬁne", "fine"),
-    ("", ""),
+    ("Paris.", "Paris"),
+    ("Open it, then  close it", "Open it, then close it"),
+    ("One\n\n\ntwo \nthree\r\nfour", "One\ntwo\nthree\n\nfour\n"),
+    ("Run `ls  -l`.", "Run  `ls  -l`."),
+    ("```\nx = 1\n\ny\n```\n", "```\nx = 1\n\ny\n```"),
+    ("caf\u00e9", "cafe\u0301"),
+    ("", " \n"),
 ]
 DIFFERENT = [
     ("Paris", "London"),
+    ("Paris", "paris"),
+    ("The capital is **Paris**", "The capital is Paris"),
     ("5%", "5"),
     ("-5", "5"),
     ("3.5", "35"),
-    ("3.5", "3 5"),
     ("3-5", "3 5"),
-    ("3-5", "3+5"),
-    ("2*3", "2/3"),
     ("$5", "5"),
-    ("a < b", "a > b"),
-    ("C#", "C"),
+    ("5!", "5"),
+    ("x\u00b2", "x2"),
     ("C++", "C"),
-    ("10:30", "1030"),
     ("were", "we're"),
     ("...", "!!!"),
-    ("Yes", "Yes, not now"),
     ("1 2", "12"),
+    ("`if (!ready) go();`", "`if (ready) go();`"),
+    ("if (!ready) go();", "if (ready) go();"),
+    ("cd ..", "cd ."),
+    ("cd .", "cd"),
+    ("git checkout -- .", "git checkout"),
+    ("grep -v", "grep -V"),
+    ("Add it to PATH", "Add it to path"),
+    ("Set *p = 1", "Set p = 1"),
+    ("__init__", "init"),
+    ("~~No~~ Yes", "No Yes"),
+    ("rm -rf /tmp", "rm rf /tmp"),
+    ("`a  b`", "`a b`"),
+    ("```\nif x:\n    y\n    z\n```", "```\nif x:\n    y\nz\n```"),
+    ("```\na\n\nb\n```", "```\na\nb\n```"),
+    ("```\na  b", "```\na b"),
+    ("~~~\na  b\n~~~", "~~~\na b\n~~~"),
+    ("if x:\n    y\n    z", "if x:\n    y\nz"),
+    ("a b", "a\nb"),
 ]
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_case_space_punctuation_and_markdown_do_not_count(one, other):
+def test_space_and_a_last_full_stop_do_not_count(one, other):
     assert same_text(one, other)
     assert same_text(other, one)
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
-def test_what_changes_the_meaning_counts(one, other):
+def test_whatever_may_change_the_meaning_counts(one, other):
     assert not same_text(one, other)
     assert not same_text(other, one)
+
+
+def test_very_long_answers_are_the_same_only_to_the_letter():
+    long = "word " * (LONGEST_COMPARED // 5)
+    assert same_text(long, long + " ") is False
+    assert same_text(long, long.strip())
+    assert same_text(long + "more", long + "more")
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
@@ -87,6 +105,7 @@ def test_another_number_is_another_text(numbers, data):
         ("Prices increase", "Prices decrease"),
         ("It is safe", "It is not safe"),
         ("Always", "Never"),
+        ("You can eat it and drink it", "You can't eat it and can't drink it"),
     ],
 )
 def test_another_number_or_a_denial_states_otherwise(one, other):
@@ -97,7 +116,6 @@ def test_another_number_or_a_denial_states_otherwise(one, other):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("It takes 3 days", "Three days? No: 3 days, not longer."),
         ("You cannot do that", "That can’t be done"),
         ("From 3 to 5", "3-5"),
         ("It takes three days", "It takes 3 days"),

@@ -9,7 +9,13 @@ import orjson
 import pytest
 
 from phasewise.config import CacheConfig, SemanticConfig
-from phasewise.errors import EmbedderBusy, EmbedderUnreachable, RequestRefused, StoreUnreachable
+from phasewise.errors import (
+    EmbedderBusy,
+    EmbedderRefused,
+    EmbedderUnreachable,
+    RequestRefused,
+    StoreUnreachable,
+)
 from phasewise.gateway import cache_guard, cache_learning
 from phasewise.gateway.answer_cache import AnswerCache
 from phasewise.gateway.cache_turn import Made
@@ -446,11 +452,15 @@ async def test_an_answer_that_cannot_be_noted_is_not_served():
         assert turn.found is None
 
 
-async def test_an_embedder_with_too_much_to_do_is_not_left_alone():
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(EmbedderBusy("8 texts wait"), "embedder_busy"), (EmbedderRefused("HTTP 400"), "embedder_refused")],
+)
+async def test_an_embedder_that_cannot_take_one_question_is_not_left_alone(error, reason):
     async with desk() as cache:
-        cache.embedder.error = EmbedderBusy("8 texts wait")
+        cache.embedder.error = error
         for _ in range(2 * cache_guard.FAILURES_TO_OPEN):
-            assert (await cache.ask(made=None)).note.reason == "embedder_busy"
+            assert (await cache.ask(made=None)).note.reason == reason
         cache.embedder.error = None
         assert (await cache.ask(made=None)).note.reason == "nothing_near"
 
@@ -475,6 +485,26 @@ async def test_an_answer_whose_question_could_not_be_embedded_is_found_by_its_ow
         cache.embedder.error = EmbedderUnreachable("gone")
         await cache.ask()
         assert (await cache.ask()).result is CacheResult.HIT_EXACT
+
+
+async def test_an_answer_that_a_busy_embedder_had_no_time_for_is_found_by_meaning_a_little_later(monkeypatch):
+    monkeypatch.setattr(cache_learning, "EMBED_AGAIN_AFTER_S", 0.01)
+    async with desk() as cache:
+        cache.embedder.error = EmbedderBusy("8 texts wait")
+        await cache.ask()
+        cache.embedder.error = None
+        assert (await cache.ask()).result is CacheResult.HIT_EXACT
+        await eventually(lambda: cache.explores(REWORDED))
+
+
+async def test_a_busy_embedder_is_asked_only_once_more(monkeypatch):
+    monkeypatch.setattr(cache_learning, "EMBED_AGAIN_AFTER_S", 0.0)
+    async with desk() as cache:
+        cache.embedder.error = EmbedderBusy("8 texts wait")
+        await cache.ask()
+        await eventually(lambda: cache.store.asked.count("put") == 2)
+        await asyncio.sleep(0.05)
+        assert cache.store.asked.count("put") == 2
 
 
 async def test_a_store_that_mixes_scopes_up_gives_nobody_anothers_answer():

@@ -12,7 +12,7 @@ import pytest
 from phasewise.adapters.http_client import HttpClient
 from phasewise.caching.judging import CONTROL_ANSWER, LONGEST_JUDGED
 from phasewise.config import JudgeConfig
-from phasewise.errors import EmbedderUnreachable
+from phasewise.errors import EmbedderRefused, EmbedderUnreachable
 from phasewise.gateway.judges import (
     LONGEST_EMBEDDED,
     EmbeddingJudge,
@@ -49,7 +49,7 @@ class Plane:
 
 
 @contextlib.asynccontextmanager
-async def fleet(*replies, deadline_s=5.0, roles=(Role.MIXED,)):
+async def fleet(*replies, deadline_s=5.0, roles=(Role.MIXED,), status=b"200 OK"):
     """A model judge before workers that say these things in turn; its cluster, and what they were asked."""
     asked, left = [], list(replies)
 
@@ -59,7 +59,7 @@ async def fleet(*replies, deadline_s=5.0, roles=(Role.MIXED,)):
         if callable(said):
             said = await said()
         data = said if isinstance(said, bytes) else orjson.dumps(content(said))
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(data), data))
+        writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(data), data))
 
     async with listening(answer) as stub:
         workers = [make_worker(f"w{index}", role=role) for index, role in enumerate(roles)]
@@ -78,7 +78,7 @@ def content(text):
 
 
 async def test_the_text_judge_goes_by_the_words():
-    assert await TextJudge().right(QUESTION, "Paris.", "**paris**") is True
+    assert await TextJudge().right(QUESTION, "Paris.", "Paris") is True
     assert await TextJudge().right(QUESTION, "Paris", "It is Paris") is False
 
 
@@ -93,10 +93,30 @@ async def test_the_embedding_judge_does_not_believe_nearness_of_another_number()
     assert await EmbeddingJudge(embedder, 0.95, 5.0).right(QUESTION, *embedder.places) is False
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("within 14 days", "within 30 days"), ("You can return", "You cannot return")],
+)
+async def test_nor_that_of_another_number_or_a_denial_in_a_longer_answer(one, other):
+    rest = " it to any of our shops, as long as the box is closed and the bill is in it." * 4
+    embedder = Plane(**{one + rest: (1, 0), other + rest: (1, 0)})
+    assert await EmbeddingJudge(embedder, 0.95, 5.0).right(QUESTION, *embedder.places) is False
+
+
+async def test_what_an_embedder_does_not_take_has_to_be_equal():
+    class Refusing(Plane):
+        async def embed(self, text):
+            raise EmbedderRefused("HTTP 400")
+
+    judge = EmbeddingJudge(Refusing(), 0.95, 5.0)
+    assert await judge.right(QUESTION, "Paris", "It is Paris") is False
+    assert await judge.right(QUESTION, "Paris.", "Paris") is True
+
+
 async def test_what_is_too_long_to_be_embedded_whole_has_to_be_equal():
     embedder = Plane()
-    judge, long = EmbeddingJudge(embedder, 0.95, 5.0), "word " * LONGEST_EMBEDDED
-    assert await judge.right(QUESTION, long, long.upper()) is True
+    judge, long = EmbeddingJudge(embedder, 0.95, 5.0), "word " * (LONGEST_EMBEDDED // 4)
+    assert await judge.right(QUESTION, long, long.strip()) is True
     assert await judge.right(QUESTION, long, long + "more") is False
     assert embedder.asked == []
 
@@ -107,8 +127,8 @@ async def test_without_its_embedder_a_judge_says_nothing_of_equal_answers_either
 
 
 async def test_equal_answers_are_right_however_they_are_embedded():
-    judge = EmbeddingJudge(Plane(**{"Paris.": (1, 0), "paris": (0, 1)}), 0.95, 5.0)
-    assert await judge.right(QUESTION, "Paris.", "paris") is True
+    judge = EmbeddingJudge(Plane(**{"Paris.": (1, 0), "Paris": (0, 1)}), 0.95, 5.0)
+    assert await judge.right(QUESTION, "Paris.", "Paris") is True
 
 
 async def test_a_late_embedding_is_no_verdict():
@@ -150,10 +170,23 @@ async def test_a_reply_without_an_answer_in_it_is_no_verdict(said):
 
 async def test_what_a_model_cannot_be_shown_whole_has_to_be_equal():
     async with fleet() as (judge, _, asked):
-        long = "word " * LONGEST_JUDGED
-        assert await judge.right(QUESTION, long, long.upper()) is True
+        long = "word " * (LONGEST_JUDGED // 4)
+        assert await judge.right(QUESTION, long, long.strip()) is True
         assert await judge.right(QUESTION, long, long + "more") is False
     assert asked == []
+
+
+@pytest.mark.parametrize("status", [b"400 Bad Request", b"413 Content Too Large", b"422 Unprocessable"])
+async def test_what_a_model_does_not_take_has_to_be_equal(status):
+    async with fleet("no", "no", status=status) as (judge, *_):
+        assert await judge.right(QUESTION, "Paris", "It is Paris") is False
+        assert await judge.right(QUESTION, "Paris.", "Paris") is True
+
+
+@pytest.mark.parametrize("status", [b"401 Unauthorized", b"404 Not Found", b"429 Too Many", b"500 Oops"])
+async def test_an_error_that_the_answers_are_no_reason_for_is_no_verdict(status):
+    async with fleet("no", status=status) as (judge, *_):
+        assert await judge.right(QUESTION, "Paris", "It is Paris") is None
 
 
 async def test_a_model_that_is_late_is_no_verdict():

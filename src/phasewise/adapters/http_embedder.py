@@ -14,13 +14,14 @@ import orjson
 from phasewise.adapters.address import origin
 from phasewise.adapters.http_client import Headers, HttpClient, Reply, Timeouts
 from phasewise.adapters.unit_vector import space_name, unit_vector
-from phasewise.errors import ConfigError, EmbedderBusy, EmbedderUnreachable, UpstreamError
+from phasewise.errors import ConfigError, EmbedderBusy, EmbedderRefused, EmbedderUnreachable, UpstreamError
 from phasewise.model.caching import Vector
 
 MOST_UNDER_WAY = 64
 """Requests open at once; from a server that is slower than this, everybody's vector comes late."""
 _TIMEOUTS = Timeouts(connect_s=2.0, head_s=10.0, idle_s=10.0)
 _MOST_DIMENSIONS = 16_384
+_REFUSED_THE_TEXT = frozenset({400, 413, 422})
 
 
 class HttpEmbedder:
@@ -81,9 +82,8 @@ class HttpEmbedder:
 def _numbers(reply: Reply) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """The vector in a reply; what the server says instead of one may quote the text, so it is not told."""
     if reply.status != 200:
-        raise EmbedderUnreachable(
-            f"the embedding server answered with HTTP {reply.status}", hint=_HINTS.get(reply.status)
-        )
+        kind = EmbedderRefused if reply.status in _REFUSED_THE_TEXT else EmbedderUnreachable
+        raise kind(f"the embedding server answered with HTTP {reply.status}", hint=_HINTS.get(reply.status))
     try:
         (entry,) = orjson.loads(reply.body)["data"]
         values = entry["embedding"]

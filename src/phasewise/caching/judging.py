@@ -15,59 +15,58 @@ from phasewise.caching.guards.reading import Reading, read
 LONGEST_JUDGED = 6_000
 """In characters, of each answer. A model shown only beginnings would judge what it has not seen."""
 
-_LINE_MARK = re.compile(r"^[ \t]*(?:>[ \t]*)*(?:#{1,6}[ \t]+|[-*+•][ \t]+)?", re.MULTILINE)
-_EMPHASIS = re.compile(r"\*\*|__|~~|`|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)")
-_DASH_BETWEEN_NUMBERS = re.compile(r"(?<=\d)\s*[-‐-―−]\s*(?=\d)")
+LONGEST_COMPARED = 10_000
+"""In characters, of each answer. Longer ones are the same only to the letter: comparing holds others up."""
+
+_CODE_OR_SPACE = re.compile(r"(```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|`[^`\n]*`)|\s+", re.DOTALL)
+_LAST_STOP = re.compile(r"(?<=\w)\.\Z")
 _MINUS = re.compile(r"(?<![\w)\]])[-−](?=\.?\d)")
-_TOKEN = re.compile(r"\d+(?:[.,:/]\d+)+|\w+(?:['’]\w+)*|[^\w\s]")
-_SYMBOLS_THAT_SAY_SOMETHING = frozenset("%&@#/\\*")
-"""Punctuation to Unicode, but not to a reader: 5% is not 5, and C# is not C."""
-_MINUS_TOKEN, _TO_TOKEN = "\N{MINUS SIGN}", "\N{LEFT RIGHT ARROW}"
+_MINUS_SIGN = "\N{MINUS SIGN}"
 
 
 def same_text(one: str, other: str) -> bool:
-    """Whether two answers are the same but for case, space, punctuation and Markdown's marks.
+    """Whether two answers are the same to the letter, but for space and a last full stop.
 
-    Signs, decimal points, percent signs and the like are no punctuation here: they change what is said.
+    Case and marks count: `grep -v` is not `grep -V`, and `!ready` is not `ready`. So does space in code, and
+    that before a line: both may be what is said.
     """
-    said = _tokens(one)
-    return said == _tokens(other) and (bool(said) or one.strip() == other.strip())
+    if one == other:
+        return True
+    if max(len(one), len(other)) > LONGEST_COMPARED:
+        return False
+    return _plain(one) == _plain(other)
 
 
-def _tokens(text: str) -> list[str]:
-    plain = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
-    plain = _EMPHASIS.sub("", _LINE_MARK.sub("", plain))
-    plain = _DASH_BETWEEN_NUMBERS.sub(f" {_TO_TOKEN} ", plain)
-    plain = _MINUS.sub(f" {_MINUS_TOKEN} ", plain)
-    return [token for token in _TOKEN.findall(plain) if not _is_punctuation(token)]
+def _plain(text: str) -> str:
+    plain = _CODE_OR_SPACE.sub(_shortest, unicodedata.normalize("NFC", text).strip())
+    return _LAST_STOP.sub("", plain)
 
 
-def _is_punctuation(token: str) -> bool:
-    return (
-        len(token) == 1
-        and token not in _SYMBOLS_THAT_SAY_SOMETHING
-        and unicodedata.category(token).startswith("P")
-    )
+def _shortest(found: re.Match[str]) -> str:
+    if found[1] is not None:
+        return found[0]
+    _, line_break, indentation = found[0].rpartition("\n")
+    return f"\n{indentation}" if line_break else " "
 
 
 _DENIALS = frozenset({"no", "not", "never", "none", "nothing", "nobody", "neither", "nor", "without"})
 
 
 def states_otherwise(one: str, other: str) -> bool:
-    """Whether two short answers differ in their figures, are opposites, or only one of them denies.
+    """Whether two answers differ in their figures, are opposites, or do not deny as often.
 
-    An embedding hardly sees any of that, and in a short answer it is what is said.
+    An embedding hardly sees any of that, and it may be all that is said.
     """
     readings = read(one), read(other)
-    figures, denies = zip(*(_figures_and_denial(reading) for reading in readings), strict=True)
-    return figures[0] != figures[1] or denies[0] != denies[1] or opposites_differ(*readings) is not None
+    figures, denials = zip(*(_figures_and_denials(reading) for reading in readings), strict=True)
+    return figures[0] != figures[1] or denials[0] != denials[1] or opposites_differ(*readings) is not None
 
 
-def _figures_and_denial(reading: Reading) -> tuple[frozenset[str], bool]:
-    signed = _MINUS.sub(f" {_MINUS_TOKEN} ", reading.text)
+def _figures_and_denials(reading: Reading) -> tuple[frozenset[str], int]:
+    signed = _MINUS.sub(f" {_MINUS_SIGN} ", reading.text)
     figures = {word for word in reading.lower_set if any(map(str.isdigit, word))}
-    figures |= {mark for mark in "%$€£" + _MINUS_TOKEN if mark in signed}
-    return frozenset(figures), sum(word in _DENIALS for word in reading.lowers) % 2 == 1
+    figures |= {mark for mark in "%$€£" + _MINUS_SIGN if mark in signed}
+    return frozenset(figures), sum(word in _DENIALS for word in reading.lowers)
 
 
 _TASK = (

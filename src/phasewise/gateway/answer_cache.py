@@ -17,7 +17,7 @@ from typing import Any
 from phasewise.caching.bypass import may_match_by_meaning, why_bypassed
 from phasewise.caching.identity import DEFAULT_NAMESPACE, Identity, identify
 from phasewise.config import CacheConfig
-from phasewise.errors import EmbedderBusy, EmbedderUnreachable, StoreUnreachable
+from phasewise.errors import EmbedderBusy, EmbedderRefused, EmbedderUnreachable, StoreUnreachable
 from phasewise.gateway.cache_explaining import bare_explanation, explanation, result_of
 from phasewise.gateway.cache_guard import PROBE, Breaker
 from phasewise.gateway.cache_headers import cache_wishes
@@ -47,6 +47,7 @@ _WHY_MISSED = {
     StoreUnreachable: "store_down",
     EmbedderUnreachable: "embedder_down",
     EmbedderBusy: "embedder_busy",
+    EmbedderRefused: "embedder_refused",
 }
 
 

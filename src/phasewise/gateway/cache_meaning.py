@@ -14,7 +14,7 @@ from phasewise.caching.evidence_book import EvidenceBook
 from phasewise.caching.identity import Identity
 from phasewise.caching.matching import Match, Rules, consider
 from phasewise.config import SemanticConfig
-from phasewise.errors import EmbedderBusy, EmbedderUnreachable, StoreUnreachable
+from phasewise.errors import EmbedderBusy, EmbedderRefused, EmbedderUnreachable, StoreUnreachable
 from phasewise.gateway.cache_guard import PROBE, Breaker
 from phasewise.model.caching import Vector
 from phasewise.ports import AnswerStore, Embedder
@@ -50,7 +50,7 @@ class Meaning:
             self._prepare,
             lambda: embedder.embed(_A_WORD),
             deadline_s,
-            excused=(EmbedderBusy,),
+            excused=(EmbedderBusy, EmbedderRefused),
         )
         self.search_breaker = Breaker(
             "the cache's vector search",

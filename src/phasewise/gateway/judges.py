@@ -2,8 +2,9 @@
 
 A judge that cannot be asked says None, from which nothing is learned and by which nothing is served. Whether
 one says None must never hang on what it would have said: if doubtful matches were left out, those that are
-counted would look better than they are. So doubt is wrong, and only what has nothing to do with the answers
-is None. When a judge is asked, and what is learned, is cache_learning.py's.
+counted would look better than they are. So doubt is wrong, as is what nobody takes to look at, unless it is
+equal; only what has nothing to do with the answers is None. When a judge is asked, and what is learned, is
+cache_learning.py's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from phasewise.caching.judging import (
     states_otherwise,
 )
 from phasewise.config import JudgeConfig
-from phasewise.errors import EmbedderUnreachable, UpstreamError
+from phasewise.errors import EmbedderRefused, EmbedderUnreachable, UpstreamError
 from phasewise.model.worker import Role, Worker
 from phasewise.ports import Embedder
 from phasewise.state.cluster_view import ClusterView
@@ -32,8 +33,8 @@ from phasewise.state.load_ledger import LoadLedger
 
 LONGEST_EMBEDDED = 800
 """In characters. Embedders read no more than about this; what comes after would not be compared."""
-SHORT_ANSWER = 200
-"""In characters. In an answer this short a number or a "not" is what it says."""
+_REFUSED_THE_TEXT = frozenset({400, 413, 422})
+"""What engines reply with to a prompt that is too long for them, or that they do not like."""
 
 
 class Judge(Protocol):
@@ -62,12 +63,12 @@ class TextJudge:
     """Right is what reads the same."""
 
     async def right(self, question: str, stored: str, made: str) -> bool | None:
-        """Whether both answers are the same but for case, space and punctuation."""
+        """Whether both answers are the same but for space and a last full stop."""
         return same_text(stored, made)
 
 
 class EmbeddingJudge:
-    """Right is what is near in meaning and, in a short answer, has the same numbers and denies as much."""
+    """Right is what is near in meaning, has the same numbers and denies as much."""
 
     def __init__(self, embedder: Embedder, similarity: float, deadline_s: float) -> None:
         self._embedder = embedder
@@ -75,20 +76,26 @@ class EmbeddingJudge:
         self._deadline_s = deadline_s
 
     async def right(self, question: str, stored: str, made: str) -> bool | None:
-        """Whether the answers' embeddings are near enough; long ones have to be equal."""
-        same, longest = same_text(stored, made), max(len(stored), len(made))
-        if longest > LONGEST_EMBEDDED:
+        """Whether the answers' embeddings are near enough; what cannot be embedded has to be equal."""
+        same = same_text(stored, made)
+        if max(len(stored), len(made)) > LONGEST_EMBEDDED:
             return same
         try:
             async with asyncio.timeout(self._deadline_s):
                 one, other = [
                     np.frombuffer(await self._embedder.embed(text), "<f4") for text in (stored, made)
                 ]
+        except EmbedderRefused:
+            return same
         except (EmbedderUnreachable, TimeoutError):
             return None  # for equal answers too, which would else be all that counts while it is away
-        if same or (longest <= SHORT_ANSWER and states_otherwise(stored, made)):
+        if same or states_otherwise(stored, made):
             return same
         return bool(float(one @ other) >= self._similarity)
+
+
+class _TextRefused(Exception):
+    """An engine does not take what it was shown."""
 
 
 class ModelJudge:
@@ -116,7 +123,7 @@ class ModelJudge:
     async def right(self, question: str, stored: str, made: str) -> bool | None:
         """Whether the model replies with a bare yes, and does not do so to everything.
 
-        It is asked of equal answers too, and what it cannot be shown whole has to be equal.
+        It is asked of equal answers too, and what it cannot be shown whole, or refuses, has to be equal.
         """
         asked = judge_messages(question, stored, made)
         control = judge_messages(question, stored, CONTROL_ANSWER)
@@ -129,6 +136,8 @@ class ModelJudge:
                     return None if reply is None else False
                 # Small models say yes to whatever they are shown: a yes counts from who can say no, too.
                 return True if read_verdict(await self._ask(control) or "") is False else None
+        except _TextRefused:
+            return same_text(stored, made)
         except (UpstreamError, TimeoutError):
             return None
 
@@ -143,6 +152,8 @@ class ModelJudge:
             headers=[(b"content-type", b"application/json")],
             body=orjson.dumps(body),
         )
+        if reply.status in _REFUSED_THE_TEXT:
+            raise _TextRefused
         return _content(reply.body) if reply.status == 200 else None
 
     def _least_loaded(self) -> Worker | None:
