@@ -15,13 +15,13 @@ from typing import TypeVar
 
 from phasewise.caching.evidence_book import EvidenceBook
 from phasewise.caching.matching import Match, Reason, Verdict
-from phasewise.errors import EmbedderUnreachable, StoreRefused, StoreUnreachable
+from phasewise.errors import EmbedderBusy, EmbedderUnreachable, StoreRefused, StoreUnreachable
 from phasewise.gateway.cache_guard import Breaker
 from phasewise.gateway.cache_meaning import Meaning
 from phasewise.gateway.cache_report import CacheReport, Tier
 from phasewise.gateway.guard import Guard
 from phasewise.gateway.judges import Judge
-from phasewise.model.caching import Purge, StoredAnswer
+from phasewise.model.caching import Purge, StoredAnswer, Vector
 from phasewise.model.noun import noun
 from phasewise.ports import AnswerStore
 
@@ -29,6 +29,7 @@ MOST_WAITING = 1_000
 """Of each sort of work. More is dropped: an answer that is not kept is only asked for again."""
 WITHIN_S = 5.0
 """For a store or an embedder that no request waits for."""
+EMBED_AGAIN_AFTER_S = 1.0
 READ_EVERY_S = 1.0
 COUNT_EVERY_S = 1.0
 COUNT_ONE_BY_ONE_EVERY_S = 60.0
@@ -45,11 +46,15 @@ _Work = TypeVar("_Work")
 
 @noun
 class Kept:
-    """An answer to be kept, and found by other words too if `by_meaning`; its request came at `entered_s`."""
+    """An answer to be kept, and found by other words too if `by_meaning`; its request came at `entered_s`.
+
+    `again`: it is kept already, without the vector that a busy embedder had no time for.
+    """
 
     answer: StoredAnswer
     by_meaning: bool
     entered_s: float
+    again: bool = False
 
 
 @noun
@@ -160,12 +165,25 @@ class CacheLearning:
         if self._store_breaker.is_open:
             return  # before anything is embedded for nothing
         if kept.by_meaning and answer.vector is None and self._meaning is not None:
-            # Without a vector the answer is still found by the same words.
-            with contextlib.suppress(EmbedderUnreachable, TimeoutError):
-                answer = replace(answer, vector=await self._meaning.embed(answer.question, WITHIN_S))
+            answer = replace(answer, vector=await self._vector(kept, self._meaning))
+        if kept.again and answer.vector is None:
+            return
         if any(kept.entered_s <= at_s and what.names(answer) for at_s, what in self._purges):
             return
         await self._store_breaker.ask(lambda: self._store.put(answer), WITHIN_S, (StoreRefused,))
+
+    async def _vector(self, kept: Kept, meaning: Meaning) -> Vector | None:
+        """None if there is none to be had: without it the answer is still found by the same words."""
+        try:
+            return await meaning.embed(kept.answer.question, WITHIN_S)
+        except EmbedderBusy:
+            # A busy hour would otherwise leave nothing that is found by meaning until all of it expires.
+            if not kept.again:
+                later = replace(kept, again=True)
+                asyncio.get_running_loop().call_later(EMBED_AGAIN_AFTER_S, self.keep, later)
+        except (EmbedderUnreachable, TimeoutError):
+            pass
+        return None
 
     async def _compare(self, comparison: Comparison) -> None:
         right = await self._judge.right(comparison.question, comparison.stored, comparison.made)
