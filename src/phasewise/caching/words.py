@@ -61,20 +61,27 @@ def _spelled_out(text: str) -> list[_Token]:
     """Every word, contractions as the words they stand for."""
     tokens: list[_Token] = []
     begins = True
-    for match in _TOKEN.finditer(unicodedata.normalize("NFKC", text)):
-        surface = match.group()
+    for surface in _TOKEN.findall(unicodedata.normalize("NFKC", text)):
         if surface in _SENTENCE_ENDS:
             begins = True
             continue
-        parts = _expanded(surface)
-        owns = len(parts) == 1 and surface[-2:].casefold() in ("'s", "’s")
-        for part in parts:
-            tokens.append(_Token(part, part.casefold(), begins, owns))
-            begins = False
+        lower = surface.casefold()
+        if surface.isalnum() and lower not in _WHOLE_CONTRACTIONS:
+            tokens.append(_Token(surface, lower, begins, False))
+        else:
+            tokens.extend(_expanded(surface, begins))
+        begins = False
     return tokens
 
 
-def _expanded(surface: str) -> tuple[str, ...]:
+def _expanded(surface: str, begins: bool) -> list[_Token]:
+    """The words that one with a mark stands for, of which the first may begin a sentence."""
+    parts = _parts(surface)
+    owns = len(parts) == 1 and surface[-2:].casefold() in ("'s", "’s")
+    return [_Token(part, part.casefold(), begins and not place, owns) for place, part in enumerate(parts)]
+
+
+def _parts(surface: str) -> tuple[str, ...]:
     lower = surface.casefold().replace("’", "'")
     if (whole := _WHOLE_CONTRACTIONS.get(lower)) is not None:
         return whole
@@ -91,7 +98,8 @@ def _expanded(surface: str) -> tuple[str, ...]:
 
 
 def _without_fillers(tokens: list[_Token]) -> list[_Token]:
-    if any(token.lower in _ABOUT_WORDS for token in tokens):
+    lowers = [token.lower for token in tokens]
+    if _MAY_BE_FILLERS.isdisjoint(lowers) or not _ABOUT_WORDS.isdisjoint(lowers):
         return tokens
     kept: list[_Token] = []
     at = 0
@@ -188,6 +196,7 @@ def _by_first_word(phrases: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...],
 
 
 _PHRASES_BY_FIRST = _by_first_word(_FILLER_PHRASES + _PHRASES_BEFORE_A_QUESTION)
+_MAY_BE_FILLERS = FILLERS | _PHRASES_BY_FIRST.keys()
 _BEFORE_A_QUESTION = frozenset(tuple(phrase.split()) for phrase in _PHRASES_BEFORE_A_QUESTION)
 
 FUNCTION_WORDS = vocabulary(

@@ -86,6 +86,8 @@ def _is_single_letter(word: Word) -> bool:
 
 def _is_name(word: Word) -> bool:
     """A capital letter, but at the beginning of a sentence only if another follows: NASA, iPhone, getName."""
+    if word.surface.islower():
+        return False
     if word.surface in _ALSO_SMALL_WORDS:
         return True
     inner = any(letter.isupper() for letter in word.surface[1:])

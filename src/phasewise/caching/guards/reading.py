@@ -15,7 +15,7 @@ from phasewise.caching.guards.opinions import opinion_last
 from phasewise.caching.guards.spelled_numbers import in_digits
 from phasewise.caching.guards.synonyms import usual_name
 from phasewise.caching.guards.unit_names import UNITS
-from phasewise.caching.words import Word, is_function_word, words
+from phasewise.caching.words import FUNCTION_WORDS, Word, is_function_word, words
 from phasewise.model.noun import noun
 
 _CURRENCIES = {"$": "dollars", "€": "euros", "£": "pounds sterling", "¥": "yen", "₹": "rupees"}
@@ -82,7 +82,7 @@ def read(text: str) -> Reading:
 
 def is_telling(word: Word) -> bool:
     """Whether a word carries content of its own."""
-    return not is_function_word(word.lower)
+    return word.lower not in FUNCTION_WORDS
 
 
 def content_of(word: Word) -> str:

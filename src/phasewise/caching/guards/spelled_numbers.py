@@ -27,6 +27,7 @@ _ORDINALS = {
     "fifteenth": 15, "sixteenth": 16, "seventeenth": 17, "eighteenth": 18, "nineteenth": 19, "twentieth": 20,
     "thirtieth": 30, "hundredth": 100,
 }  # fmt: skip
+_BEGIN_NUMBERS = frozenset({*_ONES, *_TENS, *_SCALES, *_ORDINALS})
 _LONGEST = 16
 """In words. Longer ones are read as two, on both sides alike."""
 _DIGITS = re.compile(r"\d{1,15}|\d{1,3}(?:,\d{3}){1,5}")
@@ -38,6 +39,8 @@ _ONE_IS_A_PRONOUN_AFTER = vocabulary(
 
 def in_digits(read: Sequence[Word]) -> tuple[Word, ...]:
     """The same words, with numbers in digits and units apart from their numbers; places count anew."""
+    if not any(word.lower in _BEGIN_NUMBERS or word.lower[0].isdigit() for word in read):
+        return tuple(read)
     written: list[tuple[str, Word]] = []
     at = 0
     while at < len(read):
