@@ -4,9 +4,11 @@
     python benchmarks/semantic_cache.py --quick [--json]
 
 Two sets of questions whose answers are known: the odd rows of the CheckList question pairs (../shared/data;
-left out, and said so, where the file is not), and questions of our own, made of words and sentences that no
-guard's list holds and that nothing was tuned on (near_misses/held_out.py; checked before anything else). The
-embedder is the gateway's, with the model minilm-l6, and so are guards, bound and matching.
+left out, and said so, where the file is not), and questions of our own, made of sentences that nothing was
+tuned on and of words that no guard's list holds (near_misses/held_out.py; checked before anything else).
+While guards and bound were written, the seeds 1 to 3 were played, and what came of them was told in figures:
+others are run unless --first-seed says otherwise. The embedder is the gateway's, with the model minilm-l6,
+and so are guards, bound and matching.
 
 Pairs: 6,000 of our own, with 12 kinds of near miss, and the checklist's. For plain cosine .85, .90 and .95,
 alone, with the hard guards and with all: the recall of true paraphrases and the false hits of each kind.
@@ -84,8 +86,7 @@ def main() -> None:
         tell(f"{options.checklist} is not there: the checklist's pairs are left out")
     result: dict[str, Any] = {"quick": options.quick, "embedder": vectors.space}
     result["pairs"] = {
-        name: judged_pairs(name, pairs, vectors)
-        for name, pairs in pair_sets(options.pairs, checklist).items()
+        name: judged_pairs(name, pairs, vectors) for name, pairs in pair_sets(options, checklist).items()
     }
     result |= streams(options, vectors, checklist)
     result["wrong"] = overdrawn(result)
@@ -102,7 +103,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--requests", type=int, default=20_000, help="of each stream")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=11)
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of our own")
     parser.add_argument("--vectors", type=Path, help="a file that keeps embeddings between runs")
     parser.add_argument("--checklist", type=Path, default=CHECKLIST, help="pairs with kind, duplicate, a, b")
@@ -129,12 +130,12 @@ def model_folder() -> Path:
         sys.exit(str(error))
 
 
-def pair_sets(count: int, checklist: Path | None) -> dict[str, list[QuestionPair]]:
+def pair_sets(options: argparse.Namespace, checklist: Path | None) -> dict[str, list[QuestionPair]]:
     """The pairs to judge, by where they are from."""
-    sets = {"generated": held_out_pairs(1, count)}
+    sets = {"generated": held_out_pairs(options.first_seed, options.pairs)}
     if checklist is not None:
         odd = checklist_rows(checklist, ODD)
-        sets["checklist"] = odd[:: max(1, len(odd) // count)]
+        sets["checklist"] = odd[:: max(1, len(odd) // options.pairs)]
     return sets
 
 
