@@ -121,6 +121,12 @@ async def test_what_is_too_long_to_be_embedded_whole_has_to_be_equal():
     assert embedder.asked == []
 
 
+async def test_in_scripts_with_a_token_for_each_letter_fewer_letters_are_too_long():
+    embedder, chinese = Plane(), "水" * (LONGEST_EMBEDDED // 2)
+    assert await EmbeddingJudge(embedder, 0.95, 5.0).right(QUESTION, chinese, chinese + "火") is False
+    assert embedder.asked == []
+
+
 @pytest.mark.parametrize("made", ["unknown", "beech"])
 async def test_without_its_embedder_a_judge_says_nothing_of_equal_answers_either(made):
     assert await EmbeddingJudge(Plane(), 0.95, 5.0).right(QUESTION, "beech", made) is None
