@@ -346,6 +346,25 @@ async def test_a_long_log_is_read_page_by_page_and_bad_lessons_are_passed_over(m
         await cache.stop()
 
 
+async def test_a_start_does_not_wait_for_the_whole_of_a_log_that_is_slow_to_read(monkeypatch):
+    monkeypatch.setattr(cache_learning, "WITHIN_S", 0.05)
+    cache = Desk(mode="serve", semantic=STRICT, draw=NEVER_AUDITED, deadline_s=10.0)
+
+    async def endless(place):
+        await asyncio.sleep(0.01)
+        return str(int(place or 0) + 1), []
+
+    cache.store.lessons = endless
+    async with asyncio.timeout(10):
+        await cache.start()
+    try:
+        assert not cache._learning.caught_up
+        place = cache._learning._place
+        await eventually(lambda: cache._learning._place != place)
+    finally:
+        await cache.stop()
+
+
 async def test_a_log_that_takes_too_long_to_read_costs_no_exact_answers(monkeypatch, caplog):
     monkeypatch.setattr(cache_learning, "WITHIN_S", 0.05)
     async with desk(deadline_s=0.1) as cache:

@@ -110,10 +110,13 @@ class CacheLearning:
         self.entries: int | None = None
 
     async def start(self) -> None:
-        """Begin; what was learned before is read first, if the store is there."""
+        """Begin; what was learned before is read first, if the store is there and quick."""
         meaning = self._meaning
         if meaning is not None:
-            await self._catch_up(meaning.book)
+            # The rest of a log that takes longer is read while requests are answered.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WITHIN_S):
+                    await self._catch_up(meaning.book)
         work = [
             self._work_off(self._to_keep, self._keep, "keeping answers"),
             self._work_off(self._to_judge, self._compare, "judging matches"),
