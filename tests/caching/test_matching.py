@@ -152,6 +152,31 @@ def test_the_same_words_in_other_places_are_never_served():
     assert (match.verdict, match.reason) == (Verdict.NOTHING, Guard.ORDER)
 
 
+@pytest.mark.parametrize(
+    ("verb", "particle", "asked", "stored"),
+    [
+        ("clean", "up", "How do I give up my seat?", "How do I give my seat?"),
+        ("switch", "off", "How do I call off the meeting?", "How do I call the meeting?"),
+        ("hand", "over", "Can I take over the company?", "Can I take the company?"),
+    ],
+)
+def test_a_particle_proven_with_one_verb_is_new_with_another(verb, particle, asked, stored):
+    book = EvidenceBook(BOUND)
+    for thing in ("desk", "fan", "key"):
+        without = make_neighbour(f"How do I {verb} my {thing}?")
+        teach(book, without, NEEDED + 1, question=f"How do I {verb} {particle} my {thing}?")
+    match = decide(book, make_neighbour(stored), question=asked)
+    assert (match.verdict, match.reason) == (Verdict.EXPLORE, Reason.NEW_CHANGE)
+
+
+def test_an_ending_proven_with_some_words_is_new_with_another():
+    book = EvidenceBook(BOUND)
+    for thing in ("walk", "swim", "print"):
+        teach(book, make_neighbour(f"How long is the {thing}?"), NEEDED + 1, f"How long is the {thing}ing?")
+    match = decide(book, make_neighbour("How long is the train?"), question="How long is the training?")
+    assert (match.verdict, match.reason) == (Verdict.EXPLORE, Reason.NEW_CHANGE)
+
+
 def test_behind_a_neighbour_that_is_forbidden_another_may_do():
     allowed = make_neighbour(FORM, similarity=0.9)
     book = book_that_proved(allowed)

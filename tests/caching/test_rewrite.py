@@ -79,7 +79,55 @@ def test_words_that_merely_changed_places_are_told():
 def test_an_ending_is_part_of_the_change_though_the_stem_is_the_same():
     plural = change_of("Can I take my bag?", "Can I take my bags?")
     assert plural.parts
-    assert plural == change_of("Where is the key?", "Where is the keys?")
+    assert plural == change_of("Where is the bag?", "Where is the bags?")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("Where is my key?", "Where are my keys?"), ("What is the custom?", "What are the customs?")),
+        (("Is it good to run?", "Is running good?"), ("Is it good to build?", "Is building good?")),
+        (
+            ("How late is the walk in May?", "In May, how late is the walking?"),
+            ("How long is the train in Rome?", "In Rome, how long is the training?"),
+        ),
+        (
+            ("Is it my customer bill?", "Is it my customer's bill?"),
+            ("Is it my cat bill?", "Is it my cat's bill?"),
+        ),
+    ],
+)
+def test_what_an_ending_does_to_one_word_says_nothing_of_others(one, other):
+    first, second = change_of(*one), change_of(*other)
+    assert set(second.parts) - set(first.parts)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("clean up the room", "clean the room"), ("call up the meeting", "call the meeting")),
+        (("switch off the fan", "switch the fan"), ("call off the meeting", "call the meeting")),
+        (("send back the parcel", "send the parcel"), ("give back the parcel", "give the parcel")),
+        (("tidy up the room", "tidy the room up"), ("run up the room", "run the room up")),
+        (("the price of tools", "the price for tools"), ("the hatred of tools", "the hatred for tools")),
+        (("Is it open?", "Does it open?"), ("Is it change?", "Does it change?")),
+        (("I listen to him", "I listen him"), ("I talk to him", "I talk him")),
+    ],
+)
+def test_what_hangs_on_the_words_around_it_says_nothing_of_others(one, other):
+    assert not set(change_of(*one).parts) & set(change_of(*other).parts)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("How to reset it?", "How do I reset it?"), ("How to bake bread?", "How do I bake bread?")),
+        (("In Oslo, is it hot?", "Is it hot in Oslo?"), ("In Rome, is it wet?", "Is it wet in Rome?")),
+        (("Can I call off it?", "Can I cancel it?"), ("Can I call off a trip?", "Can I cancel a trip?")),
+    ],
+)
+def test_words_that_bring_what_they_belong_to_are_the_same_change_elsewhere(one, other):
+    assert set(change_of(*one).parts) & set(change_of(*other).parts)
 
 
 def test_only_other_words_in_place_of_some_may_turn_with_the_world():

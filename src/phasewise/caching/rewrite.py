@@ -11,6 +11,8 @@ from difflib import SequenceMatcher
 from enum import StrEnum
 from hashlib import blake2b
 
+from phasewise.caching.stems import is_past_form
+from phasewise.caching.vocabulary import vocabulary
 from phasewise.caching.words import Word, is_function_word
 from phasewise.model.noun import noun
 
@@ -23,9 +25,34 @@ PART_MARK = "."
 SWAP_MARK = "x"
 """Stands before the hash of a part that has other words of content in place of some."""
 _ARTICLES = {"an": "a"}
+_PARTICLES = vocabulary("up down out off over away back together apart aside forward ahead")
+"""Make another verb of the one before them: give up, call off."""
+_PREPOSITIONS = vocabulary(
+    "of at in on by for with about against between into during before after above below from as than within "
+    "without upon onto toward towards via per among beside besides beyond near since until till despite "
+    "under through along around across behind"
+)
+"""Say what part the word behind them plays. Not "to", which is "how to" far more often."""
+_ATTACHED = _PARTICLES | _PREPOSITIONS
+_OF_VOICE = vocabulary("by of")
+"""Come and go where a sentence is turned round: Kyle stole it, it was stolen by Kyle; Ann's car, of Ann."""
+_THE_END = ""
+"""What a preposition stands before that nothing follows."""
+_BE = vocabulary("am is are was were")
+_DO = vocabulary("do does did")
 
 Key = tuple[str, ...]
 """Words as they are compared."""
+
+
+@noun
+class Gap:
+    """What stands in either question where the other has something else, and where that begins and ends."""
+
+    here: Key
+    there: Key
+    here_at: tuple[int, int]
+    there_at: tuple[int, int]
 
 
 class Change(StrEnum):
@@ -72,14 +99,15 @@ def rewrite(question: Sequence[Word], stored: Sequence[Word], domain: str) -> Re
     """
     here, there = _keys(question), _keys(stored)
     gaps = _gaps(here, there)
-    lost, gained = _bag(gap[0] for gap in gaps), _bag(gap[1] for gap in gaps)
+    lost, gained = _bag(gap.here for gap in gaps), _bag(gap.there for gap in gaps)
     moved = lost & gained
     only_here, only_there = lost - moved, gained - moved
     if moved or len(gaps) > MOST_PARTS:
-        parts = {_whole(here, there, only_here, only_there): _swaps(only_here, only_there)}
+        whole = _whole(here, there, only_here, only_there) + _reattached(here, there, lost | gained)
+        parts = {whole: _swaps(only_here, only_there)}
     else:
-        parts = {_either_way(" ".join(gap[0]), " ".join(gap[1])): _swaps(*gap) for gap in gaps}
-        parts |= dict.fromkeys(_inflections(question, stored, here, there), False)
+        parts = {_part(gap, here, there): _swaps(gap.here, gap.there) for gap in gaps}
+    parts |= dict.fromkeys(_inflections(question, stored, here, there, turned=bool(moved)), False)
     change = _change(bool(moved), only_here, only_there, bool(parts))
     return Rewrite(change, _hashed(parts, domain), exchanges=bool(moved) and not only_here and not only_there)
 
@@ -96,18 +124,95 @@ def _keys(words: Sequence[Word]) -> Key:
     )
 
 
-def _gaps(here: Key, there: Key) -> list[tuple[Key, Key]]:
+def _gaps(here: Key, there: Key) -> list[Gap]:
     """What stands in either where the other has something else, in order."""
     start = _common(here, there)
-    here, there = here[start:], there[start:]
-    end = _common(here[::-1], there[::-1])
-    here, there = here[: len(here) - end], there[: len(there) - end]
-    if not here and not there:
+    end = _common(here[start:][::-1], there[start:][::-1])
+    inner_here, inner_there = here[start : len(here) - end], there[start : len(there) - end]
+    if not inner_here and not inner_there:
         return []
-    if max(len(here), len(there)) > LONGEST_APART:
-        return [(here, there)]
-    blocks = SequenceMatcher(None, here, there, autojunk=False).get_opcodes()
-    return [(here[a:b], there[c:d]) for kind, a, b, c, d in blocks if kind != "equal"]
+    if max(len(inner_here), len(inner_there)) > LONGEST_APART:
+        return [_gap(here, there, start, len(here) - end, start, len(there) - end)]
+    blocks = SequenceMatcher(None, inner_here, inner_there, autojunk=False).get_opcodes()
+    return [
+        _gap(here, there, a + start, b + start, c + start, d + start)
+        for kind, a, b, c, d in blocks
+        if kind != "equal"
+    ]
+
+
+def _gap(here: Key, there: Key, a: int, b: int, c: int, d: int) -> Gap:
+    return Gap(here[a:b], there[c:d], (a, b), (c, d))
+
+
+def _is_bearer(word: str) -> bool:
+    """Whether particles and prepositions may belong to a word."""
+    return not is_function_word(word) and word not in _PARTICLES
+
+
+def _part(gap: Gap, here: Key, there: Key) -> str:
+    """What was put for what; with the words around it if those decide what the change means.
+
+    "up" says nothing of "clean up" that would hold of "give up".
+    """
+    if not _hangs_on_others(gap):
+        return _either_way(" ".join(gap.here), " ".join(gap.there))
+    return _either_way(_with_bearers(here, *gap.here_at), _with_bearers(there, *gap.there_at))
+
+
+def _with_bearers(words: Key, start: int, end: int) -> str:
+    """A stretch of words with the nearest words of content before and behind it."""
+    before = next(filter(_is_bearer, reversed(words[:start])), "")
+    behind = next(filter(_is_bearer, words[end:]), "")
+    return f"{before} ({' '.join(words[start:end])}) {behind}"
+
+
+def _hangs_on_others(gap: Gap) -> bool:
+    """Whether a particle or a preposition was put, or "is" for "does", apart from the word it belongs to."""
+    here, there = frozenset(gap.here), frozenset(gap.there)
+    be_for_do = (here & _BE and there & _DO) or (here & _DO and there & _BE)
+    if be_for_do or here | there == {"to"}:
+        return not any(map(_is_bearer, here | there))
+    return _leaves_loose(gap.here, there) or _leaves_loose(gap.there, here)
+
+
+def _leaves_loose(put: Key, other: frozenset[str]) -> bool:
+    """Whether, of what was put, a particle has no word before it, or a preposition no word at all."""
+    first = next((place for place, word in enumerate(put) if _is_bearer(word)), None)
+    return any(
+        word in _ATTACHED and word not in other and (first is None or (word in _PARTICLES and place < first))
+        for place, word in enumerate(put)
+    )
+
+
+def _reattached(here: Key, there: Key, changed: Mapping[str, int]) -> str:
+    """The particles and prepositions that stand by other words than before, where words changed places."""
+    both = frozenset(here) & frozenset(there)
+    attached = frozenset(
+        word for word in changed if word in _ATTACHED and (word in both or word not in _OF_VOICE)
+    )
+    if not attached:
+        return ""
+    ours, theirs = _attachments(here, attached), _attachments(there, attached)
+    return "|" + _either_way(" ".join(sorted(ours - theirs)), " ".join(sorted(theirs - ours)))
+
+
+def _attachments(words: Key, attached: frozenset[str]) -> set[str]:
+    """Each particle with the word of content before it, each preposition with the one behind it."""
+    found: set[str] = set()
+    waiting: set[str] = set()
+    before = ""
+    for word in (*words, _THE_END):
+        if _is_bearer(word):
+            found |= {f"{preposition}+{word}" for preposition in waiting}
+            waiting.clear()
+            before = word
+        elif word in attached:
+            if word in _PARTICLES:
+                found.add(f"{before}+{word}")
+            else:
+                waiting.add(word)
+    return found
 
 
 def _bag(gaps: Iterable[Key]) -> Counter[str]:
@@ -144,16 +249,28 @@ def _numbered(words: Key) -> list[tuple[str, int]]:
     return numbered
 
 
-def _inflections(question: Sequence[Word], stored: Sequence[Word], here: Key, there: Key) -> set[str]:
-    """What words of one stem end in here and there, for words that both have."""
+def _inflections(
+    question: Sequence[Word], stored: Sequence[Word], here: Key, there: Key, turned: bool
+) -> set[str]:
+    """The forms of words that both have, by their stems: what an ending does hangs on the word it ends.
+
+    "keys" are more of "key"; "customs" are not more of "custom". Where a sentence is turned round, verbs
+    change with it: steal, stolen by.
+    """
     forms = dict(zip(_numbered(there), stored, strict=True))
     endings = set()
     for key, word in zip(_numbered(here), question, strict=True):
         other = forms.get(key)
-        if other is not None and other.lower != word.lower:
-            kept = _common(word.lower, other.lower)
-            endings.add("~" + _either_way(word.lower[kept:], other.lower[kept:]))
+        if other is None or _form(other) == _form(word):
+            continue
+        if not (turned and (is_past_form(word.lower) or is_past_form(other.lower))):
+            endings.add("~" + _either_way(_form(word), _form(other)))
     return endings
+
+
+def _form(word: Word) -> str:
+    lower = _ARTICLES.get(word.lower, word.lower)
+    return f"{lower}'s" if word.owns else lower
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
