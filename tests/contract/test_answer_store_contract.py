@@ -68,10 +68,10 @@ async def near_keys(store, scope="s1", count=10):
     return [near.answer.key for near in await store.nearest(scope, ASKED, count)]
 
 
-async def test_an_answer_is_given_as_it_was_kept_but_for_its_vector(store):
-    whole = answer(
-        angle_deg=0.0, tags=("news", "prices"), prompt_tokens=7, output_tokens=0, start_s=0.25, stream_s=1.5
-    )
+@pytest.mark.parametrize("stop_reason", [None, "END", 128_009])
+async def test_an_answer_is_given_as_it_was_kept_but_for_its_vector(store, stop_reason):
+    made = {"prompt_tokens": 7, "output_tokens": 0, "start_s": 0.25, "stream_s": 1.5}
+    whole = answer(angle_deg=0.0, tags=("news", "prices"), stop_reason=stop_reason, **made)
     await store.put(whole)
     assert await store.exact("k1", "s1") == replace(whole, vector=None)
     (near,) = await store.nearest("s1", ASKED, 3)

@@ -57,12 +57,14 @@ class Worker:
     def say_words(self, *words, to=-1):
         self.say(*({"choices": [{"index": 0, "delta": {"content": word}}]} for word in words), to=to)
 
-    def end(self, to=-1):
-        self.say(*END, b"data: [DONE]\n\n", to=to)
+    def end(self, to=-1, stop_reason=None):
+        last = END[0]["choices"][0] | {"stop_reason": stop_reason}
+        self.say({"choices": [last]}, END[1], b"data: [DONE]\n\n", to=to)
         self.writers[to].write(b"0\r\n\r\n")
 
-    def say_plainly(self, text, to=-1, **message):
-        choice = {"index": 0, "message": {"content": text, **message}, "finish_reason": "stop"}
+    def say_plainly(self, text, to=-1, stop_reason=None):
+        choice = {"index": 0, "message": {"content": text}, "finish_reason": "stop"}
+        choice["stop_reason"] = stop_reason
         body = orjson.dumps(FRAME | {"choices": [choice], "usage": END[1]["usage"]})
         self.writers[to].write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
 
@@ -188,8 +190,25 @@ async def test_who_asks_afterwards_is_served_what_was_kept():
         assert worker.asked == 1
 
 
-async def kept(gateway):
-    reply = await asyncio.wait_for(gateway.chat(), 0.5)
+@pytest.mark.parametrize("stopped_at", ["END", 128_009, None])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_an_answer_stopped_at_is_told_to_all(stream, stopped_at):
+    async with stage() as (worker, gateway):
+        leader = await lead(gateway, worker, stream=stream)
+        (follower,) = await follow(gateway, stream=stream)
+        if stream:
+            worker.say_words("One")
+            worker.end(stop_reason=stopped_at)
+        else:
+            worker.say_plainly("One", stop_reason=stopped_at)
+        replies = [await leader, await follower]
+        replies.append(await eventually(lambda: kept(gateway, stream=stream)))
+    last = [choices_of(events_of(it.body))[-1] if stream else orjson.loads(it.body) for it in replies]
+    assert [it["choices"][0]["stop_reason"] for it in last] == [stopped_at] * 3
+
+
+async def kept(gateway, **fields):
+    reply = await asyncio.wait_for(gateway.chat(**fields), 0.5)
     return reply if b"hit" in dict(reply.headers)[b"cache-status"] else None
 
 

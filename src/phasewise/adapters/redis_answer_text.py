@@ -19,6 +19,7 @@ _TYPES: Mapping[str, frozenset[type]] = {
     "str | None": frozenset({str, type(None)}),
     "bool": frozenset({bool}),
     "int | None": frozenset({int, type(None)}),
+    "int | str | None": frozenset({int, str, type(None)}),
     "float": frozenset({int, float}),
     "float | None": frozenset({int, float, type(None)}),
     "tuple[str, ...]": frozenset({list}),

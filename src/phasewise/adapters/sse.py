@@ -88,11 +88,13 @@ class Chunk:
     """What one event says.
 
     `has_content` holds for text, reasoning and tool deltas; the chunk that only opens the assistant's role
-    has none. `error` is the engine's own name for what broke after the stream had begun.
+    has none. `stop_reason` is what the request named to stop at and the engine met: a text or a token's id.
+    `error` is the engine's own name for what broke after the stream had begun.
     """
 
     has_content: bool = False
     finish_reason: str | None = None
+    stop_reason: int | str | None = None
     usage: Mapping[str, Any] | None = None
     metrics: Mapping[str, Any] | None = None
     error: str | None = None
@@ -120,6 +122,7 @@ def parse_chunk(event: bytes) -> Chunk:
     return Chunk(
         has_content=has_content,
         finish_reason=finish_reason(body),
+        stop_reason=stop_reason(body),
         usage=_mapping(body, "usage"),
         metrics=_mapping(body, "metrics"),
         error=_error(body),
@@ -163,10 +166,22 @@ def event_data(event: bytes) -> bytes:
 
 def finish_reason(body: Mapping[str, Any]) -> str | None:
     """Why an answer, or what a chunk adds to it, ended: what the first of its choices says that says so."""
+    choice = _ended_choice(body)
+    return None if choice is None else choice["finish_reason"]
+
+
+def stop_reason(body: Mapping[str, Any]) -> int | str | None:
+    """What the same choice met of that which its request named to stop at, if it did."""
+    choice = _ended_choice(body)
+    reason = None if choice is None else choice.get("stop_reason")
+    return reason if isinstance(reason, int | str) and not isinstance(reason, bool) else None
+
+
+def _ended_choice(body: Mapping[str, Any]) -> dict[str, Any] | None:
     choices = body.get("choices")
     for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict) and isinstance(reason := choice.get("finish_reason"), str):
-            return reason
+        if isinstance(choice, dict) and isinstance(choice.get("finish_reason"), str):
+            return choice
     return None
 
 

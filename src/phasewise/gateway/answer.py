@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from phasewise.adapters.engine_report import EngineReport, read_report
-from phasewise.adapters.sse import finish_reason
+from phasewise.adapters.sse import finish_reason, stop_reason
 from phasewise.model.hand_over import NO_ACCOUNT, EngineAccount
 from phasewise.model.timeline import Part
 
@@ -49,6 +49,7 @@ class Answer:
         "finished_s",
         "report",
         "saw_other_than_text",
+        "stop_reason",
         "text_escaped",
     )
 
@@ -62,6 +63,7 @@ class Answer:
         self.created: int | None = None
         self.finish_reason: str | None = None
         self.finished_s: float | None = None
+        self.stop_reason: int | str | None = None
         self.report = NO_REPORT
 
     def text(self) -> str | None:
@@ -89,7 +91,7 @@ def read_plain_answer(body: bytes, *, with_text: bool = False) -> Answer:
         return answer
     if isinstance(fields, dict):
         answer.engine_request_id = _text(fields.get("id"))
-        answer.finish_reason = finish_reason(fields)
+        answer.finish_reason, answer.stop_reason = finish_reason(fields), stop_reason(fields)
         usage, metrics = fields.get("usage"), fields.get("metrics")
         answer.report = read_report(
             usage if isinstance(usage, dict) else None, metrics if isinstance(metrics, dict) else None

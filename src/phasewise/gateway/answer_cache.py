@@ -249,6 +249,7 @@ class AnswerCache:
             output_tokens=made.output_tokens,
             start_s=made.start_s,
             stream_s=made.stream_s,
+            stop_reason=made.stop_reason,
             tags=identity.tags,
             vector=turn.vector,
         )

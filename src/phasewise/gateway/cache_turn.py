@@ -48,8 +48,8 @@ class CacheTurn:
 class Made:
     """An answer that was made for a request, whole: it stopped by itself and is text, nothing else.
 
-    `start_s` and `stream_s` are what its client waited for the first token and for the rest, None where
-    nobody saw.
+    `stop_reason` is what it stopped at, of what the request named. `start_s` and `stream_s` are what its
+    client waited for the first token and for the rest, None where nobody saw.
     """
 
     text: str
@@ -57,6 +57,7 @@ class Made:
     output_tokens: int | None = None
     start_s: float | None = None
     stream_s: float | None = None
+    stop_reason: int | str | None = None
 
 
 class AnswerDesk(Protocol):

@@ -25,6 +25,7 @@ from phasewise.gateway.replay import (
     PLAIN_TYPE,
     STREAM_TYPE,
     Counts,
+    End,
     Frames,
     answer_id,
     end_mark,
@@ -164,9 +165,9 @@ class FoundAnswers:
 
     async def _replay(self, call: Call, stored: StoredAnswer) -> None:
         counts = _counts(stored.prompt_tokens, stored.output_tokens)
-        telling = _Telling(call, stored.model)
+        telling, end = _Telling(call, stored.model), End(STOP, stored.stop_reason)
         if not call.timeline.request.stream:
-            await telling.send_whole(stored.text, STOP, counts)
+            await telling.send_whole(stored.text, end, counts)
             return
         pieces = pieces_of(stored.text)
         if self._replay_tokens_per_s is not None and len(pieces) > 1:
@@ -174,7 +175,7 @@ class FoundAnswers:
             await telling.send_paced(pieces, tokens / len(pieces) / self._replay_tokens_per_s)
         else:
             telling.put(pieces)
-        await telling.finish(STOP, counts)
+        await telling.finish(end, counts)
 
     # --- following another's answer -------------------------------------------------------------------------
 
@@ -239,7 +240,7 @@ async def _read_along(flight: Flight, telling: _Telling) -> Followed:
             return Followed.LATE
     if answer is None or not answer.complete:
         return Followed.BROKEN
-    await telling.finish(answer.finish_reason, _counts_of(answer))
+    await telling.finish(End(answer.finish_reason, answer.stop_reason), _counts_of(answer))
     return Followed.WHOLE
 
 
@@ -256,7 +257,7 @@ async def _read_whole(flight: Flight, telling: _Telling) -> Followed:
     text = answer.text()
     if text is None:
         return Followed.BEYOND_TEXT
-    await telling.send_whole(text, answer.finish_reason, _counts_of(answer))
+    await telling.send_whole(text, End(answer.finish_reason, answer.stop_reason), _counts_of(answer))
     return Followed.WHOLE
 
 
@@ -303,24 +304,22 @@ class _Telling:
             self._answer.content_times_s.append(time.monotonic())
             await self._send(opening + self._frames.content([piece]))
 
-    async def finish(self, finish_reason: str | None, counts: Counts | None) -> None:
+    async def finish(self, end: End, counts: Counts | None) -> None:
         """Send the end of a stream, and what was not sent yet."""
         call, client = self._call, self._client
         opening = b"" if client.started or self._unsent else self._frames.opening()
-        self._note_end(finish_reason, counts)
-        last = (
-            self._unsent + opening + self._frames.closing(finish_reason, None if call.hide_usage else counts)
-        )
+        self._note_end(end, counts)
+        last = self._unsent + opening + self._frames.closing(end, None if call.hide_usage else counts)
         if call.wants_timing:
             last += timing_comment(call.timeline.so_far(time.monotonic()))
         await self._start()
         await client.finish(last + end_mark())
 
-    async def send_whole(self, text: str, finish_reason: str | None, counts: Counts | None) -> None:
+    async def send_whole(self, text: str, end: End, counts: Counts | None) -> None:
         """Send a plain reply."""
         call = self._call
-        self._note_end(finish_reason, counts)
-        body = self._frames.plain(text, finish_reason, counts)
+        self._note_end(end, counts)
+        body = self._frames.plain(text, end, counts)
         timing = (SERVER_TIMING, server_timing(*call.timeline.parts_so_far(time.monotonic())))
         await self._client.respond(200, [PLAIN_TYPE, *call.reply_headers, timing], body)
 
@@ -336,9 +335,9 @@ class _Telling:
             self._client.streaming = True
             await self._client.start(200, [STREAM_TYPE, *self._call.reply_headers])
 
-    def _note_end(self, finish_reason: str | None, counts: Counts | None) -> None:
+    def _note_end(self, end: End, counts: Counts | None) -> None:
         answer = self._answer
-        answer.finish_reason, answer.finished_s = finish_reason, time.monotonic()
+        answer.finish_reason, answer.finished_s = end.finish_reason, time.monotonic()
         if counts is not None:
             answer.report = EngineReport(prompt_tokens=counts[0], output_tokens=counts[1])
 
@@ -378,7 +377,7 @@ def _made(call: Call, timeline: Timeline) -> Made | None:
     if not text:
         return None
     start_s, stream_s = _phases_s(timeline)
-    return Made(text, timeline.prompt_tokens, timeline.output_tokens, start_s, stream_s)
+    return Made(text, timeline.prompt_tokens, timeline.output_tokens, start_s, stream_s, answer.stop_reason)
 
 
 def _phases_s(timeline: Timeline) -> tuple[float | None, float | None]:

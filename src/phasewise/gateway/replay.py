@@ -6,7 +6,7 @@ Bytes only, with the same keys in the same chunks as vLLM's. Sending them is fou
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -30,6 +30,16 @@ _MARKED = b'"\\u0000"'
 def pieces_of(text: str) -> list[str]:
     """The text in pieces of about a token each, cut at words; together they are the text exactly."""
     return _PIECE.findall(text)
+
+
+class End(NamedTuple):
+    """Why an answer ended, and what of the request's own it stopped at."""
+
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+
+
+_GOES_ON = End(None)
 
 
 class Frames:
@@ -70,42 +80,43 @@ class Frames:
         before, after = self._around()
         return b'%b"%b"%b' % (before, text, after)
 
-    def closing(self, finish_reason: str | None, counts: Counts | None) -> bytes:
+    def closing(self, end: End, counts: Counts | None) -> bytes:
         """The chunk that announces the end and, for a client who asked for it, the one with usage."""
-        end = _event({**self._chunk(), "choices": [self._choice("", finish_reason)]})
+        last = _event({**self._chunk(), "choices": [self._choice("", end)]})
         if counts is None:
-            return end
-        return end + _event({**self._chunk(), "choices": [], "usage": _usage(counts)})
+            return last
+        return last + _event({**self._chunk(), "choices": [], "usage": _usage(counts)})
 
     def _around(self) -> tuple[bytes, bytes]:
         """What stands before and after the text of a chunk: they differ in nothing else."""
         if not self._before:
-            marked = _event({**self._chunk(), "choices": [self._choice(_MARK, None)]})
+            marked = _event({**self._chunk(), "choices": [self._choice(_MARK, _GOES_ON)]})
             self._before, _, self._after = marked.partition(_MARKED)
         return self._before, self._after
 
     def _chunk(self) -> dict[str, Any]:
         return {**self._frame, "object": "chat.completion.chunk" if self._chat else "text_completion"}
 
-    def _choice(self, text: str, finish_reason: str | None) -> dict[str, Any]:
+    def _choice(self, text: str, end: End) -> dict[str, Any]:
         if not self._chat:
             return {
                 "index": 0,
                 "text": text,
                 "logprobs": None,
-                "finish_reason": finish_reason,
-                "stop_reason": None,
+                "finish_reason": end.finish_reason,
+                "stop_reason": end.stop_reason,
                 "prompt_token_ids": None,
                 "token_ids": None,
             }
-        choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": finish_reason}
-        if finish_reason is not None:
-            choice["stop_reason"] = None
+        choice: dict[str, Any] = {"index": 0, "delta": {"content": text}, "logprobs": None}
+        choice["finish_reason"] = end.finish_reason
+        if end.finish_reason is not None:
+            choice["stop_reason"] = end.stop_reason
         return {**choice, "token_ids": None}
 
     # --- as a whole -----------------------------------------------------------------------------------------
 
-    def plain(self, text: str, finish_reason: str | None, counts: Counts | None) -> bytes:
+    def plain(self, text: str, end: End, counts: Counts | None) -> bytes:
         """The whole reply."""
         choice: dict[str, Any] = {"index": 0}
         if self._chat:
@@ -115,8 +126,8 @@ class Frames:
             choice["text"] = text
         choice |= {
             "logprobs": None,
-            "finish_reason": finish_reason,
-            "stop_reason": None,
+            "finish_reason": end.finish_reason,
+            "stop_reason": end.stop_reason,
             "token_ids": None,
         }
         reply = {

@@ -172,6 +172,7 @@ class StreamRelay:
     def _note_telling(self, chunk: Chunk, at_s: float) -> None:
         if chunk.finish_reason:
             self.answer.finish_reason, self.answer.finished_s = chunk.finish_reason, at_s
+            self.answer.stop_reason = chunk.stop_reason
         if chunk.usage is not None:
             self.answer.report = read_report(chunk.usage, chunk.metrics)
         if chunk.done:

@@ -60,7 +60,8 @@ class StoredAnswer:
 
     `key` stands for the whole request, `scope` for all of it but the last user turn (the tenant and the
     namespace are in both), `question` is that turn. `start_s` and `stream_s` are what prefill and decode took
-    the client who asked first: its time to first token and the rest; None where nobody saw.
+    the client who asked first: its time to first token and the rest; None where nobody saw. `stop_reason` is
+    what the model stopped at, of the texts and tokens that the request named.
     """
 
     key: str
@@ -76,6 +77,7 @@ class StoredAnswer:
     output_tokens: int | None = None
     start_s: float | None = None
     stream_s: float | None = None
+    stop_reason: int | str | None = None
     tags: tuple[str, ...] = ()
     vector: Vector | None = None
 
