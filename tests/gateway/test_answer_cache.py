@@ -274,6 +274,33 @@ async def test_a_failed_request_teaches_nothing():
         await cache.ask()
         assert (await cache.ask(REWORDED, made=None)).result is CacheResult.EXPLORED
         assert cache.judge.asked == []
+        assert (await cache.store.lessons(""))[1] == []
+        assert cache.report()["judged"]["semantic"] == {"right": 0, "wrong": 0, "unknown": 1}
+
+
+async def test_an_audit_whose_own_answer_is_no_text_is_a_wrong_match_and_nobody_is_asked():
+    async with desk(draw=ALWAYS_AUDITED) as cache:
+        await cache.prove()
+        await cache.ask()
+        place, _ = await cache.store.lessons("")
+        turn = await cache.ask(REWORDED, Made("", keepable=False))
+        assert turn.note.reason == "audit"
+        _, (lesson,) = await cache.store.lessons(place)
+        assert (lesson.domain, lesson.right) == (DOMAIN, False)
+        assert cache.judge.asked == []
+        assert cache.report()["wrong"]["wrong"] == 1
+        assert await cache.store.size() == 1
+
+
+async def test_an_answer_that_was_cut_off_is_judged_by_what_there_is_and_not_kept():
+    async with desk() as cache:
+        cache.judge.verdict = False
+        await cache.ask()
+        await cache.ask(REWORDED, Made("Open the", keepable=False))
+        assert cache.judge.asked == [(REWORDED, MADE.text, "Open the")]
+        _, (lesson,) = await cache.store.lessons("")
+        assert not lesson.right
+        assert await cache.store.size() == 1
 
 
 async def test_what_requests_teach_is_enough_to_serve_at_last():

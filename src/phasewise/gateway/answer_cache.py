@@ -160,8 +160,12 @@ class AnswerCache:
         """The request has ended, with a complete answer of the model's or without; nobody waits for this."""
         with self._guard:
             self._report.count(turn.note)
-            if turn.identity is not None and made is not None and not turn.result.served:
+            if turn.identity is None or turn.result.served:
+                return
+            if made is not None:
                 self._learn_from(turn, turn.identity, made)
+            elif turn.near is not None:
+                self._learning.never_known(turn.match)
 
     def _why_bypassed(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> Bypass | None:
         return why_bypassed(endpoint, fields, self._config.max_temperature)
@@ -229,7 +233,7 @@ class AnswerCache:
                 Comparison(identity.question, stored, made_now, identity.domain, asked_unix_s, turn.match)
             )
         # What would have been served is not kept in shadow mode either: it shows what serving would do.
-        if turn.keeps and turn.result not in _SHADOW_OF.values():
+        if turn.keeps and made.keepable and turn.result not in _SHADOW_OF.values():
             answer = self._answer(turn, identity, made)
             self._learning.keep(Kept(answer, turn.by_meaning, turn.entered_s))
 

@@ -61,6 +61,7 @@ class Kept:
 class Comparison:
     """A stored answer beside what the model said to this question; `match` if they met by meaning.
 
+    `made` is empty where the model said something that is no text: a stored answer, which is, is not the same.
     `asked_unix_s` is when: whatever was stored since then has not been verified by it.
     """
 
@@ -70,11 +71,6 @@ class Comparison:
     domain: str
     asked_unix_s: float
     match: Match | None = None
-
-    @property
-    def tier(self) -> Tier:
-        """By what the stored answer was found."""
-        return Tier.EXACT if self.match is None else Tier.SEMANTIC
 
 
 class CacheLearning:
@@ -143,6 +139,14 @@ class CacheLearning:
         """Have a match judged soon, and learn from it."""
         self._put(self._to_judge, comparison)
 
+    def never_known(self, match: Match | None) -> None:
+        """What was near was not served, and the model's own answer broke off or never came."""
+        self._count(match, None)
+
+    def _count(self, match: Match | None, right: bool | None) -> None:
+        tier = Tier.EXACT if match is None else Tier.SEMANTIC
+        self._report.count_judged(tier, right, match is None or _could_be_served(match))
+
     def _put(self, queue: asyncio.Queue[_Work], work: _Work) -> None:
         try:
             queue.put_nowait(work)
@@ -189,12 +193,16 @@ class CacheLearning:
         return None
 
     async def _compare(self, comparison: Comparison) -> None:
-        right = await self._judge.right(comparison.question, comparison.stored, comparison.made)
-        match = comparison.match
-        self._report.count_judged(comparison.tier, right, match is None or _could_be_served(match))
+        match, right = comparison.match, await self._right(comparison)
+        self._count(match, right)
         if match is not None and right is not None:
             lesson = match.lesson(comparison.domain, right, comparison.asked_unix_s)
             await self._store_breaker.ask(lambda: self._store.teach(lesson), WITHIN_S, (StoreRefused,))
+
+    async def _right(self, comparison: Comparison) -> bool | None:
+        if not comparison.made:
+            return False
+        return await self._judge.right(comparison.question, comparison.stored, comparison.made)
 
     async def _read_lessons(self, book: EvidenceBook) -> None:
         guard = Guard("reading what was learned")

@@ -46,8 +46,10 @@ class CacheTurn:
 
 @noun
 class Made:
-    """An answer that was made for a request, whole: it stopped by itself and is text, nothing else.
+    """The answer that was made for a request, all of it; empty if it is anything else than text.
 
+    `keepable`: it stopped by itself and is text, nothing else. Whatever else it may be, cut off or a refusal,
+    is what the model says to this question, so that a stored answer is compared with it all the same.
     `stop_reason` is what it stopped at, of what the request named. `start_s` and `stream_s` are what its
     client waited for the first token and for the rest, None where nobody saw.
     """
@@ -58,6 +60,7 @@ class Made:
     start_s: float | None = None
     stream_s: float | None = None
     stop_reason: int | str | None = None
+    keepable: bool = True
 
 
 class AnswerDesk(Protocol):
@@ -72,4 +75,4 @@ class AnswerDesk(Protocol):
         """Look for an answer, no longer than the deadline; what was found stands in the turn."""
 
     def leave(self, turn: CacheTurn, made: Made | None) -> None:
-        """The request has ended; `made` is its answer if it may be kept."""
+        """The request has ended; `made` is its answer if it had a whole one."""

@@ -43,6 +43,8 @@ REFUSED = "refused"
 """Why a request had nothing of what was found for it."""
 STOP = "stop"
 """How an answer ends that the model itself ended; every stored one did."""
+_ENDS_OF_TEXT = frozenset({STOP, "length"})
+"""Whatever else ends an answer, such as a filter, leaves nothing that a stored one could be compared with."""
 
 
 class Followed(Enum):
@@ -369,15 +371,22 @@ def _counts_of(answer: Answer) -> Counts | None:
 
 
 def _made(call: Call, timeline: Timeline) -> Made | None:
-    """The request's answer, if it was made for it, is whole and nothing but text."""
+    """The request's answer, if it was made for it and is all there, whatever it is."""
     turn, answer = _turn(call), call.timeline.answer
     if turn.identity is None or not turn.keeps or answer is None or not answer.complete:
         return None
-    text = answer.text() if answer.finish_reason == STOP else None
-    if not text:
-        return None
+    text = answer.text() if answer.finish_reason in _ENDS_OF_TEXT else None
+    keepable = bool(text) and answer.finish_reason == STOP
     start_s, stream_s = _phases_s(timeline)
-    return Made(text, timeline.prompt_tokens, timeline.output_tokens, start_s, stream_s, answer.stop_reason)
+    return Made(
+        text or "",
+        timeline.prompt_tokens,
+        timeline.output_tokens,
+        start_s,
+        stream_s,
+        answer.stop_reason,
+        keepable,
+    )
 
 
 def _phases_s(timeline: Timeline) -> tuple[float | None, float | None]:
