@@ -12,13 +12,16 @@ _TO_THE_LETTER = re.compile(
     r'|"[^"\n]{1,400}"|“[^”\n]{1,400}”|«[^»\n]{1,400}»'
     r"|(?<!\w)'[^'\n]{1,400}'(?!\w)|(?<!\w)‘[^’\n]{1,400}’(?!\w)"
     r"|\b(?:https?|ftp|file|ssh)://[^\s<>\"]{1,400}"
-    r"|(?<![\w.])[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){0,8}"
+    r"|(?<![\w.])(?<![+-]{2})[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){0,8}"
     r"|(?<!\w)[@#][A-Za-z_]\w{0,63}"
-    r"|(?<!\w)(?:[~.]{0,2}/)?[\w-]{1,64}(?:/[\w.-]{1,64}){1,16}"
+    r"|(?<!\w)(?<!--)(?:[~.]{0,2}/)?[\w-]{1,64}(?:/[\w.-]{1,64}){1,16}"
     r"|(?<!\w)--?[A-Za-z][\w-]{0,63}"
     r"|\b[\w-]{1,64}\.[A-Za-z]\w{0,9}\b"
     r"|\b[A-Za-z]\w{0,63}_\w{1,63}\b"
 )
+"""Nothing begins within a row of dashes: to try each of them would take long."""
+_MARKS = re.compile("[`\"“«'‘@#/._-]")
+"""One of them stands in whatever is meant to the letter; most questions have none."""
 _ALSO_SMALL_WORDS = SMALL_WORDS_AS_NAMES - {"I", "A"}
 _MOST_LOOKED_FOR = 32
 """In a text with more of them, each must stand as it does in the other."""
@@ -59,6 +62,8 @@ def _stands_in(text: str, found: str) -> bool:
 
 @once
 def _verbatim(reading: Reading) -> frozenset[str]:
+    if not _MARKS.search(reading.text):
+        return frozenset()
     return frozenset(
         found.rstrip(_TRAILING).strip(_QUOTES).strip() for found in _TO_THE_LETTER.findall(reading.text)
     ) - {""}
