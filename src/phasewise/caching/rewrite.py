@@ -241,11 +241,12 @@ def _order(here: Key, there: Key) -> str:
 
 def _numbered(words: Key) -> list[tuple[str, int]]:
     """Each word with how often it came before."""
-    seen: Counter[str] = Counter()
+    seen: dict[str, int] = {}
     numbered = []
     for word in words:
-        numbered.append((word, seen[word]))
-        seen[word] += 1
+        before = seen.get(word, 0)
+        numbered.append((word, before))
+        seen[word] = before + 1
     return numbered
 
 

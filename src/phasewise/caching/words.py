@@ -105,7 +105,7 @@ def _without_fillers(tokens: list[_Token]) -> list[_Token]:
     at = 0
     begins = False
     while at < len(tokens):
-        length = _filler_length(tokens, at)
+        length = _filler_length(tokens, at) if lowers[at] in _MAY_BE_FILLERS else 0
         if length:
             begins = begins or any(token.opens for token in tokens[at : at + length])
             at += length
