@@ -313,7 +313,9 @@ SILENT = {
     ],
     Guard.LANGUAGE: [
         ("What is the capital of France?", "what's the capital of France"),
-        ("Is El Paso in Texas?", "Is Los Angeles in Texas?"),
+        ("Where is El Paso in Texas?", "Where is Los Angeles in Texas?"),
+        ("reset password", "Reset  password!"),
+        ("Şifremi nasıl sıfırlarım?", "şifremi nasıl sıfırlarım"),
         ("Где дом?", "где дом"),
     ],
     Guard.ORDER: [

@@ -1,34 +1,91 @@
-"""Languages the other guards do not read: there any other wording may mean anything."""
+"""Languages the other guards do not read: there any other wording may mean anything.
+
+English has to show itself, by its small words above all. What does not is compared by the letter: no language
+has to be known in order to be refused, and questions of keywords alone are refused with them.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from phasewise.caching.guards.reading import Reading, once
 from phasewise.caching.vocabulary import vocabulary
 from phasewise.caching.words import is_function_word
+
+LEAST_ENGLISH_SHARE = 0.25
+"""Of a question's words, but for names, that must be known as English. Most questions have half and more."""
 
 _LATIN = re.compile(r"[\x00-\u024f\u1e00-\u1eff\u2000-\u2bff]*")
 _FOREIGN = vocabulary(
     "der die das den dem ein eine einen ist sind nicht kein und oder wie wer wo wann warum ich du mit von "
     "zu auf für el la los las un una es son que qué como cómo cuál quién dónde por para con del y le les "
     "des est sont ne pas et ou où qui quoi quand comment pourquoi avec dans sur pour je tu il elle nous "
-    "vous lo gli che è sono non perché come chi dove quando di da della het een niet wat hoe waar wanneer "
+    "vous lo gli che è sono non perché chi dove quando di da della het een niet wat hoe waar wanneer "
     "waarom og ikke hvad hvor nie jest jak czy gdzie kto não é são um uma os onde quem och inte vad"
 )
+_SHARED = vocabulary(
+    "a an all also am any are as at be but by do for had has have he her his i if in is its may me my no of "
+    "off on once or over per so then to under us via was we will one here"
+)
+"""Small words of English that are words of other languages too: alone they say nothing."""
+_COMMON = vocabulary(
+    "get gets make makes made know knows think thinks want wants need needs find found give gives given tell "
+    "told use uses used using mean means cost costs take takes took keep wrote written learn explain "
+    "describe happen happens happened become became speak said seen eat drink sleep believe send sent bought "
+    "paid people year years day days week weeks thing things way ways child children house money country "
+    "world good bad better worse best old big small cheap cheapest safe healthy many much often far more "
+    "less only least different wrong never always ever already another according"
+)
+"""Words of content that nearly every English question could have, and other languages have not borrowed."""
+_COMPANIONS = {
+    "is": vocabulary("a an to by or be"),
+    "are": vocabulary("an to by be for of"),
+    "was": vocabulary("a to by or"),
+    "will": vocabulary("a to by be my"),
+}
+"""First words that other languages begin with too, but with none of these behind them."""
+_WORD = re.compile(r"[^\W\d_]+")
+_NOT = re.compile(r"n['’]t\b")
 
 
 def unread_language_differs(one: Reading, other: Reading) -> str | None:
     """That two questions are worded differently, in a language whose negations and numbers are not known."""
-    if one.lowers == other.lowers or not (_is_unread(one) or _is_unread(other)):
+    if (_is_english(one) and _is_english(other)) or _letters(one) == _letters(other):
         return None
-    return "not in English, and worded differently"
+    return "not read as English, and worded differently"
 
 
 @once
-def _is_unread(reading: Reading) -> bool:
-    if not _LATIN.fullmatch(reading.text):
-        return any(not _LATIN.fullmatch(lower) for lower in reading.lowers)
-    foreign = sum(lower in _FOREIGN for lower in reading.lowers)
-    english = sum(is_function_word(lower) and lower not in _FOREIGN for lower in reading.lowers)
-    return foreign >= 2 and foreign > english
+def _is_english(reading: Reading) -> bool:
+    """By all of its words: what was dropped as saying nothing tells the language all the same."""
+    surfaces = _WORD.findall(_NOT.sub(" not", reading.text))
+    lowers = [surface.casefold() for surface in surfaces]
+    if not lowers or not all(map(_LATIN.fullmatch, lowers)):
+        return not lowers
+    foreign = sum(lower in _FOREIGN or not lower.isascii() for lower in lowers)
+    english = sum(map(_only_english, lowers)) or (not foreign and _asks_by_its_order(reading.lowers))
+    shared = sum(lower in _SHARED for lower in lowers)
+    names = sum(surface[0].isupper() and surface != "I" for surface in surfaces[1:])
+    return english >= max(foreign, 1) and english + shared >= LEAST_ENGLISH_SHARE * (len(lowers) - names)
+
+
+def _only_english(lower: str) -> bool:
+    return lower in _COMMON or (is_function_word(lower) and lower not in _SHARED)
+
+
+def _asks_by_its_order(lowers: tuple[str, ...]) -> bool:
+    """Is Ann a nurse? Do I pay? Of words that other languages have too, but not together."""
+    behind = lowers[1:]
+    return behind[:1] == ("i",) or not _COMPANIONS.get(lowers[0], frozenset()).isdisjoint(behind)
+
+
+@once
+def _letters(reading: Reading) -> str:
+    """The text without case, and with a space for every run of what is no letter, mark, figure or symbol."""
+    plain = unicodedata.normalize("NFKC", reading.text).casefold()
+    return " ".join("".join(map(_or_space, plain)).split())
+
+
+def _or_space(character: str) -> str:
+    return character if unicodedata.category(character)[0] in "LMNS" else " "
