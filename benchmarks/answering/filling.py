@@ -15,6 +15,8 @@ from phasewise.adapters.unit_vector import unit_vector
 from phasewise.caching.bound import Bound
 from phasewise.caching.evidence_book import EvidenceBook
 from phasewise.caching.matching import Rules, Verdict, consider
+from phasewise.config import SemanticConfig
+from phasewise.gateway.cache_meaning import evidence_basis
 from phasewise.model.caching import Neighbour, StoredAnswer, Vector
 
 AT_ONCE = 64
@@ -46,6 +48,7 @@ async def teach(
     """Teach the store by verified outcomes that these rewordings are right, until all of them are served."""
     book, rules = EvidenceBook(Bound(BUDGET, CONFIDENCE)), Rules(min_similarity=0.85, audit_share=1e-6)
     domain, taught = f"{like.tenant}/{like.namespace}/{like.model}", 0
+    basis = evidence_basis(SemanticConfig())
     while taught < MOST_LESSONS:
         left = 0
         for (stored, asked), similarity in zip(pairs, similarities, strict=True):
@@ -54,7 +57,7 @@ async def teach(
             if match.verdict is Verdict.NOTHING:
                 raise SystemExit(f"error: the pair {stored!r} is not even a candidate ({match.reason})")
             if match.verdict is Verdict.EXPLORE:
-                lesson = match.lesson(domain, right=True, at_unix_s=time.time())
+                lesson = match.lesson(domain, right=True, at_unix_s=time.time(), basis=basis)
                 book.learn(lesson)
                 await store.teach(lesson)
                 left, taught = left + 1, taught + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from dataclasses import replace
 
 import numpy as np
 import orjson
@@ -13,7 +14,9 @@ from phasewise.adapters.process_answers import ProcessAnswers
 from phasewise.caching.bound import Bound
 from phasewise.caching.evidence_book import EvidenceBook
 from phasewise.caching.matching import Rules, Verdict, consider
+from phasewise.config import SemanticConfig
 from phasewise.errors import StoreRefused
+from phasewise.gateway.cache_meaning import evidence_basis
 from phasewise.model.caching import Neighbour, StoredAnswer
 from tests.gateway.harness import listening
 
@@ -119,14 +122,17 @@ def make_answer(question=QUESTION, **fields):
 
 
 def proving_lessons(question, stored, similarity, domain, bound=None):
-    """Right outcomes, in the order in which they would be learned, until such a match is served."""
+    """Right outcomes, in the order in which they would be learned, until such a match is served.
+
+    They are those of a cache that is configured as it comes.
+    """
     book = EvidenceBook(bound or Bound(0.01, 0.95))
     near = [Neighbour(make_answer(stored), similarity)]
     lessons = []
     while len(lessons) < 5_000:
         match = consider(question, near, book, Rules(0.85, 0.05), domain, 0.99)
         if match.verdict is Verdict.SERVE:
-            return lessons
+            return [replace(it, basis=evidence_basis(SemanticConfig())) for it in lessons]
         lessons.append(match.lesson(domain, True, float(len(lessons))))
         book.learn(lessons[-1])
     raise AssertionError("this is never proven")

@@ -18,6 +18,7 @@ from phasewise.errors import (
 )
 from phasewise.gateway import cache_guard, cache_learning
 from phasewise.gateway.answer_cache import AnswerCache
+from phasewise.gateway.cache_meaning import evidence_basis
 from phasewise.gateway.cache_turn import Made
 from phasewise.model.caching import Bypass, CacheResult, Neighbour, Purge
 from phasewise.model.request import Endpoint
@@ -331,8 +332,41 @@ async def test_wrong_matches_end_the_serving():
         await cache.ask()
         match = (await cache.ask(REWORDED)).match
         for at_s in range(3):
-            await cache.store.teach(match.lesson(DOMAIN, False, float(at_s)))
+            await cache.store.teach(match.lesson(DOMAIN, False, float(at_s), evidence_basis(STRICT)))
         await eventually(lambda: cache.explores(REWORDED))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"judge": {"kind": "embedding"}},
+        {"judge": {"kind": "model", "model": "m"}},
+        {"min_similarity": 0.6},
+    ],
+)
+async def test_what_was_learned_under_another_judge_or_other_rules_proves_nothing(changed):
+    async with desk(semantic=SemanticConfig(**changed)) as cache:
+        for lesson in proving_lessons(REWORDED, QUESTION, SIMILARITY, DOMAIN):
+            await cache.store.teach(lesson)
+        await cache.ask()
+        await cache.ask(REWORDED)
+        await eventually(lambda: cache.verified > 0)
+        assert cache.verified == 1
+
+
+def test_what_evidence_rests_on_is_told_apart_and_nothing_else_is():
+    configs = [
+        SemanticConfig(),
+        SemanticConfig(min_similarity=0.9),
+        SemanticConfig(judge={"kind": "embedding"}),
+        SemanticConfig(judge={"kind": "embedding", "similarity": 0.8}),
+        SemanticConfig(judge={"kind": "model", "model": "a"}),
+        SemanticConfig(judge={"kind": "model", "model": "b"}),
+    ]
+    assert len(set(map(evidence_basis, configs))) == len(configs)
+    other_promise = SemanticConfig(max_wrong_answers=0.05, confidence=0.9, audit_share=0.2)
+    unused = SemanticConfig(judge={"similarity": 0.8, "deadline_s": 5.0})
+    assert evidence_basis(other_promise) == evidence_basis(unused) == evidence_basis(SemanticConfig())
 
 
 async def test_nothing_is_matched_before_all_that_was_learned_is_known():

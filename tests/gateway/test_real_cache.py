@@ -18,6 +18,7 @@ from phasewise.caching.bound import Bound
 from phasewise.caching.evidence_book import EvidenceBook
 from phasewise.caching.matching import Rules, Verdict, consider
 from phasewise.config import CacheConfig
+from phasewise.gateway.cache_meaning import evidence_basis
 from phasewise.model.caching import Neighbour
 from tests.gateway.cache_parts import make_answer
 from tests.gateway.harness import ADMIN, chat_body, events_of, eventually, request_id_of, running_gateway
@@ -94,7 +95,7 @@ async def teach(redis, config, embedding_model, model):
         match = consider(REWORDED, [neighbour], book, rules, domain, draw=0.5)
         if match.verdict is Verdict.SERVE:
             break
-        lesson = match.lesson(domain, right=True, at_unix_s=time.time())
+        lesson = match.lesson(domain, right=True, at_unix_s=time.time(), basis=evidence_basis(semantic))
         book.learn(lesson)
         await store.teach(lesson)
     assert match.verdict is Verdict.SERVE

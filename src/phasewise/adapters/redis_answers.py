@@ -19,7 +19,9 @@ from phasewise.adapters.redis_connection import redis_connections
 from phasewise.adapters.redis_line import RedisLine, refusal
 from phasewise.model.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
 
-LESSONS_KEPT = 50_000
+LESSONS_KEPT = 200_000
+"""Of all tenants together. A gateway that starts after more has lost the beginning of every proof, and starts
+those anew, so there is room for many."""
 _NAMED_SCRIPT = resources.files(__package__).joinpath("redis_answers_named.lua").read_text(encoding="utf-8")
 _KEYS_PER_PAGE = 500
 _TAKEN_OUT_AT_ONCE = 8

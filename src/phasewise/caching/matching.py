@@ -15,6 +15,10 @@ from phasewise.caching.rewrite import Change, rewrite
 from phasewise.model.caching import Lesson, Neighbour
 from phasewise.model.noun import noun
 
+EVIDENCE_VERSION = 1
+"""To be raised when guards, changes of words or cells come to mean something else: what was learned before is
+then no evidence for what is served now."""
+
 DOUBTS = frozenset({Guard.ORDER, Guard.MODAL, Guard.QUESTION_WORD, Guard.CONNECTIVES, Guard.PERSONS})
 """Guards that look at how a sentence is built, and object to good paraphrases too. Their objection is no veto
 but a doubt: such a match is served only if this very change, as a whole, was verified several times."""
@@ -92,11 +96,11 @@ class Match:
         """The one that is served, or compared with what the model says."""
         return self.chosen.neighbour if self.chosen else None
 
-    def lesson(self, domain: str, right: bool, at_unix_s: float) -> Lesson:
+    def lesson(self, domain: str, right: bool, at_unix_s: float, basis: str = "") -> Lesson:
         """What the outcome teaches, in the cell that was settled before it."""
         if self.chosen is None or self.chosen.cell is None:
             raise ValueError("nothing was matched, so there is nothing to learn")
-        return Lesson(domain, self.chosen.cell, self.chosen.signature, right, at_unix_s)
+        return Lesson(domain, self.chosen.cell, self.chosen.signature, right, at_unix_s, basis)
 
 
 def consider(

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from phasewise.caching.evidence_book import EvidenceBook
 from phasewise.caching.matching import Match, Reason, Verdict
 from phasewise.errors import EmbedderBusy, EmbedderUnreachable, StoreRefused, StoreUnreachable
 from phasewise.gateway.cache_guard import Breaker
@@ -61,7 +60,7 @@ class Kept:
 class Comparison:
     """A stored answer beside what the model said to this question; `match` if they met by meaning.
 
-    `made` is empty where the model said something that is no text: a stored answer, which is, is not the same.
+    `made` is empty where the model said something that is no text, which no stored answer is the same as.
     `asked_unix_s` is when: whatever was stored since then has not been verified by it.
     """
 
@@ -112,14 +111,14 @@ class CacheLearning:
             # The rest of a log that takes longer is read while requests are answered.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WITHIN_S):
-                    await self._catch_up(meaning.book)
+                    await self._catch_up(meaning)
         work = [
             self._work_off(self._to_keep, self._keep, "keeping answers"),
             self._work_off(self._to_judge, self._compare, "judging matches"),
             self._count_now_and_then(),
         ]
         if meaning is not None:
-            work.append(self._read_lessons(meaning.book))
+            work.append(self._read_lessons(meaning))
         self._tasks = [asyncio.create_task(it) for it in work]
 
     async def stop(self) -> None:
@@ -195,8 +194,9 @@ class CacheLearning:
     async def _compare(self, comparison: Comparison) -> None:
         match, right = comparison.match, await self._right(comparison)
         self._count(match, right)
-        if match is not None and right is not None:
-            lesson = match.lesson(comparison.domain, right, comparison.asked_unix_s)
+        if match is not None and right is not None and self._meaning is not None:
+            basis = self._meaning.basis
+            lesson = match.lesson(comparison.domain, right, comparison.asked_unix_s, basis)
             await self._store_breaker.ask(lambda: self._store.teach(lesson), WITHIN_S, (StoreRefused,))
 
     async def _right(self, comparison: Comparison) -> bool | None:
@@ -204,14 +204,14 @@ class CacheLearning:
             return False
         return await self._judge.right(comparison.question, comparison.stored, comparison.made)
 
-    async def _read_lessons(self, book: EvidenceBook) -> None:
+    async def _read_lessons(self, meaning: Meaning) -> None:
         guard = Guard("reading what was learned")
         while True:
             await asyncio.sleep(READ_EVERY_S)
             with guard:
-                await self._catch_up(book)
+                await self._catch_up(meaning)
 
-    async def _catch_up(self, book: EvidenceBook) -> None:
+    async def _catch_up(self, meaning: Meaning) -> None:
         with contextlib.suppress(StoreUnreachable, TimeoutError):
             for _ in range(MOST_PAGES):
                 place = self._place
@@ -222,7 +222,8 @@ class CacheLearning:
                 )
                 for lesson in lessons:
                     with self._learning_guard:
-                        book.learn(lesson)
+                        if lesson.basis == meaning.basis:
+                            meaning.book.learn(lesson)
                 if place == self._place:
                     self.caught_up = True
                     return

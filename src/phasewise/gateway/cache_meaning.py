@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from hashlib import blake2b
 
 from phasewise.caching.bound import Bound
 from phasewise.caching.evidence_book import EvidenceBook
 from phasewise.caching.identity import Identity
-from phasewise.caching.matching import Match, Rules, consider
+from phasewise.caching.matching import EVIDENCE_VERSION, Match, Rules, consider
 from phasewise.config import SemanticConfig
 from phasewise.errors import EmbedderBusy, EmbedderRefused, EmbedderUnreachable, StoreUnreachable
 from phasewise.gateway.cache_guard import PROBE, Breaker
@@ -26,6 +27,14 @@ EMBEDDING_SHARE = 0.5
 NEWS_SHARE = 0.2
 """How much the latest embedding counts in how long one usually takes."""
 _A_WORD = "word"
+
+
+def evidence_basis(config: SemanticConfig) -> str:
+    """Names what outcomes are judged by, and of what they are: under another, learning starts anew."""
+    judge = config.judge
+    measure = {"text": None, "embedding": judge.similarity, "model": judge.model}[judge.kind]
+    named = repr((EVIDENCE_VERSION, config.min_similarity, judge.kind, measure))
+    return blake2b(named.encode(), digest_size=6).hexdigest()
 
 
 class Meaning:
@@ -44,6 +53,7 @@ class Meaning:
         deadline_s: float,
     ) -> None:
         self.book = EvidenceBook(Bound(config.max_wrong_answers, config.confidence))
+        self.basis = evidence_basis(config)
         self.embedder_breaker = Breaker(
             "the cache's embedder",
             EmbedderUnreachable,

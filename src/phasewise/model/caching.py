@@ -112,7 +112,8 @@ class Lesson:
     """The verified outcome of one match: would the stored answer have been right?
 
     `domain` is whom it teaches (a tenant, a namespace and a model: never anybody else), `cell` the
-    neighbourhood it was counted in, `rewrite` a keyed hash of how the two questions differed. No text.
+    neighbourhood it was counted in, `rewrite` a keyed hash of how the two questions differed. `basis` names
+    the judge and the rules that it was made under: it says nothing of what others would find. No text.
     """
 
     domain: str
@@ -120,6 +121,7 @@ class Lesson:
     rewrite: str
     right: bool
     at_unix_s: float
+    basis: str = ""
 
 
 @noun
