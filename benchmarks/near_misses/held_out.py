@@ -31,7 +31,7 @@ MANNERS = Manners(
 
 PEOPLE = pool(
     Kind.NAME,
-    "Ingrid Halvorsen|Tobias Lindqvist|Priya Raghavan|Kwame Mensah|Yuki Tanabe|Mateus Carvalho|Noor Sayed|"
+    "Ingrid Halvorsen|Tobias Lindqvist|Priya Raghavan|Kwame Mensah|Yuki Tanabe|Mateus Carvalho|Noor Haddad|"
     "Bronwen Pryce|Dmitri Sokolov|Leilani Kahale|Oisin Brannigan|Zsofia Nagy|Thabo Dlamini|Eleni Papadaki",
 )
 DOCTORS = pool(
@@ -730,7 +730,7 @@ HR = (
         team=pool(Kind.NAME, "payroll|logistics|procurement|compliance|facilities|outreach"),
         place=PLACES,
         neg=pool(Kind.NEGATION, "claim|waive"),
-        mod=pool(Kind.MODIFIER, "housing|clothing|childcare|commuting|relocation"),
+        mod=pool(Kind.MODIFIER, "lodging|clothing|childcare|commuting|relocation"),
     ),
 )
 
