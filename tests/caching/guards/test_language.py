@@ -39,6 +39,8 @@ NEAR_MISSES = {
         ("Kan ik mijn order annuleren?", "Kan ik mijn order wijzigen?"),
         ("Was de winkel open of dicht?", "Was de winkel open?"),
     ],
+    "Danish": [("Regn i Oslo?", "Sne i Oslo?"), ("Hvor kan man bo her?", "Hvor kan man spise her?")],
+    "no language": [("👍", "👎"), ("x", "y")],
     "Turkish": [
         ("Şifremi nasıl sıfırlarım?", "Şifremi nasıl sıfırlamam?"),
         ("Her gun on saat acik mi?", "Her gun on saat kapali mi?"),
@@ -64,6 +66,12 @@ NEAR_MISSES = {
         ("Order cancel kaise kare", "Order track kaise kare"),
     ],
     "Arabic": [("كيف أفتح حسابا؟", "كيف أغلق حسابا؟"), ("kayfa aftah hisab", "kayfa oghliq hisab")],
+    "mixed with English": [
+        ("What is mera balance?", "What is mera limit?"),
+        ("How much po ito?", "How much po ang refund?"),
+        ("Where na ang order ko?", "Where na ang refund ko?"),
+        ("Ist er in the Cloud?", "Ist er nicht in the Cloud?"),
+    ],
     "Russian": [("Как открыть счёт?", "Как закрыть счёт?"), ("Kak otkryt schet?", "Kak zakryt schet?")],
 }
 ENGLISH = [
@@ -82,6 +90,10 @@ ENGLISH = [
     ("Why is the sky blue?", "why sky blue"),
     ("Is Patrick related to Samantha?", "Is Patrick a relative of Samantha?"),
     ("Will braces be accepted by my insurance?", "hey, will braces be paid by my insurance"),
+    ("Where is Los Angeles?", "Where does Los Angeles lie?"),
+    ("Who was Leonardo da Vinci?", "Who is Leonardo da Vinci?"),
+    ("My printer won't start", "My printer will not start up"),
+    ("Why do cats die?", "Why do most cats die?"),
     ("When was Müller born?", "Müller was born when?"),
 ]
 

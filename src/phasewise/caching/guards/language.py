@@ -18,12 +18,14 @@ LEAST_ENGLISH_SHARE = 0.25
 
 _LATIN = re.compile(r"[\x00-\u024f\u1e00-\u1eff\u2000-\u2bff]*")
 _FOREIGN = vocabulary(
-    "der die das den dem ein eine einen ist sind nicht kein und oder wie wer wo wann warum ich du mit von "
-    "zu auf für el la los las un una es son que qué como cómo cuál quién dónde por para con del y le les "
-    "des est sont ne pas et ou où qui quoi quand comment pourquoi avec dans sur pour je tu il elle nous "
-    "vous lo gli che è sono non perché chi dove quando di da della het een niet wat hoe waar wanneer "
-    "waarom og ikke hvad hvor nie jest jak czy gdzie kto não é são um uma os onde quem och inte vad"
+    "der das dem ein eine einen ist sind nicht kein und oder wie wer wo wann warum ich du mit zu auf für "
+    "el la los las un una es que qué como cómo cuál quién dónde por para y le les des est sont ne pas et "
+    "ou où qui quoi quand pourquoi avec dans sur je tu il elle nous vous lo gli che è sono perché chi "
+    "dove quando della het een niet wat hoe waar wanneer waarom og ikke hvad hvor nie jest jak czy gdzie "
+    "kto não é são um uma os onde quem och inte vad er det kan bir bu mi nasil nerede hai kaise kya nahi "
+    "mera meri mujhe karna kahan ang mga ba po ko na ako ito hindi paano saan ano sino"
 )
+"""Where one of them stands among English words, two languages are mixed, and one of them is not read."""
 _SHARED = vocabulary(
     "a an all also am any are as at be but by do for had has have he her his i if in is its may me my no of "
     "off on once or over per so then to under us via was we will one here"
@@ -45,8 +47,9 @@ _COMPANIONS = {
     "will": vocabulary("a to by be my"),
 }
 """First words that other languages begin with too, but with none of these behind them."""
+_BEFORE_I = vocabulary("do am may will had")
 _WORD = re.compile(r"[^\W\d_]+")
-_NOT = re.compile(r"n['’]t\b")
+_NOT = re.compile(r"(?:\b(?:wo|sha))?n['’]t\b", re.IGNORECASE)
 
 
 def unread_language_differs(one: Reading, other: Reading) -> str | None:
@@ -62,8 +65,10 @@ def _is_english(reading: Reading) -> bool:
     surfaces = _WORD.findall(_NOT.sub(" not", reading.text))
     lowers = [surface.casefold() for surface in surfaces]
     if not lowers or not all(map(_LATIN.fullmatch, lowers)):
-        return not lowers
-    foreign = sum(lower in _FOREIGN or not lower.isascii() for lower in lowers)
+        return False
+    foreign = sum(
+        2 * (surface in _FOREIGN) + (not surface.isascii()) for surface in (lowers[0], *surfaces[1:])
+    )
     english = sum(map(_only_english, lowers)) or (not foreign and _asks_by_its_order(reading.lowers))
     shared = sum(lower in _SHARED for lower in lowers)
     names = sum(surface[0].isupper() and surface != "I" for surface in surfaces[1:])
@@ -76,8 +81,10 @@ def _only_english(lower: str) -> bool:
 
 def _asks_by_its_order(lowers: tuple[str, ...]) -> bool:
     """Is Ann a nurse? Do I pay? Of words that other languages have too, but not together."""
-    behind = lowers[1:]
-    return behind[:1] == ("i",) or not _COMPANIONS.get(lowers[0], frozenset()).isdisjoint(behind)
+    first, *behind = lowers
+    if first in _BEFORE_I and behind[:1] == ["i"]:
+        return True
+    return not _COMPANIONS.get(first, frozenset()).isdisjoint(behind)
 
 
 @once
