@@ -17,7 +17,7 @@ import numpy as np
 from phasewise.caching.bound import Bound
 from phasewise.caching.evaluation import Guarding
 from phasewise.caching.evidence_book import EvidenceBook
-from phasewise.caching.guards import hard_veto, veto
+from phasewise.caching.guards import veto, veto_but_content
 from phasewise.caching.matching import Match, Rules, Verdict, consider
 from phasewise.config import SemanticConfig
 from phasewise.gateway.cache_meaning import NEIGHBOURS
@@ -180,4 +180,4 @@ def _answer(place: int, text: str, made_s: float) -> StoredAnswer:
 
 @cache
 def _veto(question: str, stored: str, guarding: Guarding) -> bool:
-    return (veto if guarding is Guarding.ALL else hard_veto)(question, stored) is not None
+    return (veto if guarding is Guarding.ALL else veto_but_content)(question, stored) is not None

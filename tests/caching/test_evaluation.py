@@ -36,10 +36,10 @@ def test_a_near_miss_that_is_served_costs_precision_and_stands_under_its_kind():
     assert [kind.kind for kind in found.kinds] == ["paraphrase", "negation"]
 
 
-def test_hard_guards_are_heeded_without_the_content_guard():
+def test_the_other_guards_are_heeded_without_that_of_content():
     pairs = [Pair("number", False, 0.99, Guard.NUMBERS), Pair("modifier", False, 0.99, Guard.CONTENT)]
     hits = {guarding: only(Rule(0.9, guarding), *pairs).total.false_hits for guarding in Guarding}
-    assert hits == {Guarding.NONE: 2, Guarding.HARD: 1, Guarding.ALL: 0}
+    assert hits == {Guarding.NONE: 2, Guarding.BUT_CONTENT: 1, Guarding.ALL: 0}
 
 
 def test_shares_of_nothing_are_unknown_rather_than_zero():

@@ -76,7 +76,7 @@ def test_every_row_of_the_rules_fits_an_ordinary_screen_and_pairs_are_counted_in
 def test_results_for_programs_hold_every_rule_and_kind(file, engine):
     facts = orjson.loads(evaluate(file, engine, "--json").stdout)
     assert facts["pairs"] == 3
-    assert [rule["guards"] for rule in facts["rules"]] == ["none"] * 3 + ["hard"] * 3 + ["all"] * 3
+    assert [rule["guards"] for rule in facts["rules"]] == ["none"] * 3 + ["but_content"] * 3 + ["all"] * 3
     guarded = facts["rules"][-1]
     assert (guarded["duplicates"], guarded["hits"], guarded["recall"]) == (1, 1, 1.0)
     assert {kind["kind"]: kind["false_hits"] for kind in guarded["kinds"]}["number"] == 0

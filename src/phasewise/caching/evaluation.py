@@ -15,10 +15,10 @@ COSINES = (0.85, 0.90, 0.95)
 
 
 class Guarding(StrEnum):
-    """Which guards a rule listens to. `hard`: all but that of content, which objects to synonyms too."""
+    """Which guards a rule listens to. `but_content`: all but the one that objects to synonyms too."""
 
     NONE = "none"
-    HARD = "hard"
+    BUT_CONTENT = "but_content"
     ALL = "all"
 
 
@@ -26,7 +26,7 @@ class Guarding(StrEnum):
 class Pair:
     """Two questions: their kind, whether one answer fits both, their cosine, and the guard that objects.
 
-    `veto` names a hard guard if one objects, the content guard if that alone does, and is None otherwise.
+    `veto` names the first guard that objects, the content guard if that alone does, and is None otherwise.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Rule:
         """How the rule is called in tables."""
         guards = {
             Guarding.NONE: "",
-            Guarding.HARD: " + hard guards",
+            Guarding.BUT_CONTENT: " + guards but content",
             Guarding.ALL: " + all guards",
         }
         return f"cosine {self.min_similarity:.2f}{guards[self.guarding]}"

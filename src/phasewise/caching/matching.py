@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from phasewise.caching.evidence_book import CellReport, EvidenceBook, Maturity
-from phasewise.caching.guards import HARD_GUARDS, Guard, Veto
+from phasewise.caching.guards import GUARDS_BUT_CONTENT, Guard, Veto
 from phasewise.caching.guards.reading import Reading, read
 from phasewise.caching.rewrite import Change, rewrite
 from phasewise.model.caching import Lesson, Neighbour
@@ -168,7 +168,7 @@ def _look_at(asked: Reading, neighbour: Neighbour, book: EvidenceBook, domain: s
 def _objection(asked: Reading, stored: Reading) -> tuple[Veto | None, Veto | None]:
     """The first veto, or else the first doubt."""
     doubt = None
-    for guard, differs in HARD_GUARDS:
+    for guard, differs in GUARDS_BUT_CONTENT:
         if guard in DOUBTS and doubt is not None:
             continue
         if (detail := differs(asked, stored)) is None:

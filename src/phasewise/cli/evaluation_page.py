@@ -18,7 +18,7 @@ from phasewise.caching.evaluation import Evaluation, Guarding, KindCount
 from phasewise.cli.evaluation_view import DRAWN_COSINE, GUARDS_WORDS, conclusion, worst_words
 
 TITLE = "What a cache of answers would take for the same question"
-COLOURS = {Guarding.NONE: "--bad", Guarding.HARD: "--warn", Guarding.ALL: "--accent"}
+COLOURS = {Guarding.NONE: "--bad", Guarding.BUT_CONTENT: "--warn", Guarding.ALL: "--accent"}
 
 
 def render_page(evaluations: Sequence[Evaluation], file: str, space: str, command: str) -> str:

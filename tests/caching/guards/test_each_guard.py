@@ -2,11 +2,11 @@
 
 import pytest
 
-from phasewise.caching.guards import HARD_GUARDS, Guard
+from phasewise.caching.guards import GUARDS_BUT_CONTENT, Guard
 from phasewise.caching.guards.content import contents_differ
 from phasewise.caching.guards.reading import read
 
-GUARDS = {**dict(HARD_GUARDS), Guard.CONTENT: contents_differ}
+GUARDS = {**dict(GUARDS_BUT_CONTENT), Guard.CONTENT: contents_differ}
 
 OBJECTS = {
     Guard.NUMBERS: [

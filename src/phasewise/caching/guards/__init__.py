@@ -60,7 +60,7 @@ class Veto:
     detail: str
 
 
-HARD_GUARDS: tuple[tuple[Guard, Callable[[Reading, Reading], str | None]], ...] = (
+GUARDS_BUT_CONTENT: tuple[tuple[Guard, Callable[[Reading, Reading], str | None]], ...] = (
     (Guard.NUMBERS, numbers_differ),
     (Guard.UNITS, units_differ),
     (Guard.TIMES, times_differ),
@@ -77,32 +77,25 @@ HARD_GUARDS: tuple[tuple[Guard, Callable[[Reading, Reading], str | None]], ...] 
     (Guard.LANGUAGE, unread_language_differs),
     (Guard.ORDER, order_differs),
 )
-"""What always forbids a match, the cheapest first."""
+"""All but the one that objects to synonyms too, the cheapest first. matching.py says what each is worth."""
 
 
 def veto(question: str, stored: str) -> Veto | None:
     """Why the answer to a stored question must not be given to this one; None if no guard objects."""
     one, other = read(question), read(stored)
-    return _hard(one, other) or _soft(one, other)
+    if (objection := _but_content(one, other)) is not None:
+        return objection
+    detail = contents_differ(one, other)
+    return Veto(Guard.CONTENT, detail) if detail is not None else None
 
 
-def hard_veto(question: str, stored: str) -> Veto | None:
-    """The same without the guard of content, which objects to synonyms too."""
-    return _hard(read(question), read(stored))
+def veto_but_content(question: str, stored: str) -> Veto | None:
+    """The same without the guard of content."""
+    return _but_content(read(question), read(stored))
 
 
-def content_change(question: str, stored: str) -> Veto | None:
-    """Whether a word of content, by its stem, stands in one question alone."""
-    return _soft(read(question), read(stored))
-
-
-def _hard(one: Reading, other: Reading) -> Veto | None:
-    for guard, differs in HARD_GUARDS:
+def _but_content(one: Reading, other: Reading) -> Veto | None:
+    for guard, differs in GUARDS_BUT_CONTENT:
         if (detail := differs(one, other)) is not None:
             return Veto(guard, detail)
     return None
-
-
-def _soft(one: Reading, other: Reading) -> Veto | None:
-    detail = contents_differ(one, other)
-    return Veto(Guard.CONTENT, detail) if detail is not None else None
