@@ -112,6 +112,7 @@ def test_what_an_ending_does_to_one_word_says_nothing_of_others(one, other):
         (("the price of tools", "the price for tools"), ("the hatred of tools", "the hatred for tools")),
         (("Is it open?", "Does it open?"), ("Is it change?", "Does it change?")),
         (("I listen to him", "I listen him"), ("I talk to him", "I talk him")),
+        (("We move to school", "We move the school"), ("We lead to ruin", "We lead the ruin")),
     ],
 )
 def test_what_hangs_on_the_words_around_it_says_nothing_of_others(one, other):

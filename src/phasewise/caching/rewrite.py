@@ -38,6 +38,7 @@ _OF_VOICE = vocabulary("by of")
 """Come and go where a sentence is turned round: Kyle stole it, it was stolen by Kyle; Ann's car, of Ann."""
 _THE_END = ""
 """What a preposition stands before that nothing follows."""
+_DETERMINERS = vocabulary("a the my your his her its our their this that these those")
 _BE = vocabulary("am is are was were")
 _DO = vocabulary("do does did")
 
@@ -171,7 +172,7 @@ def _hangs_on_others(gap: Gap) -> bool:
     """Whether a particle or a preposition was put, or "is" for "does", apart from the word it belongs to."""
     here, there = frozenset(gap.here), frozenset(gap.there)
     be_for_do = (here & _BE and there & _DO) or (here & _DO and there & _BE)
-    if be_for_do or here | there == {"to"}:
+    if be_for_do or (here | there) - _DETERMINERS == {"to"}:
         return not any(map(_is_bearer, here | there))
     return _leaves_loose(gap.here, there) or _leaves_loose(gap.there, here)
 
