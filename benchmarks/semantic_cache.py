@@ -3,8 +3,8 @@
     python benchmarks/semantic_cache.py [--requests 20000] [--seeds 3] [--vectors FILE] [--json]
     python benchmarks/semantic_cache.py --quick [--json]
 
-Two sets of questions whose answers are known: the odd rows of the CheckList question pairs (../shared/data;
-left out, and said so, where the file is not), and questions of our own, made of sentences that nothing was
+Two sets of questions whose answers are known: the CheckList question pairs (../shared/data; left out, and
+said so, where the file is not; of the stream only the odd rows), and questions of our own, made of sentences that nothing was
 tuned on and of words that no guard's list holds (near_misses/held_out.py; checked before anything else).
 While guards and bound were written, the seeds 1 to 3 were played, and what came of them was told in figures:
 others are run unless --first-seed says otherwise. The embedder is the gateway's, with the model minilm-l6,
@@ -24,9 +24,8 @@ teaches nothing. The same stream is played to plain cosine, to cosine .90 with g
     wrong_share               wrong answers among those that were served by meaning: the worst seed
     wrong_share_of_requests   wrong answers among all requests: the worst seed
     worst_kind_wrong_share    wrong answers among a kind's requests that were no exact hits, for the kind of
-                              which this is largest, all seeds together, with its exact 95% interval. Kinds of
-                              fewer than 100 requests do not count, and `turned` is told apart, in
-                              turned_wrong_share: nobody can know of it before an audit does
+                              which this is largest, all seeds together, with its exact 95% interval;
+                              kinds_over_budget names every kind whose share is over the budget
     hit_rate                  of the requests that asked in new words what had been asked in others, the share
                               that was served, and rightly: the median seed; also of the second half alone
     cosine90_hit_rate         the same, of the same requests, for plain cosine .90
@@ -37,6 +36,11 @@ teaches nothing. The same stream is played to plain cosine, to cosine .90 with g
 
 Tables go to stderr. The last line is one JSON object. It exits with 1 where the budget is overdrawn: where
 wrong_share is over it, or that of the worst kind surely is (the lower end of its interval).
+
+Held out are the words that near misses are made of; courtesies that paraphrases put around a question are
+closed enough that some stand on the lists of caching/words.py. The checklist's odd rows have other names than
+its even rows, which guards were tuned on, but mostly the same templates: only our own set is new altogether.
+Of the odd rows, five in which a word is missing are left out of the stream; pairs are judged on every row.
 """
 
 from __future__ import annotations
@@ -54,7 +58,14 @@ from near_misses import held_out
 from near_misses.known_words import words_told_already
 from near_misses.pairs import QuestionPair
 from near_misses.play import Arm, BoundArm, Outcome, Played, made_ready, play
-from near_misses.sets import CHECKLIST, ODD, checklist_rows, held_out_pairs, held_out_stream
+from near_misses.sets import (
+    CHECKLIST,
+    ODD,
+    all_checklist_rows,
+    checklist_rows,
+    held_out_pairs,
+    held_out_stream,
+)
 from near_misses.tally import kind_shares, summary, worst_kind
 from near_misses.vectors import Vectors
 
@@ -135,8 +146,8 @@ def pair_sets(options: argparse.Namespace, checklist: Path | None) -> dict[str, 
     """The pairs to judge, by where they are from."""
     sets = {"generated": held_out_pairs(options.first_seed, options.pairs)}
     if checklist is not None:
-        odd = checklist_rows(checklist, ODD)
-        sets["checklist"] = odd[:: max(1, len(odd) // options.pairs)]
+        rows = {"checklist": all_checklist_rows(checklist), "checklist_odd": checklist_rows(checklist, ODD)}
+        sets |= {name: pairs[:: max(1, len(pairs) // options.pairs)] for name, pairs in rows.items()}
     return sets
 
 
@@ -207,7 +218,6 @@ def figures_of(runs: dict[str, list[list[Outcome]]]) -> dict[str, Any]:
     bound, cosine90 = summaries[BOUND], summaries["cosine90"]
     shares = {name: kind_shares(outcome for run in each for outcome in run) for name, each in runs.items()}
     worst = worst_kind(shares[BOUND])
-    turned = next((it for it in shares[BOUND] if it.kind == "turned"), None)
     figures = {
         "budget": CONFIG.max_wrong_answers,
         "confidence": CONFIG.confidence,
@@ -216,7 +226,7 @@ def figures_of(runs: dict[str, list[list[Outcome]]]) -> dict[str, Any]:
         "wrong_share_of_requests": max(it["wrong_share_of_requests"] for it in bound),
         "worst_kind_wrong_share": rounded(worst.share) if worst else None,
         "worst_kind": worst.facts() if worst else None,
-        "turned_wrong_share": rounded(turned.share) if turned else None,
+        "kinds_over_budget": [it.kind for it in shares[BOUND] if it.share > CONFIG.max_wrong_answers],
         "hit_rate": middle(bound, "hit_rate"),
         "hit_rate_worst": min(it["hit_rate"] for it in bound),
         "hit_rate_second_half": middle(bound, "hit_rate_second_half"),
@@ -249,7 +259,7 @@ def overdrawn(result: dict[str, Any]) -> list[str]:
 def show_pairs(evaluations: Sequence[Evaluation]) -> None:
     """A row for each kind, a column for each rule: false hits, or recall where the pair is a paraphrase."""
     tell("  share served by kind (paraphrases: right; all others: wrong)")
-    names = ("", " hard", " all")
+    names = ("", " some", " all")
     heads = [
         f"{it.rule.min_similarity:.2f}{names[list(Guarding).index(it.rule.guarding)]}" for it in evaluations
     ]

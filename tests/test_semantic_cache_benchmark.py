@@ -220,12 +220,13 @@ def test_the_interval_of_a_share_is_the_exact_one(hits, trials, low, high):
     assert exact_interval(hits, trials) == pytest.approx((low, high), abs=1e-4)
 
 
-def test_the_worst_kind_is_one_of_many_requests_and_none_that_turned():
+def test_the_worst_kind_has_the_largest_share_however_few_it_had():
     shares = kind_shares(
         [*outcomes_of("rare", 3, 3), *outcomes_of("turned", 200, 20), *outcomes_of("unit", 200, 2)]
     )
     assert [share.kind for share in shares] == ["rare", "turned", "unit"]
-    assert worst_kind(shares).kind == "unit"
+    assert worst_kind(shares).kind == "rare"
+    assert worst_kind([]) is None
 
 
 @pytest.fixture

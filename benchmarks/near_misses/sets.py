@@ -42,14 +42,16 @@ def held_out_stream(
     return Stream(held_out.LIBRARY, seed, length, unrepeated).requests(pairs)
 
 
-def checklist_rows(path: Path, first: int) -> list[QuestionPair]:
-    """Every other pair of a file with the columns kind, duplicate, a and b.
-
-    Those in which a word is missing ("a . person") are left out: they ask nothing.
-    """
+def all_checklist_rows(path: Path) -> list[QuestionPair]:
+    """Every pair of a file with the columns kind, duplicate, a and b, as it stands there."""
     with path.open(encoding="utf-8", newline="") as file:
-        pairs = [
+        return [
             QuestionPair(row["kind"], row["duplicate"] == "1", row["a"], row["b"])
             for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         ]
+
+
+def checklist_rows(path: Path, first: int) -> list[QuestionPair]:
+    """Every other pair of the file, but those in which a word is missing ("a . person"): they ask nothing."""
+    pairs = all_checklist_rows(path)
     return [pair for pair in pairs[first::2] if not _A_WORD_IS_MISSING.search(f"{pair.a}\t{pair.b}")]
