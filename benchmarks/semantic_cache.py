@@ -4,8 +4,9 @@
     python benchmarks/semantic_cache.py --quick [--json]
 
 Two sets of questions whose answers are known: the CheckList question pairs (../shared/data; left out, and
-said so, where the file is not; of the stream only the odd rows), and questions of our own, made of sentences that nothing was
-tuned on and of words that no guard's list holds (near_misses/held_out.py; checked before anything else).
+said so, where the file is not; of the stream only the odd rows), and questions of our own, made of sentences
+that nothing was tuned on and of words that no guard's list holds (near_misses/held_out.py; checked before
+anything else).
 While guards and bound were written, the seeds 1 to 3 were played, and what came of them was told in figures:
 others are run unless --first-seed says otherwise. The embedder is the gateway's, with the model minilm-l6,
 and so are guards, bound and matching.
