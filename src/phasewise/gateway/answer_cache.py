@@ -36,6 +36,8 @@ logger = logging.getLogger("phasewise.gateway")
 EXACT_SPACE = "exact"
 """Stands for the embedder's where there is none."""
 PURGE_WITHIN_S = 30.0
+WAITED_FOR = 0.95
+"""Of the deadline. The rest is for this process's own turns between an answer that is late and going on."""
 NEVER_AUDITED = 1.0
 
 _SHADOW_OF = {
@@ -152,7 +154,8 @@ class AnswerCache:
         note = CacheNote(CacheResult.MISS, "error")
         try:
             with self._guard:
-                note = await self._look(turn, turn.identity, started_s + self._config.deadline_s)
+                until_s = started_s + WAITED_FOR * self._config.deadline_s
+                note = await self._look(turn, turn.identity, until_s)
         finally:
             turn.note = replace(note, look_up_s=time.monotonic() - started_s)
 
