@@ -51,6 +51,7 @@ def make_report(**fields):
         "look_up_s": None,
         "embed_s": None,
         "dropped": 0,
+        "unfit": 0,
         "cells": [],
         **fields,
     }

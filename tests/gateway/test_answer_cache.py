@@ -302,6 +302,7 @@ async def test_an_answer_that_was_cut_off_is_judged_by_what_there_is_and_not_kep
         _, (lesson,) = await cache.store.lessons("")
         assert not lesson.right
         assert await cache.store.size() == 1
+        assert cache.report()["unfit"] == 1
 
 
 async def test_what_requests_teach_is_enough_to_serve_at_last():

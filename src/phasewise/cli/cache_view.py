@@ -79,7 +79,7 @@ def _head(report: Report) -> str:
     matches = "matches by meaning too" if report["semantic"] else "the very same requests only"
     mode = "shadow mode: nothing is served" if report["mode"] == "shadow" else "answers are served"
     entries = report["entries"]
-    kept = f"{'?' if entries is None else f'{entries:,}'} answers kept"
+    kept = f"{'?' if entries is None else f'{entries:,}'} {'answer' if entries == 1 else 'answers'} kept"
     store = "in Redis" if report["store"] == "redis" else "in the gateway's own memory"
     hours = duration_in_words(time.time() - report["since_unix_s"])
     return f"Answer cache, {mode}; {matches}; {kept} {store}.\n{report['requests']:,} requests in {hours}."
@@ -132,6 +132,11 @@ def _lines(report: Report) -> list[str]:
     if report["dropped"]:
         lines.append(
             f"{report['dropped']:,} answers were not kept or judged: more came than could be dealt with."
+        )
+    if unfit := report["unfit"]:
+        lines.append(
+            f"{unfit:,} {'answer was' if unfit == 1 else 'answers were'} not fit to be kept: cut off by "
+            "max_tokens, empty, refused, or more than text."
         )
     return lines
 

@@ -166,6 +166,7 @@ class AnswerCache:
             if turn.identity is None or turn.result.served:
                 return
             if made is not None:
+                self._report.unfit += turn.keeps and not made.keepable
                 self._learn_from(turn, turn.identity, made)
             elif turn.near is not None:
                 self._learning.never_known(turn.match)

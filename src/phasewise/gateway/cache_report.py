@@ -52,6 +52,7 @@ class CacheReport:
         self._look_up_s: deque[float] = deque(maxlen=TIMES_KEPT)
         self._embed_s: deque[float] = deque(maxlen=TIMES_KEPT)
         self.dropped = 0
+        self.unfit = 0
 
     def count(self, note: CacheNote) -> None:
         """A request has ended."""
@@ -91,6 +92,7 @@ class CacheReport:
             "look_up_s": _quantiles(self._look_up_s),
             "embed_s": _quantiles(self._embed_s),
             "dropped": self.dropped,
+            "unfit": self.unfit,
             "cells": [] if book is None else [_cell(it) for it in book.snapshot(MOST_CELLS)],
         }
 
