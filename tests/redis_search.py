@@ -69,7 +69,9 @@ def _fetch(folder: Path) -> None:
         for library in ("libssl", "libcrypto"):
             (built,) = parts.glob(f"{library}-*")
             (parts / f"{library}.so.1.1").symlink_to(built.name)
-        (parts / "redis-server").chmod(0o755)
+        # Redis loads no module that may not be run either.
+        for program in ("redis-server", "redisearch.so"):
+            (parts / program).chmod(0o755)
         parts.rename(folder)
 
 
