@@ -40,7 +40,7 @@ import uvloop
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from answering.clients import PATIENCE, Asked, ask, ask_until_hit, body_of, new_question  # noqa: E402
+from answering.clients import ADMIN, ADMIN_KEY, PATIENCE, Asked, ask, ask_until_hit, body_of, new_question  # noqa: E402
 from answering.questions import PAIRS  # noqa: E402
 from ending import end_in_order_when_told  # noqa: E402
 from stress.processes import fake_engines, gateway  # noqa: E402
@@ -62,8 +62,6 @@ DEADLINE_S = 0.1
 FAULTS = ("kill", "hang")
 PHASES = ("healthy", "dying", "open")
 KNOWN = body_of(PAIRS[0][0])
-ADMIN_KEY = "sk-admin"
-ADMIN = [(b"authorization", b"Bearer " + ADMIN_KEY.encode())]
 WITHIN_S = 60.0
 
 

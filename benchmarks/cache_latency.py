@@ -49,6 +49,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from answering.clients import (  # noqa: E402
+    ADMIN,
+    ADMIN_KEY,
     LENGTHS,
     PATIENCE,
     Asked,
@@ -71,6 +73,7 @@ from phasewise.adapters.onnx_embedder import OnnxEmbedder  # noqa: E402
 from phasewise.adapters.redis_answers import RedisAnswers  # noqa: E402
 from phasewise.config import phasewise_home  # noqa: E402
 from phasewise.gateway.auth import key_sha256  # noqa: E402
+from phasewise.gateway.cache_meaning import NEIGHBOURS  # noqa: E402
 from phasewise.model.caching import StoredAnswer, Vector  # noqa: E402
 from tests.redis_search import RedisSearch, running_redis_search  # noqa: E402
 
@@ -85,9 +88,6 @@ EMBEDDING_MODEL = "minilm-l6"
 DEADLINE_S = 0.1
 SETTLE_S = 0.2
 """After a run answers are still being kept: that work belongs to it."""
-ADMIN_KEY = "sk-admin"
-ADMIN = [(b"authorization", b"Bearer " + ADMIN_KEY.encode())]
-NEIGHBOURS = 4
 
 
 def main() -> None:

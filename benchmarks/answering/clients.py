@@ -16,6 +16,8 @@ from stress.processes import MODEL
 from phasewise.adapters.http_client import HttpClient, Timeouts
 
 PATIENCE = Timeouts(connect_s=5.0, head_s=30.0, idle_s=30.0)
+ADMIN_KEY = "sk-admin"
+ADMIN = [(b"authorization", b"Bearer " + ADMIN_KEY.encode())]
 LENGTHS = {"min_tokens": 8, "max_tokens": 256}
 """Far more than an answer of a fake engine has: what is kept must say something and end by itself."""
 _numbers = itertools.count()

@@ -1,7 +1,7 @@
 """Serves answers that need no worker: kept from before, or under way to somebody who asked the same.
 
-What is kept, and what is near enough to serve, is the desk's to say; how bytes look is replay.py's. Where an
-answer that was joined breaks off, the flow decides how the request goes on.
+What is kept, and what is near enough to serve, is the desk's to say; sending it is telling.py's. Where
+an answer that was joined breaks off, the flow decides how the request goes on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from phasewise.adapters.engine_report import EngineReport
 from phasewise.errors import FailureKind, UpstreamError
 from phasewise.gateway.answer import Answer
 from phasewise.gateway.cache_headers import cache_headers, without_cache_headers
@@ -21,17 +20,8 @@ from phasewise.gateway.cache_turn import AnswerDesk, CacheTurn, Made
 from phasewise.gateway.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, Ending
 from phasewise.gateway.exchange import Exchange, take_back_cancellation
 from phasewise.gateway.flights import Flight, Flights
-from phasewise.gateway.replay import (
-    PLAIN_TYPE,
-    STREAM_TYPE,
-    Counts,
-    End,
-    Frames,
-    answer_id,
-    end_mark,
-    pieces_of,
-)
-from phasewise.gateway.server_timing import SERVER_TIMING, server_timing, timing_comment
+from phasewise.gateway.replay import Counts, End, pieces_of
+from phasewise.gateway.telling import Telling
 from phasewise.model.caching import CacheNote, CacheResult, StoredAnswer
 from phasewise.model.latency import ttft_s
 from phasewise.model.request import Endpoint, GenerationRequest
@@ -167,7 +157,7 @@ class FoundAnswers:
 
     async def _replay(self, call: Call, stored: StoredAnswer) -> None:
         counts = _counts(stored.prompt_tokens, stored.output_tokens)
-        telling, end = _Telling(call, stored.model), End(STOP, stored.stop_reason)
+        telling, end = Telling(call, stored.model), End(STOP, stored.stop_reason)
         if not call.timeline.request.stream:
             await telling.send_whole(stored.text, end, counts)
             return
@@ -185,7 +175,7 @@ class FoundAnswers:
         """None once the client has the whole answer."""
         failure = FailureKind.CLOSED
         while (flight := call.follows) is not None:
-            telling = _Telling(call, flight.model)
+            telling = Telling(call, flight.model)
             if call.timeline.request.stream:
                 came = await _read_along(flight, telling)
             else:
@@ -223,7 +213,7 @@ async def _hears(flight: Flight, request: GenerationRequest) -> bool:
     return True
 
 
-async def _read_along(flight: Flight, telling: _Telling) -> Followed:
+async def _read_along(flight: Flight, telling: Telling) -> Followed:
     """Send what has come and what comes, piece by piece."""
     sent = 0
     while True:
@@ -246,7 +236,7 @@ async def _read_along(flight: Flight, telling: _Telling) -> Followed:
     return Followed.WHOLE
 
 
-async def _read_whole(flight: Flight, telling: _Telling) -> Followed:
+async def _read_whole(flight: Flight, telling: Telling) -> Followed:
     """Wait for the whole answer, and send it."""
     while not flight.ended:
         if flight.answer is not None and flight.answer.saw_other_than_text:
@@ -261,87 +251,6 @@ async def _read_whole(flight: Flight, telling: _Telling) -> Followed:
         return Followed.BEYOND_TEXT
     await telling.send_whole(text, End(answer.finish_reason, answer.stop_reason), _counts_of(answer))
     return Followed.WHOLE
-
-
-class _Telling:
-    """Sends one client an answer that no worker made for it, and notes what was sent."""
-
-    def __init__(self, call: Call, model: str) -> None:
-        self._call = call
-        self._client = call.client
-        self.request = call.timeline.request
-        endpoint, created = Endpoint(call.path), int(time.time())
-        self._frames = Frames(endpoint, call.request_id, model, created)
-        self._unsent = b""
-        # What a worker would need to know that goes on with it.
-        self._answer = Answer()
-        self._answer.engine_request_id = answer_id(endpoint, call.request_id)
-        self._answer.created = created
-        call.timeline.note_answer(self._answer)
-
-    @property
-    def output_tokens(self) -> int | None:
-        """Those of the answer, if known."""
-        return self._answer.report.output_tokens
-
-    def put(self, pieces: list[str]) -> None:
-        """Have pieces of text sent with what is sent next, all at one time."""
-        if pieces:
-            self._unsent += self._opening() + self._frames.content(pieces)
-            self._answer.content_times_s.append(time.monotonic())
-
-    async def send_escaped(self, text: bytes) -> None:
-        """Send a piece of text as it stands between the quotes of its JSON."""
-        opening = self._opening()
-        self._answer.text_escaped += text
-        self._answer.content_times_s.append(time.monotonic())
-        await self._send(opening + self._frames.escaped(text))
-
-    async def send_paced(self, pieces: list[str], gap_s: float) -> None:
-        """Send pieces of text one after the other."""
-        begun_s = time.monotonic()
-        for number, piece in enumerate(pieces):
-            await asyncio.sleep(begun_s + number * gap_s - time.monotonic())
-            opening = self._opening()
-            self._answer.content_times_s.append(time.monotonic())
-            await self._send(opening + self._frames.content([piece]))
-
-    async def finish(self, end: End, counts: Counts | None) -> None:
-        """Send the end of a stream, and what was not sent yet."""
-        call, client = self._call, self._client
-        opening = b"" if client.started or self._unsent else self._frames.opening()
-        self._note_end(end, counts)
-        last = self._unsent + opening + self._frames.closing(end, None if call.hide_usage else counts)
-        if call.wants_timing:
-            last += timing_comment(call.timeline.so_far(time.monotonic()))
-        await self._start()
-        await client.finish(last + end_mark())
-
-    async def send_whole(self, text: str, end: End, counts: Counts | None) -> None:
-        """Send a plain reply."""
-        call = self._call
-        self._note_end(end, counts)
-        body = self._frames.plain(text, end, counts)
-        timing = (SERVER_TIMING, server_timing(*call.timeline.parts_so_far(time.monotonic())))
-        await self._client.respond(200, [PLAIN_TYPE, *call.reply_headers, timing], body)
-
-    def _opening(self) -> bytes:
-        return b"" if self._answer.content_times_s else self._frames.opening()
-
-    async def _send(self, data: bytes) -> None:
-        await self._start()
-        await self._client.send_part(data)
-
-    async def _start(self) -> None:
-        if not self._client.started:
-            self._client.streaming = True
-            await self._client.start(200, [STREAM_TYPE, *self._call.reply_headers])
-
-    def _note_end(self, end: End, counts: Counts | None) -> None:
-        answer = self._answer
-        answer.finish_reason, answer.finished_s = end.finish_reason, time.monotonic()
-        if counts is not None:
-            answer.report = EngineReport(prompt_tokens=counts[0], output_tokens=counts[1])
 
 
 # --- small things -----------------------------------------------------------------------------------------
