@@ -38,9 +38,9 @@ from urllib.request import Request, urlopen
 from engine_placement import phasewise
 from stress.processes import fake_engines, free_port, gateway
 
-from phasewise.fake_engine.costs import PRESETS
-from phasewise.model.timeline import Outcome, Timeline
-from phasewise.model.timeline_record import decode
+from phasewise.core.timeline import Outcome, Timeline
+from phasewise.core.timeline_record import decode
+from phasewise.simulator.step_times import PRESETS
 
 ARMS = "AB"
 FLEET = "affinity"

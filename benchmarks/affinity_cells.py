@@ -28,21 +28,19 @@ from random import Random
 from statistics import mean, median
 from typing import Any
 
-from phasewise.fake_engine.costs import PRESETS
-from phasewise.fake_engine.virtual_engine import EmittedToken, EngineShape, VirtualEngine, VirtualRequest
-from phasewise.gateway.process_quotas import ProcessQuotas
-from phasewise.model.hand_over import EngineAccount
-from phasewise.model.request import BYTES_PER_TOKEN, Endpoint, GenerationRequest
-from phasewise.model.steps import FinishedRequest
-from phasewise.model.worker import Worker
-from phasewise.request_flow import CacheMiss, Generate, RequestFlow, Succeeded, World, request_flow
-from phasewise.routing.policies import POLICIES, whole
-from phasewise.state.breakers import Breakers
-from phasewise.state.cluster_view import ClusterView
-from phasewise.state.load_ledger import LoadLedger
-from phasewise.state.prefix_index import PrefixIndex
-from phasewise.state.retry_budget import RetryBudget
-from phasewise.state.waiting_line import WaitingLine
+from phasewise.core.kv_transfer import EngineAccount
+from phasewise.core.request import BYTES_PER_TOKEN, Endpoint, GenerationRequest
+from phasewise.core.steps import FinishedRequest
+from phasewise.core.worker import Worker
+from phasewise.gateway.api.quotas import ProcessQuotas
+from phasewise.scheduling import CacheMiss, Generate, RequestFlow, Succeeded, World, request_flow
+from phasewise.scheduling.breakers import Breakers, RetryBudget
+from phasewise.scheduling.policies import POLICIES, whole
+from phasewise.scheduling.prefix_index import PrefixIndex
+from phasewise.scheduling.queue import WaitingQueue
+from phasewise.scheduling.world import ClusterView, LoadLedger
+from phasewise.simulator.engine import EmittedToken, EngineShape, VirtualEngine, VirtualRequest
+from phasewise.simulator.step_times import PRESETS
 
 OURS, OTHERS = "prefix_affinity", ("least_outstanding", "round_robin")
 MODEL = "virtual"
@@ -218,7 +216,7 @@ class Fleet:
         next(flow)
         step = flow.send(CacheMiss(now_s))
         if not isinstance(step, Generate):
-            raise TypeError(f"a virtual fleet does not {type(step).__name__}")
+            raise TypeError(f"a virtual fleet cannot perform {type(step).__name__}")
         times_s: list[float] = []
 
         def on_token(token: EmittedToken, at_s: float) -> None:
@@ -327,7 +325,7 @@ def _world(policy: str, workers: list[Worker]) -> World:
         RetryBudget(),
         whole(POLICIES[policy](prefixes)),
         Breakers(),
-        WaitingLine(),
+        WaitingQueue(),
         ProcessQuotas(),
         prefixes=prefixes,
     )

@@ -5,15 +5,17 @@
 A gateway process with two tenants' keys stands before two fake engines and one that says what it was told. It
 is sent requests of three makes, in two halves:
 
-- by chance (`drawn`), well-framed: nearly half valid, the others wrong in one of some fifteen ways (no JSON,
-  engine controls, hidden ones, unknown fields, odd values, deep nesting, duplicate keys, wrong keys, ...);
+- by chance (`drawn`), well-framed: nearly half valid, the others wrong in one of some twenty ways (no JSON,
+  engine controls, hidden ones, unknown fields, odd values, deep nesting, many lists, patterns that are slow
+  to scan, duplicate keys, wrong keys, ...);
 - as bytes on connections of their own (`raw`): what two readers could read differently, large and slow heads,
   and valid requests with some bytes changed;
 - by schemathesis, from the gateway's own OpenAPI document (`schemathesis`): few, because it is slow.
 
 Each tenant says a word that the other never says. The last line is one JSON object: cases and how many of
-which make; valid_share, and answered_200_share of the valid ones; undocumented_5xx (a status of 500 and above
-whose code is not in docs/reference/gateway.md), documented_5xx by code; hangs (nothing within 30 seconds);
+which make; longest_health_s, the longest that /health took during the run, and how often it was asked;
+valid_share, and answered_200_share of the valid ones; undocumented_5xx (a status of 500 and above whose code
+is not in docs/reference/gateway.md), documented_5xx by code; hangs (nothing within 30 seconds);
 not_as_expected (another status than the one that is right) by kind; cross_tenant_leaks, own_words_seen (the
 check works: the engine's echo comes back); admin_opened (an admin route answered a client's key);
 secrets_in_logs (words of tenants or keys in what the gateway wrote, with a line per request); rss_growth_mb
@@ -36,7 +38,7 @@ from typing import Any
 
 import uvloop
 from ending import end_in_order_when_told
-from hostile import bodies, by_schema, raw
+from hostile import bodies, by_schema, health, raw
 from hostile.cases import ADMIN_KEY, CANARIES, KEYS, Case, RawCase
 from hostile.judge import Tally
 from hostile.sending import send_all, send_raw
@@ -101,15 +103,18 @@ async def run(count: int, by_schema_count: int, seed: int) -> dict[str, Any]:
         gateway([*urls, echo], 64, SETTINGS) as served,
     ):
         memory_mib = [resident_mib(served.pid)]
-        for half in (0, 1):
-            await send_half(served.url, half, drawn, raw_cases, schema_cases, tally)
-            memory_mib.append(resident_mib(served.pid))
-            say(f"{sum(tally.sent.values())} cases sent, {memory_mib[-1]:.0f} MiB")
+        with health.watched(served.url) as seen:
+            for half in (0, 1):
+                await send_half(served.url, half, drawn, raw_cases, schema_cases, tally)
+                memory_mib.append(resident_mib(served.pid))
+                say(f"{sum(tally.sent.values())} cases sent, {memory_mib[-1]:.0f} MiB")
         alive = await still_serves(served)
         wrote = served.log.read_text(errors="replace")
     return {
         "cases": sum(tally.sent.values()),
         "makes": makes,
+        "longest_health_s": round(seen.longest_s, 3),
+        "health_asked": seen.asked,
         **summary(tally, wrote, memory_mib),
         "alive": alive,
     }

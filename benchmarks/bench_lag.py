@@ -28,15 +28,15 @@ from urllib.request import urlopen
 import numpy as np
 import uvloop
 
-from phasewise.adapters.open_files import allow_many_streams
-from phasewise.bench.report import BenchReport, build_report
-from phasewise.bench.session import RunSpec, measure
-from phasewise.bench.statistics import Summary
-from phasewise.model.slo import DEFAULT_SLO
-from phasewise.workload.arrivals import OpenLoop
-from phasewise.workload.lengths import Lengths
-from phasewise.workload.plan import PlanSpec
-from phasewise.workload.presets import Shape
+from phasewise.clients.host import allow_many_streams
+from phasewise.core.slo import DEFAULT_SLO
+from phasewise.loadgen.results import BenchReport, build_report
+from phasewise.loadgen.session import RunSpec, measure
+from phasewise.loadgen.statistics.summary import Summary
+from phasewise.loadgen.workload.arrivals import OpenLoop
+from phasewise.loadgen.workload.lengths import Lengths
+from phasewise.loadgen.workload.plan import PlanSpec
+from phasewise.loadgen.workload.presets import Shape
 
 BOUND_S = 0.005
 STEP_S = 0.2
@@ -46,10 +46,10 @@ PROMPT_TOKENS = 64
 
 ENGINE = """
 import uvloop
-from phasewise.costs.step_cost import StepCost
+from phasewise.costs.fit.step import StepCost
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import run_engines
-from phasewise.fake_engine.virtual_engine import EngineShape
+from phasewise.simulator.engine import EngineShape
 cost = StepCost(floor_s={step_s}, knee_tokens=10**9, beyond_knee_s_per_token=0, attention_s_per_token_pair=0,
                 kv_read_s_per_token=0, per_request_s=0)
 shape = EngineShape(max_num_seqs=4096, max_num_batched_tokens=10**6, total_blocks=20000)

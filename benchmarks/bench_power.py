@@ -46,31 +46,38 @@ from typing import Any
 
 import uvloop
 
-from phasewise.adapters.host_cpu import busy_share, read_cpu_times
-from phasewise.bench import engine_watch
-from phasewise.bench.comparison import Block, Comparison, Kind, Metric, Quotient, Scale, Verdict
-from phasewise.bench.run import BenchRun
-from phasewise.bench.session import RunSpec, measure
-from phasewise.bench.target import Target
-from phasewise.compare.arms import UrlArm
-from phasewise.compare.metrics import METRICS, readings
-from phasewise.compare.procedure import CONTROL_PAIRS, ComparePlan, compare_arms
-from phasewise.compare.verdict import Rules
-from phasewise.costs.step_cost import StepCost
-from phasewise.costs.step_work import StepSeconds, StepWork
-from phasewise.fake_engine.costs import PhaseScaled
+from phasewise.clients.host import busy_share, read_cpu_times
+from phasewise.core.slo import Slo
+from phasewise.core.statistics import quantile
+from phasewise.core.timeline import Outcome, Timeline
+from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork
+from phasewise.experiments.compare.arms import UrlArm
+from phasewise.experiments.compare.compare import CONTROL_PAIRS, ComparePlan, compare_arms
+from phasewise.experiments.compare.runner import METRICS, readings
+from phasewise.experiments.compare.verdict import Rules
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.jitter import Jitter
-from phasewise.fake_engine.virtual_engine import VirtualRequest
-from phasewise.fake_engine.virtual_run import VirtualOutcome, run_virtually
-from phasewise.model.quantiles import quantile
-from phasewise.model.slo import Slo
-from phasewise.model.timeline import Outcome, Timeline
-from phasewise.workload.arrivals import OpenLoop
-from phasewise.workload.lengths import Lengths
-from phasewise.workload.plan import PlanSpec, make_plan
-from phasewise.workload.presets import Shape
+from phasewise.loadgen import engine_watch
+from phasewise.loadgen.run import BenchRun
+from phasewise.loadgen.session import RunSpec, measure
+from phasewise.loadgen.statistics.comparison import (
+    Block,
+    Comparison,
+    Kind,
+    Metric,
+    MetricVerdict,
+    Quotient,
+    Scale,
+)
+from phasewise.loadgen.target import Target
+from phasewise.loadgen.workload.arrivals import OpenLoop
+from phasewise.loadgen.workload.lengths import Lengths
+from phasewise.loadgen.workload.plan import PlanSpec, make_plan
+from phasewise.loadgen.workload.presets import Shape
+from phasewise.simulator.engine import VirtualRequest
+from phasewise.simulator.run import VirtualOutcome, run_virtually
+from phasewise.simulator.step_times import PhaseScaled
 
 COST = StepCost(
     floor_s=0.02,
@@ -230,7 +237,7 @@ class Made:
     @property
     def is_false(self) -> bool:
         """Whether any metric was called better or worse."""
-        return any(each.verdict in (Verdict.BETTER, Verdict.WORSE) for each in self.comparisons)
+        return any(each.verdict in (MetricVerdict.BETTER, MetricVerdict.WORSE) for each in self.comparisons)
 
 
 def make(case: Case) -> Made:
@@ -297,9 +304,9 @@ FORK = multiprocessing.get_context("fork")
 
 def tally(made: Sequence[Made], truths: Truths) -> dict[str, Any]:
     """The figures that are claimed, and those that a reader needs to believe them."""
-    told = [one for one in made if not one.given_up]
-    alike = [one for one in told if one.case.planted == SAME]
-    planted = [one for one in told if one.case.planted != SAME]
+    reported = [one for one in made if not one.given_up]
+    alike = [one for one in reported if one.case.planted == SAME]
+    planted = [one for one in reported if one.case.planted != SAME]
     covered = {
         metric.name: [_covers(*cell) for cell in _cells(planted, truths, metric)] for metric in METRICS
     }
@@ -316,15 +323,16 @@ def tally(made: Sequence[Made], truths: Truths) -> dict[str, Any]:
             for phase in OWN_METRIC
         },
         "change_bias": {
-            phase: {metric.name: _bias(told, truths, metric, phase) for metric in METRICS} for phase in COSTS
+            phase: {metric.name: _bias(reported, truths, metric, phase) for metric in METRICS}
+            for phase in COSTS
         },
-        "reach_by_metric": {metric.name: _reach(told, truths, metric) for metric in METRICS},
-        "served_over_virtual": {metric.name: _overhead(told, truths, metric) for metric in METRICS},
-        "pairs": _spread([one.pairs for one in told]),
+        "reach_by_metric": {metric.name: _reach(reported, truths, metric) for metric in METRICS},
+        "served_over_virtual": {metric.name: _overhead(reported, truths, metric) for metric in METRICS},
+        "pairs": _spread([one.pairs for one in reported]),
         "void_pairs": sum(one.void_pairs for one in made),
-        "controls_that_differed": sum(bool(one.control_differing) for one in told),
-        "control_differing": Counter(name for one in told for name in one.control_differing),
-        "given_up": len(made) - len(told),
+        "controls_that_differed": sum(bool(one.control_differing) for one in reported),
+        "control_differing": Counter(name for one in reported for name in one.control_differing),
+        "given_up": len(made) - len(reported),
     }
 
 
@@ -347,7 +355,7 @@ def _covers(found: Comparison, truth: Truth) -> bool:
 def _called(planted: Sequence[Made], phase: str) -> list[bool]:
     return [
         any(
-            each.metric.name == OWN_METRIC[phase] and each.verdict is Verdict.WORSE
+            each.metric.name == OWN_METRIC[phase] and each.verdict is MetricVerdict.WORSE
             for each in one.comparisons
         )
         for one in planted
@@ -355,9 +363,9 @@ def _called(planted: Sequence[Made], phase: str) -> list[bool]:
     ]
 
 
-def _bias(told: Sequence[Made], truths: Truths, metric: Metric, planted: str) -> float | None:
+def _bias(reported: Sequence[Made], truths: Truths, metric: Metric, planted: str) -> float | None:
     """By how much the changes that were found miss the true one on average, where they are relative."""
-    of_kind = [one for one in told if one.case.planted == planted]
+    of_kind = [one for one in reported if one.case.planted == planted]
     misses = [
         found.change - truth.change(Scale.RELATIVE)
         for found, truth in _cells(of_kind, truths, metric)
@@ -366,19 +374,21 @@ def _bias(told: Sequence[Made], truths: Truths, metric: Metric, planted: str) ->
     return _rounded(mean(misses)) if misses else None
 
 
-def _reach(told: Sequence[Made], truths: Truths, metric: Metric) -> float | None:
+def _reach(reported: Sequence[Made], truths: Truths, metric: Metric) -> float | None:
     """Half of an interval's width, typically."""
     halves = [
         (found.interval.high - found.interval.low) / 2
-        for found, _ in _cells(told, truths, metric)
+        for found, _ in _cells(reported, truths, metric)
         if found.interval is not None
     ]
     return _rounded(median(halves)) if halves else None
 
 
-def _overhead(told: Sequence[Made], truths: Truths, metric: Metric) -> float | None:
+def _overhead(reported: Sequence[Made], truths: Truths, metric: Metric) -> float | None:
     """How much more than its arithmetic the served engine A shows."""
-    ratios = [found.a / truth.a - 1 for found, truth in _cells(told, truths, metric) if found.a is not None]
+    ratios = [
+        found.a / truth.a - 1 for found, truth in _cells(reported, truths, metric) if found.a is not None
+    ]
     return _rounded(median(ratios)) if ratios else None
 
 
@@ -443,7 +453,7 @@ def main() -> None:
     started_s, cpu_before = time.monotonic(), read_cpu_times()
     with ProcessPoolExecutor(min(options.parallel, len(cases)), FORK) as pool:
         truths = find_truths(pool, setup)
-        _tell(
+        _notify(
             f"the truth is known after {time.monotonic() - started_s:.0f} s; {len(cases)} comparisons follow"
         )
         made = list(_finished(pool, cases))
@@ -477,7 +487,7 @@ def _finished(pool: Executor, cases: Sequence[Case]) -> Iterator[Made]:
         counts["false"] += one.case.planted == SAME and one.is_false
         counts["void"] += one.void_pairs
         counts["given up"] += bool(one.given_up)
-        _tell(
+        _notify(
             f"{done}/{len(cases)} after {time.monotonic() - began_s:.0f} s: {one.case.planted}, "
             f"{one.given_up or f'{one.pairs} pairs'}; so far {counts['false']} false, "
             f"{counts['void']} void pairs, {counts['given up']} given up"
@@ -493,7 +503,7 @@ def _print_summary(result: Mapping[str, Any]) -> None:
     print(f"own metric called worse: {result['called']}")
 
 
-def _tell(line: str) -> None:
+def _notify(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

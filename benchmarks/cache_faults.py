@@ -14,7 +14,7 @@ it, as it was told to keep nothing) and **hang** (SIGSTOP, SIGCONT: it keeps its
   `open` (until Redis is back). `aa_ms` is the same of the two gateways without a cache: the machine's noise.
 - `waited`: requests that came after the fault and were late, a deadline's wait each; `opened_s`: from the
   fault until the breaker is open; `resumed_s`: from Redis being back until the known question is a hit again,
-  which after a kill has to be computed and kept anew.
+  which after a kill has to be computed and kept again.
 - `shared`: whether an answer that one gateway kept was a hit of the other.
 """
 
@@ -45,10 +45,10 @@ from answering.questions import PAIRS  # noqa: E402
 from ending import end_in_order_when_told  # noqa: E402
 from stress.processes import fake_engines, gateway  # noqa: E402
 
-from phasewise.adapters.http_client import HttpClient  # noqa: E402
-from phasewise.errors import UpstreamError  # noqa: E402
-from phasewise.gateway.auth import key_sha256  # noqa: E402
-from phasewise.model.quantiles import quantile  # noqa: E402
+from phasewise.clients.http_client import HttpClient  # noqa: E402
+from phasewise.core.errors import UpstreamError  # noqa: E402
+from phasewise.core.statistics import quantile  # noqa: E402
+from phasewise.gateway.api.auth import key_sha256  # noqa: E402
 from tests.redis_search import RedisSearch, running_redis_search  # noqa: E402
 
 COST = {
@@ -66,7 +66,7 @@ WITHIN_S = 60.0
 
 
 def main() -> None:
-    """Break and mend, by turns, and print the record."""
+    """Break and fix, by turns, and print the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -140,8 +140,8 @@ def figures(seconds: Sequence[float]) -> dict[str, float] | None:
     """In milliseconds, and of how many."""
     if not seconds:
         return None
-    told = {"p50": quantile(seconds, 0.5), "p99": quantile(seconds, 0.99), "max": max(seconds)}
-    return {name: round(1e3 * value, 3) for name, value in told.items()} | {"of": len(seconds)}
+    reported = {"p50": quantile(seconds, 0.5), "p99": quantile(seconds, 0.99), "max": max(seconds)}
+    return {name: round(1e3 * value, 3) for name, value in reported.items()} | {"of": len(seconds)}
 
 
 class Scene:

@@ -67,14 +67,14 @@ from ending import end_in_order_when_told  # noqa: E402
 from overhead.figures import ratio  # noqa: E402
 from stress.processes import Gateway, fake_engines, gateway  # noqa: E402
 
-from phasewise.adapters.embedding_folder import resolve_embedding_model  # noqa: E402
-from phasewise.adapters.http_client import HttpClient  # noqa: E402
-from phasewise.adapters.onnx_embedder import OnnxEmbedder  # noqa: E402
-from phasewise.adapters.redis_answers import RedisAnswers  # noqa: E402
-from phasewise.config import phasewise_home  # noqa: E402
-from phasewise.gateway.auth import key_sha256  # noqa: E402
-from phasewise.gateway.cache_meaning import NEIGHBOURS  # noqa: E402
-from phasewise.model.caching import StoredAnswer, Vector  # noqa: E402
+from phasewise.clients.embedding_folder import resolve_embedding_model  # noqa: E402
+from phasewise.clients.http_client import HttpClient  # noqa: E402
+from phasewise.clients.onnx_embedder import OnnxEmbedder  # noqa: E402
+from phasewise.clients.redis_answers import RedisAnswers  # noqa: E402
+from phasewise.core.caching import StoredAnswer, Vector  # noqa: E402
+from phasewise.fleet.config import phasewise_home  # noqa: E402
+from phasewise.gateway.answer_cache.semantic import NEIGHBOURS  # noqa: E402
+from phasewise.gateway.api.auth import key_sha256  # noqa: E402
 from tests.redis_search import RedisSearch, running_redis_search  # noqa: E402
 
 COST = {

@@ -33,22 +33,20 @@ from statistics import fmean, median
 
 import numpy as np
 
-from phasewise.adapters.host_cpu import read_cpu_times, stolen_share
-from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.step_feed import StepFeed, default_steps_url
-from phasewise.bench.target import find_target
-from phasewise.calibrate.prober import Prober
-from phasewise.calibrate.procedure import CalibrateSpec, calibrate
-from phasewise.calibrate.scenes import Limits, Scene, plan_scenes
-from phasewise.costs.misfit import check_form
-from phasewise.costs.observation import Observation
-from phasewise.costs.regimes import RegimeStore
-from phasewise.costs.step_cost import StepCost
-from phasewise.costs.step_fit import CONFIDENCE, StepFit, fit_steps
-from phasewise.costs.step_history import observed_steps
-from phasewise.costs.step_work import StepKind, StepSeconds, StepWork
+from phasewise.clients.host import read_cpu_times, stolen_share
+from phasewise.clients.http_client import HttpClient
+from phasewise.clients.step_feed import StepFeed, default_steps_url
+from phasewise.costs.fit.history import observed_steps
+from phasewise.costs.fit.misfit import check_form
+from phasewise.costs.fit.observation import Observation, RegimeStore
+from phasewise.costs.fit.step import StepCost, StepKind, StepSeconds, StepWork
+from phasewise.costs.fit.step_fit import CONFIDENCE, StepFit, fit_steps
+from phasewise.experiments.calibrate.calibrate import CalibrateSpec, calibrate
+from phasewise.experiments.calibrate.prober import Prober
+from phasewise.experiments.calibrate.scenes import Scene, SceneLimits, plan_scenes
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.loadgen.target import find_target
 
 ROOT = Path(__file__).parent.parent
 FLEET = "calibration-bench"
@@ -153,7 +151,7 @@ async def play(url: str, budget_s: float, quick: bool, say: Say) -> list[Visit]:
     rng = Random(SEED)
     target = await find_target(client)
     prober = Prober(client, target, rng)
-    calibration = plan_scenes(Limits(900.0, 120.0, target.context_tokens or 8192, 40_000))
+    calibration = plan_scenes(SceneLimits(900.0, 120.0, target.context_tokens or 8192, 40_000))
     scenes = [(scene, False) for scene in calibration] + [(scene, True) for scene in HELD_OUT]
     if quick:
         scenes = [each for each in scenes if each[0].prompt_tokens < QUICK_TOKENS]
@@ -320,14 +318,18 @@ FORMS: dict[str, StepSeconds] = {"same": SAME, "step_function": step_function, "
 
 async def other_forms(quick: bool, say: Say) -> dict[str, object]:
     """Calibrate fake engines over HTTP as if they were real, and hear whether the form fits."""
-    told: dict[str, object] = {}
+    reported: dict[str, object] = {}
     for name, cost in FORMS.items():
         async with running_engines(1, FakeEngineConfig(cost=cost)) as (engine,):
             spec = CalibrateSpec(budget_s=6.0 if quick else 40.0, steps_url=engine.steps_url, seed=SEED)
             found = await calibrate(engine.base_url, spec)
-        told[name] = {"fits": found.form.fits, "missed": len(found.form.missed), "of": len(found.form.cells)}
-        say(f"{name}: {told[name]}")
-    return told
+        reported[name] = {
+            "fits": found.form.fits,
+            "missed": len(found.form.missed),
+            "of": len(found.form.cells),
+        }
+        say(f"{name}: {reported[name]}")
+    return reported
 
 
 if __name__ == "__main__":

@@ -30,14 +30,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from phasewise.adapters.http_client import HttpClient, Timeouts  # noqa: E402
-from phasewise.check.gather import gather_facts  # noqa: E402
-from phasewise.check.judgement import Mistake, judge  # noqa: E402
-from phasewise.config import WorkerConfig  # noqa: E402
+from phasewise.clients.http_client import HttpClient, Timeouts  # noqa: E402
+from phasewise.core.worker import Role  # noqa: E402
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig  # noqa: E402
-from phasewise.fake_engine.kv_connector import Connector, OnLoadFailure  # noqa: E402
-from phasewise.fleet.plan import ProcessPlan  # noqa: E402
-from phasewise.model.worker import Role  # noqa: E402
+from phasewise.fleet.check.gather import gather_facts  # noqa: E402
+from phasewise.fleet.check.judgement import Mistake, judge  # noqa: E402
+from phasewise.fleet.config import WorkerConfig  # noqa: E402
+from phasewise.fleet.local.plan import ProcessPlan  # noqa: E402
+from phasewise.simulator.kv import Connector, OnLoadFailure  # noqa: E402
 from tests.real_pair import RealPair, running_real_pair  # noqa: E402
 from tests.side_channel import greeting_port  # noqa: E402
 
@@ -142,7 +142,7 @@ def real_cases(only: list[str] | None) -> Iterator[Case]:
 
 
 def decode_mistakes(folder: Path) -> dict[str, tuple[Mistake, Change]]:
-    """What a decode engine can be started with so that hand-overs fail, loudly or not."""
+    """What a decode engine can be started with so that KV transfers fail, loudly or not."""
     return {
         "no connector on decode": (Mistake.NO_CONNECTOR_DECODE, without_connector),
         "other block size": (Mistake.BLOCK_SIZE_DIFFERS, with_flags("--block-size", "32")),
@@ -184,7 +184,7 @@ def on_the_way(pair: RealPair, wanted: Callable[[str], bool]) -> Iterator[Case]:
         places = {
             "wrong side channel port": (Mistake.SIDE_CHANNEL_WRONG, nobody),
             "blocked port": (Mistake.SIDE_CHANNEL_BLOCKED, deaf),
-            "side channel of another engine": (Mistake.HANDSHAKE_REFUSED, pair.decode.side_port),
+            "side channel of another engine": (Mistake.HANDSHAKE_REJECTED, pair.decode.side_port),
         }
         for name, (expected, port) in places.items():
             if wanted(name):
@@ -193,9 +193,9 @@ def on_the_way(pair: RealPair, wanted: Callable[[str], bool]) -> Iterator[Case]:
 
 # --- fake engines -----------------------------------------------------------------------------------------
 
-SOUND = FakeEngineConfig(hand_over=Connector(handshake_timeout_s=0.5))
-WITHOUT = replace(SOUND, hand_over=None)
-HIDING = replace(SOUND, hand_over=Connector(handshake_timeout_s=0.5, on_failure=OnLoadFailure.RECOMPUTE))
+SOUND = FakeEngineConfig(kv_transfer=Connector(handshake_timeout_s=0.5))
+WITHOUT = replace(SOUND, kv_transfer=None)
+HIDING = replace(SOUND, kv_transfer=Connector(handshake_timeout_s=0.5, on_failure=OnLoadFailure.RECOMPUTE))
 
 
 def fake_cases() -> Iterator[Case]:
@@ -230,8 +230,8 @@ def fake_case(
 
     async def between(side_port: int) -> Case:
         sound = prefill or SOUND
-        own = sound.hand_over and replace(sound.hand_over, side_port=side_port)
-        engines = [FakeEngine(replace(sound, hand_over=own)), FakeEngine(decode)]
+        own = sound.kv_transfer and replace(sound.kv_transfer, side_port=side_port)
+        engines = [FakeEngine(replace(sound, kv_transfer=own)), FakeEngine(decode)]
         try:
             for engine in engines:
                 await engine.start()
@@ -306,7 +306,7 @@ async def misdirecting(url: str, port: int) -> AsyncIterator[str]:
 
 @contextlib.contextmanager
 def closed_port() -> Iterator[int]:
-    """A port that nobody can listen on meanwhile."""
+    """A port that nobody can listen on in the meantime."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
@@ -314,7 +314,7 @@ def closed_port() -> Iterator[int]:
 
 @contextlib.contextmanager
 def deaf_port() -> Iterator[int]:
-    """A port that takes no connection and refuses none, as behind a firewall: its queue is full."""
+    """A port that takes no connection and rejects none, as behind a firewall: its queue is full."""
     with contextlib.ExitStack() as held:
         listening = held.enter_context(socket.socket())
         listening.bind(("127.0.0.1", 0))

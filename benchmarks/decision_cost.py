@@ -4,9 +4,9 @@
 
 Processor time of this process, so that others on the machine matter little; the smallest of several repeats.
 A decision is what a flow does between its admission and its first attempt, with every worker busy to a
-different degree; `pricing_us` is one in which every way to serve the request is priced, whole or parted, in a
+different degree; `pricing_us` is one in which every way to serve the request is priced, whole or split, in a
 fleet of which every fourth worker is for prefill; `affinity_us` is one by prefix, where each worker holds all
-of a prompt of 8,192 tokens, and `hashing_us` what hashing that prompt takes. A request in line is one that
+of a prompt of 8,192 tokens, and `hashing_us` what hashing that prompt takes. A queued request is one that
 joins behind a thousand others, is granted and leaves. A look is the health watcher's, at a server in a
 process of its own that answers at once.
 """
@@ -25,23 +25,21 @@ from multiprocessing.queues import Queue
 
 import uvloop
 
-from phasewise.costs.pace_book import PaceBook
+from phasewise.core.kv_transfer import SplitRule
+from phasewise.core.prefixes import prefix_hashes
+from phasewise.core.request import Endpoint, GenerationRequest
+from phasewise.core.worker import Role, Worker
+from phasewise.gateway.api.prompt_prefix import PrefixHashing
+from phasewise.gateway.api.quotas import ProcessQuotas
 from phasewise.gateway.health import HealthWatcher
-from phasewise.gateway.prefix_hashing import PrefixHashing
-from phasewise.gateway.process_quotas import ProcessQuotas
-from phasewise.model.hand_over import SplitRule
-from phasewise.model.prefix_hashes import prefix_hashes
-from phasewise.model.request import Endpoint, GenerationRequest
-from phasewise.model.worker import Role, Worker
-from phasewise.request_flow import CacheMiss, Generate, Prefill, World, request_flow
-from phasewise.routing.policies import Policy, least_outstanding, prefix_affinity, whole
-from phasewise.routing.split import SplitPolicy
-from phasewise.state.breakers import Breakers
-from phasewise.state.cluster_view import ClusterView
-from phasewise.state.load_ledger import LoadLedger
-from phasewise.state.prefix_index import PrefixIndex
-from phasewise.state.retry_budget import RetryBudget
-from phasewise.state.waiting_line import WaitingLine
+from phasewise.scheduling import CacheMiss, Generate, Prefill, World, request_flow
+from phasewise.scheduling.breakers import Breakers, RetryBudget
+from phasewise.scheduling.disaggregation import SplitPolicy
+from phasewise.scheduling.engine_speed import EngineSpeeds
+from phasewise.scheduling.policies import Policy, least_outstanding, prefix_affinity, whole
+from phasewise.scheduling.prefix_index import PrefixIndex
+from phasewise.scheduling.queue import WaitingQueue
+from phasewise.scheduling.world import ClusterView, LoadLedger
 
 WAITING = 1_000
 REQUEST = GenerationRequest("r", Endpoint.CHAT, "m", arrived_s=0.0, prompt_bytes=4_000)
@@ -89,7 +87,7 @@ def _decision_us(count: int, repeats: int) -> float:
 def _pricing_us(count: int, repeats: int) -> float:
     roles = (Role.PREFILL, Role.DECODE, Role.DECODE, Role.DECODE)
     workers = [replace(it, role=roles[index % 4]) for index, it in enumerate(_fleet(count))]
-    paces = PaceBook(workers)
+    paces = EngineSpeeds(workers)
     for worker in workers[:16]:
         for tokens in (50, 400, 2_000):
             paces.learn_read(worker.ref, tokens, 0, 1e-3 * tokens)
@@ -137,7 +135,7 @@ def _placing_us(
         RetryBudget(),
         policy,
         Breakers(),
-        WaitingLine(),
+        WaitingQueue(),
         ProcessQuotas(),
         prefixes=prefixes or PrefixIndex(),
     )
@@ -153,7 +151,7 @@ def _placing_us(
 
 
 def _line_us(repeats: int) -> float:
-    line = WaitingLine(capacity=2 * WAITING)
+    line = WaitingQueue(capacity=2 * WAITING)
     for index in range(WAITING):
         line.join("m", index % 3, float(index), float(index))
 

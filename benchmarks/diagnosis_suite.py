@@ -7,19 +7,19 @@ A real run is what a user would do: `phasewise up` with a fleet file, traffic, a
 gateway while it flows (or `phasewise bench --diagnose`, where the load generator itself is at fault). Fake
 runs play the same causes on virtual engines, over a wider grid of sizes.
 
-There are two sets of runs. Rules are made and mended on `tune`; `judge` has other seeds and other sizes, and
-its runs are not looked at while rules change: who mends a rule after a look at a judged run has turned that
+There are two sets of runs. Rules are made and fixed on `tune`; `judge` has other seeds and other sizes, and
+its runs are not looked at while rules change: who fixes a rule after a look at a judged run has turned that
 into a tuning run. Real sets differ by size and seed, fake ones by seed only. What each case expects stands in
 planted/cases.py. Every full run of either set is kept in records/diagnosis_runs.jsonl with the commit it was
 made at, the wrong ones too; only runs from before causes had their present names are not there. The cases and
-the rules come from the same hands: this shows how well planted causes are told apart on this machine, not how
+the rules come from the same hands: this shows how well planted causes are separated on this machine, not how
 often a verdict is right in the wild.
 
 The last line is one JSON object, printed whatever failed before: real_runs, real_right, fake_runs,
 fake_right, no_verdict (counted as wrong), false_alarms (verdicts other than healthy where nothing was
-planted), residual_ttft and residual_itl (what no clock explains, in healthy real runs, as a share and in ms,
+planted), unexplained_ttft and unexplained_itl (what no clock saw, in healthy real runs, as a share and in ms,
 typical and worst), within_bounds (in how many of those at most 5% or 10 ms of TTFT and 5% of a token's time
-are unexplained at the median; `residuals` has each), delays (what the residual and all other parts of TTFT
+are unexplained at the median; `residuals` has each), delays (what the unexplained and all other parts of TTFT
 grew by when a proxy of ours held answers back by a known time), the confusion matrix and a row per run.
 """
 
@@ -53,12 +53,12 @@ from planted.tally import (
     REAL,
     Run,
     Verdict,
-    itl_residual,
+    itl_unexplained,
     runners_up,
     said_by,
     summary,
     table,
-    ttft_residual,
+    ttft_unexplained,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -249,8 +249,8 @@ def row(
         right=right,
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=commit(),
-        ttft=ttft_residual(verdict),
-        itl=itl_residual(verdict),
+        ttft=ttft_unexplained(verdict),
+        itl=itl_unexplained(verdict),
         runners_up=runners_up(verdict),
         stock=stock,
     )

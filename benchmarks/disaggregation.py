@@ -42,15 +42,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from handing_over.fakes import fake_engines
-from handing_over.figures import figures, in_ms, long_ttft_s, worst_gap_s
-from handing_over.fleets import Arm, Engines, Layout, gateway, real_engines
-from handing_over.load import Block, Load, run_block, until_idle
-from handing_over.picture import draw
-from handing_over.proof import Proof, records_of, snapshot, way_of
-from handing_over.table import table
-from handing_over.texts import TEXTS, compared
-from handing_over.trace import traced
+from kv_transfers.fakes import fake_engines
+from kv_transfers.figures import figures, in_ms, long_ttft_s, worst_gap_s
+from kv_transfers.fleets import Arm, Engines, Layout, gateway, real_engines
+from kv_transfers.load import Block, Load, run_block, until_idle
+from kv_transfers.picture import draw
+from kv_transfers.proof import Proof, records_of, snapshot, way_of
+from kv_transfers.table import table
+from kv_transfers.texts import TEXTS, compared
+from kv_transfers.trace import traced
 
 ARMS = {
     Layout.MIXED: (Arm.MIXED, Arm.MIXED_AGAIN),
@@ -109,7 +109,7 @@ def what_is_wrong(record: Mapping[str, Any]) -> list[str]:
         wrong.append(f"{record['recomputed_prompt_tokens']} prompt tokens were computed again")
     if record["equal_texts"] != record["texts"]:
         wrong.append(f"{record['equal_texts']} of {record['texts']} texts are equal")
-    if not record["hand_overs"]:
+    if not record["kv_transfers"]:
         wrong.append("nothing was handed over")
     return wrong
 
@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
     default_home = Path(__file__).resolve().parent.parent / ".phasewise"
     options.add_argument("--home", type=Path, default=default_home, help="where engine and model are")
     options.add_argument("--rounds", type=int, default=3, help="how often every arm is measured")
-    options.add_argument("--streams", type=int, default=4, help="answers that decode meanwhile")
+    options.add_argument("--streams", type=int, default=4, help="answers that decode in the meantime")
     options.add_argument("--lead-in", type=int, default=3, help="long prompts before the streams begin")
     options.add_argument("--prompts", type=int, default=3, help="long prompts in a block")
     options.add_argument("--prompt-tokens", type=int, default=6_000, help="how long they are")
@@ -179,8 +179,8 @@ def measure_arm(engines: Engines, arm: Arm, load: Load, number: int, measured: M
     for record in records:
         key = f"{arm}:{way_of(record)}"
         measured.ways[key] = measured.ways.get(key, 0) + 1
-    told = f"worst gap {in_ms(worst_gap_s(block))} ms, long prompts' TTFT {long_ttft_s(block):.2f} s"
-    print(f"round {number + 1}, {arm}: {told}", file=sys.stderr, flush=True)
+    reported = f"worst gap {in_ms(worst_gap_s(block))} ms, long prompts' TTFT {long_ttft_s(block):.2f} s"
+    print(f"round {number + 1}, {arm}: {reported}", file=sys.stderr, flush=True)
 
 
 def seed(number: int, arm: Arm) -> int:

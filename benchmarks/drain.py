@@ -5,7 +5,7 @@
 Fake engines and the gateway are processes of their own. Each scene has a gateway of its own:
 
 - `drain`: SIGTERM with so many streams open. Counted are those that end with [DONE] and the same text as the
-  engine writes without a gateway, connections refused meanwhile, and how the process ended;
+  engine writes without a gateway, connections rejectd in the meantime, and how the process ended;
 - `overtime`: the same with streams that last longer than `drain_s`: how each ends, and how late the process;
 - `second_signal`: a second signal while streams are open ends the process at once;
 - `leave_midway`: so many clients leave in the middle of their answers. How long until the engine has nothing
@@ -32,10 +32,10 @@ from ending import end_in_order_when_told
 from stress.processes import MODEL, Gateway, fake_engines, gateway
 from stress.streams import Answer, ask, chat_body, prompts
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.adapters.open_files import allow_many_streams
-from phasewise.adapters.vllm_metrics import fetch_metrics
-from phasewise.bench.pacing import now_s
+from phasewise.clients.host import allow_many_streams
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.clients.vllm_metrics import fetch_metrics
+from phasewise.loadgen.generator import now_s
 
 PATIENCE = Timeouts(connect_s=30.0, head_s=120.0, idle_s=120.0)
 DIFFERENT_PROMPTS = 20
@@ -91,7 +91,7 @@ def drain(streams: int) -> dict[str, Any]:
             tasks = await open_streams(client, bodies, streams, answers)
             running.process.send_signal(signal.SIGTERM)
             sent_s = now_s()
-            refused = await connections_refused(running.url)
+            rejected = await connections_rejected(running.url)
             await asyncio.wait(tasks, timeout=DRAIN_S)
             code = await exit_code(running)
             client.close()
@@ -99,10 +99,10 @@ def drain(streams: int) -> dict[str, Any]:
             return {
                 "whole": whole,
                 "ended": dict(Counter(how_ended(answer) for _, answer in answers)),
-                "new_connections_refused": refused,
+                "new_connections_rejected": rejected,
                 "exit_code": code,
                 "exit_s": round(now_s() - sent_s, 2),
-                "held": whole == streams and refused and code == 0,
+                "held": whole == streams and rejected and code == 0,
             }
 
         return uvloop.run(play())
@@ -177,7 +177,7 @@ def leave_midway(streams: int) -> dict[str, Any]:
 
 
 def leave_early(streams: int) -> dict[str, Any]:
-    """All clients leave before the first token: half of them wait in the engine for theirs, half in line."""
+    """All clients leave before the first token: half of them wait in the engine, half in the queue."""
     bodies = [chat_body(MODEL, prompt, 600) for prompt in prompts(streams, CHUNK_TOKENS, seed=5)]
     with (
         # A prompt takes a step of its own, so that all but the first few still wait for theirs.
@@ -294,18 +294,18 @@ def how_ended(answer: Answer) -> str:
     return "whole" if answer.whole else f"incomplete, status {answer.status}"
 
 
-async def connections_refused(url: str) -> bool:
-    """Whether new connections come to be refused while the old ones are served."""
+async def connections_rejected(url: str) -> bool:
+    """Whether new connections come to be rejected while the old ones are served."""
     address = urlsplit(url)
 
-    async def refused() -> bool:
+    async def rejected() -> bool:
         try:
             with socket.create_connection((address.hostname or "", address.port or 0), timeout=1.0):
                 return False
         except ConnectionRefusedError:
             return True
 
-    await until_true(refused)
+    await until_true(rejected)
     return True
 
 

@@ -39,8 +39,8 @@ from resuming.scenarios import POISON, SCENARIOS
 from resuming.timelines import ADMIN_KEY_SHA256, attempts_of, wait_for_workers
 from stress.processes import gateway
 
-from phasewise.adapters.http_client import HttpClient
-from phasewise.model.decision import RejectReason
+from phasewise.clients.http_client import HttpClient
+from phasewise.core.decision import RejectReason
 
 MODEL = "fake-model"
 ENGINES = 4

@@ -1,12 +1,14 @@
 """What our gateway costs beside others: processor time, added TTFT, memory per stream, the most chunks/s.
 
     python benchmarks/gateway_overhead.py [--peers vllm-router,sglang-router,nginx,litellm] [--venvs DIR]
-        [--bench-folder DIR] [--rounds 10] [--seconds 3] [--only LOAD,...] [--quick] [--json] [--profile]
+        [--before CHECKOUT] [--bench-folder DIR] [--rounds 10] [--seconds 3] [--only LOAD,...] [--quick]
+        [--json] [--profile]
 
 All gateways are real processes on one core; the upstream (fakeup) and the load generator (sseload), both in C
 and from the gateway bench's folder, share another. Ours has timelines, metrics, API keys and health checks
 on, as itself tells at the end (`ours_has_on`). Every round runs every load against every gateway, in an order
-that rotates. Ours is started twice: the second start against the first is the control (`aa_control`).
+that rotates. Ours is started twice: the second start against the first is the control (`aa_control`). With
+--before, an earlier checkout of this repository is one more gateway to compare with (`vs_before`).
 
 Loads: `request_1kb`, `request_32kb` and `request_400kb` are plain completions with prompts of that size, as
 many as the gateway manages. `chunk` is 100 streams of 200 tokens, each with a chunk every 10 ms, spread
@@ -55,10 +57,10 @@ from overhead.plan import TTFT, Plan, full_plan, quick_plan
 from overhead.summary import AGAIN, DIRECT, OURS, Measured, rounded, summary
 from overhead.tools import INSTALL, REPOSITORY, CannotMeasure, Command, PeerMissing, Tools, find_bench
 
-from phasewise.adapters.host_cpu import read_cpu_times, stolen_share
-from phasewise.adapters.open_files import allow_many_streams
+from phasewise.clients.host import allow_many_streams, read_cpu_times, stolen_share
 
 PROFILE_LINES = 40
+BEFORE = "before"
 
 
 def main() -> None:
@@ -92,6 +94,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--peers", help=f"comma-separated, of: {', '.join(INSTALL)}; default: vllm-router")
     venvs = Path(os.environ.get("VENVS", "venvs"))
     parser.add_argument("--venvs", type=Path, default=venvs, help="where the peers' environments are")
+    parser.add_argument("--before", type=Path, help="an earlier checkout of this repository to compare with")
     parser.add_argument("--bench-folder", type=Path, help="default: ../shared/gateway-bench")
     parser.add_argument("--rounds", type=int, help="default: 10")
     parser.add_argument("--seconds", type=float, default=3.0, help="of one run of a request load")
@@ -126,7 +129,7 @@ def measure(tools: Tools, options: argparse.Namespace) -> dict[str, Any]:
     before = read_cpu_times()
     with contextlib.ExitStack() as stack:
         upstream = stack.enter_context(running(DIRECT, tools.upstream, load_core, tools.folder))
-        commands, missing = found_peers(tools, options.peers)
+        commands, missing = found_peers(tools, options.peers, options.before)
         with contextlib.ExitStack() as gateways:
             arms = start(commands, missing, gateway_core, tools.folder, gateways)
             rows = run_rounds(bench, list(arms.values()), upstream, plan)
@@ -157,7 +160,9 @@ def two_cores() -> tuple[int, int]:
     return cores[0], cores[min(1, len(cores) - 1)]
 
 
-def found_peers(tools: Tools, names: Sequence[str]) -> tuple[dict[str, Command], dict[str, str]]:
+def found_peers(
+    tools: Tools, names: Sequence[str], before: Path | None = None
+) -> tuple[dict[str, Command], dict[str, str]]:
     """How to start every gateway that is here, ours last; and of those that are not, how to install them."""
     commands: dict[str, Command] = {}
     missing: dict[str, str] = {}
@@ -167,6 +172,8 @@ def found_peers(tools: Tools, names: Sequence[str]) -> tuple[dict[str, Command],
         except PeerMissing as error:
             missing[name] = str(error)
             say(f"{name} is left out: {error}")
+    if before is not None:
+        commands[BEFORE] = our_command(tools.folder, tools.upstream_port, BEFORE, checkout=before)
     for name in (OURS, AGAIN):
         commands[name] = our_command(tools.folder, tools.upstream_port, name)
     return commands, missing

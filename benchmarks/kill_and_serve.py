@@ -47,7 +47,7 @@ def main() -> None:
         phasewise("down", "--name", FLEET)
     record = {
         "kills": len(rounds),
-        "status_told_at_once": all(told for told, _, _ in rounds),
+        "status_told_at_once": all(reported for reported, _, _ in rounds),
         "status_s": max(status_s for _, status_s, _ in rounds),
         "serves_again_s": max(again_s for _, _, again_s in rounds),
     }
@@ -60,15 +60,15 @@ def kill_once(fleet: dict[str, Any]) -> tuple[bool, float, float]:
     """One kill: did the first status tell, how long did that take, when was a request served again."""
     os.kill(status()["engines"][0]["process"]["pid"], signal.SIGKILL)
     killed_s = time.monotonic()
-    told = status()["engines"][0]["stage"] in {"dead", "restarting"}
+    reported = status()["engines"][0]["stage"] in {"dead", "restarting"}
     status_s = time.monotonic() - killed_s
     while not answered(fleet["gateway"]["url"], fleet["model"]):
         if time.monotonic() - killed_s > GIVE_UP_S:
             raise SystemExit(f"the engine did not serve again within {GIVE_UP_S:g} s")
         time.sleep(0.5)
     again_s = time.monotonic() - killed_s
-    print(f"killed: status told: {told}, serves again after {again_s:.1f} s", file=sys.stderr, flush=True)
-    return told, round(status_s, 2), round(again_s, 1)
+    print(f"killed: status told: {reported}, serves again after {again_s:.1f} s", file=sys.stderr, flush=True)
+    return reported, round(status_s, 2), round(again_s, 1)
 
 
 def status() -> dict[str, Any]:

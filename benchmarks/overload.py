@@ -9,7 +9,7 @@ came within both bounds, counted from when the request was first wanted, over al
 repeat, one after the other:
 
 - a sweep of rates around what full engines get through: the best rate's mean over the repeats is the peak;
-- five times that rate, by users who give up when refused (`no_retries`);
+- five times that rate, by users who give up when rejected (`no_retries`);
 - the same by users who come back after Retry-After, up to three times (`retries`).
 
 Before all of them, once, five times the rate at a gateway whose slots never run out, so that everything waits
@@ -18,7 +18,7 @@ can be kept up.
 
 A user who is told to come back after a second has missed a TTFT bound of a second by then, and takes the room
 of one who has not: with retries the peak can only be kept if few come back while it is full. Memory is the
-gateway's resident set. Every refusal is looked up in docs/reference/gateway.md, and must have a Retry-After.
+gateway's resident set. Every rejection must be in docs/reference/gateway.md and have a Retry-After.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from ending import end_in_order_when_told
 from stress.arrivals import Demand, Offered, keep_full, offer
 from stress.processes import MODEL, Gateway, MemoryWatch, cpu_s, fake_engines, gateway
 
-from phasewise.adapters.open_files import allow_many_streams
-from phasewise.model.slo import DEFAULT_SLO
+from phasewise.clients.host import allow_many_streams
+from phasewise.core.slo import DEFAULT_SLO
 
 SLO = DEFAULT_SLO
 TARGET_RATIO = 0.85
 OVERLOAD = 5.0
 ENGINES = 4
-MAX_RUNNING = 16
-SHAPE = {"max_num_seqs": MAX_RUNNING, "max_num_batched_tokens": 2048, "block_size": 16, "total_blocks": 4096}
+MAX_NUM_SEQS = 16
+SHAPE = {"max_num_seqs": MAX_NUM_SEQS, "max_num_batched_tokens": 2048, "block_size": 16, "total_blocks": 4096}
 # About what a model of 8 billion parameters takes on one mid-sized GPU.
 COST = {
     "floor_s": 0.025,
@@ -94,7 +94,7 @@ class Seen:
     served_per_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     offered: Counter[str] = field(default_factory=Counter)
     tries: Counter[str] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
+    rejections: Counter[str] = field(default_factory=Counter)
     without_retry_after: int = 0
     retry_after_most_s: int = 0
     broken: Counter[str] = field(default_factory=Counter)
@@ -111,8 +111,8 @@ class Seen:
         self.tries[arm] += len(run.answers)
         self.lag_p99_s.append(run.lag_p99_s())
         self.broken += run.broken
-        for answer in run.refusals:
-            self.refusals[f"{answer.status} {answer.code}"] += 1
+        for answer in run.rejections:
+            self.rejections[f"{answer.status} {answer.code}"] += 1
             if answer.retry_after is None or not answer.retry_after.isdecimal():
                 self.without_retry_after += 1
             else:
@@ -136,7 +136,7 @@ def main() -> None:
     allow_many_streams()
     with (
         fake_engines(ENGINES, COST, SHAPE) as urls,
-        gateway(urls, MAX_RUNNING, LINE) as lined,
+        gateway(urls, MAX_NUM_SEQS, LINE) as lined,
         gateway(urls, NO_LINE_SLOTS, LINE) as unlined,
     ):
         seen = uvloop.run(measure(lined, unlined, sizes))
@@ -149,7 +149,7 @@ def main() -> None:
 async def measure(lined: Gateway, unlined: Gateway, sizes: Sizes) -> Seen:
     """All arms, repeat by repeat."""
     say("how much do the full engines get through?")
-    capacity_per_s = await keep_full(lined.url, DEMAND, ENGINES * MAX_RUNNING, sizes.calibrate_s, seed=1)
+    capacity_per_s = await keep_full(lined.url, DEMAND, ENGINES * MAX_NUM_SEQS, sizes.calibrate_s, seed=1)
     seen, overload_per_s = Seen(capacity_per_s), OVERLOAD * capacity_per_s
     say(f"{capacity_per_s:.1f} requests per second")
     await no_line(seen, unlined, overload_per_s, sizes)
@@ -211,7 +211,7 @@ def summary(seen: Seen, sizes: Sizes, quick: bool) -> dict[str, Any]:
         for arm in ("no_retries", "retries", "no_line")
     }
     documented = documented_codes()
-    undocumented = {code: n for code, n in seen.refusals.items() if code not in documented}
+    undocumented = {code: n for code, n in seen.rejections.items() if code not in documented}
     held = (
         all(mean(ratios[arm]) >= TARGET_RATIO for arm in ("no_retries", "retries"))
         and not (undocumented or seen.without_retry_after or seen.broken)
@@ -232,9 +232,9 @@ def summary(seen: Seen, sizes: Sizes, quick: bool) -> dict[str, Any]:
         "served_per_s": {arm: round(mean(each), 1) for arm, each in seen.served_per_s.items()},
         "offered": dict(seen.offered),
         "tries": dict(seen.tries),
-        "refusals": dict(seen.refusals),
-        "refusals_undocumented": undocumented,
-        "refusals_without_retry_after": seen.without_retry_after,
+        "refusals": dict(seen.rejections),
+        "rejections_undocumented": undocumented,
+        "rejections_without_retry_after": seen.without_retry_after,
         "retry_after_most_s": seen.retry_after_most_s,
         "broken": dict(seen.broken),
         "gateway_memory_most_mib": round(seen.memory_most_mib, 1),

@@ -35,39 +35,37 @@ from statistics import median
 import numpy as np
 import orjson
 
-from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.vllm_metrics import fetch_metrics
-from phasewise.bench.comparison import Comparison
-from phasewise.bench.run import BenchRun
-from phasewise.bench.session import RunSpec, measure
-from phasewise.calibrate.procedure import CalibrateSpec, calibrate
-from phasewise.compare.arms import FleetArm, UrlArm
-from phasewise.compare.metrics import METRICS
-from phasewise.compare.procedure import ComparePlan, compare_arms
-from phasewise.compare.verdict import Rules
-from phasewise.config import FleetConfig, GatewayConfig, Levers, Pool, Speculation
-from phasewise.costs.fit_record import fit_from_record, fit_record
-from phasewise.costs.step_cost import StepCost
-from phasewise.costs.step_fit import StepFit, fit_steps
-from phasewise.costs.step_history import observed_steps
-from phasewise.diagnosis.fix import Advice, Effect, Figure, Fix, LeverChange
-from phasewise.diagnosis.surroundings import EngineSurroundings
-from phasewise.errors import MeasurementError, PhasewiseError
+from phasewise.clients.http_client import HttpClient
+from phasewise.clients.vllm_metrics import fetch_metrics
+from phasewise.core.errors import MeasurementError, PhasewiseError
+from phasewise.core.slo import DEFAULT_SLO
+from phasewise.costs.fit.history import observed_steps
+from phasewise.costs.fit.record import fit_from_record, fit_record
+from phasewise.costs.fit.step import StepCost
+from phasewise.costs.fit.step_fit import StepFit, fit_steps
+from phasewise.diagnosis.advice.fix import Advice, Effect, Figure, Fix, LeverChange
+from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
+from phasewise.diagnosis.predict.effects import predict_advice
+from phasewise.diagnosis.predict.setup import DraftReading, guess_answer, setup_of
+from phasewise.diagnosis.predict.traffic import recorded_traffic
+from phasewise.experiments.calibrate.calibrate import CalibrateSpec, calibrate
+from phasewise.experiments.compare.arms import FleetArm, UrlArm
+from phasewise.experiments.compare.compare import ComparePlan, compare_arms
+from phasewise.experiments.compare.runner import METRICS
+from phasewise.experiments.compare.verdict import Rules
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fake_engine.virtual_engine import EngineShape
-from phasewise.fleet.run_file import read_state
-from phasewise.fleet.run_paths import RunPaths
-from phasewise.model.slo import DEFAULT_SLO
-from phasewise.predict.drafting import DraftReading, guess_answer
-from phasewise.predict.effects import predict_advice
-from phasewise.predict.setup import setup_of
-from phasewise.predict.traffic import recorded_traffic
-from phasewise.workload.arrivals import ClosedLoop
-from phasewise.workload.lengths import Lengths
-from phasewise.workload.plan import PlanSpec
-from phasewise.workload.presets import Shape
-from phasewise.workload.written import COPYING
+from phasewise.fleet.config import FleetConfig, GatewayConfig, Levers, Pool, Speculation
+from phasewise.fleet.local.run_files import RunPaths, read_state
+from phasewise.loadgen.run import BenchRun
+from phasewise.loadgen.session import RunSpec, measure
+from phasewise.loadgen.statistics.comparison import Comparison
+from phasewise.loadgen.workload.arrivals import ClosedLoop
+from phasewise.loadgen.workload.lengths import Lengths
+from phasewise.loadgen.workload.plan import PlanSpec
+from phasewise.loadgen.workload.presets import Shape
+from phasewise.loadgen.workload.texts import COPYING
+from phasewise.simulator.engine import EngineShape
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED = 20261115
@@ -135,16 +133,16 @@ CASES = (
     Case(
         "smaller_chunks",
         BASE,
-        base(prefill_chunk_tokens=256),
-        LeverChange("prefill_chunk_tokens", 256),
+        base(max_num_batched_tokens=256),
+        LeverChange("max_num_batched_tokens", 256),
         Figure.ITL_P99,
         plan(900, SHORT, 3, 18),
     ),
     Case(
         "larger_chunks",
-        base(prefill_chunk_tokens=64),
+        base(max_num_batched_tokens=64),
         BASE,
-        LeverChange("prefill_chunk_tokens", 2048),
+        LeverChange("max_num_batched_tokens", 2048),
         Figure.TTFT_P50,
         plan(768, 4, 1, 10),
         warm_up=1,
@@ -160,18 +158,18 @@ CASES = (
     ),
     Case(
         "higher_batch_cap",
-        base(max_running=2),
+        base(max_num_seqs=2),
         BASE,
-        LeverChange("max_running", 256),
+        LeverChange("max_num_seqs", 256),
         Figure.TTFT_P50,
         plan(64, 16, 8, 24),
         warm_up=8,
     ),
     Case(
-        "more_kv_memory",
-        base(kv_memory="24MiB", max_context_tokens=SMALL_CONTEXT),
-        base(kv_memory="96MiB", max_context_tokens=SMALL_CONTEXT),
-        LeverChange("kv_memory", "96MiB"),
+        "more_kv_cache",
+        base(kv_cache_memory_bytes="24MiB", max_model_len=SMALL_CONTEXT),
+        base(kv_cache_memory_bytes="96MiB", max_model_len=SMALL_CONTEXT),
+        LeverChange("kv_cache_memory_bytes", "96MiB"),
         Figure.TTFT_P50,
         plan(300, 16, 6, 18),
         warm_up=6,
@@ -192,8 +190,8 @@ CASES = (
     Case(
         "lower_batch_cap",
         BASE,
-        base(max_running=4),
-        LeverChange("max_running", 4),
+        base(max_num_seqs=4),
+        LeverChange("max_num_seqs", 4),
         Figure.TPOT_P50,
         plan(64, 24, 16, 40),
         warm_up=16,
@@ -222,7 +220,7 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--pairs", type=int, default=4, help="pairs of blocks for each fix, 4 at least")
     parser.add_argument("--only", default="", help="some of " + ", ".join(case.name for case in CASES))
-    parser.add_argument("--fit", type=Path, help="where the fit is kept; one that is there is not made anew")
+    parser.add_argument("--fit", type=Path, help="where the fit is kept; one that is there is not made again")
     parser.add_argument("--quick", action="store_true", help="one fix on a fake engine: proves that it runs")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     return parser.parse_args()
@@ -263,7 +261,8 @@ class Fleets:
         fleet = FleetConfig(
             name=name,
             first_engine_port=ENGINE_PORT + self._started,
-            pools=(Pool(cores=1, levers=levers),),
+            # Sizes of KV memory above count on 16 bit, also where `up` would choose float32.
+            pools=(Pool(cores=1, levers=levers, engine_flags=("--dtype", "bfloat16")),),
             gateway=GatewayConfig(port=GATEWAY_PORT + self._started),
         )
         file = self.folder / f"{name}.yaml"
@@ -417,7 +416,7 @@ def row_of(
         if found is None or found.change is None or found.interval is None:
             continue
         ratio = 1 + found.change
-        told, seen = (
+        reported, seen = (
             side(change.interval.low, change.interval.high),
             side(1 + found.interval.low, 1 + found.interval.high),
         )
@@ -431,8 +430,8 @@ def row_of(
             "measured_low": round(1 + found.interval.low, 3),
             "measured_high": round(1 + found.interval.high, 3),
             "covered": change.interval.low <= ratio <= change.interval.high,
-            "signed": bool(told and seen),
-            "sign_right": bool(told and seen) and told == seen,
+            "signed": bool(reported and seen),
+            "sign_right": bool(reported and seen) and reported == seen,
         }
         say(f"  measured {change.figure}: x{ratio:.2f}, covered: {figures[change.figure.value]['covered']}")
     return {
@@ -453,10 +452,10 @@ async def surroundings(url: str) -> EngineSurroundings:
     """How much KV cache the engine says it has."""
     client = HttpClient(url)
     try:
-        told = await fetch_metrics(client)
+        reported = await fetch_metrics(client)
     finally:
         client.close()
-    return EngineSurroundings(url, 0, kv_tokens=told.kv_tokens, block_tokens=told.block_tokens)
+    return EngineSurroundings(url, 0, kv_tokens=reported.kv_tokens, block_tokens=reported.block_tokens)
 
 
 async def probe_guesses(url: str) -> list[DraftReading]:
@@ -503,9 +502,9 @@ FAKE_COST = StepCost(
 )
 QUICK_CASE = Case(
     "fake_larger_chunks",
-    base(prefill_chunk_tokens=64),
+    base(max_num_batched_tokens=64),
     BASE,
-    LeverChange("prefill_chunk_tokens", 2048),
+    LeverChange("max_num_batched_tokens", 2048),
     Figure.TTFT_P50,
     plan(768, 8, 2, 16),
     warm_up=2,

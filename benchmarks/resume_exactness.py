@@ -14,7 +14,7 @@ these ways:
 Where a continuation parts from the answer, the engine is asked how close its two best choices were there.
 `penalised` are answers under a frequency penalty, continued with the past made up for as the gateway does it,
 and with the past forgotten. What the gateway would refuse to go on with counts as neither exact nor parted,
-but as refused. `same_ids` is the share of breaks at which the text's tokens were the very ones
+but as rejected. `same_ids` is the share of breaks at which the text's tokens were the very ones
 that had been written. Last, what `return_token_ids` would add to a chunk, in bytes and in the time to take it
 out again.
 """
@@ -41,13 +41,12 @@ from resuming.near_tie import NEAR_TIE_NATS
 from resuming.undisturbed import Undisturbed, undisturbed
 from through_gateway import free_ports
 
-from phasewise.adapters.http_client import HttpClient
-from phasewise.errors import FailureKind, UpstreamError
-from phasewise.gateway.answer import Answer
-from phasewise.gateway.resumability import Obstacle
-from phasewise.gateway.resumption import Resumption, TokensSoFar, resumption
-from phasewise.gateway.tokenizing import tokens_so_far
-from phasewise.model.request import Endpoint
+from phasewise.clients.http_client import HttpClient
+from phasewise.core.errors import FailureKind, UpstreamError
+from phasewise.core.request import Endpoint
+from phasewise.gateway.upstream.response import Answer
+from phasewise.gateway.upstream.resumption import Obstacle, Resumption, TokensSoFar, resumption
+from phasewise.gateway.upstream.tokenizing import tokens_so_far
 
 MODEL = "smollm2-135m"
 FLEET = "resume-exactness"
@@ -81,7 +80,7 @@ class Tally:
     """How continuations of one way came out."""
 
     exact: int = 0
-    refused: int = 0
+    rejected: int = 0
     gaps: list[float] = field(default_factory=list)
 
     def add(self, gap: float | Obstacle | None) -> None:
@@ -89,7 +88,7 @@ class Tally:
         if gap is None:
             self.exact += 1
         elif isinstance(gap, Obstacle):
-            self.refused += 1
+            self.rejected += 1
         else:
             self.gaps.append(round(gap, 2))
 
@@ -141,12 +140,12 @@ async def measured(url: str, prompts: tuple[str, ...], cuts: int) -> dict[str, A
         price = await price_of_ids(client)
     finally:
         client.close()
-    shares = {f"exact_{way}": round(it.exact / (broken - it.refused), 3) for way, it in tallies.items()}
+    shares = {f"exact_{way}": round(it.exact / (broken - it.rejected), 3) for way, it in tallies.items()}
     parted = {f"parted_{way}": tally.parted for way, tally in tallies.items()}
     gaps_nats = {way: sorted(tally.gaps) for way, tally in tallies.items()}
-    refused = {f"refused_{way}": tally.refused for way, tally in tallies.items()}
+    rejected = {f"refused_{way}": tally.rejected for way, tally in tallies.items()}
     same = round(same_ids / broken, 3)
-    facts = {"breaks": broken, "same_ids": same, **shares, **refused, **parted, **penalty}
+    facts = {"breaks": broken, "same_ids": same, **shares, **rejected, **parted, **penalty}
     return {**facts, "gaps_nats": gaps_nats, **price}
 
 
@@ -236,7 +235,7 @@ async def penalised_pair(client: HttpClient, prompt: str) -> tuple[bool, bool] |
 def penalised_shares(pairs: Sequence[tuple[bool, bool] | None]) -> dict[str, float]:
     """How many of the penalised answers that went on did so exactly, and how many did not go on."""
     went_on = [pair for pair in pairs if pair is not None]
-    shares: dict[str, float] = {"penalised_refused": len(pairs) - len(went_on)}
+    shares: dict[str, float] = {"penalised_rejected": len(pairs) - len(went_on)}
     if went_on:
         shares["penalised_exact"] = round(mean(made_up for made_up, _ in went_on), 3)
         shares["penalised_exact_if_forgotten"] = round(mean(forgotten for _, forgotten in went_on), 3)

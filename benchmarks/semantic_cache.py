@@ -1,4 +1,4 @@
-"""How often is an answer that was served by meaning wrong, and what share of the chances is taken?
+"""How often is an answer that was served semantically wrong, and what share of the chances is taken?
 
     python benchmarks/semantic_cache.py [--requests 20000] [--seeds 3] [--vectors FILE] [--json]
     python benchmarks/semantic_cache.py --quick [--json]
@@ -22,7 +22,7 @@ rewordings that were right in the first two thirds are wrong in the last (kind `
 the model gave is stored. Where the bound explores, an oracle that knows the truth judges; what was served
 teaches nothing. The same stream is played to plain cosine, to cosine .90 with guards and to the bound.
 
-    wrong_share               wrong answers among those that were served by meaning: the worst seed
+    wrong_share               wrong answers among those that were served semantically: the worst seed
     wrong_share_of_requests   wrong answers among all requests: the worst seed
     worst_kind_wrong_share    wrong answers among a kind's requests that were no exact hits, for the kind of
                               which this is largest, all seeds together, with its exact 95% interval;
@@ -39,7 +39,7 @@ Tables go to stderr. The last line is one JSON object. It exits with 1 where the
 wrong_share is over it, or that of the worst kind surely is (the lower end of its interval).
 
 Held out are the words that near misses are made of; courtesies that paraphrases put around a question are
-closed enough that some stand on the lists of caching/words.py. The checklist's odd rows have other names than
+closed enough that some stand on the lists of semantic_match. The checklist's odd rows have other names than
 its even rows, which guards were tuned on, but mostly the same templates: only our own set is new altogether.
 Of the odd rows, five in which a word is missing are left out of the stream; pairs are judged on every row.
 """
@@ -70,11 +70,11 @@ from near_misses.sets import (
 from near_misses.tally import kind_shares, summary, worst_kind
 from near_misses.vectors import Vectors
 
-from phasewise.adapters.embedding_folder import resolve_embedding_model
-from phasewise.caching.evaluation import Evaluation, Guarding, Pair, evaluate
-from phasewise.caching.guards import veto
-from phasewise.config import SemanticConfig, phasewise_home
-from phasewise.errors import PhasewiseError
+from phasewise.clients.embedding_folder import resolve_embedding_model
+from phasewise.core.errors import PhasewiseError
+from phasewise.fleet.config import SemanticConfig, phasewise_home
+from phasewise.semantic_match.evaluation import Evaluation, Guarding, ScoredPair, evaluate
+from phasewise.semantic_match.guards import veto
 
 CONFIG = SemanticConfig()
 ARMS = (
@@ -92,11 +92,11 @@ JUDGE_ERRORS = (0.002, 0.01, 0.05)
 def main() -> None:
     """Judge pairs, play streams, print tables and one JSON object."""
     options = parsed()
-    refuse_words_that_guards_were_told()
+    reject_words_that_guards_were_told()
     vectors = Vectors(model_folder(), options.vectors)
     checklist = options.checklist if options.checklist.exists() else None
     if checklist is None:
-        tell(f"{options.checklist} is not there: the checklist's pairs are left out")
+        notify(f"{options.checklist} is not there: the checklist's pairs are left out")
     result: dict[str, Any] = {"quick": options.quick, "embedder": vectors.space}
     result["pairs"] = {
         name: judged_pairs(name, pairs, vectors) for name, pairs in pair_sets(options, checklist).items()
@@ -104,7 +104,7 @@ def main() -> None:
     result |= streams(options, vectors, checklist)
     result["wrong"] = overdrawn(result)
     for line in result["wrong"]:
-        tell(line)
+        notify(line)
     print(json.dumps(result))
     sys.exit(1 if result["wrong"] else 0)
 
@@ -128,11 +128,11 @@ def parsed() -> argparse.Namespace:
     return options
 
 
-def refuse_words_that_guards_were_told() -> None:
+def reject_words_that_guards_were_told() -> None:
     """What is held out must be new to the guards, or it would prove nothing."""
-    told = words_told_already(held_out.LIBRARY)
-    if told:
-        sys.exit(f"guards list words that are held out: {', '.join(sorted(told))}. hint: hold out others")
+    reported = words_told_already(held_out.LIBRARY)
+    if reported:
+        sys.exit(f"guards list words that are held out: {', '.join(sorted(reported))}. hint: hold out others")
 
 
 def model_folder() -> Path:
@@ -154,10 +154,10 @@ def pair_sets(options: argparse.Namespace, checklist: Path | None) -> dict[str, 
 
 def judged_pairs(name: str, pairs: Sequence[QuestionPair], vectors: Vectors) -> list[dict[str, Any]]:
     """What each rule does to these pairs."""
-    tell(f"{name}: {len(pairs):,} pairs")
+    notify(f"{name}: {len(pairs):,} pairs")
     cosines = (vectors.of([pair.a for pair in pairs]) * vectors.of([pair.b for pair in pairs])).sum(axis=1)
     judged = [
-        Pair(pair.kind, pair.duplicate, float(cosine), str(objection.guard) if objection else None)
+        ScoredPair(pair.kind, pair.duplicate, float(cosine), str(objection.guard) if objection else None)
         for pair, cosine in zip(pairs, cosines, strict=True)
         for objection in [veto(pair.a, pair.b)]
     ]
@@ -185,17 +185,17 @@ def streams(options: argparse.Namespace, vectors: Vectors, checklist: Path | Non
         played = ready(seed, options.requests, vectors, checklist)
         for arm in (*ARMS, BoundArm(CONFIG, seed)):
             runs.setdefault(arm.name, []).append(play(played, arm))
-            tell(f"  {arm.name}: {one_line(summary(runs[arm.name][-1]))}")
+            notify(f"  {arm.name}: {one_line(summary(runs[arm.name][-1]))}")
         if seed == options.first_seed:
             for share in JUDGE_ERRORS:
                 figures = summary(play(played, BoundArm(CONFIG, seed, judge_errs=share)))
-                tell(f"  bound, judge errs in {share:.1%}: {one_line(figures)}")
+                notify(f"  bound, judge errs in {share:.1%}: {one_line(figures)}")
                 judge_errs[f"{share:g}"] = {name: figures[name] for name in ("wrong_share", "hit_rate")}
     unrepeated = ready(options.first_seed, options.requests, vectors, checklist, unrepeated=True)
     alone = {
         arm.name: summary(play(unrepeated, arm)) for arm in (ARMS[1], BoundArm(CONFIG, options.first_seed))
     }
-    tell(f"  bound, no change of words twice: {one_line(alone[BOUND])}")
+    notify(f"  bound, no change of words twice: {one_line(alone[BOUND])}")
     return figures_of(runs) | {
         "judge_errs": judge_errs,
         "hit_rate_unrepeated": alone[BOUND]["hit_rate"],
@@ -208,7 +208,7 @@ def ready(
     seed: int, requests: int, vectors: Vectors, checklist: Path | None, unrepeated: bool = False
 ) -> Played:
     """A stream with its vectors."""
-    tell(f"stream {seed}{', no change of words twice' if unrepeated else ''}: {requests:,} requests")
+    notify(f"stream {seed}{', no change of words twice' if unrepeated else ''}: {requests:,} requests")
     stream = list(held_out_stream(seed, requests, checklist, unrepeated))
     return made_ready(stream, vectors.of, CONFIG.min_similarity)
 
@@ -251,7 +251,7 @@ def overdrawn(result: dict[str, Any]) -> list[str]:
     budget, worst = result["budget"], result["worst_kind"]
     wrong = []
     if result["wrong_share"] > budget:
-        wrong.append(f"{result['wrong_share']:.2%} of what was served by meaning is wrong")
+        wrong.append(f"{result['wrong_share']:.2%} of what was served semantically is wrong")
     if worst and worst["interval"][0] > budget:
         wrong.append(f"{worst['share']:.2%} of the requests of the kind {worst['kind']} got a wrong answer")
     return wrong
@@ -259,35 +259,35 @@ def overdrawn(result: dict[str, Any]) -> list[str]:
 
 def show_pairs(evaluations: Sequence[Evaluation]) -> None:
     """A row for each kind, a column for each rule: false hits, or recall where the pair is a paraphrase."""
-    tell("  share served by kind (paraphrases: right; all others: wrong)")
+    notify("  share served by kind (paraphrases: right; all others: wrong)")
     names = ("", " some", " all")
     heads = [
         f"{it.rule.min_similarity:.2f}{names[list(Guarding).index(it.rule.guarding)]}" for it in evaluations
     ]
-    tell("  " + " " * 26 + "".join(f"{head:>10}" for head in heads))
+    notify("  " + " " * 26 + "".join(f"{head:>10}" for head in heads))
     for rows in zip(*(it.kinds for it in evaluations), strict=True):
         cells = [kind.recall if kind.duplicates else kind.false_hit_share for kind in rows]
         count = rows[0].duplicates + rows[0].others
-        tell(f"  {rows[0].kind:<20}{count:>6}" + "".join(f"{cell or 0:>10.1%}" for cell in cells))
+        notify(f"  {rows[0].kind:<20}{count:>6}" + "".join(f"{cell or 0:>10.1%}" for cell in cells))
 
 
 def show_kinds(kinds: dict[str, list[dict[str, Any]]]) -> None:
     """A row for each kind, a column for each arm: the share of its requests that got a wrong answer."""
     names = list(kinds)
-    tell("wrong answers among a kind's requests, all seeds")
-    tell(" " * 34 + "".join(f"{name:>22}" for name in names))
+    notify("wrong answers among a kind's requests, all seeds")
+    notify(" " * 34 + "".join(f"{name:>22}" for name in names))
     by_arm = {name: {it["kind"]: it for it in kinds[name]} for name in names}
     for it in kinds[BOUND]:
         cells = [by_arm[name].get(it["kind"], {"share": 0.0})["share"] for name in names]
-        tell(f"{it['kind']:<27}{it['requests']:>7}" + "".join(f"{cell:>22.2%}" for cell in cells))
+        notify(f"{it['kind']:<27}{it['requests']:>7}" + "".join(f"{cell:>22.2%}" for cell in cells))
 
 
 def one_line(figures: dict[str, Any]) -> str:
     """A run's figures for people."""
     shares = ("wrong_share", "hit_rate", "hit_rate_second_half", "explored_share")
-    told = ", ".join(f"{name.replace('_', ' ')} {percent(figures[name])}" for name in shares)
+    reported = ", ".join(f"{name.replace('_', ' ')} {percent(figures[name])}" for name in shares)
     thirds = ", ".join(f"{percent(it['wrong_share'])}/{percent(it['hit_rate'])}" for it in figures["thirds"])
-    return f"served {figures['served_by_meaning']:,}, {told}; wrong/hit by third {thirds}"
+    return f"served {figures['served_by_meaning']:,}, {reported}; wrong/hit by third {thirds}"
 
 
 def middle(runs: Sequence[dict[str, Any]], name: str) -> float:
@@ -305,7 +305,7 @@ def rounded(share: float | None) -> float | None:
     return None if share is None else round(share, 5)
 
 
-def tell(line: str) -> None:
+def notify(line: str) -> None:
     """Progress and tables."""
     print(line, file=sys.stderr, flush=True)
 

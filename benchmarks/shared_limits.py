@@ -6,7 +6,7 @@ Two gateways, a fake engine and a real redis-server are processes of their own o
 each rule of `when_down`:
 
 - `together`: clients ask both gateways with one key and without a pause. A minute's worth may pass, and what
-  flows in meanwhile: the bounds are taken from when the first and the last requests can have been counted;
+  flows in during it: the bounds are taken from when the first and the last requests can have been counted;
 - `killed`: the same with kill -9 of Redis in the middle. Counted are requests that failed, and those that
   passed beside what the rule allows: each gateway the full limit by itself from then on, or none any more;
 - `resumed`: Redis is started again, empty. How long until both gateways count in it; `together` once more.
@@ -39,16 +39,16 @@ import uvloop
 from ending import end_in_order_when_told
 from stress.processes import MODEL, DidNotStart, fake_engines, free_port, gateway, running
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.errors import UpstreamError
-from phasewise.gateway.auth import key_sha256
-from phasewise.model.quantiles import quantile
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.errors import UpstreamError
+from phasewise.core.statistics import quantile
+from phasewise.gateway.api.auth import key_sha256
 
 GATEWAYS = 2
 LIMIT_PER_MINUTE = 300
 PAUSE_S = 0.005
 START_WITHIN_S = 20.0
-RULES = ("count_alone", "refuse")
+RULES = ("count_alone", "reject")
 PATIENCE = Timeouts(connect_s=5.0, head_s=30.0, idle_s=30.0)
 COST = {
     "floor_s": 0.001, "knee_tokens": 10**9, "beyond_knee_s_per_token": 0.0, "attention_s_per_token_pair": 0.0,
@@ -116,25 +116,25 @@ async def scenes(
     asking = [HttpClient(url, PATIENCE) for url in urls]
     found: dict[str, Any] = {}
 
-    def tell(scene: str, facts: dict[str, Any]) -> None:
+    def notify(scene: str, facts: dict[str, Any]) -> None:
         found[scene] = facts
         print(f"{rule}, {scene}: {json.dumps(facts)}", file=sys.stderr, flush=True)
 
     try:
-        tell("up", await ask_slowly(asking, seconds))
-        tell("together", (await hammer(asking, "before", seconds, clients)).against_limit())
+        notify("up", await ask_slowly(asking, seconds))
+        notify("together", (await hammer(asking, "before", seconds, clients)).against_limit())
         load = asyncio.create_task(hammer(asking, "during", 2 * seconds, clients))
         await asyncio.sleep(seconds)
         redis.kill()
         killed_s = time.monotonic()
-        tell("killed", (await load).against_rule(rule, killed_s))
-        tell("down", await ask_slowly(asking, seconds))
+        notify("killed", (await load).against_rule(rule, killed_s))
+        notify("down", await ask_slowly(asking, seconds))
         redis.start()
         resumed_s = await until_shared(urls)
         again = await hammer(asking, "after", seconds, clients)
-        tell("resumed", {"after_s": round(resumed_s, 2), **again.against_limit()})
+        notify("resumed", {"after_s": round(resumed_s, 2), **again.against_limit()})
         redis.hold_up()
-        tell("held_up", await ask_slowly(asking, seconds))
+        notify("held_up", await ask_slowly(asking, seconds))
     finally:
         for client in asking:
             client.close()
@@ -161,7 +161,7 @@ class Tally:
 
     @property
     def failed(self) -> int:
-        """Requests that were neither served nor refused by a rule."""
+        """Requests that were neither served nor rejected by a rule."""
         rules = {"served", "requests_over_limit", "limits_unavailable"}
         return sum(count for code, count in self.codes.items() if code not in rules)
 
@@ -187,7 +187,7 @@ class Tally:
             "passed": self.passed,
             "allowed": together + alone,
             "over_limit_passed": max(0, self.passed - together - alone),
-            "refused_as_uncounted": self.codes["limits_unavailable"],
+            "rejected_as_uncounted": self.codes["limits_unavailable"],
             "failed": self.failed,
         }
 

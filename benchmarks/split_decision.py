@@ -16,8 +16,8 @@ learning. Regret is what ours lacks to the better of `always` and `never` in the
 where it is negative, ours is better than both. Regret to `threshold` (512 tokens, which suits this traffic)
 is told beside it: to set one right one has to know one's traffic.
 
-The rule's constants (routing/split_terms.py, routing/split.py) were found on these cells with the seeds 1 to
-3. Others are run unless --first-seed says otherwise.
+The rule's constants (scheduling/disaggregation.py) were found on these cells with the seeds 1
+to 3. Others are run unless --first-seed says otherwise.
 
 `never` is the honest one: all engines take whole requests, by the fewest outstanding tokens.
 
@@ -42,14 +42,14 @@ from statistics import fmean, median
 from typing import Any
 
 from ending import end_in_order_when_told
-from handing_over.fleets import Layout, real_engines
+from kv_transfers.fleets import Layout, real_engines
 from splitting.live import MODEL, Answered, fake_arms, gateway, play
 from splitting.loads import CELLS, STRICT_TTFT_FLOOR_S, TTFT_FLOOR_S, Cell, asks, met
-from splitting.virtual_fleet import Served, VirtualFleet
 from stress.processes import wait_until_ready
 
-from phasewise.fake_engine.costs import PRESETS
-from phasewise.model.hand_over import SplitRule
+from phasewise.core.kv_transfer import SplitRule
+from phasewise.simulator.fleet import ServedRequest, VirtualFleet
+from phasewise.simulator.step_times import PRESETS
 
 COST = PRESETS["cpu-demo"]
 RULES = (SplitRule.AUTO, SplitRule.ALWAYS, SplitRule.NEVER, SplitRule.THRESHOLD)
@@ -111,7 +111,7 @@ def _fakes(options: argparse.Namespace) -> dict[str, Any]:
     virtual, strict = {}, {}
     for cell in cells:
         virtual[cell], strict[cell] = _virtual(cell, max(seconds, VIRTUAL_SECONDS), seeds)
-        _tell("virtual", cell, virtual[cell])
+        _notify("virtual", cell, virtual[cell])
     live = {} if options.virtual else asyncio.run(_live(cells, seconds))
     return {
         **_figures(live or virtual),
@@ -130,7 +130,7 @@ def _fakes(options: argparse.Namespace) -> dict[str, Any]:
 
 def _virtual(cell: Cell, seconds: float, seeds: Sequence[int]) -> tuple[Goodput, Goodput]:
     """By the promise, and by the strict one."""
-    runs: dict[SplitRule, list[list[Served]]] = {rule: [] for rule in RULES}
+    runs: dict[SplitRule, list[list[ServedRequest]]] = {rule: [] for rule in RULES}
     for seed in seeds:
         load = asks(cell, COST, seconds, seed)
         for rule in RULES:
@@ -139,7 +139,7 @@ def _virtual(cell: Cell, seconds: float, seeds: Sequence[int]) -> tuple[Goodput,
     return _good(runs, TTFT_FLOOR_S), _good(runs, STRICT_TTFT_FLOOR_S)
 
 
-def _good(runs: dict[SplitRule, list[list[Served]]], ttft_floor_s: float) -> Goodput:
+def _good(runs: dict[SplitRule, list[list[ServedRequest]]], ttft_floor_s: float) -> Goodput:
     return {
         rule: round(
             fmean(fmean(met(it.ask, it.ttft_s, it.tpot_s, ttft_floor_s) for it in run) for run in each), 4
@@ -156,7 +156,7 @@ async def _live(cells: Sequence[Cell], seconds: float) -> dict[Cell, Goodput]:
             load = asks(cell, COST, seconds, seed=1)
             answers = await asyncio.gather(*(play(urls[rule], MODEL, load) for rule in RULES))
             goodput = {rule: _share(each, seconds) for rule, each in zip(RULES, answers, strict=True)}
-            _tell("live", cell, goodput)
+            _notify("live", cell, goodput)
             return goodput
 
     return dict(zip(cells, await asyncio.gather(*map(run, cells)), strict=True))
@@ -201,7 +201,7 @@ def _figures(goodputs: dict[Cell, Goodput]) -> dict[str, Any]:
     return figures
 
 
-def _tell(how: str, cell: Cell, goodput: Goodput) -> None:
+def _notify(how: str, cell: Cell, goodput: Goodput) -> None:
     shares = " ".join(f"{rule} {share:.3f}" for rule, share in goodput.items())
     regret, to_threshold = (_regret(goodput, *rules) for rules in REGRETS.values())
     print(

@@ -41,10 +41,10 @@ from engine_placement import move, phasewise, processes_of
 from stress.processes import cpu_s
 from stress.streams import ask, chat_body, prompts
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.adapters.step_feed import PORT_OFFSET
-from phasewise.bench.pacing import now_s
-from phasewise.bench.student import t_quantile
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.clients.step_feed import PORT_OFFSET
+from phasewise.loadgen.generator import now_s
+from phasewise.loadgen.statistics.bootstrap import t_quantile
 
 TARGET_RATIO = 0.97
 CONTROL_HALFWIDTH = 0.02
@@ -305,8 +305,8 @@ def free_ports() -> tuple[int, int]:
 def say(rounds: Sequence[Round]) -> None:
     """Progress, apart from the results."""
     last = rounds[-1]
-    told = ", ".join(f"{arm} {last.rate(arm):.1f}" for arm in (BARE, AGAIN, THROUGH))
-    print(f"round {len(rounds)}: {told} tokens/s", file=sys.stderr, flush=True)
+    reported = ", ".join(f"{arm} {last.rate(arm):.1f}" for arm in (BARE, AGAIN, THROUGH))
+    print(f"round {len(rounds)}: {reported} tokens/s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from phasewise.model.request import Endpoint, GenerationRequest
-from phasewise.model.steps import EngineStep, FinishedRequest
-from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
-from phasewise.model.worker import Worker, WorkerRef
+from phasewise.core.request import Endpoint, GenerationRequest
+from phasewise.core.steps import EngineStep, FinishedRequest
+from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
+from phasewise.core.worker import Worker, WorkerRef
 
 EPOCH_S = 1_800_000_000.0
 ENGINE_ID = "chatcmpl-r1"

@@ -1,7 +1,10 @@
 """The engines that tests share: each is started once, when the first test asks for it."""
 
+import asyncio
 import os
 import signal
+import sys
+import threading
 
 import pytest
 from hypothesis import settings
@@ -12,8 +15,10 @@ from tests.real_engine import running_real_engine
 from tests.real_pair import running_real_pair
 from tests.redis_search import running_redis_search
 from tests.redis_server import running_redis
+from tests.repeat_when_starved import pytest_runtest_protocol, pytest_terminal_summary  # noqa: F401 - hooks
 
-REAL_TIMEOUT_S = 600
+REAL_TIMEOUT_S = 1200
+TASKS_TIMER = pytest.StashKey()
 
 # How long an example takes says more about a busy machine than about the code.
 settings.register_profile("phasewise", deadline=None)
@@ -39,6 +44,35 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("real"))
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(REAL_TIMEOUT_S))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item, settings):
+    """Shortly before a test is given up, say what each of its tasks waits for: it may be one that hangs."""
+    if settings.timeout and settings.timeout > 2:
+        item.stash[TASKS_TIMER] = timer = threading.Timer(settings.timeout - 1, print_tasks)
+        timer.daemon = True
+        timer.start()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_cancel_timer(item):
+    """The test ended in time."""
+    if (timer := item.stash.get(TASKS_TIMER, None)) is not None:
+        timer.cancel()
+
+
+def print_tasks():
+    """The stack of every task of the main thread's event loop, down to the innermost coroutine."""
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame is not None and not isinstance(loop := frame.f_locals.get("self"), asyncio.AbstractEventLoop):
+        frame = frame.f_back
+    for task in asyncio.all_tasks(loop) if frame is not None else ():
+        print(task, file=sys.stderr)
+        waits = task.get_coro()
+        while (at := getattr(waits, "cr_frame", None)) is not None:
+            print(f"    {at.f_code.co_filename}:{at.f_lineno} {at.f_code.co_name}", file=sys.stderr)
+            waits = waits.cr_await
 
 
 @pytest.fixture(scope="session")

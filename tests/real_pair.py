@@ -15,22 +15,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from phasewise.adapters.vllm_metrics import MetricsSnapshot, parse_metrics
-from phasewise.config import FleetConfig, GatewayConfig, HandOverConfig, Pool, WorkerConfig
-from phasewise.fleet.engine_command import ServedModel
-from phasewise.fleet.engine_env import inspect_engine
-from phasewise.fleet.machine import this_machine
-from phasewise.fleet.plan import FleetPlan, MemberPlan, ProcessPlan, plan_fleet
-from phasewise.model.worker import Role
+from phasewise.clients.vllm_metrics import MetricsSnapshot, parse_metrics
+from phasewise.core.worker import Role
+from phasewise.fleet.config import FleetConfig, GatewayConfig, KvTransferConfig, Pool, WorkerConfig
+from phasewise.fleet.engines.environment import inspect_engine
+from phasewise.fleet.engines.model_config_file import served_model
+from phasewise.fleet.local.placement import this_machine
+from phasewise.fleet.local.plan import FleetPlan, MemberPlan, ProcessPlan, plan_fleet
 from tests.fleet.builders import free_engine_port
 from tests.real_engine import INSTALL_HINT, MODEL, ROOT, stop_group, wait_until_ready
 
 LEASE_S = 20
-"""Short, so that a test sees KV released that nobody fetched; long against a hand-over on a busy machine."""
+"""Short, so that a test sees KV released that nobody fetched; long for a KV transfer on a busy machine."""
 PAIR = FleetConfig(
     name="pair",
     pools=(Pool(name="p", role=Role.PREFILL), Pool(name="d", role=Role.DECODE)),
-    gateway=GatewayConfig(hand_over=HandOverConfig(timeout_s=LEASE_S / 2, lease_s=LEASE_S)),
+    gateway=GatewayConfig(kv_transfer=KvTransferConfig(timeout_s=LEASE_S / 2, lease_s=LEASE_S)),
 )
 
 Change = Callable[[ProcessPlan], ProcessPlan]
@@ -64,7 +64,7 @@ class PairEngine:
 
     def counters(self) -> MetricsSnapshot:
         """What the engine counts now."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as reply:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as reply:
             return parse_metrics(reply.read().decode(), time.time())
 
     def kill(self) -> None:
@@ -119,7 +119,7 @@ class RealPair:
         return (self.prefill.worker, self.decode.worker)
 
     def restart(self, which: Role | str, change: Change | None = None) -> None:
-        """End one engine and start it anew at the same ports; it is ready when this returns."""
+        """End one engine and start it again at the same ports; it is ready when this returns."""
         engine = {Role.PREFILL: self.prefill, Role.DECODE: self.decode}[Role(which)]
         engine.kill()
         engine.start(change)
@@ -139,7 +139,7 @@ def running_real_pair(folder: Path, fleet: FleetConfig = PAIR) -> Iterator[RealP
             engine.start()
         for engine in engines:
             engine.wait_until_ready()
-        yield RealPair(*engines, lease_s=fleet.gateway.hand_over.lease_s)
+        yield RealPair(*engines, lease_s=fleet.gateway.kv_transfer.lease_s)
     finally:
         for engine in engines:
             engine.stop()
@@ -147,9 +147,9 @@ def running_real_pair(folder: Path, fleet: FleetConfig = PAIR) -> Iterator[RealP
 
 def _plan_on_free_ports(fleet: FleetConfig, folder: Path) -> FleetPlan:
     home = Path(os.environ.get("PHASEWISE_HOME") or ROOT / ".phasewise")
-    environment, source = inspect_engine(home / "engine" / "bin" / "python"), home / "models" / MODEL
-    if environment is None or not source.is_dir():
+    environment = inspect_engine(home / "engine" / "bin" / "python")
+    if environment is None or not (home / "models" / MODEL).is_dir():
         raise RuntimeError(f"the engine or its model is missing. {INSTALL_HINT}")
-    model, machine = ServedModel(MODEL, str(source), is_folder=True), this_machine(environment.device)
+    model, machine = served_model(MODEL, home, os.environ), this_machine(environment.device)
     moved = fleet.model_copy(update={"first_engine_port": free_engine_port(engines=2)})
     return plan_fleet(moved, environment, model, machine, folder)

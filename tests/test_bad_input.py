@@ -9,10 +9,10 @@ import orjson
 from benchmarks.hostile import bodies, raw
 from benchmarks.hostile.cases import CANARIES, RawCase
 from benchmarks.hostile.judge import REFERENCE, Tally, documented_errors
-from phasewise.errors import RequestRefused
-from phasewise.gateway.fields import parse_body
+from phasewise.core.errors import RequestRejected
+from phasewise.core.request import Endpoint
+from phasewise.gateway.api.fields import parse_body
 from phasewise.gateway.http_errors import HTTP_ERRORS
-from phasewise.model.request import Endpoint
 
 RNG = Random(1)  # noqa: S311 - the same cases each time
 
@@ -39,11 +39,11 @@ def test_an_error_of_ours_counts_unless_its_code_is_documented():
 def test_an_error_counts_as_documented_only_if_the_reference_names_it():
     page = "| code | status | when |\n|---|---|---|\n| `queue_full` | 503 | every worker is full |\n"
     assert documented_errors(page) == {("queue_full", 503)}
-    told = {(kind.value, error.status) for kind, error in HTTP_ERRORS.items()}
-    assert documented_errors(REFERENCE.read_text()) == told
+    reported = {(kind.value, error.status) for kind, error in HTTP_ERRORS.items()}
+    assert documented_errors(REFERENCE.read_text()) == reported
 
 
-def test_a_valid_request_that_is_refused_and_a_wrong_one_that_is_served_are_not_as_expected():
+def test_a_valid_request_that_is_rejected_and_a_wrong_one_that_is_served_are_not_as_expected():
     tally = Tally()
     tally.answered(bodies.valid(RNG, "a"), 400, b"{}")
     tally.answered(bodies.admin_by_client(RNG, "a"), 200, b"{}")
@@ -66,7 +66,7 @@ def test_valid_cases_pass_our_own_checks_and_wrong_ones_do_not():
         for _ in range(50):
             try:
                 parse_body(Endpoint.CHAT, make(RNG, "b").body)
-            except RequestRefused:
+            except RequestRejected:
                 continue
             raise AssertionError(f"{make.__name__} made a body that is taken")
 

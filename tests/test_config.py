@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from phasewise.config import FleetConfig, HandOverConfig, Levers, byte_size, load_fleet, load_secret
-from phasewise.errors import ConfigError
+from phasewise.core.errors import ConfigError
+from phasewise.fleet.config import FleetConfig, KvTransferConfig, Levers, byte_size, load_fleet, load_secret
 
 
 def load(tmp_path: Path, text: str) -> FleetConfig:
@@ -31,7 +31,7 @@ def test_an_empty_file_is_one_engine_with_the_demo_model(tmp_path):
 
 def test_an_unknown_key_is_named_with_the_keys_there_are(tmp_path):
     said = complaint(tmp_path, "pools: [{levers: {max_runing: 4}}]")
-    assert "pools.0.levers.max_runing: there is no such key" in said
+    assert "pools.0.levers.max_runing: unknown key" in said
     for name in Levers.model_fields:
         assert name in said
 
@@ -40,14 +40,14 @@ def test_an_unknown_key_is_named_with_the_keys_there_are(tmp_path):
     ("text", "key", "accepted"),
     [
         ("pools: [{replicas: 0}]", "pools.0.replicas is 0", "greater than or equal to 1"),
-        ("pools: [{levers: {kv_memory: 3 gigs}}]", "kv_memory is '3 gigs'", "512MiB"),
+        ("pools: [{levers: {kv_cache_memory_bytes: 3 gigs}}]", "kv_cache_memory_bytes is '3 gigs'", "512MiB"),
         ("pools: [{role: both}]", "pools.0.role is 'both'", "'mixed', 'prefill' or 'decode'"),
-        ("name: My Fleet", "name is 'My Fleet'", "small letters"),
+        ("name: My Fleet", "name is 'My Fleet'", "lower-case letters"),
         ("version: 2", "version is 2", "1"),
         ("gateway: {api_keys: [{sha256: secret}]}", "api_keys.0.sha256", "64 hexadecimal"),
-        ("gateway: {host: 0.0.0.0}", "gateway", "api_keys must hold at least one key"),
+        ("gateway: {host: 0.0.0.0}", "gateway", "api_keys must have at least one key"),
         ("pools: [{cores: 1, gpus: 1}]", "pools.0", "cores or on gpus"),
-        ("pools: [{name: a}, {name: a}]", "the file", "name of its own"),
+        ("pools: [{name: a}, {name: a}]", "the file", "must be unique"),
     ],
 )
 def test_a_mistake_names_key_value_and_what_is_accepted(tmp_path, text, key, accepted):
@@ -120,7 +120,7 @@ def test_a_secret_is_read_without_the_end_of_its_line(tmp_path):
     assert load_secret(secret_file(tmp_path, b"s" * 40 + b"\n")) == b"s" * 40
 
 
-def test_a_short_or_missing_secret_is_refused_and_not_repeated(tmp_path):
+def test_a_short_or_missing_secret_is_rejected_and_not_repeated(tmp_path):
     with pytest.raises(ConfigError, match="openssl rand") as caught:
         load_secret(secret_file(tmp_path, b"hunter2\n"))
     assert "hunter2" not in str(caught.value)
@@ -137,7 +137,7 @@ def test_a_secret_that_everybody_can_read_is_warned_of(tmp_path, caplog, mode, w
     assert ("chmod 600" in caplog.text) is warned
 
 
-def test_a_key_that_stands_there_twice_is_named_by_its_places_and_not_repeated(tmp_path):
+def test_a_duplicate_key_is_named_by_its_positions_and_not_repeated(tmp_path):
     key, other = "ab" * 32, "cd" * 32
     said = complaint(
         tmp_path, f"gateway: {{api_keys: [{{sha256: {key}}}, {{sha256: {other}}}, {{sha256: {key}}}]}}"
@@ -148,5 +148,5 @@ def test_a_key_that_stands_there_twice_is_named_by_its_places_and_not_repeated(t
 
 def test_a_first_token_may_not_be_waited_for_beyond_the_lease_of_its_kv():
     with pytest.raises(ValidationError, match="raise lease_s to twice timeout_s"):
-        HandOverConfig(timeout_s=16, lease_s=30)
-    assert HandOverConfig(timeout_s=15, lease_s=30).timeout_s == 15
+        KvTransferConfig(timeout_s=16, lease_s=30)
+    assert KvTransferConfig(timeout_s=15, lease_s=30).timeout_s == 15

@@ -6,7 +6,6 @@ import importlib
 import json
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,14 +15,15 @@ from benchmarks.planted.cases import CASES, HEALTHY, RunSet, draw
 from benchmarks.planted.fake_grid import grid
 from benchmarks.planted.progress import Progress
 from benchmarks.planted.scenes import MACHINES, PLANTERS, Sizes, play
-from benchmarks.planted.stage import Ask, SlowMachine, Stage, VirtualHost
 from benchmarks.planted.tally import FAKE, REAL, Residual, Run, said_by, summary, table, within_bounds
 from benchmarks.planted.virtual_evidence import Way, taken_at, watched
-from phasewise.costs.step_work import StepWork
-from phasewise.diagnosis.cause import Cause
-from phasewise.fake_engine.virtual_engine import EngineShape
-from phasewise.model.latency import ttft_breakdown
-from phasewise.model.timeline import Outcome, Part
+from phasewise.core.latency import ttft_breakdown
+from phasewise.core.timeline import Outcome, Part
+from phasewise.costs.fit.step import StepWork
+from phasewise.diagnosis.finding import Cause
+from phasewise.simulator.engine import EngineShape
+from phasewise.simulator.stage import Ask, SlowMachine, Stage, VirtualHost
+from tests.paths import ROOT
 
 CAUSES = {HEALTHY, *Cause}
 
@@ -81,7 +81,7 @@ def test_the_summary_counts_who_was_right_and_false_alarms():
     found = summary(runs)
     assert (found["real_runs"], found["real_right"], found["fake_runs"], found["fake_right"]) == (5, 3, 1, 1)
     assert found["false_alarms"] == 1
-    assert found["residual_ttft"] == {
+    assert found["unexplained_ttft"] == {
         "share_p50": 0.05,
         "ms_p50": 9.0,
         "share_worst": 0.06,
@@ -89,7 +89,7 @@ def test_the_summary_counts_who_was_right_and_false_alarms():
     }
     assert found["within_bounds"] == "0 of 2"
     assert [it["run"] for it in found["residuals"]] == ["healthy #1", "healthy #1"]
-    assert found["residual_itl"] is None
+    assert found["unexplained_itl"] is None
     assert found["confusion"][REAL]["long_prompts"] == {"long_prompts": 1, "overload": 1}
 
 
@@ -130,7 +130,7 @@ def test_a_run_without_a_verdict_is_no_right_one():
 @pytest.fixture
 def suite(monkeypatch):
     """The suite as a script sees it: with its own folder on the path."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("diagnosis_suite")
 
 
@@ -198,7 +198,7 @@ def test_what_is_played_adds_up_as_a_live_window_does():
     assert len(done) > 5
     for timeline in done:
         found = ttft_breakdown(timeline)
-        assert found.residual_s == pytest.approx(0.0018, abs=1e-6)
+        assert found.unexplained_s == pytest.approx(0.0018, abs=1e-6)
         assert found.seconds(Part.PREFILL) == pytest.approx(found.ttft_s - 0.002, abs=1e-6)
     (surroundings,) = evidence.surroundings
     assert surroundings.steps.busy_share == pytest.approx(1.0, abs=0.05)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from phasewise.adapters.vllm_metrics import parse_metrics
+from phasewise.clients.vllm_metrics import parse_metrics
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 RECORD = BENCHMARKS / "records" / "disaggregation.json"
-PAGE = ROOT / "docs" / "how-to" / "part-prefill-and-decode.md"
-OWN_MODULES = {"disaggregation", "handing_over", "resuming", "stress"}
+PAGE = ROOT / "docs" / "how-to" / "disaggregate-prefill-and-decode.md"
+OWN_MODULES = {"disaggregation", "kv_transfers", "resuming", "stress"}
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def benchmark(monkeypatch):
 
 def make_block(benchmark, worst_gap_s):
     times_s = [[-0.5, 0.1, 0.2, 0.2 + worst_gap_s], [-0.05, 0.0, 0.05]]
-    long_prompt = sys.modules["handing_over.load"].LongPrompt(0.5, 2.5)
+    long_prompt = sys.modules["kv_transfers.load"].LongPrompt(0.5, 2.5)
     return benchmark.Block(1000.0, 10.0, times_s, [long_prompt])
 
 
@@ -41,14 +40,14 @@ def make_round(benchmark, **worst_gaps_s):
     }
 
 
-def make_trace(tokens_s, kinds, hand_overs_s=()):
+def make_trace(tokens_s, kinds, kv_transfers_s=()):
     lanes = {f"engine-{number}": [[0.0, 4.0, kind]] for number, kind in enumerate(kinds)}
     return {
         "ended_s": 10.0,
         "tokens_s": tokens_s,
         "longs_s": [[1.0, 5.0]],
         "lanes": lanes,
-        "hand_overs_s": list(hand_overs_s),
+        "kv_transfers_s": list(kv_transfers_s),
     }
 
 
@@ -79,16 +78,18 @@ def test_ratios_are_to_the_mean_of_both_mixed_blocks_of_the_same_round(benchmark
         make_round(benchmark, mixed=4.0, again=6.0, disaggregated=1.0, deciding=2.5),
         make_round(benchmark, mixed=8.0, again=12.0, disaggregated=2.0, deciding=5.0),
     ]
-    told = benchmark.figures(rounds)
-    assert told["worst_gap_ratio_disaggregated"] == pytest.approx(0.2)
-    assert told["worst_gap_ratio_deciding"] == pytest.approx(0.5)
-    assert told["worst_gap_aa"] == {"ratio": 1.5, "low": 1.5, "high": 1.5}
-    assert told["worst_gap_ms"]["mixed"] == [4000.0, 8000.0]
+    reported = benchmark.figures(rounds)
+    assert reported["worst_gap_ratio_disaggregated"] == pytest.approx(0.2)
+    assert reported["worst_gap_ratio_deciding"] == pytest.approx(0.5)
+    assert reported["worst_gap_aa"] == {"ratio": 1.5, "low": 1.5, "high": 1.5}
+    assert reported["worst_gap_ms"]["mixed"] == [4000.0, 8000.0]
 
 
 def test_one_round_gives_no_bounds(benchmark):
-    told = benchmark.figures([make_round(benchmark, mixed=4.0, again=4.0, disaggregated=1.0, deciding=1.0)])
-    assert told["worst_gap_disaggregated"] == {"ratio": 0.25, "low": None, "high": None}
+    reported = benchmark.figures(
+        [make_round(benchmark, mixed=4.0, again=4.0, disaggregated=1.0, deciding=1.0)]
+    )
+    assert reported["worst_gap_disaggregated"] == {"ratio": 0.25, "low": None, "high": None}
 
 
 def test_engines_stay_up_from_one_round_into_the_next(benchmark):
@@ -107,7 +108,7 @@ def test_prompt_tokens_computed_on_the_decode_side_are_recomputed_unless_whole_r
     ]
     proof.add(counters(50, 0, 0), counters(620, 6_000, 141_000_000), records, "decode-0")
     assert proof.recomputed_prompt_tokens == 620 - 50 - 70
-    assert (proof.hand_overs, proof.handed_over_tokens, proof.kv_bytes) == (1, 6_000, 141_000_000)
+    assert (proof.kv_transfers, proof.transferred_tokens, proof.kv_bytes) == (1, 6_000, 141_000_000)
 
 
 def test_an_engine_that_does_not_count_is_no_proof(benchmark):
@@ -118,7 +119,7 @@ def test_an_engine_that_does_not_count_is_no_proof(benchmark):
 def test_steps_of_a_kind_are_drawn_as_one_stretch(benchmark):
     from tests.builders import EPOCH_S, make_step
 
-    trace = sys.modules["handing_over.trace"]
+    trace = sys.modules["kv_transfers.trace"]
     block = benchmark.Block(EPOCH_S, 10.0, [[0.0]], [])
     steps = [
         make_step(number, 0.1 * number, prompt=prompt) for number, prompt in enumerate([0, 0, 1, 900, 0, 0])
@@ -136,11 +137,11 @@ def test_picture_tells_both_arms_longest_gaps_and_where_kv_came_in(benchmark):
         "disaggregated": make_trace([0.1, 0.2, 0.28], ["prefill", "decode"], [2.0]),
     }
     drawn = benchmark.draw(traces)
-    picture = ElementTree.fromstring(drawn)  # noqa: S314 - drawn here
-    words = " ".join("".join(picture.itertext()).split())
+    summary = ElementTree.fromstring(drawn)  # noqa: S314 - drawn here
+    words = " ".join("".join(summary.itertext()).split())
     assert "both phases: longest gap 4,300 ms" in words
     assert "writes answers: longest gap 100 ms" in words
-    assert drawn.count('class="hand-over" d=') == 1
+    assert drawn.count('class="kv-transfer" d=') == 1
 
 
 def test_table_has_ratios_with_their_bounds(benchmark):

@@ -1,43 +1,63 @@
 """What users can type or read stands in the documentation, and its links lead somewhere."""
 
+import ast
 import importlib.util
+import json
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
-from phasewise.bench.report import BenchReport
-from phasewise.compare.verdict import ComparisonResult
-from phasewise.diagnosis.cause import Cause
-from phasewise.model.timeline import TTFT_PARTS
+from phasewise.core.timeline import TTFT_PARTS
+from phasewise.diagnosis.finding import Cause
+from phasewise.experiments.compare.verdict import ComparisonResult
+from phasewise.loadgen.results import BenchReport
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-def tool_named(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+def tool_named(name, folder="tools"):
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def test_every_command_and_option_is_documented():
-    """Mended by: python tools/commands_page.py"""
+    """Fixed by: python tools/commands_page.py"""
     tool = tool_named("commands_page")
     assert tool.PAGE.read_text() == tool.page()
 
 
 def test_the_figures_of_judged_runs_are_those_on_record():
-    """Mended by: python tools/diagnosis_page.py"""
+    """Fixed by: python tools/diagnosis_page.py"""
     tool = tool_named("diagnosis_page")
     assert tool.PAGE.read_text() == tool.page()
 
 
+def test_the_picture_of_a_stall_is_drawn_from_its_record():
+    """Fixed by: python benchmarks/stall_picture.py"""
+    drawer = tool_named("stall_picture", "benchmarks")
+    trace = json.loads(drawer.RECORD.read_text())["traces"]["mixed"]
+    assert drawer.PICTURE.read_text() == drawer.draw(trace)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/measured.md", "docs/diagnosis-measured.md"])
+def test_the_score_on_scenes_planted_by_others_comes_before_our_own(page):
+    text = (ROOT / page).read_text()
+    assert re.search(r"29 scenes planted by people who had only the docs", text)
+    others, own = (re.search(score, text).start() for score in (r"11 wrong or missed", r"33 of 34"))
+    assert others < own
+
+
 def test_every_option_has_a_help_text():
-    tool = tool_named("commands_page")
-    silent = [line for line in tool.page().splitlines() if re.match(r"\| `[^`]+` \|\s+\|", line)]
+    silent = [
+        f"{name} {parameter.opts[0]}"
+        for name, command in tool_named("commands_page").commands()
+        for parameter in command.params
+        if not getattr(parameter, "help", None)
+    ]
     assert silent == []
 
 
@@ -63,8 +83,15 @@ def test_every_field_of_a_result_for_programs_is_documented(record):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    links = re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text())
+    assert [link for link, _ in links if not (page.parent / link).exists()] == []
+    targets = [(page.parent / link if link else page, anchor) for link, anchor in links if anchor]
+    assert [anchor for target, anchor in targets if anchor not in anchors_of(target.read_text())] == []
+
+
+def anchors_of(text):
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_no_file_names_a_package_host():
@@ -76,3 +103,22 @@ def test_no_file_names_a_package_host():
         if hosts.search(path.read_text())
     ]
     assert named == []
+
+
+def messages_of(path):
+    """What a module may print: its strings, but for docstrings."""
+    tree = ast.parse(path.read_text())
+    unprinted = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in unprinted:
+            yield node.value
+
+
+def test_no_message_names_a_page_that_is_not_installed():
+    files = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "engine_plugin").rglob("*.py")])
+    named = {str(path.relative_to(ROOT)): [it for it in messages_of(path) if "docs/" in it] for path in files}
+    assert {path: texts for path, texts in named.items() if texts} == {}
+
+
+def test_no_help_of_a_command_names_a_page_that_is_not_installed():
+    assert "docs/" not in tool_named("commands_page").page()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
 from benchmarks.resuming.near_tie import parting
 from benchmarks.resuming.reading import CUT, WENT_ON, WHOLE, Read, read_stream
-from phasewise.adapters.http_client import HttpClient
+from phasewise.clients.http_client import HttpClient
 from tests.gateway.harness import listening
+from tests.paths import ROOT
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 TEXTS = ["Once", " upon", "", " a", " time"]
 EXPECTED = Read("Once upon a time", ended=WHOLE, ids=frozenset({"1"}), usage={"prompt_tokens": 3})
 
@@ -105,7 +105,7 @@ async def test_a_stream_that_says_more_after_its_end_is_not_whole(events, ended)
 def test_answers_that_did_not_go_on_count_as_neither_exact_nor_not(resume_exactness):
     pairs = [(True, True), None, (True, False), None]
     assert resume_exactness.penalised_shares(pairs) == {
-        "penalised_refused": 2,
+        "penalised_rejected": 2,
         "penalised_exact": 1.0,
         "penalised_exact_if_forgotten": 0.5,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sys
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,12 +19,13 @@ from benchmarks.near_misses.requests import REPEAT, Request
 from benchmarks.near_misses.sets import EVEN, ODD, checklist_rows, development_stream, held_out_stream
 from benchmarks.near_misses.stream import Stream
 from benchmarks.near_misses.tally import exact_interval, kind_shares, summary, worst_kind
-from phasewise.adapters.process_answers import ProcessAnswers
-from phasewise.config import SemanticConfig
-from phasewise.gateway.cache_meaning import NEIGHBOURS
-from phasewise.model.caching import StoredAnswer
+from phasewise.clients.memory_answers import ProcessAnswers
+from phasewise.core.caching import StoredAnswer
+from phasewise.fleet.config import SemanticConfig
+from phasewise.gateway.answer_cache.semantic import NEIGHBOURS
+from tests.paths import ROOT
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 LIBRARIES = [pytest.param(it.LIBRARY, id=it.LIBRARY.name) for it in (development, held_out)]
 LENGTH = 3_000
 
@@ -41,13 +41,13 @@ def test_no_word_that_is_held_out_stands_on_a_guards_list():
 
 def test_words_on_guards_lists_are_noticed():
     assert {"monday", "kilometres", "without"} <= told_words()
-    told = Library(
+    reported = Library(
         "told",
         (frame("one", "x", "Is it {what}?", what=pool(Kind.ANTONYM, "hot|cold")),),
         held_out.LIBRARY.manners,
         frozenset(),
     )
-    assert words_told_already(told) == {"hot", "cold"}
+    assert words_told_already(reported) == {"hot", "cold"}
 
 
 def test_nothing_that_is_held_out_was_there_to_tune_on():
@@ -178,7 +178,7 @@ async def test_what_is_near_is_what_the_gateways_store_finds():
 
 
 def test_what_was_served_is_not_stored_and_exact_repeats_are_counted_apart():
-    outcomes = play(told("a1 a2 a1 a2 b1", near={"a2": "a1", "b1": "a1"}), Arm("cosine", 0.9))
+    outcomes = play(reported("a1 a2 a1 a2 b1", near={"a2": "a1", "b1": "a1"}), Arm("cosine", 0.9))
     assert [outcome.given for outcome in outcomes] == [
         Given.MODEL,
         Given.STORED,
@@ -195,7 +195,7 @@ def test_what_was_served_is_not_stored_and_exact_repeats_are_counted_apart():
 
 def test_the_bound_serves_nothing_that_is_not_proven_and_learns_from_what_it_explores():
     arm = BoundArm(SemanticConfig(), seed=1)
-    outcomes = play(told("a1 a2 b1 a3", near={"a2": "a1", "b1": "a1", "a3": "a2"}), arm)
+    outcomes = play(reported("a1 a2 b1 a3", near={"a2": "a1", "b1": "a1", "a3": "a2"}), arm)
     assert [outcome.given for outcome in outcomes] == [
         Given.MODEL,
         Given.EXPLORED,
@@ -208,7 +208,7 @@ def test_the_bound_serves_nothing_that_is_not_proven_and_learns_from_what_it_exp
 
 def test_a_judge_who_always_errs_teaches_the_contrary():
     arm = BoundArm(SemanticConfig(), seed=1, judge_errs=1.0)
-    play(told("a1 a2 b1 a3", near={"a2": "a1", "b1": "a1", "a3": "a2"}), arm)
+    play(reported("a1 a2 b1 a3", near={"a2": "a1", "b1": "a1", "a3": "a2"}), arm)
     assert sum(cell.wrong for cell in arm.book.snapshot()) == 2
 
 
@@ -255,7 +255,7 @@ def seeded():
 WORDS = {"a1": "rugs", "a2": "carpets", "a3": "mats", "b1": "lamps"}
 
 
-def told(names, near):
+def reported(names, near):
     """A stream of texts whose first letter is their answer; `near` says which earlier one each is near."""
     texts = list(dict.fromkeys(names.split()))
     requests = [Request(f"how to clean {WORDS[it]}", it[0], f"kind {it[0]}", 0) for it in names.split()]

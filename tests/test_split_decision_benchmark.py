@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-OWN_MODULES = {"split_decision", "splitting", "handing_over", "resuming", "stress", "ending"}
+from tests.paths import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+OWN_MODULES = {"split_decision", "splitting", "kv_transfers", "resuming", "stress", "ending"}
 
 
 @pytest.fixture
@@ -57,6 +58,6 @@ def test_seeds_that_the_rule_was_tuned_on_are_not_reported_unless_asked_for(benc
 
 def test_a_short_prompt_that_waits_for_a_second_meets_the_promise_but_not_the_strict_one(benchmark):
     loads = sys.modules["splitting.loads"]
-    ask = loads.Ask(0.0, 50, 100)
+    ask = loads.VirtualArrival(0.0, 50, 100)
     assert loads.met(ask, 1.0, 0.06)
     assert not loads.met(ask, 1.0, 0.06, loads.STRICT_TTFT_FLOOR_S)

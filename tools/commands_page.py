@@ -2,59 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import typer
 from typer.core import TyperGroup
 
 from phasewise.cli.app import app
+from phasewise.cli.help_style import styled
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
 
-Written by `python tools/commands_page.py`. Results go to stdout, progress and errors to stderr; `NO_COLOR` is
-respected. Exit codes: 0 done, 1 a sentence says what went wrong, 2 wrong usage, 130 Ctrl-C.
+Written by `python tools/commands_page.py`. Commands and options; `phasewise COMMAND --help` says what
+each option means and its default. `phasewise --version --verbose` prints what a bug report needs, and
+`phasewise --install-completion` adds completion to your shell.
+
+- Results go to stdout, progress and errors to stderr. `--json` prints one JSON object. `NO_COLOR` works.
+- Exit codes: 0 done, 1 an error with a sentence on stderr, 2 wrong usage, 130 Ctrl-C. `diagnose` has
+  [its own](diagnose.md#exit-codes). `status` exits with 1 unless every process serves, `check` if anything is
+  wrong, `bench` if the run is void.
+- Engines, models, logs, admin keys and the history of `verify` are in the data folder: `PHASEWISE_HOME`, else
+  `$XDG_DATA_HOME/phasewise`, else `~/.local/share/phasewise`.
+
+| variable | meaning |
+|---|---|
+| `PHASEWISE_HOME` | the data folder |
+| `PHASEWISE_ENGINE_PYTHON` | the Python that has vLLM, as `--engine-python` |
+| `PHASEWISE_API_KEY` | the key for requests, as `--api-key` |
+| `PHASEWISE_ADMIN_KEY` | a gateway's admin key, as `--admin-key` |
+| `PHASEWISE_STEPS_ADDR`, `..._RING`, `PHASEWISE_FIXES` | of the engine's [step recorder](step-record.md) |
 """
 
 
 def page() -> str:
     """The whole page."""
-    root = typer.main.get_command(app)
-    return HEAD + "".join(
-        section for name, command in walk("phasewise", root) for section in render(name, command)
-    )
+    every = dict(commands())
+    senders = [names_of(command) for command in every.values() if "--trace" in names_of(command)]
+    load = frozenset(senders[0]).intersection(*senders)
+    listed = ", ".join(f"`{name}`" for name in senders[0] if name in load)
+    shared = f"\n**Load options**, of every command that sends traffic: {listed}.\n"
+    return HEAD + shared + "".join(section(name, command, load) for name, command in every.items())
+
+
+def names_of(command: object) -> Set[str]:
+    """The first names of a command's options, in order."""
+    return {each.opts[0]: None for each in command.params if is_option(each)}.keys()
+
+
+def commands() -> Iterator[tuple[str, object]]:
+    """Every command that does something, with its whole name."""
+    yield from walk("phasewise", typer.main.get_command(app))
 
 
 def walk(name: str, command: object) -> Iterator[tuple[str, object]]:
-    """Every command that does something, depth first."""
+    """The commands below this one, depth first."""
     if isinstance(command, TyperGroup):
-        for child, inner in command.commands.items():
-            yield from walk(f"{name} {child}", inner)
+        for child in command.list_commands(None):
+            yield from walk(f"{name} {child}", command.get_command(None, child))
     else:
         yield name, command
 
 
-def render(name: str, command: object) -> Iterator[str]:
-    """One command: what it does and every argument and option."""
-    yield f"\n## {name}\n\n{' '.join((command.help or '').split())}\n"
-    rows = [row(parameter) for parameter in command.params if parameter.name != "help"]
-    if rows:
-        yield "\n| | | default |\n|---|---|---|\n" + "".join(rows)
+def section(name: str, command: object, load: Set[str]) -> str:
+    """One command: what it does, its arguments, the names of its options."""
+    parameters = [each for each in styled(list(command.params)) if each.name != "help"]
+    arguments = [each.metavar or each.name.upper() for each in parameters if not is_option(each)]
+    sends = load <= names_of(command)
+    options = [
+        f"`{', '.join((*each.opts, *each.secondary_opts))}`"
+        for each in parameters
+        if is_option(each) and not (sends and each.opts[0] in load)
+    ]
+    options += ["the load options"] if sends else []
+    summary = " ".join((command.help or "").split("\n\n")[0].split())
+    listed = f"\n\nOptions: {', '.join(options)}." if options else ""
+    return f"\n## {' '.join((name, *arguments))}\n\n{summary}{listed}\n"
 
 
-def row(parameter: object) -> str:
-    """One argument or option as a table row."""
-    flags = [*parameter.opts, *parameter.secondary_opts]
-    label = ", ".join(flags) if flags[0].startswith("-") else flags[0].upper()
-    text = " ".join((getattr(parameter, "help", "") or "").split())
-    if parameter.envvar:
-        text += f" (or `{parameter.envvar}`)"
-    default = (
-        "" if parameter.default in {None, False, ""} or callable(parameter.default) else parameter.default
-    )
-    required = "required" if parameter.required else default
-    return f"| `{label}` | {text.replace('|', '&#124;')} | {required} |\n"
+def is_option(parameter: object) -> bool:
+    """Whether it is given by a name."""
+    return parameter.opts[0].startswith("-")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 from stress.processes import MODEL
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.clients.http_client import HttpClient, Timeouts
 
 PATIENCE = Timeouts(connect_s=5.0, head_s=30.0, idle_s=30.0)
 ADMIN_KEY = "sk-admin"

@@ -10,14 +10,13 @@ from dataclasses import replace
 import numpy as np
 import orjson
 
-from phasewise.adapters.redis_answers import RedisAnswers
-from phasewise.adapters.unit_vector import unit_vector
-from phasewise.caching.bound import Bound
-from phasewise.caching.evidence_book import EvidenceBook
-from phasewise.caching.matching import Rules, Verdict, consider
-from phasewise.config import SemanticConfig
-from phasewise.gateway.cache_meaning import evidence_basis
-from phasewise.model.caching import Neighbour, StoredAnswer, Vector
+from phasewise.clients.embedding_folder import unit_vector
+from phasewise.clients.redis_answers import RedisAnswers
+from phasewise.core.caching import Neighbour, StoredAnswer, Vector
+from phasewise.fleet.config import SemanticConfig
+from phasewise.gateway.answer_cache.semantic import evidence_basis
+from phasewise.semantic_match.evidence import Bound, EvidenceBook
+from phasewise.semantic_match.matching import MatchRules, MatchVerdict, consider
 
 AT_ONCE = 64
 NOISE = 0.8
@@ -46,7 +45,7 @@ async def teach(
     store: RedisAnswers, pairs: Sequence[tuple[str, str]], similarities: Sequence[float], like: StoredAnswer
 ) -> int:
     """Teach the store by verified outcomes that these rewordings are right, until all of them are served."""
-    book, rules = EvidenceBook(Bound(BUDGET, CONFIDENCE)), Rules(min_similarity=0.85, audit_share=1e-6)
+    book, rules = EvidenceBook(Bound(BUDGET, CONFIDENCE)), MatchRules(min_similarity=0.85, audit_share=1e-6)
     domain, taught = f"{like.tenant}/{like.namespace}/{like.model}", 0
     basis = evidence_basis(SemanticConfig())
     while taught < MOST_LESSONS:
@@ -54,9 +53,9 @@ async def teach(
         for (stored, asked), similarity in zip(pairs, similarities, strict=True):
             neighbour = Neighbour(replace(like, question=stored), similarity)
             match = consider(asked, [neighbour], book, rules, domain, draw=0.5)
-            if match.verdict is Verdict.NOTHING:
+            if match.verdict is MatchVerdict.NOTHING:
                 raise SystemExit(f"error: the pair {stored!r} is not even a candidate ({match.reason})")
-            if match.verdict is Verdict.EXPLORE:
+            if match.verdict is MatchVerdict.EXPLORE:
                 lesson = match.lesson(domain, right=True, at_unix_s=time.time(), basis=basis)
                 book.learn(lesson)
                 await store.teach(lesson)

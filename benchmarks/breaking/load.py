@@ -15,8 +15,8 @@ from resuming.asking import CHAT, COMPLETIONS, PATIENT, AskFailed, ask
 from resuming.reading import WHOLE, read_stream
 from resuming.timelines import ADMIN, NOT_THERE
 
-from phasewise.adapters.http_client import HttpClient
-from phasewise.errors import UpstreamError
+from phasewise.clients.http_client import HttpClient
+from phasewise.core.errors import UpstreamError
 
 from .pairs import MODEL
 
@@ -112,7 +112,7 @@ class Records:
     """What the gateway's own records say of requests, and the most tries of one that met engines."""
 
     failed_over: int = 0
-    handed_over: int = 0
+    transferred: int = 0
     tries_max: int = 0
 
 
@@ -132,10 +132,10 @@ async def records_after(client: HttpClient, after: int) -> tuple[Records, int]:
 
 def _count(records: Records, attempts: list[dict[str, Any]]) -> None:
     met = [it for it in attempts if not any(gone in (it.get("note") or "") for gone in NOT_THERE)]
-    # Both sides of a hand-over are one try.
+    # Both sides of a KV transfer are one try.
     tries = sum(it["kind"] != "decode_side" for it in met)
     records.tries_max = max(records.tries_max, tries)
     records.failed_over += any(it["outcome"] != "succeeded" for it in attempts)
-    records.handed_over += any(
+    records.transferred += any(
         it["kind"] == "decode_side" and it["outcome"] == "succeeded" for it in attempts
     )

@@ -19,10 +19,10 @@ from typing import Any
 from resuming.timelines import ADMIN_KEY_SHA256, wait_for_workers
 from stress.processes import free_port, running, wait_until_ready
 
-from phasewise.adapters.http_client import HttpClient
+from phasewise.clients.http_client import HttpClient
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fake_engine.kv_connector import Connector
+from phasewise.simulator.kv import Connector
 
 MODEL = "fake-model"
 LEASE_S = 6
@@ -30,7 +30,7 @@ TIMEOUT_S = 0.5
 STEPS_TAKE = 8.0
 """Times as long as those of the fastest fake engine, so that there is time to break something."""
 WITHIN_S = 60.0
-_HAND_OVERS = re.compile(r'^phasewise_hand_overs_total\{outcome="(\w+)"\} (\S+)$', re.MULTILINE)
+_KV_TRANSFERS = re.compile(r'^phasewise_kv_transfers_total\{outcome="(\w+)"\} (\S+)$', re.MULTILINE)
 _BOOKED = re.compile(r"^phasewise_worker_requests\{.*\} (\S+)$", re.MULTILINE)
 
 
@@ -48,9 +48,9 @@ class Pairs:
         """All of them."""
         return [*self.prefill, *self.decode]
 
-    async def hand_overs(self) -> Mapping[str, float]:
+    async def kv_transfers(self) -> Mapping[str, float]:
         """How many were tried, by what became of them."""
-        return {outcome: float(count) for outcome, count in _HAND_OVERS.findall(await self._metrics())}
+        return {outcome: float(count) for outcome, count in _KV_TRANSFERS.findall(await self._metrics())}
 
     async def booked(self) -> float:
         """Requests that the gateway takes to be under way on its workers."""
@@ -76,7 +76,7 @@ def mend(engine: FakeEngine) -> None:
 @asynccontextmanager
 async def running_pairs() -> AsyncIterator[Pairs]:
     """The engines and a gateway, until the block is left."""
-    config = FakeEngineConfig(model=MODEL, hand_over=Connector(lease_s=LEASE_S, handshake_timeout_s=0.1))
+    config = FakeEngineConfig(model=MODEL, kv_transfer=Connector(lease_s=LEASE_S, handshake_timeout_s=0.1))
     async with running_engines(2, config) as prefill, running_engines(2, config) as decode:
         workers = [_worker(it, f"p{at}", "prefill") for at, it in enumerate(prefill)]
         workers += [_worker(it, f"d{at}", "decode") for at, it in enumerate(decode)]
@@ -107,12 +107,12 @@ def _worker(engine: FakeEngine, name: str, role: str) -> dict[str, Any]:
 @contextmanager
 def _gateway(workers: list[dict[str, Any]]) -> Iterator[tuple[str, Any, Path]]:
     port = free_port()
-    hand_over = {"when": "always", "timeout_s": TIMEOUT_S, "lease_s": LEASE_S, "canary_s": None}
+    kv_transfer = {"when": "always", "timeout_s": TIMEOUT_S, "lease_s": LEASE_S, "canary_s": None}
     settings = {"port": port, "admin_key_sha256": ADMIN_KEY_SHA256, "keep_timelines": 100_000}
     with tempfile.TemporaryDirectory() as folder:
         file, log = Path(folder) / "gateway.yaml", Path(folder) / "gateway.log"
-        file.write_text(json.dumps({"gateway": {**settings, "hand_over": hand_over}, "workers": workers}))
-        command = [sys.executable, "-m", "phasewise.gateway", str(file)]
+        file.write_text(json.dumps({"gateway": {**settings, "kv_transfer": kv_transfer}, "workers": workers}))
+        command = [sys.executable, "-m", "phasewise.cli", "gateway", str(file)]
         with log.open("wb") as written, running(command, stderr=written) as process:
             yield f"http://127.0.0.1:{port}", process, log
 

@@ -1,4 +1,4 @@
-"""Breaks hand-overs between two real engines under `phasewise up`, each way once, by signals."""
+"""Breaks KV transfers between two real engines under `phasewise up`, each way once, by signals."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from resuming.real_kills import judged, phasewise
 from resuming.timelines import ADMIN, ADMIN_KEY_SHA256, wait_for_workers
 from resuming.undisturbed import undisturbed
 
-from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.vllm_metrics import fetch_metrics
+from phasewise.clients.http_client import HttpClient
+from phasewise.clients.vllm_metrics import fetch_metrics
 
 from .load import records_after
 
-FLEET = "hand-over-faults"
+FLEET = "kv-transfer-faults"
 MODEL = "smollm2-135m"
 LEASE_S = 16
 PLAN = f"""
@@ -43,7 +43,7 @@ pools:
 gateway:
   port: 18690
   admin_key_sha256: {ADMIN_KEY_SHA256}
-  hand_over:
+  kv_transfer:
     when: always
     timeout_s: 8
     lease_s: {LEASE_S}
@@ -70,8 +70,8 @@ class Stage:
 
     def begin(self) -> None:
         """Look up the engines' processes: asking when something is to break would take too long."""
-        told = json.loads(phasewise("status", "--name", FLEET, "--json", check=False).stdout)
-        engines = told["fleets"][0]["engines"]
+        reported = json.loads(phasewise("status", "--name", FLEET, "--json", check=False).stdout)
+        engines = reported["fleets"][0]["engines"]
         self._groups = {engine["name"]: os.getpgid(engine["process"]["pid"]) for engine in engines}
         self.chunks = 0
         self.killed = set()
@@ -84,7 +84,7 @@ class Stage:
             self.killed.add(name)
 
     async def side_is(self, kind: str) -> None:
-        """Return when the request is at this side of its hand-over."""
+        """Return when the request is at this side of its KV transfer."""
         async with asyncio.timeout(WITHIN_S):
             while True:
                 reply = await self._client.fetch("GET", "/phasewise/v1/requests/open", headers=ADMIN)
@@ -119,7 +119,7 @@ async def prefill_dies(stage: Stage) -> None:
 
 
 async def kv_of_a_dead_engine(stage: Stage) -> None:
-    """The prefill engine dies before its KV is fetched, so that the decode engine refuses the request."""
+    """The prefill engine dies before its KV is fetched, so that the decode engine rejects the request."""
     async with stage.decode_held_back():
         stage.send(stage.prefill, signal.SIGKILL)
 

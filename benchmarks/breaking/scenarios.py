@@ -1,4 +1,4 @@
-"""The ways in which a hand-over can fail, each of which can be made to happen once.
+"""The ways in which a KV transfer can fail, each of which can be made to happen once.
 
 Every function returns when it has happened; engines that died come back by themselves.
 """
@@ -19,9 +19,9 @@ async def prefill_dies(pairs: Pairs) -> None:
     (await _first(pairs.prefill, lambda engine: engine.engine.kv_usage > 0)).die(DEAD_FOR_S)
 
 
-async def kv_refused(pairs: Pairs) -> None:
+async def kv_rejected(pairs: Pairs) -> None:
     """A decode engine answers a request with KV with an error."""
-    await _counted(pairs, "refused", lambda engine: engine.inject("kv_refuse", times=1))
+    await _counted(pairs, "rejected", lambda engine: engine.inject("kv_reject", times=1))
 
 
 async def decode_dies_before_first_token(pairs: Pairs) -> None:
@@ -52,7 +52,7 @@ SCENARIOS: dict[str, Callable[[Pairs], Awaitable[None]]] = {
     it.__name__: it
     for it in (
         prefill_dies,
-        kv_refused,
+        kv_rejected,
         decode_dies_before_first_token,
         decode_dies_in_mid_answer,
         transfer_hangs,
@@ -74,10 +74,10 @@ async def _first(engines: Sequence[FakeEngine], fits: Callable[[FakeEngine], boo
 
 async def _counted(pairs: Pairs, outcome: str, breaks: Callable[[FakeEngine], None]) -> None:
     """Break something of one decode engine, until the gateway has counted it."""
-    before = (await pairs.hand_overs()).get(outcome, 0.0)
+    before = (await pairs.kv_transfers()).get(outcome, 0.0)
     breaks(await _first(pairs.decode, lambda engine: True))
 
     async def grew() -> bool:
-        return (await pairs.hand_overs()).get(outcome, 0.0) > before
+        return (await pairs.kv_transfers()).get(outcome, 0.0) > before
 
     await until(grew)

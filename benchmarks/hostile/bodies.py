@@ -10,8 +10,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from phasewise.gateway.fields import ALLOWED_FIELDS, ENGINE_CONTROLS, TEMPLATE_CONTROLS
-from phasewise.model.request import Endpoint
+from phasewise.core.request import Endpoint
+from phasewise.gateway.api.fields import ALLOWED_FIELDS, ENGINE_CONTROLS, IGNORED_FIELDS, TEMPLATE_CONTROLS
 
 from .cases import ADMIN_KEY, CANARIES, KEYS, MODEL, Case, key_header
 
@@ -95,8 +95,8 @@ def served(endpoint: Endpoint, tenant: str, body: bytes, kind: str = "valid") ->
     return Case(kind, body, endpoint.value, "POST", tenant, (key_header(KEYS[tenant]),), (200,))
 
 
-def refused(kind: str, tenant: str, body: bytes, accepted: tuple[int, ...] = (400,)) -> Case:
-    """A chat that has to be refused."""
+def rejected(kind: str, tenant: str, body: bytes, accepted: tuple[int, ...] = (400,)) -> Case:
+    """A chat that has to be rejected."""
     return Case(kind, body, Endpoint.CHAT.value, "POST", tenant, (key_header(KEYS[tenant]),), accepted)
 
 
@@ -124,7 +124,7 @@ def not_json(rng: Random, tenant: str) -> Case:
         b'"' + CANARIES[tenant].encode() + b'"',
         b"",
     ]
-    return refused("not_json", tenant, rng.choice(broken))
+    return rejected("not_json", tenant, rng.choice(broken))
 
 
 def engine_control(rng: Random, tenant: str) -> Case:
@@ -133,7 +133,7 @@ def engine_control(rng: Random, tenant: str) -> Case:
     escaped = "".join(f"\\u{ord(letter):04x}" for letter in name)
     if rng.random() < 0.3:
         text = text.replace(name.encode(), escaped.encode())
-    return refused("engine_control", tenant, text)
+    return rejected("engine_control", tenant, text)
 
 
 def hidden_control(rng: Random, tenant: str) -> Case:
@@ -150,12 +150,12 @@ def hidden_control(rng: Random, tenant: str) -> Case:
         fields["messages"] = [{"role": "user", "content": [part]}]
     else:
         fields["chat_template_kwargs"] = {rng.choice(sorted(TEMPLATE_CONTROLS)): 1}
-    return refused("hidden_control", tenant, dumped(rng, fields))
+    return rejected("hidden_control", tenant, dumped(rng, fields))
 
 
 def unknown_field(rng: Random, tenant: str) -> Case:
     name = rng.choice(("__proto__", "constructor", "", "x" * 300, "Model", "max-tokens", CANARIES[tenant]))
-    return refused("unknown_field", tenant, dumped(rng, chat_fields(rng, tenant) | {name: 1}))
+    return rejected("unknown_field", tenant, dumped(rng, chat_fields(rng, tenant) | {name: 1}))
 
 
 def wrong_value(rng: Random, tenant: str) -> Case:
@@ -173,14 +173,14 @@ def too_deep(rng: Random, tenant: str) -> Case:
     deep = rng.choice((65, 500, 1000, 2000, 50_000))
     body = dumped(rng, chat_fields(rng, tenant))
     nest = b'{"a":' * deep + b"1" + b"}" * deep if rng.random() < 0.5 else b"[" * deep + b"]" * deep
-    return refused("too_deep", tenant, body[:-1] + b',"tools":' + nest + b"}")
+    return rejected("too_deep", tenant, body[:-1] + b',"tools":' + nest + b"}")
 
 
 def twice(rng: Random, tenant: str) -> Case:
-    """The same key twice: the later one counts, here and in engines; a control in either place is refused."""
+    """The same key twice: the later one counts, here and in engines; a control in either is rejected."""
     body = dumped(rng, chat_fields(rng, tenant))
     if rng.random() < 0.5:
-        return refused("duplicate_key", tenant, b'{"cache_salt":"x",' + body[1:-1] + b',"seed":1}')
+        return rejected("duplicate_key", tenant, b'{"cache_salt":"x",' + body[1:-1] + b',"seed":1}')
     return served(Endpoint.CHAT, tenant, b'{"model":"none",' + body[1:], "duplicate_key")
 
 
@@ -198,7 +198,7 @@ def huge_number(rng: Random, tenant: str) -> Case:
 
 def no_such_model(rng: Random, tenant: str) -> Case:
     name = rng.choice(("none", "FAKE-MODEL", "fake-model\u0000", "../fake-model", "x" * 256))
-    return refused("no_such_model", tenant, dumped(rng, chat_fields(rng, tenant) | {"model": name}), (404,))
+    return rejected("no_such_model", tenant, dumped(rng, chat_fields(rng, tenant) | {"model": name}), (404,))
 
 
 def not_let_in(rng: Random, tenant: str) -> Case:
@@ -251,7 +251,49 @@ def odd_address(rng: Random, tenant: str) -> Case:
     return Case("odd_address", b"{}", rng.choice(ODD_PATHS), method, tenant, headers, (404, 405))
 
 
+def slow_pattern(rng: Random, tenant: str) -> Case:
+    """What a scanner that goes back would read for seconds or minutes; an engine may take it or not."""
+    size = rng.choice((500, 2_000, 8_000))
+    text = rng.choice(
+        ("{" + " " * size, "{" + "0" * size, "{ " * size, "a{" + "9" * size + "}", "{1," * size)
+    )
+    way: dict[str, Any] = rng.choice(
+        (
+            {"guided_regex": text},
+            {"structured_outputs": {"regex": text}},
+            {"guided_json": json.dumps({"type": "string", "pattern": text})},
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": text}}}},
+        )
+    )
+    body = dumped(rng, chat_fields(rng, tenant) | way)
+    return rejected("slow_pattern", tenant, body, (200, 400))
+
+
+def many_parts(rng: Random, tenant: str) -> Case:
+    """Lists and objects that are cheap to send and dear to read."""
+    part = rng.choice((b"[]", b"{}", b'{"a":1}', b"[[]]", b'{"a":"]"}'))
+    size = 1_800_000 if rng.random() < 0.1 else 220_000
+    inside = b",".join([part] * (size // (len(part) + 1)))
+    field = rng.choice((b"tools", b"documents", b"metadata", b"messages", b"none"))
+    body = dumped(rng, chat_fields(rng, tenant))
+    return rejected("many_parts", tenant, body[:-1] + b',"' + field + b'":[' + inside + b"]}")
+
+
+def many_inputs(rng: Random, tenant: str) -> Case:
+    inputs = [rng.choice(("x", [1]))] * rng.choice((2_049, 20_000))
+    body, headers = dumped(rng, {"model": MODEL, "input": inputs}), (key_header(KEYS[tenant]),)
+    return Case("many_inputs", body, Endpoint.EMBEDDINGS.value, "POST", tenant, headers, (400,))
+
+
+def openais_own(rng: Random, tenant: str) -> Case:
+    """Fields that OpenAI has and engines have not, whatever they hold, are ignored."""
+    names = rng.sample(sorted(IGNORED_FIELDS[Endpoint.CHAT]), rng.randint(1, 5))
+    more = {name: rng.choice(WRONG_VALUES) for name in names}
+    return served(Endpoint.CHAT, tenant, dumped(rng, chat_fields(rng, tenant) | more), "openais_own")
+
+
 WRONG: tuple[Callable[[Random, str], Case], ...] = (
     not_json, engine_control, hidden_control, unknown_field, wrong_value, wrong_value, too_deep, twice,
     huge_number, no_such_model, not_let_in, admin_by_client, odd_query, odd_address,
+    slow_pattern, many_parts, many_inputs, openais_own,
 )  # fmt: skip

@@ -10,7 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode
 
-from phasewise.gateway.openapi import OPERATIONS, openapi_document
+from phasewise.gateway.api.openapi import OPERATIONS, openapi_document
 
 from .cases import ADMIN_KEY, KEYS, MODEL, Case, key_header
 
@@ -59,11 +59,11 @@ def drawn(operation: Any, mode: GenerationMode, count: int, run_seed: int) -> li
 
 def as_case(case: Any) -> Case:  # noqa: ANN401
     """What schemathesis made, for our own client; anything that is documented may come back."""
-    told = case.as_transport_kwargs(base_url="http://gateway")
-    body = json.dumps(told["json"]).encode() if "json" in told else as_bytes(told.get("data"))
-    path = told["url"].removeprefix("http://gateway")
-    if told.get("params"):
-        path += "?" + urlencode(told["params"], doseq=True)
+    reported = case.as_transport_kwargs(base_url="http://gateway")
+    body = json.dumps(reported["json"]).encode() if "json" in reported else as_bytes(reported.get("data"))
+    path = reported["url"].removeprefix("http://gateway")
+    if reported.get("params"):
+        path += "?" + urlencode(reported["params"], doseq=True)
     tenant = None if path.startswith("/phasewise/") else "a"
     key = ADMIN_KEY if tenant is None else KEYS[tenant]
     safe = quote(path, safe="/?&=%-_.~+")

@@ -49,7 +49,7 @@ class Tally:
             self.cross_tenant_leaks += CANARIES[OTHER[case.tenant]].encode() in body
 
     def answered_raw(self, case: RawCase, status: int, answers: int, body: bytes) -> None:
-        """Bytes have their answer; after what had to be refused there must not be another."""
+        """Bytes have their answer; after what had to be rejected there must not be another."""
         self._count(case, status, body)
         if case.accepted == (400,) and answers != 1:
             self.not_as_expected[f"{case.kind}: {answers} answers"] += 1

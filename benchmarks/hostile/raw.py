@@ -33,6 +33,10 @@ def ambiguous(rng: Random, head: bytes, body: bytes) -> RawCase:
             ("both_lengths", head + length + CHUNKED + b"\r\n" + chunk),
             ("two_lengths", head + length + b"content-length: 0\r\n\r\n" + body),
             ("odd_length", head + b"content-length: 0x10\r\n\r\n" + body),
+            (
+                "long_length",
+                head + b"content-length: " + b"0" * 6_000 + b"5\r\nconnection: close\r\n\r\nabcde",
+            ),
             ("odd_encoding", head + b"transfer-encoding: chunked, identity\r\n\r\n" + chunk),
             ("odd_encoding", head + b"transfer-encoding: xchunked\r\n\r\n" + chunk),
             ("odd_encoding", head + b"transfer-encoding : chunked\r\n\r\n" + chunk),

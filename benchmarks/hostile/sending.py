@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.errors import FailureKind, UpstreamError
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.errors import FailureKind, UpstreamError
 
 from .cases import Case, RawCase
 from .judge import Tally
@@ -63,7 +63,7 @@ async def send_raw(url: str, cases: Sequence[RawCase], tally: Tally) -> None:
 
 
 async def _exchanged(host: str, port: int, case: RawCase) -> bytes:
-    """What comes back: everything up to the close if a refusal is due, else the first answer's head."""
+    """What comes back: everything up to the close if a rejection is due, else the first answer's head."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         if case.slowly:

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-import phasewise.caching.guards
-from phasewise.caching.stems import stem_of
-from phasewise.caching.vocabulary import vocabulary
+import phasewise.semantic_match.guards
+from phasewise.semantic_match.words import stem_of, vocabulary
 
 from .grammar import plain_words
 from .library import Library
@@ -31,19 +30,21 @@ CLOSED_CLASSES = vocabulary(
 
 def told_words() -> set[str]:
     """All words in the guards' lists, as written and as stems."""
-    told: set[str] = set()
-    for module in pkgutil.iter_modules(phasewise.caching.guards.__path__, "phasewise.caching.guards."):
+    reported: set[str] = set()
+    for module in pkgutil.iter_modules(
+        phasewise.semantic_match.guards.__path__, "phasewise.semantic_match.guards."
+    ):
         for name, value in vars(import_module(module.name)).items():
             if not name.startswith("__") and not isinstance(value, str):
-                told.update(word for text in _texts(value) for word in plain_words(text))
-    return told | {stem_of(word) for word in told}
+                reported.update(word for text in _texts(value) for word in plain_words(text))
+    return reported | {stem_of(word) for word in reported}
 
 
 def words_told_already(library: Library) -> set[str]:
     """Words that matter in a library, but are on a list: to be exchanged for others."""
-    told = told_words()
+    reported = told_words()
     open_words = library.words_that_matter() - CLOSED_CLASSES
-    return {word for word in open_words if word in told or stem_of(word) in told}
+    return {word for word in open_words if word in reported or stem_of(word) in reported}
 
 
 def _texts(value: object) -> Iterator[str]:

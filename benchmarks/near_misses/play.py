@@ -14,14 +14,13 @@ from random import Random
 
 import numpy as np
 
-from phasewise.caching.bound import Bound
-from phasewise.caching.evaluation import Guarding
-from phasewise.caching.evidence_book import EvidenceBook
-from phasewise.caching.guards import veto, veto_but_content
-from phasewise.caching.matching import Match, Rules, Verdict, consider
-from phasewise.config import SemanticConfig
-from phasewise.gateway.cache_meaning import NEIGHBOURS
-from phasewise.model.caching import Neighbour, StoredAnswer
+from phasewise.core.caching import Neighbour, StoredAnswer
+from phasewise.fleet.config import SemanticConfig
+from phasewise.gateway.answer_cache.semantic import NEIGHBOURS
+from phasewise.semantic_match.evaluation import Guarding
+from phasewise.semantic_match.evidence import Bound, EvidenceBook
+from phasewise.semantic_match.guards import veto, veto_but_content
+from phasewise.semantic_match.matching import Match, MatchRules, MatchVerdict, consider
 
 from .requests import Request
 from .vectors import Matrix
@@ -94,14 +93,14 @@ class BoundArm(Arm):
     def __init__(self, config: SemanticConfig, seed: int, judge_errs: float = 0.0) -> None:
         super().__init__("bound", config.min_similarity)
         self.book = EvidenceBook(Bound(config.max_wrong_answers, config.confidence))
-        self._rules = Rules(config.min_similarity, config.audit_share)
+        self._rules = MatchRules(config.min_similarity, config.audit_share)
         self._rng = Random(f"bound {seed}")
         self._judge_errs = judge_errs
 
     def decide(self, question: str, near: Sequence[Neighbour]) -> tuple[Neighbour | None, Match | None]:
         """What the gateway does with what is near."""
         match = consider(question, near, self.book, self._rules, DOMAIN, self._rng.random())
-        return (match.neighbour if match.verdict is Verdict.SERVE else None), match
+        return (match.neighbour if match.verdict is MatchVerdict.SERVE else None), match
 
     def learn(self, match: Match, right: bool, now_s: float) -> None:
         """Teach what the judge says."""

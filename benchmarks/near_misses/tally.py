@@ -15,7 +15,7 @@ INTERVAL_CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class KindShare:
-    """How many of a kind's requests got a wrong answer by meaning."""
+    """How many of a kind's requests got a wrong answer semantically."""
 
     kind: str
     requests: int

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from phasewise.adapters.onnx_embedder import OnnxEmbedder
+from phasewise.clients.onnx_embedder import OnnxEmbedder
 
 Matrix = NDArray[np.float32]
 TOLD_EVERY_S = 15.0
@@ -39,13 +39,13 @@ class Vectors:
 
     async def _embed(self, texts: Iterable[str]) -> None:
         embedder = OnnxEmbedder(self._model)
-        told_s, texts = time.monotonic(), list(texts)
+        reported_s, texts = time.monotonic(), list(texts)
         try:
             await embedder.start()
             for count, text in enumerate(texts):
                 self._keep(self._digest(text), await embedder.embed(text))
-                if time.monotonic() - told_s > TOLD_EVERY_S:
-                    told_s = time.monotonic()
+                if time.monotonic() - reported_s > TOLD_EVERY_S:
+                    reported_s = time.monotonic()
                     print(f"  embedded {count:,} of {len(texts):,} texts", file=sys.stderr, flush=True)
         finally:
             await embedder.close()

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phasewise.adapters.listening_process import process_tree
-from phasewise.gateway.auth import key_sha256
+from phasewise.clients.processes import process_tree
+from phasewise.gateway.api.auth import key_sha256
 
 from .tools import Command, free_port
 
@@ -58,8 +58,18 @@ class Arm:
         return sum(_resident_pages(stat.pid) for stat in process_tree(self.pid)) * PAGE_BYTES
 
 
-def our_command(folder: Path, upstream_port: int, name: str, *, profile: Path | None = None) -> Command:
-    """Our gateway before the upstream, with everything on that it does by default, and with API keys."""
+def our_command(
+    folder: Path,
+    upstream_port: int,
+    name: str,
+    *,
+    profile: Path | None = None,
+    checkout: Path | None = None,
+) -> Command:
+    """Our gateway before the upstream, with everything on that it does by default, and with API keys.
+
+    `checkout` is another clone of the repository, whose sources are run instead.
+    """
     port = free_port()
     file = folder / f"{name}.yaml"
     gateway = {
@@ -71,7 +81,14 @@ def our_command(folder: Path, upstream_port: int, name: str, *, profile: Path | 
     # Every JSON text is YAML, too.
     file.write_text(json.dumps({"version": 1, "gateway": gateway, "workers": [worker]}))
     observed = () if profile is None else ("-m", "cProfile", "-o", str(profile))
-    return Command(port, (sys.executable, *observed, "-m", "phasewise.gateway", str(file)), {})
+    sources = {} if checkout is None else {"PYTHONPATH": str(checkout.resolve() / "src")}
+    return Command(port, (sys.executable, *observed, *gateway_of(checkout), str(file)), sources)
+
+
+def gateway_of(checkout: Path | None) -> tuple[str, ...]:
+    """How a clone's gateway is started with a file: older ones have a module for it."""
+    older = checkout is not None and (checkout / "src" / "phasewise" / "gateway" / "__main__.py").is_file()
+    return ("-m", "phasewise.gateway") if older else ("-m", "phasewise.cli", "gateway")
 
 
 @contextlib.contextmanager
@@ -120,7 +137,7 @@ def what_is_on(ours: Arm) -> dict[str, Any]:
     return {
         "timelines": bool(timelines),
         "requests_in_metrics": int(sum(float(line.rpartition(" ")[2]) for line in counted)),
-        "refuses_without_key": complete(ours.port, key=None) == 401,
+        "rejects_without_key": complete(ours.port, key=None) == 401,
         "health_checks": all(worker["health"] == "up" for worker in workers["workers"]),
     }
 

@@ -101,10 +101,10 @@ class Bench:
         """One run; `watch` is asked for a number of bytes twice a second, and the largest is kept."""
         self._pace(load.interval_us)
         before_s = arm.cpu_s
-        told, peak_bytes = self._load(arm, load, watch)
+        reported, peak_bytes = self._load(arm, load, watch)
         time.sleep(SETTLE_S)
         return replace(
-            _row(arm.name, load.name, told), cpu_s=round(arm.cpu_s - before_s, 2), peak_bytes=peak_bytes
+            _row(arm.name, load.name, reported), cpu_s=round(arm.cpu_s - before_s, 2), peak_bytes=peak_bytes
         )
 
     def _load(self, arm: Arm, load: Load, watch: Callable[[], int] | None) -> tuple[dict[str, Any], int]:
@@ -123,8 +123,8 @@ class Bench:
         if not out:
             # It could not connect: a row like any other, that nobody will use.
             print(f"{load.name} {arm.name}: {err.strip()}", file=sys.stderr)
-        told: dict[str, Any] = json.loads(out) if out else NOTHING_CAME
-        return told, peak_bytes
+        reported: dict[str, Any] = json.loads(out) if out else NOTHING_CAME
+        return reported, peak_bytes
 
     def _pace(self, interval_us: int) -> None:
         """Set the time between two chunks of a stream for all streams to come."""
@@ -141,17 +141,17 @@ def _highest(process: subprocess.Popen[str], watch: Callable[[], int] | None) ->
     return highest
 
 
-def _row(arm: str, load: str, told: dict[str, Any]) -> Row:
+def _row(arm: str, load: str, reported: dict[str, Any]) -> Row:
     return Row(
         arm=arm,
         load=load,
         cpu_s=0.0,
-        requests=told["all_ok"],
-        chunks=told["all_chunks"],
-        requests_per_s=told["req_s"],
-        chunks_per_s=told["chunks_s"],
-        errors=told["errors"],
-        ttft_p50_us=told.get("ttft_us", {}).get("p50"),
-        travel_p50_us=told.get("travel_us", {}).get("p50"),
-        travel_p99_us=told.get("travel_us", {}).get("p99"),
+        requests=reported["all_ok"],
+        chunks=reported["all_chunks"],
+        requests_per_s=reported["req_s"],
+        chunks_per_s=reported["chunks_s"],
+        errors=reported["errors"],
+        ttft_p50_us=reported.get("ttft_us", {}).get("p50"),
+        travel_p50_us=reported.get("travel_us", {}).get("p50"),
+        travel_p99_us=reported.get("travel_us", {}).get("p99"),
     )

@@ -126,13 +126,13 @@ def _cloned_from(repository: Path) -> Iterator[Path]:
     """The repository's origin where that is a folder of this machine, and where a worktree's history lies."""
     for question in (("remote", "get-url", "origin"), ("rev-parse", "--git-common-dir")):
         try:
-            told = subprocess.run(
+            reported = subprocess.run(
                 ["git", *question], cwd=repository, capture_output=True, text=True, check=False
             ).stdout.strip()
         except OSError:
             return
-        folder = (repository / told.removeprefix("file://")).resolve()
-        if told and folder.is_dir():
+        folder = (repository / reported.removeprefix("file://")).resolve()
+        if reported and folder.is_dir():
             yield folder
 
 

@@ -276,7 +276,7 @@ CASES: tuple[Case, ...] = (
             "rate": (10, 15),
             "long": (3100, 4200),
         },
-        levers="prefill_chunk_tokens: 8192",
+        levers="max_num_batched_tokens: 8192",
         window_s=26.0,
     ),
     Case(
@@ -286,7 +286,7 @@ CASES: tuple[Case, ...] = (
         made_by="prompt",
         tune={"clients": (1, 1), "prompt": (500, 600), "output": (8, 12)},
         judge={"clients": (1, 2), "prompt": (620, 900), "output": (6, 16)},
-        levers="prefill_chunk_tokens: 16, max_running: 16",
+        levers="max_num_batched_tokens: 16, max_num_seqs: 16",
     ),
     Case(
         "prefix_cache_off",
@@ -307,7 +307,7 @@ CASES: tuple[Case, ...] = (
         made_by="clients",
         tune={"clients": (5, 6), "prompt": (40, 80), "output": (20, 28)},
         judge={"clients": (7, 9), "prompt": (30, 110), "output": (14, 36)},
-        levers="max_running: 1",
+        levers="max_num_seqs: 1",
     ),
     Case(
         "tiny_kv_memory",
@@ -316,7 +316,7 @@ CASES: tuple[Case, ...] = (
         made_by="clients",
         tune={"clients": (12, 14), "prompt": (300, 350), "output": (70, 90)},
         judge={"clients": (15, 18), "prompt": (220, 420), "output": (60, 110)},
-        levers="kv_memory: 64MiB, max_context_tokens: 1024",
+        levers="kv_cache_memory_bytes: 64MiB, max_model_len: 1024",
         window_s=22.0,
     ),
     Case(

@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from urllib.parse import urlsplit
 
-from phasewise.adapters.http_client import HttpClient
-from phasewise.errors import UpstreamError
-from phasewise.model.request import Endpoint
-from phasewise.workload.prompts import write_text
-from phasewise.workload.written import FREE_TEXT
+from phasewise.clients.http_client import HttpClient
+from phasewise.core.errors import UpstreamError
+from phasewise.core.request import Endpoint
+from phasewise.loadgen.workload.prompts import write_text
+from phasewise.loadgen.workload.texts import FREE_TEXT
 
 SALT_WORDS = 12
 READ_PAUSE_S = 0.2

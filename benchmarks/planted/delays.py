@@ -8,17 +8,17 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.step_feed import StepFeed
-from phasewise.bench.generator import LoadGenerator
-from phasewise.bench.target import find_target, fit_prompts
-from phasewise.diagnosis.attribution import attribute
-from phasewise.model.latency import TtftBreakdown, ttft_breakdown
-from phasewise.model.step_log import StepLog
-from phasewise.workload.arrivals import ClosedLoop
-from phasewise.workload.lengths import Lengths
-from phasewise.workload.plan import PlanSpec, make_plan
-from phasewise.workload.presets import Shape
+from phasewise.clients.http_client import HttpClient
+from phasewise.clients.step_feed import StepFeed
+from phasewise.core.latency import TtftBreakdown, ttft_breakdown
+from phasewise.core.step_log import StepLog
+from phasewise.diagnosis.analysis.attribution import attribute
+from phasewise.loadgen.generator import LoadGenerator
+from phasewise.loadgen.target import find_target, fit_prompts
+from phasewise.loadgen.workload.arrivals import ClosedLoop
+from phasewise.loadgen.workload.lengths import Lengths
+from phasewise.loadgen.workload.plan import PlanSpec, make_plan
+from phasewise.loadgen.workload.presets import Shape
 
 from .fleet import CommandFailed, Engine, wait_for
 from .processes import running
@@ -63,12 +63,12 @@ async def _one_request(proxy: str, feed: StepFeed, rng: Random) -> TtftBreakdown
 def _record(delay_ms: int, arm: list[TtftBreakdown], undelayed: list[TtftBreakdown]) -> dict[str, float]:
     """What grew against the undelayed arm, round by round, at the median: residual and other parts."""
     pairs = list(zip(arm, undelayed, strict=True))
-    residual_s = median(mine.residual_s - theirs.residual_s for mine, theirs in pairs)
+    unexplained_s = median(mine.unexplained_s - theirs.unexplained_s for mine, theirs in pairs)
     elsewhere_s = median(
-        (mine.ttft_s - mine.residual_s) - (theirs.ttft_s - theirs.residual_s) for mine, theirs in pairs
+        (mine.ttft_s - mine.unexplained_s) - (theirs.ttft_s - theirs.unexplained_s) for mine, theirs in pairs
     )
     return {
         "planted_ms": float(delay_ms),
-        "residual_ms": round(residual_s * 1000, 1),
+        "unexplained_ms": round(unexplained_s * 1000, 1),
         "elsewhere_ms": round(elsewhere_s * 1000, 1),
     }

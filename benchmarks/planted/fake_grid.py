@@ -11,9 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from phasewise.diagnosis.verdict import judge
-from phasewise.diagnosis.verdict_record import verdict_record
-from phasewise.observe.evidence import picture_of
+from phasewise.diagnosis.diagnose import Known, diagnose
+from phasewise.diagnosis.verdict import verdict_record
 
 from .cases import HEALTHY, RunSet
 from .scenes import MACHINES, PLANTERS, play
@@ -47,7 +46,7 @@ def grid(run_set: RunSet, seeds: int, *, quick: bool = False) -> tuple[Cell, ...
 def verdict_on(cell: Cell) -> dict[str, Any]:
     """The verdict on one run, as the command would print it."""
     evidence, slo = play(cell.cause, cell.machine, cell.seed)
-    return verdict_record(judge(picture_of(evidence, slo), slo))
+    return verdict_record(diagnose(evidence, slo, Known()))
 
 
 def verdicts(cells: Sequence[Cell]) -> Iterator[tuple[Cell, dict[str, Any]]]:

@@ -11,12 +11,12 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from phasewise.workload.prompts import write_text
+from phasewise.loadgen.workload.prompts import write_text
 
 PHASEWISE = (sys.executable, "-m", "phasewise.cli")
 GATEWAY_PORT, ENGINE_PORT = 19080, 19100
@@ -59,17 +59,20 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def running_fleet(levers: str, replicas: int, *, fresh: bool, logprobs: bool) -> Iterator[Fleet]:
+def running_fleet(
+    levers: str, replicas: int, *, fresh: bool, logprobs: bool, flags: Sequence[str] = ()
+) -> Iterator[Fleet]:
     """Real engines with these levers behind a gateway; unless fresh ones are wanted, they are warm.
 
-    `logprobs` tells that some will be asked for.
+    `logprobs` tells that some will be asked for; `flags` are more of the engine's own.
     """
+    words = ", ".join(f"'{word}'" for word in ("--max-logprobs", MOST_LOGPROBS, *flags))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fleet.yaml"
         path.write_text(
             f"version: 1\nname: {NAME}\nfirst_engine_port: {ENGINE_PORT}\n"
             f"pools:\n  - {{name: main, replicas: {replicas}, cores: 1, levers: {{{levers}}},\n"
-            f"     engine_flags: [--max-logprobs, '{MOST_LOGPROBS}']}}\n"
+            f"     engine_flags: [{words}]}}\n"
             f"gateway: {{port: {GATEWAY_PORT}}}\n"
         )
         # What another engine has compiled before would warm a fresh one.

@@ -1,4 +1,4 @@
-"""One run on a real engine: the trouble, the traffic, and the verdict that a user would get meanwhile."""
+"""One run on a real engine: the trouble, the traffic, and the verdict that a user would get then."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from phasewise.cli.admin_key import find_admin_key
-from phasewise.config import phasewise_home
+from phasewise.cli.targets import find_admin_key
+from phasewise.fleet.config import phasewise_home
 
 from .cases import Draw, Trouble
 from .fleet import GATEWAY_PORT, PHASEWISE, CommandFailed, Fleet, counters, run, wait_for
@@ -44,7 +44,9 @@ def judge_live(
         before = {engine.name: counters(engine.url) for engine in fleet.engines} if evidence else {}
         began_s = time.time()
         of = (fleet.engines[0].url, "--steps-url", NOWHERE) if drawn.case.stock else (url,)
-        said = run("diagnose", *of, "--window", str(window_s), "--slo", drawn.case.slo, "--json")
+        said = run(
+            "diagnose", *of, "--window", str(window_s), "--slo", drawn.case.slo, "--json", "--exit-zero"
+        )
         verdict: Verdict = json.loads(said)
         if evidence:
             _keep(evidence, verdict, fleet, url, began_s, before)
@@ -85,14 +87,14 @@ def _troubled(drawn: Draw, fleet: Fleet) -> Iterator[str]:
         with stopping(lambda: fleet.engines[0].pid, values["stop"] / 1000, values["run"] / 1000):
             yield fleet.url
     elif trouble is Trouble.SLOW_PROXY:
-        with _proxied_gateway(fleet, values["delay"]) as url:
+        with proxied_gateway(fleet, values["delay"]) as url:
             yield url
     else:
         yield fleet.url
 
 
 @contextlib.contextmanager
-def _proxied_gateway(fleet: Fleet, delay_ms: int) -> Iterator[str]:
+def proxied_gateway(fleet: Fleet, delay_ms: int) -> Iterator[str]:
     """Another gateway, with a slow proxy on its way to the same engine, though not to the step recorder."""
     (engine,) = fleet.engines
     port, steps_port = (int(url.rpartition(":")[2]) for url in (engine.url, engine.steps_url))

@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from math import ceil
 from random import Random
 
-from phasewise.costs.step_cost import StepCost
-from phasewise.costs.step_work import StepSeconds, StepWork, chunk_pairs
-from phasewise.fake_engine.costs import PRESETS
+from phasewise.core.slo import Slo
+from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork, chunk_pairs
+from phasewise.diagnosis.evidence import Evidence
 from phasewise.fake_engine.jitter import Jitter, JitteredCost
-from phasewise.fake_engine.virtual_engine import EngineShape
-from phasewise.model.slo import Slo
-from phasewise.observe.evidence import Evidence
-from phasewise.workload.prompts import write_text
+from phasewise.loadgen.workload.prompts import write_text
+from phasewise.simulator.engine import EngineShape
+from phasewise.simulator.stage import Ask, SlowMachine, Stage, Turn, VirtualHost
+from phasewise.simulator.step_times import PRESETS
 
 from .cases import HEALTHY
-from .stage import Ask, SlowMachine, Stage, Turn, VirtualHost
 from .virtual_evidence import Way, watched
 
 TOKENS_PER_WORD = 1.36

@@ -63,20 +63,20 @@ def runners_up(verdict: Verdict | None) -> tuple[str, ...]:
     return tuple(f"{found['cause']} {found['share']:.2f}" for found in findings)
 
 
-def ttft_residual(verdict: Verdict | None) -> Residual | None:
+def ttft_unexplained(verdict: Verdict | None) -> Residual | None:
     """What is unexplained of TTFT."""
     start = None if verdict is None else verdict["start"]
-    if start is None or start["residual_share_p50"] is None:
+    if start is None or start["unexplained_share_p50"] is None:
         return None
-    return Residual(start["residual_share_p50"], start["residual_abs_p50_ms"])
+    return Residual(start["unexplained_share_p50"], start["unexplained_abs_p50_ms"])
 
 
-def itl_residual(verdict: Verdict | None) -> Residual | None:
+def itl_unexplained(verdict: Verdict | None) -> Residual | None:
     """What is unexplained of the time between tokens, at the median stream."""
     stream = None if verdict is None else verdict["stream"]
-    if stream is None or stream["residual_share_p50"] is None:
+    if stream is None or stream["unexplained_share_p50"] is None:
         return None
-    return Residual(stream["residual_share_p50"], stream["residual_abs_p50_ms"])
+    return Residual(stream["unexplained_share_p50"], stream["unexplained_abs_p50_ms"])
 
 
 def within_bounds(run: Run) -> bool:
@@ -99,8 +99,8 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
         "fake_right": sum(it.right for it in fake),
         "no_verdict": sum(it.said == NO_VERDICT for it in runs),
         "false_alarms": sum(it.healthy and not it.right for it in runs),
-        "residual_ttft": _spread(it.ttft for it in sound),
-        "residual_itl": _spread(it.itl for it in sound),
+        "unexplained_ttft": _spread(it.ttft for it in sound),
+        "unexplained_itl": _spread(it.itl for it in sound),
         "within_bounds": f"{sum(map(within_bounds, sound))} of {len(sound)}",
         "residuals": [
             {

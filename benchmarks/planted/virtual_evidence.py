@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from phasewise.adapters.vllm_metrics import MetricsSnapshot, delta, parse_metrics
-from phasewise.model.prefix_marks import prefix_marks, text_marks
-from phasewise.model.step_log import logs_by_rank
-from phasewise.model.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
-from phasewise.model.worker import WorkerRef
-from phasewise.observe.engine_watch import EngineSeen
-from phasewise.observe.evidence import Evidence
-from phasewise.observe.surroundings import surroundings_of
-from phasewise.observe.target import WatchedEngine
-
-from .stage import EPOCH_S, MODEL, Exchange, Stage, VirtualHost
+from phasewise.clients.vllm_metrics import MetricsSnapshot, delta, parse_metrics
+from phasewise.core.prefixes import prefix_marks, text_marks
+from phasewise.core.step_log import logs_by_rank
+from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
+from phasewise.core.worker import WorkerRef
+from phasewise.diagnosis.evidence import Evidence
+from phasewise.diagnosis.observed.observation import EngineSeen, WatchedEngine
+from phasewise.diagnosis.observed.surroundings import surroundings_of
+from phasewise.fake_engine.metrics import EngineMetrics
+from phasewise.simulator.stage import EPOCH_S, MODEL, SimulatedRequest, Stage, VirtualHost
 
 MARKS_KEY = b"planted"
 OLD_ENGINE_S = 3600.0
@@ -92,7 +91,7 @@ def watched(stage: Stage, way: Way, begins_s: float, ends_s: float) -> Evidence:
         timelines=timelines,
         logs=logs,
         metrics=deltas,
-        not_known=(),
+        not_observed=(),
         surroundings=surroundings,
         setups=dict.fromkeys(logs, MODEL),
     )
@@ -107,7 +106,10 @@ def _snapshots(stage: Stage, way: Way, now_s: float) -> list[MetricsSnapshot]:
 
 
 def _metrics_text(host: VirtualHost, way: Way) -> str:
-    lines = [host.metrics.text().decode(), "# TYPE process_start_time_seconds gauge"]
+    metrics = EngineMetrics(MODEL, host.shape)
+    for report in host.reports:
+        metrics.record(report)
+    lines = [metrics.text().decode(), "# TYPE process_start_time_seconds gauge"]
     lines.append(f"process_start_time_seconds {EPOCH_S - way.age_s}")
     if way.drafts is not None:
         tokens = sum(step.decode_requests or 0 for step in host.steps)
@@ -117,7 +119,7 @@ def _metrics_text(host: VirtualHost, way: Way) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _timeline(exchange: Exchange, way: Way, now_s: float) -> Timeline:
+def _timeline(exchange: SimulatedRequest, way: Way, now_s: float) -> Timeline:
     """The exchange as it stands now; one whose last token has not come back is under way."""
     came_s, blocked_s = taken_at(exchange.token_times_s, way)
     came_s = [at_s for at_s in came_s if at_s <= now_s]
@@ -161,7 +163,7 @@ def _engine_spans(queue_s: float, prefill_s: float, decode_s: float) -> tuple[Sp
     return tuple(Span(part, Source.ENGINE_REPORT, seconds) for part, seconds in parts)
 
 
-def _own_spans(exchange: Exchange, way: Way) -> tuple[Span, ...]:
+def _own_spans(exchange: SimulatedRequest, way: Way) -> tuple[Span, ...]:
     if way.generator:
         lag_s = exchange.sent_s - exchange.due_s
         return (Span(Part.CLIENT_LAG, Source.CLIENT_CLOCK, lag_s, start_s=0.0),)

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.adapters.sse import EventSplitter, event_data
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.clients.sse import EventSplitter, event_data
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -29,8 +29,8 @@ async def ask(client: HttpClient, path: str, body: dict[str, Any]) -> dict[str, 
     )
     if reply.status != 200:
         raise AskFailed(f"{path} answered with HTTP {reply.status}: {reply.body[:300].decode()}")
-    told: dict[str, Any] = orjson.loads(reply.body)
-    return told
+    reported: dict[str, Any] = orjson.loads(reply.body)
+    return reported
 
 
 async def stream(client: HttpClient, path: str, body: dict[str, Any]) -> AsyncIterator[bytes]:
@@ -38,8 +38,8 @@ async def stream(client: HttpClient, path: str, body: dict[str, Any]) -> AsyncIt
     headers = [(b"content-type", b"application/json")]
     async with await client.send("POST", path, headers=headers, body=orjson.dumps(body)) as reply:
         if reply.status != 200:
-            refusal = await reply.read_all(1 << 20)
-            raise AskFailed(f"{path} answered with HTTP {reply.status}: {refusal[:300].decode()}")
+            rejection = await reply.read_all(1 << 20)
+            raise AskFailed(f"{path} answered with HTTP {reply.status}: {rejection[:300].decode()}")
         splitter = EventSplitter()
         while data := await reply.read():
             for event in splitter.feed(data):

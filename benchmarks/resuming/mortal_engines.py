@@ -25,7 +25,7 @@ READY_WITHIN_S = 60.0
 ENGINE = """
 import sys
 import uvloop
-from phasewise.costs.step_cost import StepCost
+from phasewise.costs.fit.step import StepCost
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import run_engines
 cost = StepCost(floor_s=float(sys.argv[2]), knee_tokens=10**9, beyond_knee_s_per_token=0,

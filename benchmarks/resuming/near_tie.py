@@ -6,7 +6,7 @@ last digits differ, and two tokens that are nearly alike may change places. That
 
 from __future__ import annotations
 
-from phasewise.adapters.http_client import HttpClient
+from phasewise.clients.http_client import HttpClient
 
 from .asking import COMPLETIONS, ask
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
-from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.sse import EventSplitter, event_data
-from phasewise.errors import UpstreamError
+from phasewise.clients.http_client import HttpClient
+from phasewise.clients.sse import EventSplitter, event_data
+from phasewise.core.errors import UpstreamError
 
 from .asking import text_of
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from phasewise.adapters.http_client import HttpClient
+from phasewise.clients.http_client import HttpClient
 
 from .asking import CHAT, PATIENT
 from .near_tie import NEAR_TIE_NATS
@@ -122,8 +122,8 @@ async def judged(engine: HttpClient, read: Read, expected: Undisturbed) -> str:
 
 def status() -> dict[str, Any]:
     """The fleet as `phasewise status` tells it."""
-    told = json.loads(phasewise("status", "--name", FLEET, "--json", check=False).stdout)
-    fleet: dict[str, Any] = told["fleets"][0]
+    reported = json.loads(phasewise("status", "--name", FLEET, "--json", check=False).stdout)
+    fleet: dict[str, Any] = reported["fleets"][0]
     return fleet
 
 

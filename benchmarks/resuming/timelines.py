@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from phasewise.adapters.http_client import HttpClient
+from phasewise.clients.http_client import HttpClient
 
 ADMIN_KEY = "benchmark"
 ADMIN_KEY_SHA256 = hashlib.sha256(ADMIN_KEY.encode()).hexdigest()

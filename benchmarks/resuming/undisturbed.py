@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from phasewise.adapters.http_client import HttpClient
+from phasewise.clients.http_client import HttpClient
 
 from .asking import chunk_of, stream, text_of
 from .near_tie import gap_nats, parting

@@ -21,15 +21,16 @@ from resuming.reading import WHOLE, Read, read_stream
 from resuming.timelines import ADMIN_KEY_SHA256, wait_for_workers
 from stress.processes import free_port, running, wait_until_ready
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.costs.step_cost import StepCost
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.kv_transfer import SplitRule
+from phasewise.costs.fit.step import StepCost
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fake_engine.kv_connector import Connector
-from phasewise.fake_engine.virtual_engine import EngineShape
-from phasewise.model.hand_over import SplitRule
+from phasewise.simulator.engine import EngineShape
+from phasewise.simulator.fleet import VirtualArrival
+from phasewise.simulator.kv import Connector
 
-from .loads import Ask, Cell, met
+from .loads import Cell, met
 
 MODEL = "fake-model"
 PATIENT = Timeouts(connect_s=10.0, head_s=600.0, idle_s=600.0)
@@ -42,7 +43,7 @@ FIRST_ID, LAST_ID = 1_000, 30_000
 class Answered:
     """What a client saw."""
 
-    ask: Ask
+    ask: VirtualArrival
     ttft_s: float
     tpot_s: float | None
 
@@ -58,7 +59,7 @@ async def fake_arms(
 ) -> AsyncIterator[dict[SplitRule, str]]:
     """For each rule the address of a gateway before engines of its own."""
     config = FakeEngineConfig(
-        model=MODEL, cost=cost, shape=EngineShape(total_blocks=2_000), hand_over=Connector()
+        model=MODEL, cost=cost, shape=EngineShape(total_blocks=2_000), kv_transfer=Connector()
     )
     async with AsyncExitStack() as stack:
         urls = {}
@@ -81,19 +82,19 @@ def gateway(workers: Sequence[dict[str, Any]], rule: SplitRule) -> Iterator[tupl
     settings = {
         "port": port,
         "admin_key_sha256": ADMIN_KEY_SHA256,
-        "hand_over": {"when": rule.value, "timeout_s": MAX_WAIT_S, "lease_s": 1200},
+        "kv_transfer": {"when": rule.value, "timeout_s": MAX_WAIT_S, "lease_s": 1200},
     }
     with tempfile.TemporaryDirectory() as folder:
         file, log = Path(folder) / "gateway.yaml", Path(folder) / "gateway.log"
         file.write_text(json.dumps({"gateway": settings, "workers": list(workers)}))
         with (
             log.open("wb") as written,
-            running([sys.executable, "-m", "phasewise.gateway", str(file)], stderr=written) as process,
+            running([sys.executable, "-m", "phasewise.cli", "gateway", str(file)], stderr=written) as process,
         ):
             yield f"http://127.0.0.1:{port}", process, log
 
 
-async def play(url: str, model: str, load: Sequence[Ask]) -> list[Answered]:
+async def play(url: str, model: str, load: Sequence[VirtualArrival]) -> list[Answered]:
     """Send every request at its time, whatever became of those before it."""
     client = HttpClient(url, PATIENT)
     began_s = time.monotonic()
@@ -107,7 +108,9 @@ async def play(url: str, model: str, load: Sequence[Ask]) -> list[Answered]:
         client.close()
 
 
-async def _asked(client: HttpClient, model: str, ask: Ask, number: int, began_s: float) -> Answered:
+async def _asked(
+    client: HttpClient, model: str, ask: VirtualArrival, number: int, began_s: float
+) -> Answered:
     due_s = began_s + ask.at_s
     await asyncio.sleep(max(0.0, due_s - time.monotonic()))
     times_s: list[float] = []
@@ -122,7 +125,7 @@ async def _asked(client: HttpClient, model: str, ask: Ask, number: int, began_s:
     return Answered(ask, times_s[0] - due_s, tpot_s)
 
 
-def _body(model: str, ask: Ask, number: int) -> dict[str, Any]:
+def _body(model: str, ask: VirtualArrival, number: int) -> dict[str, Any]:
     # No two prompts begin alike: what a cache spares is no part of this.
     spread = LAST_ID - FIRST_ID
     ids = [FIRST_ID + (number * 7_919 + at * (number % 89 + 1)) % spread for at in range(ask.prompt_tokens)]

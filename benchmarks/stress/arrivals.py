@@ -1,4 +1,4 @@
-"""An open loop of independent users, who come whether or not they are served and may come back when refused.
+"""An open loop of independent users, who come whether or not they are served and may come back when rejected.
 
 What the answers add up to is the scripts' matter.
 """
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from random import Random
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.bench.pacing import no_garbage_collection, now_s, wait_until
-from phasewise.model.slo import Slo
-from phasewise.workload.arrivals import OpenLoop, arrival_times_s
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.slo import Slo
+from phasewise.loadgen.generator import no_garbage_collection, now_s, wait_until
+from phasewise.loadgen.workload.arrivals import OpenLoop, arrival_times_s
 
 from .streams import Answer, ask, chat_body, prompts
 
@@ -87,7 +87,7 @@ class Offered:
         return [answer for user in self.users for answer in user.answers]
 
     @property
-    def refusals(self) -> list[Answer]:
+    def rejections(self) -> list[Answer]:
         """Tries that got an answer other than 200."""
         return [answer for answer in self.answers if answer.status not in {0, 200}]
 
@@ -113,7 +113,7 @@ async def offer(
     lead_in_s: float,
     retries: bool = False,
 ) -> Offered:
-    """Users come at random at this rate; those that are refused come back when told to, if they `retries`.
+    """Users come at random at this rate; those that are rejected come back when told to, if they `retries`.
 
     Who comes in the lead-in finds empty engines or an empty line, and is not counted. At the end who waits to
     come back is let go, and answers that have begun may finish.

@@ -30,10 +30,10 @@ WATCH_EVERY_S = 0.25
 ENGINES = """
 import json, sys
 import uvloop
-from phasewise.costs.step_cost import StepCost
+from phasewise.costs.fit.step import StepCost
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import run_engines
-from phasewise.fake_engine.virtual_engine import EngineShape
+from phasewise.simulator.engine import EngineShape
 told = json.loads(sys.argv[1])
 config = FakeEngineConfig(cost=StepCost(**told["cost"]), shape=EngineShape(**told["shape"]))
 def announce(engines):
@@ -51,8 +51,8 @@ def fake_engines(
     count: int, cost: Mapping[str, float], shape: Mapping[str, int], cores: Sequence[int] = ()
 ) -> Iterator[list[str]]:
     """So many engines in one process; their addresses."""
-    told = json.dumps({"count": count, "cost": dict(cost), "shape": dict(shape)})
-    with running([sys.executable, "-c", ENGINES, told], cores, stdout=subprocess.PIPE) as process:
+    reported = json.dumps({"count": count, "cost": dict(cost), "shape": dict(shape)})
+    with running([sys.executable, "-c", ENGINES, reported], cores, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -94,7 +94,9 @@ def gateway(
         file.write_text(json.dumps({"gateway": {"port": port, **settings}, "workers": workers}))
         with (
             log.open("wb") as written,
-            running([sys.executable, "-m", "phasewise.gateway", str(file)], cores, stderr=written) as process,
+            running(
+                [sys.executable, "-m", "phasewise.cli", "gateway", str(file)], cores, stderr=written
+            ) as process,
         ):
             url = f"http://127.0.0.1:{port}"
             wait_until_ready(url, process, log)

@@ -8,12 +8,12 @@ from random import Random
 
 import orjson
 
-from phasewise.adapters.http_client import HttpClient, StreamedReply
-from phasewise.adapters.sse import EventSplitter, content_text, event_data, parse_chunk
-from phasewise.bench.pacing import now_s
-from phasewise.errors import UpstreamError
-from phasewise.model.request import Endpoint
-from phasewise.workload.prompts import write_text
+from phasewise.clients.http_client import HttpClient, StreamedReply
+from phasewise.clients.sse import EventSplitter, content_text, event_data, parse_chunk
+from phasewise.core.errors import UpstreamError
+from phasewise.core.request import Endpoint
+from phasewise.loadgen.generator import now_s
+from phasewise.loadgen.workload.prompts import write_text
 
 ERROR_BODY_LIMIT_BYTES = 64 * 1024
 HEADERS = ((b"content-type", b"application/json"),)
@@ -21,7 +21,7 @@ HEADERS = ((b"content-type", b"application/json"),)
 
 @dataclass(slots=True)
 class Answer:
-    """What a client saw, on the clock of bench/pacing.py; `failure` says how the conversation broke."""
+    """What a client saw, on the clock of loadgen/generator.py; `failure` says how the conversation broke."""
 
     sent_s: float
     status: int = 0
@@ -85,13 +85,13 @@ async def ask(
             if reply.status == 200:
                 await reply.pour(_Listener(answer, on_content, keep_text))
             else:
-                await _read_refusal(reply, answer)
+                await _read_rejection(reply, answer)
     except UpstreamError as error:
         answer.failure = str(error.kind)
     return answer
 
 
-async def _read_refusal(reply: StreamedReply, answer: Answer) -> None:
+async def _read_rejection(reply: StreamedReply, answer: Answer) -> None:
     headers = dict(reply.headers)
     retry_after = headers.get(b"retry-after")
     answer.retry_after = None if retry_after is None else retry_after.decode()

@@ -1,6 +1,3 @@
-"""The part of phasewise that lives inside a vLLM engine: a step recorder and mends for small hosts.
-
-It only records and hands out; joining steps with requests and judging them is phasewise's job.
-"""
+"""The part of phasewise inside a vLLM engine: a step recorder, and fixes for small hosts."""
 
 __version__ = "0.2.0"

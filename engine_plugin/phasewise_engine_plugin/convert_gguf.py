@@ -1,7 +1,4 @@
-"""Turns a GGUF file into an ordinary model folder, in the engine's environment; run as a script.
-
-It downloads nothing and decides no names: `phasewise model fetch` calls it.
-"""
+"""Converts a GGUF file to an ordinary model folder; `phasewise model fetch` runs it as a script."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def convert(gguf: Path, folder: Path) -> None:
         quantization_config=GgufConfig(gguf_file=gguf.name, dequantize=True),
         dtype=torch.bfloat16,
     )
-    # The weights are plain now; a trace of their old form would make every reader treat them as quantised.
+    # The weights are no longer quantized, and their configuration must not say so.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None

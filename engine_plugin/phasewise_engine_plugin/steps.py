@@ -1,6 +1,6 @@
 """Reads vLLM's statistics objects of one step by attribute, without importing vLLM.
 
-It is the only file that knows their names; what comes out is the ring's tuple.
+Only this file knows their names; it returns the ring's tuple.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def step_from_stats(
     last_load: tuple[int, int, float],
     clock: Callable[[], float],
 ) -> StepTuple:
-    """One step as a tuple; `clock` is read only when the step had no output and so no time of its own."""
+    """One step as a tuple; `clock` is read only if the step had no output and so no time of its own."""
     if iteration_stats is None:
-        # The middle chunks of a long prompt: work was done, nothing came out.
+        # The middle chunks of a long prompt: a step without output.
         at, preempted, first_tokens, finished = clock(), 0, 0, ()
     else:
         at = iteration_stats.iteration_timestamp
@@ -32,7 +32,7 @@ def step_from_stats(
     transfers: tuple[Transfer, ...] = ()
     if scheduler_stats is not None:
         running = scheduler_stats.num_running_reqs
-        # vLLM counts apart those deferred for a reason of their own (KV still on its way, a LoRA limit).
+        # vLLM counts requests that are deferred separately (KV still in transfer, a LoRA limit).
         waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
         kv = scheduler_stats.kv_cache_usage
         details = scheduler_stats.iteration_details
@@ -73,17 +73,17 @@ def step_from_stats(
 
 
 def computed_nothing(scheduler_stats: Any, iteration_stats: Any) -> bool:
-    """Whether an engine that tells its steps' tokens told none: it looked whether KV had come or gone."""
+    """Whether an engine that reports its steps' tokens reported none: it polled for a KV transfer."""
     return iteration_stats is None and scheduler_stats.iteration_details is None
 
 
 def transfers_in(scheduler_stats: Any) -> tuple[Transfer, ...]:
-    """The transfers that NIXL saw end in this step; none where the connector tells them in another shape."""
-    told = getattr(scheduler_stats, "kv_connector_stats", None)
-    if not told:
+    """The transfers that NIXL saw end in this step; empty if the connector reports them in another form."""
+    reported = getattr(scheduler_stats, "kv_connector_stats", None)
+    if not reported:
         return ()
     try:
-        pairs = zip(told["transfer_duration"], told["bytes_transferred"], strict=True)
+        pairs = zip(reported["transfer_duration"], reported["bytes_transferred"], strict=True)
         return tuple(Transfer(float(seconds), int(moved)) for seconds, moved in pairs)
     except (KeyError, TypeError, ValueError):
         return ()
@@ -106,7 +106,7 @@ def finished_request(stats: Any) -> FinishedRequest:
 
 
 def client_request_id(engine_request_id: str) -> str:
-    """The id in the client's reply: /v1/completions appends a prompt number (`cmpl-abc-0`) that it omits."""
+    """The id in the client's reply, without the prompt number that /v1/completions appends (`cmpl-abc-0`)."""
     if engine_request_id.startswith("cmpl-"):
         base, dash, number = engine_request_id.rpartition("-")
         if dash and number.isdecimal() and base != "cmpl":
@@ -115,5 +115,5 @@ def client_request_id(engine_request_id: str) -> str:
 
 
 def _duration(seconds: float) -> float | None:
-    # A phase that was never reached leaves a zero timestamp behind and so a negative difference.
+    # A phase that was never reached has a zero timestamp and so a negative difference.
     return seconds if seconds >= 0 else None

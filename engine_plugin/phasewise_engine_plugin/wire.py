@@ -1,7 +1,4 @@
-"""The wire format of steps, version 1: a header line, then a line per step.
-
-It only writes JSON text; who may read it and over what is the server's matter.
-"""
+"""The wire format of steps, version 1: a header line, then a line per step."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def header_line(facts: dict[str, Any]) -> bytes:
-    """The first line of every answer: who speaks, what is held, and what the steps can tell."""
+    """The first line of every reply: the engine, the held steps, and what steps contain."""
     return _compact({"v": WIRE_VERSION, **facts}).encode() + b"\n"
 
 
@@ -26,7 +23,7 @@ def step_line(seq: int, step: StepTuple) -> bytes:
     record["finished"] = [_finished(request) for request in record["finished"]]
     transfers = record.pop("transfers")
     if transfers:
-        # Left out where there are none, which is nearly always.
+        # Omitted where there are none, which is nearly always.
         record["transfers"] = [{"s": round(it.seconds, 6), "bytes": it.bytes} for it in transfers]
     return _compact(record).encode() + b"\n"
 
@@ -35,6 +32,6 @@ def _finished(request: FinishedRequest) -> dict[str, Any]:
     fields = request._asdict()
     for name in ("queue_s", "prefill_s", "decode_s", "e2e_s"):
         value = fields[name]
-        # Microseconds are finer than any clock involved; the other digits are noise on the wire.
+        # Microseconds are finer than any clock involved; more digits would be noise.
         fields[name] = None if value is None else round(value, 6)
     return fields

@@ -9,17 +9,16 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from phasewise.cli import console
 from phasewise.cli.app import app
-from phasewise.cli.cache_advice import FEWEST_REQUESTS, next_step
-from phasewise.cli.cache_view import render_explanation, render_report
-from phasewise.config import CacheConfig
-from phasewise.errors import PhasewiseError
+from phasewise.core.caching import Bypass, CacheResult, Purge
+from phasewise.core.errors import PhasewiseError
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fake_engine.virtual_engine import EngineShape
-from phasewise.gateway.routes import Router
-from phasewise.model.caching import Bypass, CacheResult, Purge
+from phasewise.fleet.config import CacheConfig
+from phasewise.gateway.api.routes import Router
+from phasewise.report import console
+from phasewise.report.cache_view import FEWEST_REQUESTS, next_step, render_explanation, render_report
+from phasewise.simulator.engine import EngineShape
 from tests.gateway.harness import ADMIN_KEY, eventually, running_gateway
 
 SHORT = FakeEngineConfig(shape=EngineShape(mean_output_tokens=12))
@@ -120,7 +119,7 @@ def shown(rendered):
 # --- stats ------------------------------------------------------------------------------------------------
 
 
-def test_the_report_is_told_in_a_table_and_words():
+def test_the_report_is_reported_in_a_table_and_words():
     report = make_report(
         requests=1_000,
         results={"shadow_exact": 80, "shadow_semantic": 40, "bypass": 300, "miss": 580},
@@ -142,23 +141,23 @@ def test_the_report_is_told_in_a_table_and_words():
             | {"proven": False, "missing": 350, "at_most": 0.9},
         ],
     )
-    told = shown(render_report(report))
+    reported = shown(render_report(report))
     for words in (
         "shadow mode: nothing is served",
-        "would serve: same meaning",
+        "would serve: semantic match",
         "tools 200, too long 100",
         "12.3 s until first tokens (prefill), 45.6 s of streaming (decode), 7,890 tokens",
-        "Looking took 4.00 ms (p99 20.0 ms), of that embedding 3.00 ms (p99 10.0 ms)",
-        "other form, known",
+        "Lookups took 4.00 ms (p99 20.0 ms), embedding 3.00 ms (p99 10.0 ms) of it",
+        "different form, known",
         "proven",
-        "other words, known",
+        "different words, known",
         "350 more right",
         "doubted by a guard, new",
-        "only learned from",
-        "Next: shadow found 12% of requests answerable, none wrong of 310 judged (at most 1.0% with 95% "
-        "confidence): set cache.mode: serve.",
+        "learning only",
+        "Next: shadow found that 12% of requests could be served from the cache, none wrong of 310 judged "
+        "(at most 1.0% with 95% confidence): set cache.mode: serve.",
     ):
-        assert words in " ".join(told.split()), words
+        assert words in " ".join(reported.split()), words
 
 
 async def test_the_report_for_programs_is_the_gateways_own():
@@ -172,67 +171,67 @@ def advice(**fields):
 
 
 def test_too_few_requests_are_too_few_to_advise_anything():
-    told = advice(requests=FEWEST_REQUESTS - 1, results={"shadow_exact": 100})
-    assert "too few" in told
-    assert "mode: serve" not in told
+    reported = advice(requests=FEWEST_REQUESTS - 1, results={"shadow_exact": 100})
+    assert "not enough to judge" in reported
+    assert "mode: serve" not in reported
 
 
 def test_no_request_at_all_says_to_send_some():
-    assert "no request came in 60 s" in advice(requests=0, results={})
+    assert "no requests in 60 s" in advice(requests=0, results={})
 
 
 def test_a_cache_that_found_nothing_is_advised_against():
-    assert "leave the cache out" in advice()
+    assert "disable the cache" in advice()
 
 
 def test_a_cache_that_is_on_its_way_to_a_proof_is_not_advised_against():
     cell = {"domain": "d", "cell": "form/known", "wrong": 0, "proven": False}
-    told = advice(results={"explored": 500, "miss": 500}, cells=[cell | {"right": 283, "missing": 114}])
-    assert "none could have been served yet" in told
-    assert "114 more right answers" in told
-    assert "leave the cache out" in advice(cells=[cell | {"right": 0, "missing": 400}])
+    reported = advice(results={"explored": 500, "miss": 500}, cells=[cell | {"right": 283, "missing": 114}])
+    assert "none could have been served yet" in reported
+    assert "114 more right answers" in reported
+    assert "disable the cache" in advice(cells=[cell | {"right": 0, "missing": 400}])
 
 
 def test_time_that_nobody_saw_is_not_called_none():
     saved = {"start_s": 0.0, "stream_s": 0.0, "tokens": 9}
-    told = shown(render_report(make_report(saved=saved)))
-    assert "Would have saved 9 tokens; how long their prefill and decode took is not known." in told
+    reported = shown(render_report(make_report(saved=saved)))
+    assert "Would have saved 9 tokens; the time of their prefill and decode is unknown." in reported
 
 
 def test_a_part_that_is_away_comes_before_all_else():
-    assert "not all of the cache answers (store, search)" in advice(degraded=["store", "search"], requests=0)
+    assert "cache does not respond (store, search)" in advice(degraded=["store", "search"], requests=0)
 
 
-def test_exact_hits_alone_are_advised_even_while_nothing_is_proven_by_meaning():
+def test_exact_hits_alone_are_advised_even_while_nothing_is_proven_semantically():
     cells = [{"domain": "d", "cell": "form/known", "right": 1, "wrong": 0, "proven": False, "missing": 250}]
-    told = advice(results={"shadow_exact": 300}, cells=cells)
-    assert "30% of requests answerable, all of them the very same request: set cache.mode: serve" in told
-    assert "250 more right answers" in told
+    reported = advice(results={"shadow_exact": 300}, cells=cells)
+    assert "30% of requests could be served from the cache, all of them identical requests: set" in reported
+    assert "250 more right answers" in reported
 
 
-def test_that_a_model_varies_on_the_very_same_request_is_said():
+def test_that_a_model_varies_on_the_same_request_is_said():
     judged = {"exact": {"right": 5, "wrong": 5, "unknown": 0}, "semantic": {}}
-    assert "worded 5 of 10 otherwise" in advice(results={"shadow_exact": 300}, judged=judged, wrong=None)
+    assert "answered 5 of 10 differently" in advice(results={"shadow_exact": 300}, judged=judged, wrong=None)
 
 
 def test_a_share_of_wrong_ones_that_is_not_shown_to_be_small_is_not_praised():
     few = advice(results={"shadow_semantic": 300}, wrong=make_wrong(right=30, at_most=0.09))
     assert "none wrong of 30 judged (at most 9.0% with 95% confidence)" in few
-    assert "wait until these alone show that they keep to" in few
+    assert "wait until these matches alone show that they stay within" in few
     bad = advice(results={"shadow_semantic": 300}, wrong=make_wrong(right=90, wrong=10, at_most=0.2))
     assert "10 wrong of 100 judged" in bad
-    assert "leave it in shadow mode" in bad
+    assert "keep shadow mode" in bad
     unjudged = advice(results={"shadow_semantic": 300})
     assert "none has been judged" in unjudged
-    assert not any("set cache.mode: serve" in told for told in (bad, unjudged))
+    assert not any("set cache.mode: serve" in reported for reported in (bad, unjudged))
 
 
-def test_serving_is_told_with_what_audits_found():
+def test_serving_is_reported_with_what_audits_found():
     served = {"results": {"hit_exact": 100, "hit_semantic": 100}, "mode": "serve"}
     assert "20% of requests were served" in advice(**served, wrong=make_wrong(right=300, at_most=0.009))
     assert "judge" in advice(**served, wrong=make_wrong(right=90, wrong=10, at_most=0.2))
-    assert "No match by meaning has been checked yet" in advice(**served)
-    assert "Nothing has to be done" in advice(**served, wrong=None)
+    assert "No semantic match has been checked yet" in advice(**served)
+    assert "No action is needed" in advice(**served, wrong=None)
 
 
 def test_a_kind_of_match_is_said_to_be_served_no_longer_only_if_it_is_not():
@@ -243,9 +242,9 @@ def test_a_kind_of_match_is_said_to_be_served_no_longer_only_if_it_is_not():
     proven, ended = cell | {"proven": True}, cell | {"cell": "content/known", "proven": False}
     assert "are no longer served" in advice(**served, cells=[ended, unmarred, learned_from])
     for cells in ([proven], [proven, ended], []):
-        told = advice(**served, cells=cells)
-        assert "may still be served" in told
-        assert "no longer" not in told
+        reported = advice(**served, cells=cells)
+        assert "may still be served" in reported
+        assert "no longer" not in reported
 
 
 # --- purge ------------------------------------------------------------------------------------------------
@@ -253,26 +252,26 @@ def test_a_kind_of_match_is_said_to_be_served_no_longer_only_if_it_is_not():
 
 async def test_what_is_named_is_purged():
     desk = Desk()
-    told = await typed(desk, "purge", "--tenant", "a", "--tag", "b", "--yes")
-    assert told.stdout.strip() == "7 answers forgotten"
+    reported = await typed(desk, "purge", "--tenant", "a", "--tag", "b", "--yes")
+    assert reported.stdout.strip() == "7 answers deleted"
     assert desk.asked == [Purge(tenant="a", tag="b")]
 
 
 async def test_all_is_purged_only_once_it_is_confirmed():
     desk = Desk()
-    refused = CliRunner().invoke(
+    rejected = CliRunner().invoke(
         app, ["cache", "purge", "--all", "--gateway", "http://127.0.0.1:9"], input="n"
     )
-    assert refused.exit_code == 1
-    assert not isinstance(refused.exception, PhasewiseError), "nobody was asked to purge"
+    assert rejected.exit_code == 1
+    assert not isinstance(rejected.exception, PhasewiseError), "nobody was asked to purge"
     assert (await typed(desk, "purge", "--all", answer="y\n")).exit_code == 0
     assert desk.asked == [Purge()]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--all", "--tenant", "a")])
 def test_an_order_that_is_not_clear_reaches_no_gateway(arguments):
-    told = CliRunner().invoke(app, ["cache", "purge", *arguments, "--gateway", "http://127.0.0.1:9"])
-    assert "say which answers to forget" in told.exception.message
+    reported = CliRunner().invoke(app, ["cache", "purge", *arguments, "--gateway", "http://127.0.0.1:9"])
+    assert "give either --all or a selection" in reported.exception.message
 
 
 # --- explain ----------------------------------------------------------------------------------------------
@@ -288,12 +287,12 @@ async def test_a_question_is_explained_with_its_neighbours():
     forbidden = make_neighbour(guard="negation", cell=None, kind=None)
     desk = Desk(explanation=explanation("explored", "not_proven", near, doubted, forbidden))
     options = ("--system", "be brief", "--field", "max_tokens=8", "--field", "user=me", "--tenant", "a")
-    told = await typed(desk, "explain", "why?", *options)
-    assert told.exit_code == 0, told.output
-    known = "other form, known: 40 right and 0 wrong of its kind, 260 more right"
-    doubt = "doubted by a guard, new (order): 1 right and 0 wrong of its kind, only learned from"
+    reported = await typed(desk, "explain", "why?", *options)
+    assert reported.exit_code == 0, reported.output
+    known = "different form, known: 40 right and 0 wrong of its kind, 260 more right"
+    doubt = "doubted by a guard, new (order): 1 right and 0 wrong of its kind, learning only"
     for words in ("explored (not proven)", "0.961", "2 hours", "guard negation", known, doubt):
-        assert words in told.stdout
+        assert words in reported.stdout
     ((fields, tenant, namespace, show_text),) = desk.asked
     assert (fields["max_tokens"], fields["user"], fields["model"]) == (8, "me", "fake-model")
     assert [message["content"] for message in fields["messages"]] == ["be brief", "why?"]
@@ -302,51 +301,51 @@ async def test_a_question_is_explained_with_its_neighbours():
 
 def test_stored_words_are_shown_only_where_the_gateway_sent_them():
     stored = make_neighbour(question="why [not]?", guard="negation", detail="not")
-    told = shown(render_explanation(explanation("guarded", "negation", stored)))
-    assert '"why [not]?"' in told
-    assert "guard negation: not" in told
+    reported = shown(render_explanation(explanation("guarded", "negation", stored)))
+    assert '"why [not]?"' in reported
+    assert "guard negation: not" in reported
 
 
-def test_nothing_near_tells_what_else_belongs_to_a_request():
-    told = shown(render_explanation(explanation("miss", "nothing_near")))
-    assert "--field max_tokens=64" in told
+def test_nothing_near_reports_what_else_belongs_to_a_request():
+    reported = shown(render_explanation(explanation("miss", "nothing_near")))
+    assert "--field max_tokens=64" in reported
     exact = shown(render_explanation(explanation("miss", "exact_only")))
     assert "gateway.cache.semantic" in exact
     started = shown(render_explanation(explanation("miss", "not_learned_yet")))
-    assert "ask again in a moment" in " ".join(started.split())
+    assert "run this again in a moment" in " ".join(started.split())
     assert "--field" not in started
 
 
 @pytest.mark.parametrize("result", [it for it in CacheResult if not it.name.startswith(("SHADOW", "JOINED"))])
 def test_every_result_has_words(result):
-    told = shown(render_explanation(explanation(result, Bypass.TOOLS)))
-    assert told.startswith(f"{result} (tools): ")
+    reported = shown(render_explanation(explanation(result, Bypass.TOOLS)))
+    assert reported.startswith(f"{result} (tools): ")
 
 
-def test_a_field_without_a_value_is_refused():
-    told = CliRunner().invoke(app, ["cache", "explain", "why?", "--model", "m", "--field", "max_tokens"])
-    assert "NAME=VALUE" in told.exception.message
+def test_a_field_without_a_value_is_rejected():
+    reported = CliRunner().invoke(app, ["cache", "explain", "why?", "--model", "m", "--field", "max_tokens"])
+    assert "NAME=VALUE" in reported.exception.message
 
 
 # --- wrong turns ------------------------------------------------------------------------------------------
 
 
 async def test_a_gateway_without_a_cache_says_how_to_have_one():
-    told = await typed(None, "purge", "--tenant", "a")
-    assert isinstance(told.exception, PhasewiseError)
-    assert "this gateway has no answer cache" in told.exception.message
-    assert "gateway.cache" in told.exception.hint
+    reported = await typed(None, "purge", "--tenant", "a")
+    assert isinstance(reported.exception, PhasewiseError)
+    assert "this gateway has no answer cache" in reported.exception.message
+    assert "gateway.cache" in reported.exception.hint
 
 
 async def test_a_wrong_admin_key_is_said_without_it():
-    told = await typed(Desk(), "stats", admin_key="not-the-key")
-    assert "wants its admin key" in told.exception.message
-    assert "not-the-key" not in str(told.exception)
+    reported = await typed(Desk(), "stats", admin_key="not-the-key")
+    assert "requires its admin key" in reported.exception.message
+    assert "not-the-key" not in str(reported.exception)
 
 
 def test_nothing_at_the_address_is_one_sentence_and_a_hint():
-    told = CliRunner().invoke(app, ["cache", "stats", "--gateway", "http://127.0.0.1:9"])
-    assert "nothing answers at http://127.0.0.1:9" in told.exception.message
+    reported = CliRunner().invoke(app, ["cache", "stats", "--gateway", "http://127.0.0.1:9"])
+    assert "nothing answers at http://127.0.0.1:9" in reported.exception.message
 
 
 # --- a whole cache ----------------------------------------------------------------------------------------
@@ -358,14 +357,14 @@ async def test_the_commands_follow_a_real_cache_from_shadow_to_purge():
         cache = CacheConfig(semantic={"embedder": server, "min_similarity": 0.01}, deadline_s=10.0)
         async with running_gateway(engines, cache=cache) as gateway:
 
-            async def told(*arguments):
+            async def reported(*arguments):
                 whole = ["cache", *arguments, "--gateway", gateway.url, "--admin-key", ADMIN_KEY]
                 done = await asyncio.to_thread(CliRunner().invoke, app, whole)
                 assert done.exit_code == 0, done.output
                 return done.stdout
 
             async def kept():
-                explanation = await told("explain", "how do I pay?", "--json")
+                explanation = await reported("explain", "how do I pay?", "--json")
                 return orjson.loads(explanation)["result"] == "hit_exact"
 
             body = {"model": "fake-model", "messages": [{"role": "user", "content": "how do I pay?"}]}
@@ -373,11 +372,13 @@ async def test_the_commands_follow_a_real_cache_from_shadow_to_purge():
             await ask()
             await eventually(kept, timeout_s=30.0)
             await ask()
-            report = orjson.loads(await told("stats", "--json"))
+            report = orjson.loads(await reported("stats", "--json"))
             assert report["results"] == {"miss": 1, "shadow_exact": 1}
-            assert "would serve: same request" in await told("stats")
-            near = orjson.loads(await told("explain", "how do I pay for it?", "--json"))
+            assert "would serve: identical request" in await reported("stats")
+            near = orjson.loads(await reported("explain", "how do I pay for it?", "--json"))
             assert near["neighbours"], "the fake engine's vectors of these two are near enough"
-            assert "What is kept near it" in await told("explain", "how do I pay for it?", "--show-text")
-            assert "1 answer forgotten" in await told("purge", "--tag", "bills")
+            assert "Similar stored questions" in await reported(
+                "explain", "how do I pay for it?", "--show-text"
+            )
+            assert "1 answer deleted" in await reported("purge", "--tag", "bills")
             assert not await kept()

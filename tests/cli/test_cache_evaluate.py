@@ -1,17 +1,17 @@
-"""`phasewise cache evaluate` counts what rules would do to pairs, and tells bad files by their line."""
+"""`phasewise cache evaluate` counts what rules would do to pairs, and names the row of bad files."""
 
 import orjson
 import pytest
 from typer.testing import CliRunner
 
-from phasewise.caching.evaluation import RULES, Pair
-from phasewise.caching.evaluation import evaluate as evaluate_rules
-from phasewise.cli import console
 from phasewise.cli.app import app
-from phasewise.cli.evaluation_view import WHICH_GUARDS, render
-from phasewise.cli.question_pairs import QuestionPair, read_pairs
-from phasewise.errors import ConfigError, PhasewiseError
+from phasewise.cli.cache_evaluate import QuestionPair, read_pairs
+from phasewise.core.errors import ConfigError, PhasewiseError
 from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.report import console
+from phasewise.report.evaluation import WHICH_GUARDS, render
+from phasewise.semantic_match.evaluation import RULES, ScoredPair
+from phasewise.semantic_match.evaluation import evaluate as evaluate_rules
 from tests.fake_engine_thread import running_fake_engine
 
 HEAD = "kind\tduplicate\ta\tb\n"
@@ -46,9 +46,9 @@ def evaluate(file, engine, *options):
     return CliRunner().invoke(app, ["cache", "evaluate", str(file), *server, *options])
 
 
-def test_rules_and_kinds_are_told_with_bars(file, engine):
-    told = evaluate(file, engine)
-    assert told.exit_code == 0, told.output
+def test_rules_and_kinds_are_reported_with_bars(file, engine):
+    reported = evaluate(file, engine)
+    assert reported.exit_code == 0, reported.output
     for words in (
         "3 pairs, embedded by",
         "0.90   │ all but content │",
@@ -56,20 +56,20 @@ def test_rules_and_kinds_are_told_with_bars(file, engine):
         "False hits by kind",
         " 100% ████████",
     ):
-        assert words in told.stdout, words
+        assert words in reported.stdout, words
 
 
 @pytest.mark.parametrize("pairs", [1, 2])
 def test_every_row_of_the_rules_fits_an_ordinary_screen_and_pairs_are_counted_in_english(pairs, monkeypatch):
     monkeypatch.setattr(console.out, "_width", 80)
-    many = [Pair("modifier", False, 0.99)] * 1_999
+    many = [ScoredPair("modifier", False, 0.99)] * 1_999
     with console.out.capture() as captured:
         console.out.print(render(evaluate_rules(many), pairs, "minilm"))
-    told = captured.get().splitlines()
-    assert told[0] == f"{pairs} pair{'s' if pairs == 2 else ''}, embedded by minilm"
+    reported = captured.get().splitlines()
+    assert reported[0] == f"{pairs} pair{'s' if pairs == 2 else ''}, embedded by minilm"
     for rule in RULES:
         start = f"│ {rule.min_similarity:.2f}   │ {WHICH_GUARDS[rule.guarding]:<15} │"
-        (row,) = (line for line in told if line.startswith(start))
+        (row,) = (line for line in reported if line.startswith(start))
         assert "1,999 of 1,999 │ modifier" in row
 
 
@@ -84,48 +84,52 @@ def test_results_for_programs_hold_every_rule_and_kind(file, engine):
 
 def test_the_page_holds_the_figures_and_no_markup_of_the_files(file, engine, tmp_path):
     page = tmp_path / "page.html"
-    told = evaluate(file, engine, "--html", str(page))
-    assert told.exit_code == 0, told.output
+    reported = evaluate(file, engine, "--html", str(page))
+    assert reported.exit_code == 0, reported.output
     text = page.read_text()
-    assert "Which near misses would be served?" in text
+    assert "Which near misses would get a wrong answer?" in text
     assert "<b>kind</b>" not in text
     assert "How do I pay" not in text, "questions stay in their file"
 
 
-def test_a_page_that_cannot_be_written_is_told_before_anything_is_embedded(file, tmp_path):
-    told = CliRunner().invoke(app, ["cache", "evaluate", str(file), "--html", str(tmp_path / "no" / "page")])
-    assert "--html" in told.exception.message
+def test_a_page_that_cannot_be_written_is_reported_before_anything_is_embedded(file, tmp_path):
+    reported = CliRunner().invoke(
+        app, ["cache", "evaluate", str(file), "--html", str(tmp_path / "no" / "page")]
+    )
+    assert "--html" in reported.exception.message
 
 
-def test_a_server_without_a_model_is_refused(file):
-    told = CliRunner().invoke(app, ["cache", "evaluate", str(file), "--embedder-url", "http://127.0.0.1:9"])
-    assert "--embedder-model" in told.exception.message
+def test_a_server_without_a_model_is_rejected(file):
+    reported = CliRunner().invoke(
+        app, ["cache", "evaluate", str(file), "--embedder-url", "http://127.0.0.1:9"]
+    )
+    assert "--embedder-model" in reported.exception.message
 
 
 def test_a_model_that_is_not_here_says_how_to_fetch_it(file, tmp_path, monkeypatch):
     monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
-    told = CliRunner().invoke(app, ["cache", "evaluate", str(file)])
-    assert isinstance(told.exception, PhasewiseError)
-    assert "phasewise model fetch minilm-l6" in told.exception.hint
+    reported = CliRunner().invoke(app, ["cache", "evaluate", str(file)])
+    assert isinstance(reported.exception, PhasewiseError)
+    assert "phasewise model fetch minilm-l6" in reported.exception.hint
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "names no column kind, duplicate, a, b"),
-        ("kind\ta\tb\n", "names no column duplicate"),
+        ("", "the header has no column kind, duplicate, a, b"),
+        ("kind\ta\tb\n", "the header has no column duplicate"),
         (HEAD, "holds no pairs"),
         (HEAD + "k\t1\ta secret\n", "line 2: 3 columns where 4 are needed"),
         (HEAD + "k\t1\ta\tb\nk\tmaybe\ta secret\tb\n", "line 3: duplicate is neither 0 nor 1"),
         (HEAD + "\nk\t0\ta secret\t \n", "line 3: b is empty"),
     ],
 )
-def test_a_bad_file_is_told_by_its_line_and_not_by_its_words(tmp_path, text, says):
+def test_a_bad_file_is_reported_by_its_line_and_not_by_its_words(tmp_path, text, says):
     path = tmp_path / "pairs.tsv"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=says) as told:
+    with pytest.raises(ConfigError, match=says) as reported:
         read_pairs(path)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(reported.value)
 
 
 def test_a_file_that_is_no_text_or_not_there_is_said(tmp_path):
@@ -145,6 +149,6 @@ def test_columns_may_stand_in_any_order_beside_others_and_after_a_byte_order_mar
 
 def test_a_server_that_does_not_know_the_model_is_one_sentence_about_the_options(file, engine):
     server = ("--embedder-url", engine.base_url, "--embedder-model", "another")
-    told = CliRunner().invoke(app, ["cache", "evaluate", str(file), *server])
-    assert "HTTP 404" in told.exception.message
-    assert "options" in told.exception.hint
+    reported = CliRunner().invoke(app, ["cache", "evaluate", str(file), *server])
+    assert "HTTP 404" in reported.exception.message
+    assert "options" in reported.exception.hint

@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 
 from phasewise.cli import check as command
 from phasewise.cli.app import app
-from phasewise.errors import EngineNotInstalled
+from phasewise.core.errors import EngineNotInstalled
+from phasewise.core.worker import Role
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
-from phasewise.fake_engine.kv_connector import Connector
-from phasewise.fleet.run_file import write_private
-from phasewise.fleet.run_paths import RunPaths
-from phasewise.model.worker import Role
+from phasewise.fleet.engines import model_config_file
+from phasewise.fleet.local.run_files import RunPaths, write_private
+from phasewise.simulator.kv import Connector
 from tests.fleet.builders import make_engine
 from tests.side_channel import greeting_port
 
-SOUND = FakeEngineConfig(hand_over=Connector(handshake_timeout_s=0.3))
+SOUND = FakeEngineConfig(kv_transfer=Connector(handshake_timeout_s=0.3))
 WITHOUT = FakeEngineConfig()
 FLEET = """
 model: /models/any
@@ -43,8 +43,10 @@ def running_pair(prefill=SOUND, decode=SOUND):
     async def serve():
         async with greeting_port() as side_port:
             for config in (prefill, decode):
-                own = config.hand_over and replace(config.hand_over, side_port=0 if engines else side_port)
-                engines.append(FakeEngine(replace(config, hand_over=own)))
+                own = config.kv_transfer and replace(
+                    config.kv_transfer, side_port=0 if engines else side_port
+                )
+                engines.append(FakeEngine(replace(config, kv_transfer=own)))
                 await engines[-1].start()
             started.set()
             await stopping.wait()
@@ -81,7 +83,7 @@ def free_ports():
 @pytest.fixture
 def fleet_file(tmp_path, monkeypatch):
     monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
-    monkeypatch.setattr(command, "resolve_model", lambda model, home: model)
+    monkeypatch.setattr(model_config_file, "resolve_model", lambda model, home: model)
     path = tmp_path / "fleet.yaml"
     _, gateway = free_ports()
     path.write_text(FLEET.format(port=10_900, gateway=gateway))
@@ -123,7 +125,9 @@ def test_a_mistake_is_named_with_what_to_do_and_exit_code_1(tmp_path):
 
 def test_programs_read_the_same_as_one_object(tmp_path):
     with running_pair(prefill=WITHOUT) as engines:
-        result = CliRunner().invoke(app, ["check", gateway_file(tmp_path, engines), "--json", "--no-provoke"])
+        result = CliRunner().invoke(
+            app, ["check", gateway_file(tmp_path, engines), "--json", "--no-test-failure"]
+        )
     facts = json.loads(result.stdout)
     assert result.exit_code == 1
     assert not facts["ok"]
@@ -164,7 +168,7 @@ def test_a_fleet_that_runs_is_asked_where_it_runs(fleet_file, tmp_path, monkeypa
     with running_pair() as engines:
         written = Path(gateway_file(tmp_path, engines)).read_bytes()
         write_private(RunPaths(tmp_path, "local").gateway_file, written)
-        result = CliRunner().invoke(app, ["check", str(fleet_file), "--json", "--no-provoke"])
+        result = CliRunner().invoke(app, ["check", str(fleet_file), "--json", "--no-test-failure"])
     facts = json.loads(result.stdout)
     assert facts["ok"]
     assert facts["running"]

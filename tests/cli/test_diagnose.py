@@ -1,22 +1,35 @@
 """`phasewise diagnose` as it is typed, against a fake engine."""
 
+import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from phasewise.cli import diagnose as diagnosing
 from phasewise.cli.app import app
-from phasewise.errors import FleetError, PhasewiseError
-from phasewise.fleet.fleet_state import FleetState, MemberState, ProcessIdentity
-from phasewise.fleet.run_file import only_supervisor, write_state
-from phasewise.fleet.run_paths import RunPaths
-from phasewise.workload.traces import read_trace
+from phasewise.core.errors import FleetError, PhasewiseError
+from phasewise.diagnosis.finding import Cause
+from phasewise.diagnosis.gather import probe as probing
+from phasewise.diagnosis.gather import watch
+from phasewise.diagnosis.observed.observation import Observed, TargetKind
+from phasewise.diagnosis.verdict import Ruling
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.faults import Fault, FaultKind
+from phasewise.fleet.local.run_files import RunPaths, only_supervisor, write_state
+from phasewise.fleet.local.state import FleetState, MemberState, ProcessIdentity
+from phasewise.loadgen.workload.traces import read_trace
+from phasewise.simulator.step_times import PRESETS
+from tests.experiments.verify.builders import make_verdict
+from tests.fake_engine_thread import running_fake_engine
+from tests.paths import ROOT
 
 
 def diagnose(*arguments):
@@ -25,9 +38,10 @@ def diagnose(*arguments):
 
 def test_a_probe_ends_in_a_verdict_for_programs(fake_engine):
     command = diagnose(fake_engine.base_url, "--probe", "--json", "--steps-url", fake_engine.steps_url)
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=500)
     verdict = json.loads(done.stdout)
     assert verdict["verdict"] == "healthy"
+    assert verdict["synthetic"] is True
     assert verdict["start"]["requests"] == 10
     assert verdict["start"]["step_timed"] > 0
     assert "probing" in done.stderr
@@ -35,9 +49,11 @@ def test_a_probe_ends_in_a_verdict_for_programs(fake_engine):
 
 def test_a_probe_ends_in_a_screen_for_people(fake_engine):
     command = diagnose(f"{fake_engine.base_url}/v1", "--probe", "--slo", "ttft=1ms,tpot=1ms")
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    for word in ("SLOW TO", "Time to first token", "Time per output token", "residual", "objective"):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode in {3, 5}  # 5 where this machine itself is too busy
+    for word in ("SLOW TO", "Time to first token", "Time per output token", "unexplained", "objective"):
         assert word in done.stdout
+    assert done.stdout.startswith("SYNTHETIC PROBE: SLOW TO")
     assert all(len(line) <= 110 for line in done.stdout.splitlines())
 
 
@@ -51,14 +67,14 @@ def test_an_interrupt_ends_the_window_early_with_a_verdict(fake_engine):
     assert "watching" in watching.stderr.readline()
     time.sleep(0.5)
     watching.send_signal(signal.SIGINT)
-    words, _ = watching.communicate(timeout=30)
-    assert watching.returncode == 0
-    assert "TOO LITTLE SEEN" in words
+    words, _ = watching.communicate(timeout=300)
+    assert watching.returncode == 4
+    assert words.startswith("NOT ENOUGH TRAFFIC TO JUDGE\n")
 
 
 def test_nothing_at_the_address_is_one_sentence_and_a_hint():
     done = subprocess.run(
-        diagnose("http://127.0.0.1:9"), capture_output=True, text=True, check=False, timeout=60
+        diagnose("http://127.0.0.1:9"), capture_output=True, text=True, check=False, timeout=500
     )
     assert done.returncode == 1
     assert "error: nothing answers at http://127.0.0.1:9" in done.stderr
@@ -105,22 +121,13 @@ def test_the_file_of_a_running_fleet_stands_for_its_gateway(home, fleet_file, fa
     with only_supervisor(paths):
         write_state(paths, state)
         done = invoke(fleet_file, "--window", "1")
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 4, done.output
     assert fake_engine.base_url in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["http://127.0.0.1:9", "--verify"], "never touched", "--save-traffic"),
-        (["FLEET", "--verify", "--probe"], "together with --probe", "its own load"),
-        (["FLEET", "--verify", "--control-pairs", "2"], "--control-pairs 2", "0 leaves it out"),
-        (["http://127.0.0.1:9", "--rate", "2"], "--rate was given", "bench URL --diagnose"),
-        (["http://127.0.0.1:9", "--requests", "24"], "--requests was given", "add --verify"),
-        (["http://127.0.0.1:9", "--turns", "1", "--timeout", "9"], "--turns, --timeout was", "add --verify"),
-        (["http://127.0.0.1:9", "--ledger", "x"], "--ledger was given", "add --verify"),
-        (["FLEET", "--verify", "--window", "20"], "together with --window", "leave it out"),
-        (["FLEET", "--verify", "--steps-url", "http://e"], "together with --steps-url", "leave it out"),
         (["nonsense"], "neither an address nor a fleet file", "http://host:port"),
         (["http://127.0.0.1:9", "--costs", "missing.json"], "cannot be read", "calibrate"),
         (["http://127.0.0.1:9", "--save-traffic", "/no/such/folder/x"], "cannot be written", "another file"),
@@ -137,10 +144,10 @@ def test_a_windows_page_is_written_and_its_traffic_saved_as_a_trace_without_text
     file = tmp_path / "window.jsonl"
     done = invoke(
         *(fake_engine.base_url, "--probe", "--steps-url", fake_engine.steps_url),
-        *("--save-traffic", str(file), "--report", str(tmp_path / "verdict.html")),
+        *("--save-traffic", str(file), "--html", str(tmp_path / "verdict.html")),
     )
     assert done.exit_code == 0, done.output
-    assert "<html" in (tmp_path / "verdict.html").read_text()
+    assert '<h1 class="headline">SYNTHETIC PROBE: ' in (tmp_path / "verdict.html").read_text()
     trace = read_trace(file)
     assert len(trace.requests) == 10
     prompts = sorted(request.prompt_tokens for request in trace.requests)
@@ -151,29 +158,114 @@ def test_a_windows_page_is_written_and_its_traffic_saved_as_a_trace_without_text
     assert "10 requests" in done.stderr
 
 
+def test_kept_evidence_is_judged_again_by_the_same_objective_or_another(fake_engine, tmp_path):
+    file = tmp_path / "evidence.gz"
+    live = invoke(
+        *(fake_engine.base_url, "--probe", "--steps-url", fake_engine.steps_url, "--json"),
+        *("--slo", "ttft=50s,tpot=50s", "--save-evidence", str(file)),
+    )
+    assert live.exit_code == 0, live.output
+    assert json.loads(invoke(str(file), "--json").stdout)["verdict"] == "healthy"
+    strict = invoke(str(file), "--json", "--slo", "ttft=0.001ms,tpot=0.001ms")
+    assert strict.exit_code == 3, strict.output
+    assert fake_engine.base_url in invoke(str(file)).stdout
+
+
+def test_a_file_cannot_be_probed(fake_engine, tmp_path):
+    file = tmp_path / "evidence.gz"
+    invoke(fake_engine.base_url, "--window", "1", "--save-evidence", str(file))
+    done = invoke(str(file), "--probe")
+    assert isinstance(done.exception, PhasewiseError)
+    assert "this is a file" in done.exception.message
+
+
 def test_a_window_without_traffic_saves_none_and_says_so(fake_engine, tmp_path):
     file = tmp_path / "window.jsonl"
     done = invoke(fake_engine.base_url, "--window", "1", "--save-traffic", str(file))
-    assert done.exit_code == 0
+    assert done.exit_code == 4
     assert not file.exists()
     assert "no traffic was saved" in done.stderr
 
 
-def test_an_interrupted_probe_ends_in_a_verdict_too(fake_engine):
-    command = diagnose(fake_engine.base_url, "--probe", "--steps-url", fake_engine.steps_url)
-    probing = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for line in probing.stderr:
-        if "short prompts" in line:
-            break
-    probing.send_signal(signal.SIGINT)
-    words, _ = probing.communicate(timeout=60)
-    assert probing.returncode == 0
-    assert any(ruling in words for ruling in ("TOO LITTLE SEEN", "HEALTHY", "SLOW TO"))
+def test_an_interrupted_probe_says_that_it_cannot_judge():
+    # Steps of 50 ms: the probe takes many seconds, and the interrupt comes in its first.
+    config = FakeEngineConfig(faults=(Fault(FaultKind.SLOW, factor=50.0),))
+    with running_fake_engine(config) as engine:
+        command = diagnose(engine.base_url, "--probe", "--steps-url", engine.steps_url)
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for line in running.stderr:
+            if "short prompts" in line:
+                break
+        running.send_signal(signal.SIGINT)
+        words, _ = running.communicate(timeout=300)
+    assert running.returncode == 4
+    assert words.startswith("SYNTHETIC PROBE: NOT ENOUGH TRAFFIC TO JUDGE\n")
+    assert "let it finish" in words
     assert "Traceback" not in words
 
 
-@pytest.mark.parametrize("command", ["diagnose", "ledger"])
+def test_a_probe_that_was_interrupted_near_its_end_is_not_called_healthy(fake_engine, monkeypatch):
+    async def interrupted(*arguments):
+        await probing.probe(*arguments)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(watch, "probe", interrupted)
+    arguments = (fake_engine.base_url, "--probe", "--steps-url", fake_engine.steps_url)
+    done = invoke(*arguments, "--slo", "ttft=20s,tpot=1s")
+    assert done.exit_code == 4, done.output
+    assert "10 succeeded" in done.stdout
+    assert done.stdout.startswith("SYNTHETIC PROBE: NOT ENOUGH TRAFFIC TO JUDGE\n")
+
+
+def test_the_same_probe_gives_the_same_verdict_three_times(monkeypatch):
+    # The demo engine at 2.5 times its speed; the long prompt arrives in the middle of the streams as usual.
+    monkeypatch.setattr(probing, "LONG_ARRIVES_AT_S", 0.3)
+    config = FakeEngineConfig(cost=PRESETS["cpu-demo"], faults=(Fault(FaultKind.SLOW, factor=0.4),))
+    with running_fake_engine(config) as engine:
+        arguments = (engine.base_url, "--probe", "--steps-url", engine.steps_url, "--seed", "7")
+        reported = [invoke(*arguments, "--slo", "ttft=20s,tpot=40ms").stdout for _ in range(3)]
+    # The headline without its cause: on a busy machine that may be a starved engine.
+    assert [words.split(": ")[:2] for words in reported] == [["SYNTHETIC PROBE", "SLOW TO STREAM"]] * 3
+    first, *later = [int(re.search(r"(\d+)%\s+cached", words)[1]) for words in reported]
+    assert later == [first, first]
+
+
+VERDICTS = [
+    (0, make_verdict(cause=None)),
+    (3, make_verdict()),
+    (3, replace(make_verdict(), ruling=Ruling.SLOW_TO_STREAM)),
+    (3, replace(make_verdict(cause=None), ruling=Ruling.FAILING)),
+    (4, replace(make_verdict(cause=None), ruling=Ruling.NOT_ENOUGH_TRAFFIC)),
+    (5, make_verdict(cause=Cause.GENERATOR_LAG)),
+]
+
+
+@pytest.mark.parametrize(("code", "verdict"), VERDICTS)
+def test_a_script_reads_the_verdict_from_the_exit_code(fake_engine, monkeypatch, code, verdict):
+    monkeypatch.setattr(diagnosing, "verdict_on", lambda *evidence: verdict)
+    monkeypatch.setattr(diagnosing, "gather", gathered_nothing)
+    reported = invoke(fake_engine.base_url, "--json")
+    assert (reported.exit_code, json.loads(reported.stdout)["exit_code"]) == (code, code)
+    lenient = invoke(fake_engine.base_url, "--json", "--exit-zero")
+    assert (lenient.exit_code, json.loads(lenient.stdout)["exit_code"]) == (0, 0)
+    assert invoke(fake_engine.base_url).exit_code == code
+
+
+async def gathered_nothing(*asked):
+    return Observed("http://127.0.0.1:9", TargetKind.ENGINE, 0.0, 1.0, ())
+
+
+def test_every_ruling_has_an_exit_code_and_wrong_usage_is_2():
+    assert set(diagnosing.EXIT_CODES) == set(Ruling)
+    assert invoke().exit_code == 2
+    assert invoke("http://127.0.0.1:9", "--rate", "2").exit_code == 2
+    assert "Exit codes: 0 healthy, 3 slow" in " ".join(invoke("--help").stdout.split())
+
+
+@pytest.mark.parametrize("command", ["diagnose", "verify"])
 def test_every_option_stands_on_the_commands_own_page(command):
-    page = (Path(__file__).parents[2] / "docs" / "reference" / f"{command}.md").read_text()
-    options = [each.opts[0] for each in get_command(app).commands[command].params if each.name != "help"]
+    page = (ROOT / "docs" / "reference" / f"{command}.md").read_text()
+    options = [
+        each.opts[0] for each in get_command(app).get_command(None, command).params if each.name != "help"
+    ]
     assert [option for option in options if option.startswith("--") and option not in page] == []

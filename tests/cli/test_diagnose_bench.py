@@ -6,9 +6,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from phasewise.bench import generator
 from phasewise.cli.app import app
-from phasewise.errors import ConfigError
+from phasewise.core.errors import ConfigError
+from phasewise.loadgen import generator
 
 SMALL = ("--requests", "12", "--rate", "50", "--prompt-tokens", "60", "--output-tokens", "8", "--seed", "2")
 
@@ -24,7 +24,7 @@ def test_the_verdict_follows_the_report(fake_engine):
     report, _, verdict = done.stdout.partition("--seed 2 repeats")
     assert "TTFT" in report
     assert "HEALTHY" in verdict
-    assert "seen by the load generator" in " ".join(verdict.split())
+    assert "observed by the load generator" in " ".join(verdict.split())
 
 
 def test_the_verdict_stands_in_the_json_beside_the_report(fake_engine):
@@ -49,4 +49,4 @@ def test_one_load_is_diagnosed_at_a_time(fake_engine, other):
     options = ["bench", fake_engine.base_url, "--diagnose", *other]
     done = CliRunner().invoke(app, options)
     assert isinstance(done.exception, ConfigError)
-    assert "diagnose one load" in done.exception.hint
+    assert "with a single load" in done.exception.hint

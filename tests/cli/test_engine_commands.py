@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from phasewise.cli import model
 from phasewise.cli.app import app
-from phasewise.errors import ConfigError, EngineNotInstalled
+from phasewise.core.errors import ConfigError, EngineNotInstalled
 
 
 @pytest.fixture
@@ -58,21 +58,21 @@ def test_unknown_model_names_the_known_ones(run):
 
 
 def test_unknown_scheme_names_the_known_ones(run):
-    error = run("model", "quantise", "--scheme", "w2a2").exception
+    error = run("model", "quantize", "--scheme", "w2a2").exception
     assert isinstance(error, ConfigError)
     assert "w4a16: weights in 4-bit integers" in (error.hint or "")
 
 
-def test_quantising_without_an_engine_says_so_before_anything_else(run):
-    assert isinstance(run("model", "quantise", "--scheme", "w8a8").exception, EngineNotInstalled)
+def test_quantizing_without_an_engine_says_so_before_anything_else(run):
+    assert isinstance(run("model", "quantize", "--scheme", "w8a8").exception, EngineNotInstalled)
 
 
-def test_quantised_model_that_is_there_is_named_for_the_fleet_file(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(model, "is_quantised", lambda *_: True)
+def test_quantized_model_that_is_there_is_named_for_the_fleet_file(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(model, "is_quantized", lambda *_: True)
     folder = str(tmp_path / "models" / "smollm2-135m-w4a16")
-    words = run("model", "quantise", "--scheme", "w4a16").stdout
+    words = run("model", "quantize", "--scheme", "w4a16").stdout
     assert words.splitlines()[-1] == f"model: {folder}"
-    answer = json.loads(run("model", "quantise", "--scheme", "w4a16", "--json").stdout)
+    answer = json.loads(run("model", "quantize", "--scheme", "w4a16", "--json").stdout)
     assert (answer["path"], answer["changed"]) == (folder, False)
 
 
@@ -83,7 +83,7 @@ def test_quantised_model_that_is_there_is_named_for_the_fleet_file(run, tmp_path
         ("engine", "check"),
         ("model", "fetch"),
         ("model", "list"),
-        ("model", "quantise"),
+        ("model", "quantize"),
     ],
 )
 def test_every_command_has_help_and_json(run, command):

@@ -9,12 +9,15 @@ import sys
 import time
 
 import pytest
+from typer.testing import CliRunner
 
-from phasewise.cli.fleet_display import FleetDisplay, curl_line, runs_on, stage_words
-from phasewise.fleet.fleet_state import FleetState, MemberState, ProcessIdentity, Stage
-from phasewise.fleet.fleet_stop import stop_fleet
-from phasewise.fleet.run_file import read_state
-from phasewise.fleet.supervise import Assignment
+from phasewise.cli import up
+from phasewise.cli.app import app
+from phasewise.fleet.local.run_files import read_state
+from phasewise.fleet.local.state import FleetState, MemberState, ProcessIdentity, ProcessStage
+from phasewise.fleet.local.stop import stop_fleet
+from phasewise.fleet.local.supervisor import Assignment
+from phasewise.report.fleet_view import FleetDisplay, curl_line, runs_on, stage_words
 from tests.fleet.builders import make_plan
 
 
@@ -23,7 +26,7 @@ def phasewise(*arguments, home, **environment):
         [sys.executable, "-m", "phasewise.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=500,
         check=False,
         env={**os.environ, "PHASEWISE_HOME": str(home), "PATH": "/nowhere", **environment},
     )
@@ -35,7 +38,7 @@ def start_detached(plan):
         "import sys; from phasewise.cli.up import _run_detached, FleetPlan;"
         "_run_detached(FleetPlan.model_validate_json(sys.argv[1]), 30.0, as_json=True)"
     )
-    subprocess.run([sys.executable, "-c", script, plan.model_dump_json()], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, plan.model_dump_json()], check=True, timeout=500)
 
 
 @pytest.fixture
@@ -45,7 +48,8 @@ def fleet(tmp_path):
     plan.paths.plan.parent.mkdir(parents=True)
     plan.paths.plan.write_text(Assignment(plan=plan, ready_within_s=30).model_dump_json())
     supervisor = subprocess.Popen(
-        [sys.executable, "-m", "phasewise.fleet.supervise", str(plan.paths.plan)], start_new_session=True
+        [sys.executable, "-m", "phasewise.fleet.local.supervisor", str(plan.paths.plan)],
+        start_new_session=True,
     )
     while not ((state := read_state(plan.paths)) and state.all_ready):
         time.sleep(0.05)
@@ -69,13 +73,26 @@ def test_missing_engine_says_what_to_run(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("dtype", ["float32", None])
+def test_up_says_that_it_chose_the_dtype_and_why(tmp_path, monkeypatch, dtype):
+    plan = make_plan(tmp_path).model_copy(update={"dtype": dtype})
+    monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
+    monkeypatch.setattr(up, "current_engine", lambda given: None)
+    monkeypatch.setattr(up, "_plan", lambda *given: plan)
+    monkeypatch.setattr(up, "_run_detached", lambda *given: None)
+    said = CliRunner().invoke(app, ["up", "--detach"])
+    assert said.exit_code == 0, said.exception
+    assert ("dtype float32: this CPU has no native bfloat16" in said.stderr) is (dtype is not None)
+    assert said.stdout == ""
+
+
 def test_wrong_file_names_the_key_the_value_and_what_is_accepted(tmp_path):
     file = tmp_path / "fleet.yaml"
-    file.write_text("pools: [{levers: {kv_memory: 1GB, prefill: 3}}]")
+    file.write_text("pools: [{levers: {kv_cache_memory_bytes: 1GB, prefill: 3}}]")
     result = phasewise("up", str(file), home=tmp_path)
     assert result.returncode == 1
-    assert "pools.0.levers.kv_memory is '1GB': accepted: a number and a unit" in result.stderr
-    assert "pools.0.levers.prefill: there is no such key" in result.stderr
+    assert "pools.0.levers.kv_cache_memory_bytes is '1GB': accepted: a number and a unit" in result.stderr
+    assert "pools.0.levers.prefill: unknown key" in result.stderr
 
 
 def test_status_and_down_of_a_running_fleet(fleet, tmp_path):
@@ -101,10 +118,10 @@ def test_down_and_status_say_that_streams_are_waited_for(tmp_path):
         stdout=subprocess.DEVNULL,
         text=True,
     )
-    while read_state(plan.paths).gateway.stage is not Stage.DRAINING:
+    while read_state(plan.paths).gateway.stage is not ProcessStage.DRAINING:
         time.sleep(0.05)
     status = phasewise("status", home=tmp_path)
-    _, said = down.communicate(timeout=30)
+    _, said = down.communicate(timeout=300)
     assert "draining (running streams have 120 s to finish)" in status.stdout
     assert said.count("draining") == 1
     assert "a second `phasewise down` does not wait" in said
@@ -150,12 +167,12 @@ def make_state(*engines, keys_needed=False):
 
 
 def test_stages_are_words():
-    assert stage_words(make_member(stage=Stage.LOADING)) == "loading weights"
+    assert stage_words(make_member(stage=ProcessStage.LOADING)) == "loading weights"
     assert (
-        stage_words(make_member(stage=Stage.READY, ready_in_s=12.34, restarts=1))
+        stage_words(make_member(stage=ProcessStage.READY, ready_in_s=12.34, restarts=1))
         == "ready in 12.3 s, 1 restart"
     )
-    assert stage_words(make_member(stage=Stage.BACKING_OFF, note="why")) == "restarting (why)"
+    assert stage_words(make_member(stage=ProcessStage.BACKING_OFF, note="why")) == "restarting (why)"
 
 
 def test_cores_are_shown_as_ranges():
@@ -176,9 +193,9 @@ def test_curl_line_is_understood_by_a_shell():
 
 def test_without_a_terminal_every_change_is_one_line(capsys):
     with FleetDisplay() as display:
-        display.show(make_state(make_member(stage=Stage.STARTING)))
-        display.show(make_state(make_member(stage=Stage.STARTING)))
-        display.show(make_state(make_member(stage=Stage.LOADING)))
+        display.show(make_state(make_member(stage=ProcessStage.STARTING)))
+        display.show(make_state(make_member(stage=ProcessStage.STARTING)))
+        display.show(make_state(make_member(stage=ProcessStage.LOADING)))
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = [line.partition("] ")[2] for line in captured.err.splitlines()]

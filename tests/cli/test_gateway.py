@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from phasewise.cli import gateway as command
 from phasewise.cli.app import app
-from phasewise.errors import ConfigError, EngineUnreachable
+from phasewise.core.errors import ConfigError, EngineUnreachable
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.auth import key_sha256
+from phasewise.gateway.api.auth import key_sha256
 from tests.gateway.harness import listening, running_gateway
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is started
@@ -39,7 +39,7 @@ async def test_workers_are_not_named_after_their_addresses_because_anyone_may_re
     assert "127.0.0.1" not in metrics
 
 
-def test_the_start_tells_which_engine_has_which_name(started):
+def test_the_start_reports_which_engine_has_which_name(started):
     result = CliRunner().invoke(app, ["gateway", "http://a:1"])
     assert "http://a:1: http://a:1 serves m" in result.stderr
 
@@ -77,11 +77,11 @@ def started(monkeypatch, tmp_path):
     return files
 
 
-def test_it_tells_where_it_listens_and_where_the_admin_key_is(started, tmp_path):
+def test_it_reports_where_it_listens_and_where_the_admin_key_is(started, tmp_path):
     result = CliRunner().invoke(app, ["gateway", "http://a:1", "http://b:2", "--port", "8123", "--json"])
-    told = json.loads(result.stdout)
-    assert told["url"] == "http://127.0.0.1:8123/v1"
-    assert told["admin_key"] == str(tmp_path / "run" / "admin-key")
+    reported = json.loads(result.stdout)
+    assert reported["url"] == "http://127.0.0.1:8123/v1"
+    assert reported["admin_key"] == str(tmp_path / "run" / "admin-key")
     key = (tmp_path / "run" / "admin-key").read_text().strip()
     assert key not in result.output
     (file,) = started
@@ -131,3 +131,31 @@ def test_without_a_word_nothing_is_kept_and_meaning_needs_a_cache(started):
     assert started[0].gateway.cache is None
     result = CliRunner().invoke(app, ["gateway", "http://a:1", "--semantic"])
     assert "--cache shadow" in result.exception.hint
+
+
+@pytest.fixture
+def gateway_file(tmp_path):
+    path = tmp_path / "gateway.yaml"
+    path.write_text("gateway: {port: 8124}\nworkers: [{name: a, url: 'http://a:1', model: m}]\n")
+    return str(path)
+
+
+def test_a_gateways_file_is_served_as_it_is_and_makes_no_admin_key(started, gateway_file, tmp_path):
+    assert CliRunner().invoke(app, ["gateway", gateway_file]).exit_code == 0
+    assert (started[0].gateway.port, [worker.name for worker in started[0].workers]) == (8124, ["a"])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["--port", "1"], "--port was given together"), (["--semantic"], "--semantic")]
+)
+def test_an_option_beside_a_gateways_file_is_rejected(started, gateway_file, arguments, said):
+    result = CliRunner().invoke(app, ["gateway", gateway_file, *arguments])
+    assert (result.exit_code, started) == (2, [])
+    assert said in result.stderr
+
+
+def test_a_file_that_is_missing_ends_with_code_2(started, tmp_path):
+    result = CliRunner().invoke(app, ["gateway", str(tmp_path / "none.yaml")])
+    assert (result.exit_code, started) == (2, [])
+    assert "none.yaml" in result.stderr

@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from phasewise.bench import validity
-from phasewise.bench.session import measure
 from phasewise.cli import levers as command
 from phasewise.cli.app import app
-from phasewise.errors import ConfigError
+from phasewise.core.errors import ConfigError
+from phasewise.experiments.lever_runs.engines import RunningEngine
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
-from phasewise.fleet.engine_env import EngineEnvironment
-from phasewise.levers.engines import RunningEngine
-from tests.levers.builders import EQUAL_ANSWERS, make_case, make_row, make_workload
+from phasewise.fleet.engines.environment import EngineEnvironment
+from phasewise.loadgen.session import measure
+from phasewise.loadgen.statistics import window as validity
+from tests.experiments.levers.builders import EQUAL_ANSWERS, make_case, make_row, make_workload
+from tests.paths import ROOT
 
 CASES = (
     make_case("first", rows=(make_row(make_workload("few tokens")),)),
@@ -104,15 +105,15 @@ def test_the_list_is_there_for_programs_and_its_fields_are_documented():
     assert [case["case"] for case in listing["cases"]] == ["first", "second"]
     (row,) = listing["cases"][0]["rows"]
     assert row["traffic"] == "few tokens"
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "levers.md").read_text()
+    page = (ROOT / "docs" / "reference" / "levers.md").read_text()
     assert [name for name in (*listing, *listing["cases"][0], *row) if f"`{name}`" not in page] == []
 
 
 def test_every_engine_gets_the_size_that_was_asked_for_and_results_of_sizes_do_not_mix(launched, greeting):
-    size = ("--kv-memory", "2GiB", "--context", "4096")
+    size = ("--kv-cache-memory-bytes", "2GiB", "--context", "4096")
     result = run("--only", "first", *size, "--json")
     assert result.exit_code == 0, result.output
-    asked = {"cores": 1, "gpus": None, "kv_memory": "2GiB", "context_tokens": 4096}
+    asked = {"cores": 1, "gpus": None, "kv_cache_memory_bytes": "2GiB", "context_tokens": 4096}
     assert json.loads(result.stdout)["circumstances"]["engine"] == asked
     assert launched[-1][-1].model_dump() == asked
     assert "0 rows to measure" in greeting("--only", "first", *size)
@@ -131,20 +132,20 @@ def test_results_of_a_model_whose_files_changed_do_not_mix(tmp_path, greeting):
     assert "1 rows to measure" in greeting(*options)
 
 
-def test_longer_blocks_are_measured_anew(monkeypatch, greeting):
+def test_longer_blocks_are_measured_again(monkeypatch, greeting):
     assert run("--only", "first").exit_code == 0
     monkeypatch.setattr(command, "QUICK", command.replace(command.QUICK, block_s=0.02))
     assert "1 rows to measure" in greeting("--only", "first")
 
 
-def test_a_size_that_the_engine_cannot_have_is_refused_before_anything_starts(stopped):
+def test_a_size_that_the_engine_cannot_have_is_rejected_before_anything_starts(stopped):
     result = run("--gpus", "1")
     assert isinstance(result.exception, ConfigError)
     assert "--cores" in result.exception.hint
     assert stopped == []
 
 
-def test_an_unknown_lever_is_refused_before_anything_starts():
+def test_an_unknown_lever_is_rejected_before_anything_starts():
     result = run("--only", "warp")
     assert isinstance(result.exception, ConfigError)
     assert "first, second" in result.exception.hint
@@ -187,12 +188,12 @@ def test_a_ctrl_c_keeps_what_is_measured_and_the_same_command_goes_on(interrupt,
     with interrupt(signal.SIGINT):
         result = run()
     assert result.exit_code == 130
-    assert "the same command goes on where it was" in result.stderr
-    assert result.stdout.count("KV room same; answers: 12/12 equal") == 1
+    assert "the same command continues from here" in result.stderr
+    assert result.stdout.count("KV capacity same; answers: 12/12 equal") == 1
     assert {*stopped} == {"base", "lever"}
     resumed = run()
     assert resumed.exit_code == 0, resumed.output
-    assert "1 of 2 rows are measured" in resumed.stderr
+    assert "1 of 2 rows are done" in resumed.stderr
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
@@ -205,7 +206,7 @@ def test_a_stop_or_a_closed_terminal_leaves_no_engine_behind(interrupt, stopped,
 def test_again_forgets_the_chosen_levers_and_keeps_the_others(greeting):
     assert run().exit_code == 0
     assert "1 rows to measure" in greeting("--again", "--only", "first")
-    assert "1 of 2 rows are measured" in greeting()
+    assert "1 of 2 rows are done" in greeting()
     assert "2 rows to measure" in greeting("--again")
 
 
@@ -213,5 +214,5 @@ def test_what_was_measured_again_before_a_ctrl_c_is_gone_on_with_without_again(i
     with interrupt(signal.SIGINT):
         stopped = run("--again")
     assert stopped.exit_code == 130
-    assert "the same command without --again goes on where it was" in stopped.stderr
-    assert "1 of 2 rows are measured" in greeting()
+    assert "the same command without --again continues from here" in stopped.stderr
+    assert "1 of 2 rows are done" in greeting()

@@ -1,4 +1,4 @@
-"""`phasewise model sheet`: what it reads, prints and refuses."""
+"""`phasewise model sheet`: what it reads, prints and rejects."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from phasewise.cli.app import app
-from phasewise.errors import ConfigError, PhasewiseError
+from phasewise.core.errors import ConfigError, PhasewiseError
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "models"
 LLAMA_70B = str(EXAMPLES / "llama-3-70b.json")
 OWN = ("--gpu", "custom", "--peak-tflops", "0.2", "--bandwidth-gbs", "20", "--memory-gb", "24")
@@ -26,7 +26,7 @@ def printed(*arguments):
     return result.stdout
 
 
-def refused(*arguments):
+def rejected(*arguments):
     result = run(*arguments)
     assert isinstance(result.exception, PhasewiseError)
     assert result.exception.hint
@@ -84,7 +84,7 @@ def test_a_configuration_in_the_hub_s_cache_is_found(tmp_path, monkeypatch):
 
 def test_a_hub_id_that_is_not_here_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    assert "hf download org/name config.json" in refused("org/name").hint
+    assert "hf download org/name config.json" in rejected("org/name").hint
 
 
 def test_a_machine_of_one_s_own_has_the_figures_that_are_given():
@@ -100,7 +100,7 @@ def test_a_machine_of_one_s_own_has_the_figures_that_are_given():
 
 def test_a_machine_without_units_for_8_bit_says_that_w8a8_saves_reads_only():
     small = str(EXAMPLES / "llama-3-8b.json")
-    words = "w8a8 saves reads only"
+    words = "w8a8 only saves reads"
     assert words in " ".join(printed(small, *OWN).split())
     faster = (*OWN, "--peak-8bit-tflops", "0.4")
     assert words not in " ".join(printed(small, *faster).split())
@@ -110,16 +110,16 @@ def test_a_machine_without_units_for_8_bit_says_that_w8a8_saves_reads_only():
 def test_what_vllm_takes_by_default_depends_on_the_device():
     small = str(EXAMPLES / "llama-3-8b.json")
     facts = json.loads(printed(small, "--gpu", "A100", "--json"))["facts"]
-    assert (facts["chunk_tokens"]["value"], facts["max_running"]["value"]) == (2048, 256)
-    options = ("--gpu", "A100", "--chunk-tokens", "4096", "--max-running", "64", "--json")
+    assert (facts["chunk_tokens"]["value"], facts["max_num_seqs"]["value"]) == (2048, 256)
+    options = ("--gpu", "A100", "--chunk-tokens", "4096", "--max-num-seqs", "64", "--json")
     facts = json.loads(printed(small, *options))["facts"]
-    assert (facts["chunk_tokens"]["value"], facts["max_running"]["value"]) == (4096, 64)
+    assert (facts["chunk_tokens"]["value"], facts["max_num_seqs"]["value"]) == (4096, 64)
 
 
 def test_a_model_for_very_short_contexts_has_a_page(tmp_path):
     config = json.loads((EXAMPLES / "llama-3-8b.json").read_text()) | {"max_position_embeddings": 100}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert "more than the model is made for" in printed(str(tmp_path))
+    assert "more than the model supports" in printed(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_a_model_for_very_short_contexts_has_a_page(tmp_path):
         (("--gpu", "H1000"), "H1000"),
         (("--gpu", "custom"), "custom device"),
         ((*OWN, "--gpus", "2"), "link"),
-        (("--peak-tflops", "1"), "figures of its own"),
+        (("--peak-tflops", "1"), "figures are built in"),
         (("--assume", "compute"), "NAME=VALUE"),
         (("--assume", "speed=2"), "speed"),
-        (("--cached-tokens", "2000"), "leave nothing"),
+        (("--cached-tokens", "2000"), "has to be less than"),
         (("--gpus", "3"), "cannot be divided"),
         (("--rate", "0"), "--rate"),
         (("--rate", "nan"), "--rate is nan"),
@@ -140,19 +140,19 @@ def test_a_model_for_very_short_contexts_has_a_page(tmp_path):
         (("--assume", "overhead_ms=nan"), "overhead_ms is nan"),
         ((*OWN, "--gpus", "2", "--link-gbs", "-5"), "--link-gbs is -5"),
         ((*OWN, "--peak-8bit-tflops", "nan"), "--peak-8bit-tflops"),
-        (("--peak-8bit-tflops", "1"), "figures of its own"),
+        (("--peak-8bit-tflops", "1"), "figures are built in"),
         (("--slo", "tpt=1s"), "tpt"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_in_words(arguments, named):
-    assert named in refused(LLAMA_70B, *arguments).message
+def test_what_cannot_be_is_rejected_in_words(arguments, named):
+    assert named in rejected(LLAMA_70B, *arguments).message
 
 
-@pytest.mark.parametrize(("content", "named"), [("[]", "no JSON object"), ("{", "cannot be read")])
-def test_a_file_that_is_no_configuration_is_refused(tmp_path, content, named):
+@pytest.mark.parametrize(("content", "named"), [("[]", "not a JSON object"), ("{", "cannot be read")])
+def test_a_file_that_is_no_configuration_is_rejected(tmp_path, content, named):
     broken = tmp_path / "config.json"
     broken.write_text(content)
-    error = refused(str(broken))
+    error = rejected(str(broken))
     assert isinstance(error, ConfigError)
     assert named in error.message
 

@@ -6,7 +6,7 @@ import math
 import struct
 import time
 
-from phasewise.model.caching import Lesson, StoredAnswer
+from phasewise.core.caching import Lesson, StoredAnswer
 
 DIMENSIONS = 4
 SPACE = "model-4d"
@@ -45,13 +45,13 @@ def answer(key="k1", scope="s1", *, lives_s=HOUR_S, angle_deg=None, **fields):
 
 
 async def all_lessons(store):
-    """What a reader from the beginning on is told, page by page."""
-    told, place, before = [], "", None
+    """All lessons from the beginning, page by page."""
+    reported, place, before = [], "", None
     while place != before:
         before = place
         place, page = await store.lessons(before)
-        told += page
-    return told
+        reported += page
+    return reported
 
 
 def lesson(number=1, **fields):

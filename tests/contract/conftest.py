@@ -2,7 +2,7 @@
 
 import pytest
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.clients.http_client import HttpClient, Timeouts
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from phasewise.adapters.http_client import HttpClient, Reply
+from phasewise.clients.http_client import HttpClient, Reply
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _numbers = count()
@@ -127,7 +127,7 @@ async def finished_steps(client: HttpClient, since: int, request_id: str) -> lis
         ids = [request["id"] for record in records for request in record["finished"]]
         return records if request_id in ids else []
 
-    return await until(ended, within_s=5.0)
+    return await until(ended, within_s=60.0)
 
 
 async def running_requests(client: HttpClient) -> float:

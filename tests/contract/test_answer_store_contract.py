@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from phasewise.adapters.process_answers import ProcessAnswers
-from phasewise.adapters.redis_answers import RedisAnswers
-from phasewise.model.caching import Purge
+from phasewise.clients.memory_answers import ProcessAnswers
+from phasewise.clients.redis_answers import RedisAnswers
+from phasewise.core.caching import Purge
 from tests.contract.answer_store import (
     ASKED_DEG,
     BITING_NAMES,
@@ -253,11 +253,11 @@ async def test_those_who_ask_at_the_same_time_get_each_their_own(store):
     async def by_key(number):
         assert (await store.exact(f"k{number}", f"s{number % 7}")).text == f"text of k{number}"
 
-    async def by_meaning(number):
+    async def semantic(number):
         (near,) = await store.nearest(f"s{number % 7}", vector(number), 1)
         assert near.answer.key == f"k{number}"
 
-    await asyncio.gather(*(ask(number) for number in range(50) for ask in (by_key, by_meaning)))
+    await asyncio.gather(*(ask(number) for number in range(50) for ask in (by_key, semantic)))
 
 
 async def test_whoever_stops_waiting_does_not_shift_others_answers(store):
@@ -275,25 +275,25 @@ async def test_whoever_stops_waiting_does_not_shift_others_answers(store):
     assert seen.count(True) >= 50
 
 
-async def test_lessons_are_told_in_order_and_once(store):
+async def test_lessons_are_read_in_order_and_once(store):
     assert (await store.lessons(""))[1] == []
     first = [lesson(1), lesson(2, right=False, domain="t2/ünï/m")]
     for each in first:
         await store.teach(each)
-    place, told = await store.lessons("")
-    assert list(told) == first
+    place, reported = await store.lessons("")
+    assert list(reported) == first
     assert (await store.lessons(place))[1] == []
     await store.teach(lesson(3))
-    later, told = await store.lessons(place)
-    assert list(told) == [lesson(3)]
+    later, reported = await store.lessons(place)
+    assert list(reported) == [lesson(3)]
     assert later != place
     assert len((await store.lessons(""))[1]) == 3
 
 
-async def test_many_lessons_are_told_whole(store):
+async def test_many_lessons_are_read_completely(store):
     await asyncio.gather(*(store.teach(lesson(number)) for number in range(600)))
-    told = await all_lessons(store)
-    assert sorted(each.at_unix_s for each in told) == [float(number) for number in range(600)]
+    reported = await all_lessons(store)
+    assert sorted(each.at_unix_s for each in reported) == [float(number) for number in range(600)]
 
 
 async def test_a_purge_leaves_what_was_learned(store):

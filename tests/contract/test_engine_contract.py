@@ -178,7 +178,7 @@ async def test_an_unknown_model_is_not_found(client, path):
     assert "no-such-model" in error["message"]
 
 
-async def test_a_prompt_beyond_the_context_is_refused(client, engine):
+async def test_a_prompt_beyond_the_context_is_rejected(client, engine):
     reply = await post(client, COMPLETIONS, completion_body(engine.model, fresh_prompt_ids(8300)))
     error = orjson.loads(reply.body)["error"]
     assert reply.status == 400
@@ -191,7 +191,7 @@ async def test_a_prompt_beyond_the_context_is_refused(client, engine):
     [b'{"model":', b"[]", b'{"max_tokens": 3}', b'{"messages": [{"role": "user", "content": 1.5}]}'],
     ids=["cut", "list", "empty", "number"],
 )
-async def test_a_body_that_is_no_request_is_refused(client, body):
+async def test_a_body_that_is_no_request_is_rejected(client, body):
     reply = await post(client, CHAT, body)
     error = orjson.loads(reply.body)["error"]
     assert (reply.status, error["code"]) == (400, 400)
@@ -290,13 +290,13 @@ async def test_a_client_that_leaves_ends_the_work(client, steps_client, engine, 
         if prompt_tokens == 20:
             await reply.read()
         else:
-            await until(lambda: running_requests(client), within_s=2.0)
+            await until(lambda: running_requests(client), within_s=60.0)
     left_s = time.monotonic()
 
     async def idle():
         return await running_requests(client) == 0
 
-    assert await until(idle, within_s=20.0)
+    assert await until(idle, within_s=60.0)
     assert time.monotonic() - left_s < 1.0 + await longest_step_s(steps_client)
 
 
@@ -368,5 +368,5 @@ async def test_a_final_message_can_be_continued(client, engine):
         chat_body(engine.model, messages=opened, continue_final_message=True, add_generation_prompt=False),
     )
     assert reply["usage"]["prompt_tokens"] > whole["usage"]["prompt_tokens"]
-    refused = await post(client, CHAT, chat_body(engine.model, messages=opened, continue_final_message=True))
-    assert refused.status == 400
+    rejected = await post(client, CHAT, chat_body(engine.model, messages=opened, continue_final_message=True))
+    assert rejected.status == 400

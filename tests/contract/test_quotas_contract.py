@@ -7,12 +7,11 @@ import secrets
 
 import pytest
 
-from phasewise.adapters.redis_quotas import RedisQuotas
-from phasewise.gateway.process_quotas import ProcessQuotas
-from phasewise.gateway.shared_quotas import LEASE_S, SharedQuotas
-from phasewise.model.limits import Lease, LimitKind, Limits, OverLimit
+from phasewise.clients.redis_quotas import RedisQuotas
+from phasewise.core.limits import Lease, LimitKind, Limits, OverLimit
+from phasewise.gateway.api.quotas import LEASE_S, ProcessQuotas, SharedQuotas
 
-GENEROUS_S = 10.0
+GENEROUS_S = 60.0
 
 
 @pytest.fixture(params=["process", "redis"])
@@ -22,7 +21,7 @@ async def quotas(request):
     else:
         server = request.getfixturevalue("redis_server")
         store = RedisQuotas(server.url, f"t{secrets.token_hex(8)}", LEASE_S)
-        counting = SharedQuotas(store, ProcessQuotas(), GENEROUS_S, "refuse")
+        counting = SharedQuotas(store, ProcessQuotas(), GENEROUS_S, "reject")
     await counting.start()
     try:
         yield counting
@@ -38,7 +37,7 @@ async def granted(quotas, limits, tokens=1, key_id="k"):
     return answer
 
 
-async def refused(quotas, limits, tokens=1, key_id="k"):
+async def rejected(quotas, limits, tokens=1, key_id="k"):
     answer = await quotas.take(key_id, limits, tokens)
     assert isinstance(answer, OverLimit)
     return answer
@@ -49,12 +48,12 @@ async def test_a_minutes_worth_of_requests_passes_at_once_and_not_one_more(quota
     limits = Limits(requests_per_minute=7)
     answers = await asyncio.gather(*(quotas.take("k", limits, 1) for _ in range(30)))
     assert 7 <= sum(isinstance(answer, Lease) for answer in answers) <= 8
-    over = await refused(quotas, limits)
+    over = await rejected(quotas, limits)
     assert over.kind is LimitKind.REQUESTS
     assert 0 < over.retry_after_s <= 60 / 7
 
 
-async def test_requests_pass_again_when_they_were_told_to(quotas):
+async def test_requests_pass_again_when_the_retry_time_is_over(quotas):
     limits = Limits(requests_per_minute=120)
     while isinstance(answer := await quotas.take("k", limits, 1), Lease):
         pass
@@ -63,13 +62,13 @@ async def test_requests_pass_again_when_they_were_told_to(quotas):
     await granted(quotas, limits)
 
 
-async def test_places_are_given_back_when_requests_end(quotas):
+async def test_slots_are_released_when_requests_end(quotas):
     limits = Limits(max_concurrent=2)
     first, second = await granted(quotas, limits), await granted(quotas, limits)
-    assert (await refused(quotas, limits)).kind is LimitKind.CONCURRENCY
+    assert (await rejected(quotas, limits)).kind is LimitKind.CONCURRENCY
     quotas.settle(first, None)
     third = await granted(quotas, limits)
-    assert (await refused(quotas, limits)).kind is LimitKind.CONCURRENCY
+    assert (await rejected(quotas, limits)).kind is LimitKind.CONCURRENCY
     quotas.settle(second, 1)
     quotas.settle(third, 0)
     await granted(quotas, limits)
@@ -79,7 +78,7 @@ async def test_places_are_given_back_when_requests_end(quotas):
 async def test_tokens_that_were_not_used_come_back(quotas):
     limits = Limits(tokens_per_minute=1000)
     lease = await granted(quotas, limits, 1000)
-    over = await refused(quotas, limits, 500)
+    over = await rejected(quotas, limits, 500)
     assert over.kind is LimitKind.TOKENS
     assert 20 < over.retry_after_s <= 30
     quotas.settle(lease, 400)
@@ -89,7 +88,7 @@ async def test_tokens_that_were_not_used_come_back(quotas):
 async def test_tokens_used_beyond_the_charge_are_a_debt(quotas):
     limits = Limits(tokens_per_minute=1000)
     quotas.settle(await granted(quotas, limits, 10), 3000)
-    over = await refused(quotas, limits, 10)
+    over = await rejected(quotas, limits, 10)
     assert over.kind is LimitKind.TOKENS
     assert 100 < over.retry_after_s <= 120.6
 
@@ -97,21 +96,21 @@ async def test_tokens_used_beyond_the_charge_are_a_debt(quotas):
 async def test_tokens_nobody_counted_stay_charged(quotas):
     limits = Limits(tokens_per_minute=1000)
     quotas.settle(await granted(quotas, limits, 1000), None)
-    assert (await refused(quotas, limits, 500)).kind is LimitKind.TOKENS
+    assert (await rejected(quotas, limits, 500)).kind is LimitKind.TOKENS
 
 
 async def test_a_request_larger_than_the_bucket_passes_when_it_is_full_and_only_then(quotas):
     limits = Limits(tokens_per_minute=100)
     await granted(quotas, limits, 300)
-    over = await refused(quotas, limits, 1)
+    over = await rejected(quotas, limits, 1)
     assert 110 < over.retry_after_s <= 120.6
 
 
-async def test_a_refusal_takes_nothing(quotas):
+async def test_a_rejection_takes_nothing(quotas):
     limits = Limits(requests_per_minute=2, tokens_per_minute=100, max_concurrent=1)
     lease = await granted(quotas, limits, 10)
     for _ in range(20):
-        assert (await refused(quotas, limits, 10)).kind is LimitKind.CONCURRENCY
+        assert (await rejected(quotas, limits, 10)).kind is LimitKind.CONCURRENCY
     quotas.settle(lease, 10)
     await granted(quotas, limits, 90)
 
@@ -119,7 +118,7 @@ async def test_a_refusal_takes_nothing(quotas):
 async def test_what_holds_a_request_back_longest_is_named(quotas):
     limits = Limits(requests_per_minute=60, tokens_per_minute=100, max_concurrent=1)
     await granted(quotas, limits, 100)
-    over = await refused(quotas, limits, 100)
+    over = await rejected(quotas, limits, 100)
     assert over.kind is LimitKind.TOKENS
     assert over.retry_after_s > 30
 
@@ -128,7 +127,7 @@ async def test_keys_do_not_share(quotas):
     limits = Limits(requests_per_minute=1, tokens_per_minute=10, max_concurrent=1)
     for key_id in ("a", "b", "c"):
         await granted(quotas, limits, 10, key_id)
-    assert (await refused(quotas, limits, 10, "a")).kind in LimitKind
+    assert (await rejected(quotas, limits, 10, "a")).kind in LimitKind
 
 
 async def test_limits_far_beyond_any_key_count_too(quotas):

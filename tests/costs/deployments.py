@@ -1,14 +1,14 @@
 """Builders of shapes and deployments from examples/models."""
 
 import json
-from pathlib import Path
 
-from phasewise.costs.accelerators import ACCELERATORS
-from phasewise.costs.deployment import Deployment
-from phasewise.costs.model_config import architecture_of
-from phasewise.costs.precision import WEIGHT_SCHEMES
+from phasewise.costs.roofline.accelerators import ACCELERATORS
+from phasewise.costs.roofline.deployment import Deployment
+from phasewise.costs.roofline.model_config import architecture_of
+from phasewise.costs.roofline.precision import WEIGHT_SCHEMES
+from tests.paths import ROOT
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "models"
+EXAMPLES = ROOT / "examples" / "models"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.json") if path.stem != "smollm2-135m")
 """Models whose heads eight devices can share."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from phasewise.costs.fit import FittedCost
-from phasewise.costs.regimes import regime_of
-from phasewise.costs.step_cost import CostPart
-from phasewise.costs.step_fit import StepFit
-from phasewise.costs.step_work import StepKind
-from phasewise.model.interval import Interval
+from phasewise.core.statistics import Interval
+from phasewise.costs.fit.observation import regime_of
+from phasewise.costs.fit.solve import FittedCost
+from phasewise.costs.fit.step import CostPart, StepKind
+from phasewise.costs.fit.step_fit import StepFit
 from tests.costs.step_builders import COST, WORKS
 
 ERRORS = tuple(step / 100 for step in range(-12, 13))

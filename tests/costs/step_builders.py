@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import exp
 
-from phasewise.costs.observation import Observation
-from phasewise.costs.step_cost import StepCost
-from phasewise.costs.step_work import StepWork, chunk_pairs, decoding, prefilling
+from phasewise.costs.fit.observation import Observation
+from phasewise.costs.fit.step import StepCost, StepWork, chunk_pairs, decoding, prefilling
 
 COST = StepCost(
     floor_s=0.056,

@@ -5,20 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from phasewise.costs.capacity import Traffic, request_s
+from phasewise.core.slo import Slo
+from phasewise.core.units import duration, significant, size
+from phasewise.costs.roofline.capacity import UniformTraffic, request_s
 from phasewise.costs.sheet.build import sheet_of
-from phasewise.costs.sheet.facts import Asked
-from phasewise.costs.sheet.quantities import duration, figures, power, size
-from phasewise.model.slo import Slo
+from phasewise.costs.sheet.facts import SheetSubject, power
 from tests.costs.deployments import deploy
 
 WORD = re.compile(r"[A-Za-z][A-Za-z-]*")
 
 
 def make_sheet(deployment, traffic=None, rate=30.0, slo=Slo(ttft_s=2.0, tpot_s=0.05)):  # noqa: B008
-    traffic = traffic or Traffic(2000, 300)
+    traffic = traffic or UniformTraffic(2000, 300)
     return sheet_of(
-        Asked("a model", "H100", deployment, traffic, traffic.mean_context_tokens, slo, 1024, rate)
+        SheetSubject("a model", "H100", deployment, traffic, traffic.mean_context_tokens, slo, 1024, rate)
     )
 
 
@@ -32,12 +32,14 @@ def evaluated(formula):
 
 SHEETS = {
     "dense": make_sheet(deploy("llama-3-70b", gpus=8)),
-    "one device": make_sheet(deploy("llama-3-8b"), Traffic(20_000, 300, cached_tokens=5_000)),
+    "one device": make_sheet(deploy("llama-3-8b"), UniformTraffic(20_000, 300, cached_tokens=5_000)),
     "multi-head": make_sheet(deploy("llama-13b-multi-head", gpu="A100", gpus=2)),
     "latent and routed": make_sheet(deploy("deepseek-v3", gpu="MI300X", gpus=8)),
-    "routed": make_sheet(deploy("mixtral-8x7b", gpus=4, weights="w4a16"), Traffic(30, 30)),
-    "latent in chunks": make_sheet(deploy("deepseek-v3", gpus=16, chunk_tokens=512), Traffic(3000, 300, 700)),
-    "compute or reads": make_sheet(deploy("llama-3-8b", chunk_tokens=1000), Traffic(2100, 300)),
+    "routed": make_sheet(deploy("mixtral-8x7b", gpus=4, weights="w4a16"), UniformTraffic(30, 30)),
+    "latent in chunks": make_sheet(
+        deploy("deepseek-v3", gpus=16, chunk_tokens=512), UniformTraffic(3000, 300, 700)
+    ),
+    "compute or reads": make_sheet(deploy("llama-3-8b", chunk_tokens=1000), UniformTraffic(2100, 300)),
     "windows": make_sheet(deploy("gemma-2-9b", gpu="L40S", weights="fp8", kv_element_bytes=1.0)),
 }
 
@@ -61,20 +63,20 @@ def test_parts_whose_longer_side_differs_from_chunk_to_chunk_are_named_so():
 
 
 def test_answer_and_table_name_the_same_bound():
-    sheet = make_sheet(deploy("llama-3-8b"), Traffic(32_768, 300), slo=Slo(ttft_s=60.0, tpot_s=10.0))
+    sheet = make_sheet(deploy("llama-3-8b"), UniformTraffic(32_768, 300), slo=Slo(ttft_s=60.0, tpot_s=10.0))
     row = next(row for row in sheet.to_dict()["prefill"] if row["prompt_tokens"] == 32_768)
     assert any(line.startswith("prefill") and line.endswith(f"by {row['bound_by']}") for line in sheet.answer)
 
 
 def test_cached_tokens_have_no_scores_of_their_own():
-    sheet = make_sheet(deploy("llama-3-8b"), Traffic(2000, 300, cached_tokens=1500))
+    sheet = make_sheet(deploy("llama-3-8b"), UniformTraffic(2000, 300, cached_tokens=1500))
     assert sheet.fact("score_bytes").value == 32 * 32 * 500 * 2000 * 2
 
 
 def test_requests_longer_than_the_model_is_made_for_are_noted_and_not_tabled():
     engine = deploy("llama-3-8b")
-    short = replace(engine, architecture=replace(engine.architecture, max_context_tokens=2048))
-    page = make_sheet(short, Traffic(2000, 300)).to_dict()
+    short = replace(engine, architecture=replace(engine.architecture, max_model_len=2048))
+    page = make_sheet(short, UniformTraffic(2000, 300)).to_dict()
     assert any("2,300 tokens are more than" in note for note in page["notes"])
     assert [row["context_tokens"] for row in page["kv_cache"]] == [2048]
     assert not any("more than the model" in note for note in make_sheet(engine).to_dict()["notes"])
@@ -82,8 +84,8 @@ def test_requests_longer_than_the_model_is_made_for_are_noted_and_not_tabled():
 
 def test_a_model_for_very_short_contexts_has_tables_too():
     engine = deploy("llama-3-8b")
-    short = replace(engine, architecture=replace(engine.architecture, max_context_tokens=100))
-    page = make_sheet(short, Traffic(50, 20)).to_dict()
+    short = replace(engine, architecture=replace(engine.architecture, max_model_len=100))
+    page = make_sheet(short, UniformTraffic(50, 20)).to_dict()
     assert [row["prompt_tokens"] for row in page["prefill"]] == [100]
 
 
@@ -107,7 +109,7 @@ def test_targets_that_nothing_meets_are_said_to_be_out_of_reach():
 def test_a_stream_at_50_ms_per_token_writes_20_tokens_a_second():
     rows = SHEETS["dense"].to_dict()["decode"]
     assert all(row["stream_tokens_per_s"] * row["tpot_s"] == pytest.approx(1) for row in rows)
-    assert figures(1 / 0.050) == "20"
+    assert significant(1 / 0.050) == "20"
 
 
 @pytest.mark.parametrize(
@@ -128,10 +130,10 @@ def test_what_a_way_to_run_a_model_leaves_out_is_noted():
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        (figures(0.0012345), "0.00123"),
-        (figures(19_960.0), "20,000"),
-        (figures(0), "0"),
-        (duration(0.0000351), "35.1 us"),
+        (significant(0.0012345), "0.00123"),
+        (significant(19_960.0), "20,000"),
+        (significant(0), "0"),
+        (duration(0.0000351), "35.1 µs"),
         (duration(0.25), "250 ms"),
         (duration(61.26), "61.3 s"),
         (size(327_680), "328 kB"),

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from phasewise.costs.layer_plan import windows_of
-from phasewise.costs.model_config import KNOWN_FAMILIES, architecture_of
+from phasewise.costs.roofline.model_config import KNOWN_FAMILIES, architecture_of, windows_of
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 NOT_IN_TRANSFORMERS = {"kimi_k2"}  # brings its own code; its layers are those of deepseek_v3
 
 

@@ -7,18 +7,18 @@ from itertools import combinations
 
 import yaml
 
-from phasewise.adapters.prometheus_families import METRICS
-from phasewise.model.slo import DEFAULT_SLO
-from phasewise.model.timeline import TTFT_PARTS, Part
+from phasewise.core.slo import DEFAULT_SLO
+from phasewise.core.timeline import TTFT_PARTS, Part
+from phasewise.gateway.records.metric_families import METRICS
 from tests.deploy.files import DEPLOY, ROOT, panels_with_queries, queries, read_dashboard
 
-STYLE = ROOT / "src" / "phasewise" / "bench" / "page" / "style.css"
+STYLE = ROOT / "src" / "phasewise" / "report" / "bench" / "style.css"
 ABOUT_PREFILL = {"prefill", "p50 of TTFT", "first token within 1 s", "prompt"}
 ABOUT_DECODE = {"p50 of TPOT", "at most 100 ms per token", "output"}
 
 
 def colour_in_reports(name):
-    """A part's colour in the dark form of reports; Grafana is dark unless told otherwise."""
+    """A part's colour in the dark form of reports; Grafana is dark by default."""
     return re.search(rf"--{name.replace('_', '-')}: light-dark\(#\w+, (#\w+)\)", STYLE.read_text())[1]
 
 
@@ -74,7 +74,7 @@ def test_parts_have_the_colours_of_reports():
         for it in stacked["fieldConfig"]["overrides"]
     }
     expected = {part.value: colour_in_reports(part) for part in TTFT_PARTS}
-    assert drawn == {**expected, "residual": colour_in_reports("unexplained")}
+    assert drawn == {**expected, "unexplained": colour_in_reports("unexplained")}
 
 
 def test_panels_lie_on_the_grid_without_covering_each_other():

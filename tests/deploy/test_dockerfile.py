@@ -14,7 +14,8 @@ import zipfile
 import pytest
 from dockerfile_parse import DockerfileParser
 
-from phasewise.config import load_gateway_file
+from phasewise.cli.app import COMMANDS
+from phasewise.fleet.config import load_gateway_file
 from tests.deploy.files import DEPLOY, ROOT
 
 
@@ -55,11 +56,11 @@ def test_the_package_can_be_built_from_what_is_copied(instructions, tmp_path):
         for source in sources:
             _copy(ROOT / source, tmp_path / destination, into=destination.endswith("/"))
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
-    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False)
     assert built.returncode == 0, built.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     files = zipfile.ZipFile(wheel).namelist()
-    assert "phasewise/gateway/__main__.py" in files
+    assert "phasewise/gateway/serve.py" in files
     assert fnmatch.filter(files, "phasewise/_engine_plugin/*.toml")
 
 
@@ -99,11 +100,10 @@ def test_every_base_has_a_version_and_no_package_host_is_named(instructions):
     assert "index-url" not in text
 
 
-def test_the_entry_point_is_a_module_that_exists(instructions):
-    steps = dict(instructions)
-    _python, option, module = json.loads(steps["ENTRYPOINT"])
-    assert option == "-m"
-    assert (ROOT / "src" / module.replace(".", "/") / "__main__.py").is_file()
+def test_the_entry_point_is_a_command_that_exists(instructions):
+    program, command = json.loads(dict(instructions)["ENTRYPOINT"])
+    assert program == "phasewise"
+    assert command in COMMANDS
 
 
 def test_the_health_check_is_code_that_compiles(instructions):

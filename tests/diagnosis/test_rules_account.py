@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phasewise.diagnosis.cause import Cause, Phase
-from phasewise.diagnosis.picture import PrefixUse, TokenLedger, Trust
-from phasewise.diagnosis.rules.account import Account, Taken
-from phasewise.diagnosis.rules.case import Claim, open_start, open_stream
-from phasewise.diagnosis.rules.find import START_RULES, STREAM_RULES, explain, find
-from phasewise.diagnosis.rules.weighing import share_out
-from phasewise.diagnosis.stall_causes import StallCause
-from phasewise.diagnosis.surroundings import Crowd, Drafts, EngineSurroundings, StepShape
-from phasewise.model.timeline import Part
-from tests.calibrate.builders import make_fit
-from tests.diagnosis.pictures import SLO, causes, make_picture, make_stall, make_start, make_stream
+from phasewise.core.timeline import Part
+from phasewise.diagnosis.analysis.engine_load import Drafts, EngineLoad, EngineSurroundings, StepShape
+from phasewise.diagnosis.analysis.stall_causes import StallCause
+from phasewise.diagnosis.analysis.window_summary import PrefixUse, TokenLedger, Trust
+from phasewise.diagnosis.finding import Cause, Phase
+from phasewise.diagnosis.rules.case import Account, Claim, Taken, open_start, open_stream
+from phasewise.diagnosis.rules.find import START_RULES, STREAM_RULES, explain, share_out
+from tests.diagnosis.summaries import SLO, causes, make_stall, make_start, make_stream, make_summary
+from tests.experiments.calibrate.builders import make_fit
 
 seconds = st.floats(0.0, 5.0)
 shares = st.floats(0.0, 1.0)
@@ -27,8 +25,8 @@ def maybe(strategy):
     return st.none() | strategy
 
 
-crowds = st.builds(
-    Crowd,
+engine_loads = st.builds(
+    EngineLoad,
     loads, st.integers(0, 64), loads, st.integers(0, 64), shares, shares, shares, shares, shares,
     st.floats(-20.0, 20.0),
 )  # fmt: skip
@@ -43,7 +41,7 @@ engines = st.builds(
     requests=st.integers(0, 50),
     prefix_cache_on=maybe(st.booleans()),
     preemptions=maybe(loads),
-    crowd=maybe(crowds),
+    engine_load=maybe(engine_loads),
     steps=maybe(shapes),
     drafts=maybe(st.builds(Drafts, loads, loads, loads)),
     front_end_cores=maybe(st.floats(0.0, 2.0)),
@@ -53,7 +51,7 @@ engines = st.builds(
 )
 starts = st.builds(
     make_start,
-    residual_s=st.floats(-0.5, 5.0),
+    unexplained_s=st.floats(-0.5, 5.0),
     cold_s=maybe(seconds),
     **{f"{part}_s": seconds for part in Part if part is not Part.DECODE},
 )
@@ -67,8 +65,8 @@ streams = st.builds(
     ledgers,
     st.lists(st.builds(make_stall, st.sampled_from(StallCause), st.floats(0.5, 9.0)), max_size=4),
 )
-pictures = st.builds(
-    make_picture,
+summaries = st.builds(
+    make_summary,
     start=starts,
     stream=streams,
     engines=st.lists(engines, max_size=2),
@@ -79,10 +77,10 @@ pictures = st.builds(
 
 
 @settings(max_examples=60)
-@given(pictures)
-def test_causes_never_add_up_to_more_than_their_phase(picture):
-    explained = explain(picture, SLO)
-    for phase, lost_s in ((Phase.START, picture.start.lost_s), (Phase.STREAM, picture.stream.lost_s)):
+@given(summaries)
+def test_causes_never_add_up_to_more_than_their_phase(summary):
+    explained = explain(summary, SLO)
+    for phase, lost_s in ((Phase.START, summary.start.lost_s), (Phase.STREAM, summary.stream.lost_s)):
         found = [finding for finding in explained.findings if finding.phase is phase]
         assert sum(finding.share for finding in found) <= 1 + 1e-6
         assert sum(finding.lost_s for finding in found) <= lost_s * (1 + 1e-6)
@@ -91,11 +89,11 @@ def test_causes_never_add_up_to_more_than_their_phase(picture):
 
 
 @settings(max_examples=60)
-@given(pictures)
-def test_rules_leave_an_account_in_order(picture):
+@given(summaries)
+def test_rules_leave_an_account_in_order(summary):
     for case, rules in (
-        (open_start(picture, picture.start, SLO), START_RULES),
-        (open_stream(picture, picture.stream, SLO), STREAM_RULES),
+        (open_start(summary, summary.start, SLO), START_RULES),
+        (open_stream(summary, summary.stream, SLO), STREAM_RULES),
     ):
         case.account.check_invariants()
         for rule in rules:
@@ -110,14 +108,16 @@ def test_rules_leave_an_account_in_order(picture):
 
 
 @settings(max_examples=60)
-@given(pictures)
-def test_phases_that_meet_their_objective_have_no_cause(picture):
+@given(summaries)
+def test_phases_that_meet_their_objective_have_no_cause(summary):
     well = replace(
-        picture,
-        start=replace(picture.start, late=0, lost_s=0.0),
-        stream=replace(picture.stream, slow=0, lost_s=0.0),
+        summary,
+        start=replace(summary.start, late=0, lost_s=0.0),
+        stream=replace(summary.stream, slow=0, lost_s=0.0),
     )
-    assert all(finding.phase is Phase.MEASUREMENT and not finding.lost_s for finding in find(well, SLO))
+    assert all(
+        finding.phase is Phase.MEASUREMENT and not finding.lost_s for finding in explain(well, SLO).findings
+    )
 
 
 def test_what_was_taken_is_gone():
@@ -158,9 +158,9 @@ def test_what_is_lost_by_stalls_goes_to_their_causes():
 
 def test_a_cache_warmed_by_an_earlier_run_and_figures_that_drift_are_said_though_all_is_well():
     trust = Trust(lag_p90_s=0.3, warm_share=0.6, ttft_drift=2.0, tpot_drift=1.1)
-    assert causes(make_picture(trust=trust)) == [Cause.GENERATOR_LAG, Cause.WARM_CACHE, Cause.DRIFT]
+    assert causes(make_summary(trust=trust)) == [Cause.GENERATOR_LAG, Cause.WARM_CACHE, Cause.DRIFT]
 
 
 def test_small_lags_shares_and_drifts_are_not_worth_a_word():
     trust = Trust(lag_p90_s=0.01, warm_share=0.05, ttft_drift=1.2, tpot_drift=0.8)
-    assert causes(make_picture(trust=trust)) == []
+    assert causes(make_summary(trust=trust)) == []

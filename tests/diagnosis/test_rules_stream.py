@@ -1,32 +1,30 @@
-"""Each rule of slow streaming finds its cause, and leaves a picture alone that only looks like it."""
+"""Each rule of slow streaming finds its cause, and leaves a summary alone that only looks like it."""
 
 import pytest
 
-from phasewise.diagnosis.cause import Cause, Confidence
-from phasewise.diagnosis.finding import FactSource
-from phasewise.diagnosis.picture import TokenLedger, Trust
-from phasewise.diagnosis.seen_by import COUNTERS, PROBE
-from phasewise.diagnosis.stall_causes import GuiltyPrompt, StallCause
-from phasewise.diagnosis.surroundings import Drafts
-from phasewise.model.steps import TimedStep
+from phasewise.core.steps import TimedStep
+from phasewise.diagnosis.analysis.engine_load import COUNTERS, PROBE, Drafts
+from phasewise.diagnosis.analysis.stall_causes import GuiltyPrompt, StallCause
+from phasewise.diagnosis.analysis.window_summary import TokenLedger, Trust
+from phasewise.diagnosis.finding import Cause, Confidence, FactSource
 from tests.builders import make_step
-from tests.calibrate.builders import make_fit
-from tests.diagnosis.pictures import (
+from tests.diagnosis.summaries import (
     SLO,
     causes,
-    make_crowd,
     make_engine,
-    make_picture,
+    make_engine_load,
     make_stall,
     make_steps,
     make_stream,
+    make_summary,
     make_workload,
     the_finding,
 )
+from tests.experiments.calibrate.builders import make_fit
 
 
 def streaming(ledger=None, stalls=(), engines=(), **fields):
-    return make_picture(stream=make_stream(ledger, stalls), engines=engines, **fields)
+    return make_summary(stream=make_stream(ledger, stalls), engines=engines, **fields)
 
 
 def split(floor_s=0.05, batch_s=0.0, kv_read_s=0.0, **parts):
@@ -34,7 +32,7 @@ def split(floor_s=0.05, batch_s=0.0, kv_read_s=0.0, **parts):
 
 
 def running(count, **fields):
-    return make_engine(crowd=make_crowd(running_mean=count), **fields)
+    return make_engine(engine_load=make_engine_load(running_mean=count), **fields)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +59,7 @@ def test_a_small_part_of_a_slow_token_is_not_its_cause(part):
 def test_stalls_that_an_average_hides_are_lost_in_full():
     """200 tokens at 50 ms hide one pause of 3 s in the mean, and the reader does not."""
     stream = make_stream(split(prompts_s=0.015), [make_stall()] * 20, tokens=200)
-    finding = the_finding(make_picture(stream=stream), Cause.CHUNKS_STALL)
+    finding = the_finding(make_summary(stream=stream), Cause.CHUNKS_STALL)
     assert finding.lost_s == pytest.approx(stream.lost_s)
     assert finding.share == pytest.approx(0.015 / 0.065)
 
@@ -74,9 +72,9 @@ def test_a_floor_within_the_objective_is_not_what_is_lost():
 def test_stalls_name_the_steps_and_whose_prompts_they_computed():
     steps = (TimedStep(make_step(10, 3.5, prompt=2047, decode=4), None),)
     guilty = (GuiltyPrompt("chatcmpl-long", 3000, 0), GuiltyPrompt("chatcmpl-short", 90, 0))
-    picture = streaming(stalls=[make_stall(steps=steps, guilty=guilty)] * 8)
-    words = " ".join(fact.words for fact in the_finding(picture, Cause.CHUNKS_STALL).facts)
-    assert "8 streams stood still" in words
+    summary = streaming(stalls=[make_stall(steps=steps, guilty=guilty)] * 8)
+    words = " ".join(fact.words for fact in the_finding(summary, Cause.CHUNKS_STALL).facts)
+    assert "8 streams stalled" in words
     assert "step 10 (2047 prompt + 4 decode tokens" in words
     assert words.index("chatcmpl-long (3000 tokens)") < words.index("chatcmpl-short")
 
@@ -84,35 +82,35 @@ def test_stalls_name_the_steps_and_whose_prompts_they_computed():
 def test_stalls_of_unknown_cause_are_a_guess_and_say_so():
     finding = the_finding(streaming(stalls=[make_stall(StallCause.UNKNOWN)] * 8), Cause.CHUNKS_STALL)
     assert finding.confidence is Confidence.LOW
-    assert any("a guess" in fact.words for fact in finding.facts)
+    assert any("likely cause" in fact.words for fact in finding.facts)
 
 
 def test_stalls_of_unknown_cause_are_not_laid_to_prompts_too_short_to_stall_anybody():
     short = make_workload(prompt_p90_tokens=20.0)
-    picture = streaming(stalls=[make_stall(StallCause.UNKNOWN)] * 8, workload=short)
-    assert Cause.CHUNKS_STALL not in causes(picture)
+    summary = streaming(stalls=[make_stall(StallCause.UNKNOWN)] * 8, workload=short)
+    assert Cause.CHUNKS_STALL not in causes(summary)
 
 
 def test_stalls_that_nobody_saw_leave_prompts_unsure_though_some_are_known_to_take_time():
-    picture = streaming(split(prompts_s=0.001), [make_stall(StallCause.UNKNOWN)] * 8)
-    assert the_finding(picture, Cause.CHUNKS_STALL).confidence is Confidence.LOW
+    summary = streaming(split(prompts_s=0.001), [make_stall(StallCause.UNKNOWN)] * 8)
+    assert the_finding(summary, Cause.CHUNKS_STALL).confidence is Confidence.LOW
 
 
-def test_without_steps_stalls_beside_as_many_lost_places_are_laid_to_those():
+def test_without_steps_stalls_beside_as_many_preemptions_are_laid_to_those():
     stream = make_stream(stalls=[make_stall(StallCause.UNKNOWN)] * 8, step_timed=0)
-    picture = make_picture(stream=stream, workload=make_workload(preemptions=500, kv_usage_max=1.0))
-    assert causes(picture)[0] is Cause.KV_EXHAUSTED
-    assert the_finding(picture, Cause.KV_EXHAUSTED).confidence is Confidence.LOW
+    summary = make_summary(stream=stream, workload=make_workload(preemptions=500, kv_usage_max=1.0))
+    assert causes(summary)[0] is Cause.KV_EXHAUSTED
+    assert the_finding(summary, Cause.KV_EXHAUSTED).confidence is Confidence.LOW
 
 
 @pytest.mark.parametrize(("seen_by", "source"), [(COUNTERS, FactSource.COUNTERS), (PROBE, FactSource.CLIENT)])
-def test_a_usual_gap_is_told_by_who_saw_it_and_not_called_an_empty_step(seen_by, source):
+def test_a_usual_gap_is_reported_by_who_saw_it_and_not_called_an_empty_step(seen_by, source):
     stream = make_stream(
         step_timed=0, step_s=None, gap_p50_s=0.15, tpot_mean_s=0.15, lost_s=40.0, slow=20, ledger=None
     )
-    finding = the_finding(make_picture(stream=stream, seen_by=seen_by), Cause.DECODE_FLOOR)
+    finding = the_finding(make_summary(stream=stream, seen_by=seen_by), Cause.DECODE_FLOOR)
     assert finding.facts[0].source is source
-    assert "whatever is in it" not in finding.facts[0].words
+    assert "even at batch 1" not in finding.facts[0].words
 
 
 def test_steps_that_wait_for_a_core_are_starved():
@@ -176,7 +174,7 @@ def test_short_contexts_of_very_many_are_the_batchs_and_long_ones_are_reads():
 def test_a_mean_token_that_is_nearly_all_floor_is_slow_by_its_floor():
     """A few streams miss the objective that the mean meets: 4 ms of prompts are not why."""
     stream = make_stream(split(floor_s=0.09, prompts_s=0.004), slow=5, lost_s=1.0)
-    assert causes(make_picture(stream=stream)) == [Cause.DECODE_FLOOR]
+    assert causes(make_summary(stream=stream)) == [Cause.DECODE_FLOOR]
 
 
 def test_a_batch_that_costs_less_than_the_floor_is_not_too_large():
@@ -184,7 +182,7 @@ def test_a_batch_that_costs_less_than_the_floor_is_not_too_large():
     assert causes(streaming(ledger, engines=[running(64)])) == [Cause.DECODE_FLOOR]
 
 
-def test_without_a_fit_a_lone_step_tells_the_batch_from_the_floor():
+def test_without_a_fit_a_lone_step_reports_the_batch_from_the_floor():
     full = running(64, steps=make_steps(lone_step_s=0.05))
     alone = running(64, steps=make_steps(lone_step_s=0.2))
     assert causes(streaming(TokenLedger(step_s=0.25), engines=[full])) == [Cause.BATCH_CAP_HIGH]
@@ -218,18 +216,18 @@ def test_the_floor_is_weights_or_overhead_by_how_fast_the_machine_reads(weights_
 
 
 def test_tokens_that_came_late_from_a_busy_front_end_are_the_front_ends():
-    late = TokenLedger(step_s=0.05, residual_s=0.2)
+    late = TokenLedger(step_s=0.05, unexplained_s=0.2)
     busy, calm = make_engine(front_end_cores=0.95), make_engine(front_end_cores=0.1)
     assert causes(streaming(late, engines=[busy])) == [Cause.FRONT_END_BUSY]
     assert causes(streaming(late, engines=[calm])) == [Cause.NETWORK_OR_PROXY]
 
 
 def test_tokens_that_came_late_with_nothing_known_of_the_host_stay_unexplained():
-    assert causes(streaming(TokenLedger(step_s=0.05, residual_s=0.2))) == []
+    assert causes(streaming(TokenLedger(step_s=0.05, unexplained_s=0.2))) == []
 
 
 def test_a_generator_that_is_later_than_a_token_cannot_time_tokens():
-    late = TokenLedger(step_s=0.05, residual_s=0.2)
+    late = TokenLedger(step_s=0.05, unexplained_s=0.2)
     lagging = streaming(late, trust=Trust(lag_mean_s=0.3, lag_p90_s=0.9))
     in_time = streaming(late, trust=Trust(lag_mean_s=0.001, lag_p90_s=SLO.tpot_s / 4))
     assert Cause.GENERATOR_LAG in causes(lagging)

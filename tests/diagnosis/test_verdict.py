@@ -5,25 +5,34 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from phasewise.diagnosis.cause import Cause, Confidence, Phase
-from phasewise.diagnosis.picture import (
-    Picture,
+from phasewise.core.prefixes import prefix_marks
+from phasewise.core.slo import Slo
+from phasewise.core.step_log import StepLog
+from phasewise.core.timeline import Outcome, Part, Source
+from phasewise.diagnosis.analysis.attribution import readings_of
+from phasewise.diagnosis.analysis.engine_load import COUNTERS
+from phasewise.diagnosis.analysis.window_summary import (
     TokenLedger,
     Trust,
+    WindowSummary,
     outcome_counts,
-    start_picture,
-    stream_picture,
+    rejections,
+    start_summary,
+    stream_summary,
     workload_shape,
 )
-from phasewise.diagnosis.verdict import Ruling, judge
-from phasewise.diagnosis.verdict_record import VERDICT_VERSION, verdict_record
-from phasewise.model.prefix_marks import prefix_marks
-from phasewise.model.slo import Slo
-from phasewise.model.step_log import StepLog
-from phasewise.model.timeline import Outcome, Part, Source
-from phasewise.observe.page import words
+from phasewise.diagnosis.analysis.workload_profile import distribution, workload_profile
+from phasewise.diagnosis.finding import Cause, Confidence, Phase
+from phasewise.diagnosis.verdict import (
+    MIN_FINISHED_TO_BE_HEALTHY,
+    VERDICT_VERSION,
+    Ruling,
+    judge,
+    verdict_record,
+)
+from phasewise.report.diagnosis import words
 from tests.builders import EPOCH_S, make_span, make_step, make_timeline
-from tests.diagnosis.pictures import make_crowd, make_engine
+from tests.diagnosis.summaries import make_engine, make_engine_load
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
 
@@ -32,15 +41,16 @@ def stream(first_s, gap_s=0.05, tokens=30):
     return tuple(first_s + gap_s * index for index in range(tokens))
 
 
-def picture_of(timelines, logs=None):
+def summary_of(timelines, logs=None):
     logs = logs or {}
-    return Picture(
+    return WindowSummary(
         window_s=20.0,
         seen_by="gateway",
-        start=start_picture(timelines, SLO),
-        stream=stream_picture(timelines, SLO, logs),
+        start=start_summary(timelines, SLO, {}),
+        stream=stream_summary(timelines, SLO, readings_of(logs)),
         workload=workload_shape(timelines, (), 20.0),
         outcomes=outcome_counts(timelines),
+        rejections=rejections(timelines),
     )
 
 
@@ -60,26 +70,26 @@ def requests(count=10, *, queue_s=0.0, prefill_s=0.1, first_s=None, **fields):
 
 
 def test_requests_within_both_objectives_are_healthy():
-    verdict = judge(picture_of(requests()), SLO)
+    verdict = judge(summary_of(requests()), SLO)
     assert verdict.ruling is Ruling.HEALTHY
     assert verdict.findings == ()
 
 
 def test_a_long_queue_is_overload():
-    verdict = judge(picture_of(requests(queue_s=4.0, prefill_s=0.2)), SLO)
+    verdict = judge(summary_of(requests(queue_s=4.0, prefill_s=0.2)), SLO)
     assert verdict.ruling is Ruling.SLOW_TO_START
     assert verdict.top.cause is Cause.OVERLOAD
 
 
 def test_a_long_prefill_of_own_tokens_is_long_prompts():
-    verdict = judge(picture_of(requests(prefill_s=3.0, prompt_tokens=3000)), SLO)
+    verdict = judge(summary_of(requests(prefill_s=3.0, prompt_tokens=3000)), SLO)
     assert verdict.top.cause is Cause.LONG_PROMPTS
 
 
 def test_a_long_prefill_of_shared_tokens_is_missing_reuse():
     marks = prefix_marks(b"s" * 8400, b"key")
     verdict = judge(
-        picture_of(requests(prefill_s=3.0, prompt_tokens=2100, prompt_bytes=8400, prefix_marks=marks)), SLO
+        summary_of(requests(prefill_s=3.0, prompt_tokens=2100, prompt_bytes=8400, prefix_marks=marks)), SLO
     )
     assert verdict.top.cause is Cause.PREFIX_SALTED
 
@@ -89,16 +99,16 @@ def test_shared_tokens_that_were_cached_are_not_missing_reuse():
     cached = requests(
         prefill_s=3.0, prompt_tokens=2100, cached_tokens=2000, prompt_bytes=8400, prefix_marks=marks
     )
-    assert judge(picture_of(cached), SLO).top.cause is Cause.LONG_PROMPTS
+    assert judge(summary_of(cached), SLO).top.cause is Cause.LONG_PROMPTS
 
 
 def test_time_that_no_engine_clock_saw_lies_on_the_way():
-    verdict = judge(picture_of(requests(prefill_s=0.1, first_s=3.0)), SLO)
+    verdict = judge(summary_of(requests(prefill_s=0.1, first_s=3.0)), SLO)
     assert verdict.top.cause is Cause.NETWORK_OR_PROXY
 
 
 def test_every_token_slow_is_the_decode_step():
-    verdict = judge(picture_of(requests(gap_s=0.2)), SLO)
+    verdict = judge(summary_of(requests(gap_s=0.2)), SLO)
     assert verdict.ruling is Ruling.SLOW_TO_STREAM
     assert verdict.top.cause is Cause.DECODE_FLOOR
 
@@ -112,7 +122,7 @@ def test_stalls_in_steps_with_prompt_tokens_name_the_steps():
     steps = [make_step(index, 0.2 + 0.05 * index) for index in range(10)]
     steps.append(make_step(10, 3.5, prompt=2047, decode=4))
     steps += [make_step(11 + index, 3.55 + 0.05 * index) for index in range(20)]
-    verdict = judge(picture_of([stalled(index) for index in range(8)], {"w0": (StepLog(steps),)}), SLO)
+    verdict = judge(summary_of([stalled(index) for index in range(8)], {"w0": (StepLog(steps),)}), SLO)
     assert verdict.ruling is Ruling.SLOW_TO_STREAM
     assert verdict.top.cause is Cause.CHUNKS_STALL
     assert verdict.top.confidence is Confidence.HIGH
@@ -120,22 +130,22 @@ def test_stalls_in_steps_with_prompt_tokens_name_the_steps():
 
 
 def test_stalls_without_a_step_record_are_a_guess_and_say_so():
-    verdict = judge(picture_of([stalled(index) for index in range(8)]), SLO)
+    verdict = judge(summary_of([stalled(index) for index in range(8)]), SLO)
     assert verdict.top.cause is Cause.CHUNKS_STALL
     assert verdict.top.confidence is Confidence.LOW
 
 
 def test_the_phase_that_costs_users_more_time_decides():
     late = requests(4, queue_s=2.0)
-    verdict = judge(picture_of(late + [stalled(index) for index in range(10, 18)]), SLO)
+    verdict = judge(summary_of(late + [stalled(index) for index in range(10, 18)]), SLO)
     assert verdict.ruling is Ruling.SLOW_TO_STREAM
     assert verdict.also_slow == "slow_to_start"
 
 
-def test_failed_requests_are_part_of_the_picture():
+def test_failed_requests_are_part_of_the_summary():
     failed = make_timeline((), outcome=Outcome.FAILED)
-    picture = picture_of([*requests(3), failed])
-    assert dict(picture.outcomes) == {"succeeded": 3, "failed": 1}
+    summary = summary_of([*requests(3), failed])
+    assert dict(summary.outcomes) == {"succeeded": 3, "failed": 1}
 
 
 def test_requests_that_never_answered_are_late_not_left_out():
@@ -144,16 +154,16 @@ def test_requests_that_never_answered_are_late_not_left_out():
         make_timeline((), request_id=f"gone{index}", outcome=Outcome.CANCELLED, ended_s=30.0)
         for index in range(60)
     ]
-    verdict = judge(picture_of(requests(40) + gone), SLO)
+    verdict = judge(summary_of(requests(40) + gone), SLO)
     assert verdict.ruling is Ruling.SLOW_TO_START
-    assert verdict.picture.start.unanswered == 60
+    assert verdict.summary.start.unanswered == 60
 
 
 def test_requests_that_fail_at_once_are_not_called_healthy():
     failed = [
         make_timeline((), request_id=f"f{index}", outcome=Outcome.FAILED, ended_s=0.01) for index in range(5)
     ]
-    assert judge(picture_of(requests(10) + failed), SLO).ruling is Ruling.FAILING
+    assert judge(summary_of(requests(10) + failed), SLO).ruling is Ruling.FAILING
 
 
 def timed_out(count=5, ended_s=60.0, **fields):
@@ -165,29 +175,36 @@ def timed_out(count=5, ended_s=60.0, **fields):
 
 def test_what_answered_requests_did_does_not_explain_those_that_never_were():
     """30 answers within the objective, of prefill mostly, and 5 that waited a minute for nothing."""
-    verdict = judge(picture_of(requests(30, prefill_s=0.25) + timed_out()), SLO)
+    verdict = judge(summary_of(requests(30, prefill_s=0.25) + timed_out()), SLO)
     assert (verdict.ruling, verdict.findings) == (Ruling.FAILING, ())
     assert verdict.unexplained_share == pytest.approx(1.0)
     assert "100%" in words.unexplained(verdict)
 
 
 def test_where_nobody_is_answered_requests_fail():
-    verdict = judge(picture_of(timed_out()), SLO)
+    verdict = judge(summary_of(timed_out()), SLO)
     assert (verdict.ruling, verdict.top) == (Ruling.FAILING, None)
-    assert "answered were fast" not in words.what_next(verdict)
-    plain = judge(picture_of(timed_out(streamed=False)), SLO)
+    assert "answered requests were fast" not in words.what_next(verdict)
+    plain = judge(summary_of(timed_out(streamed=False)), SLO)
     assert plain.ruling is Ruling.FAILING
 
 
 def test_silent_requests_waited_for_the_same_as_those_that_waited_as_long():
     """A queue of 4 s: who left after 3 s stood in it; who left after 6 s lost 2 s to nobody knows what."""
     queued = requests(30, queue_s=4.0)
-    left = replace(queued[0], content_times_s=(), outcome=Outcome.CANCELLED, ended_s=3.0)
+    (attempt,) = queued[0].attempts
+    left = replace(
+        queued[0],
+        content_times_s=(),
+        outcome=Outcome.CANCELLED,
+        ended_s=3.0,
+        attempts=(replace(attempt, spans=()),),
+    )
     longest_s = max(it.content_times_s[0] for it in queued)
-    short = judge(picture_of([*queued, left]), SLO)
-    long = judge(picture_of([*queued, replace(left, ended_s=longest_s + 2.0)]), SLO)
-    assert short.picture.start.silent_lost_s == 0.0
-    assert long.picture.start.silent_lost_s == pytest.approx(2.0)
+    short = judge(summary_of([*queued, left]), SLO)
+    long = judge(summary_of([*queued, replace(left, ended_s=longest_s + 2.0)]), SLO)
+    assert short.summary.start.silent_lost_s == 0.0
+    assert long.summary.start.silent_lost_s == pytest.approx(2.0)
     assert short.top.cause is long.top.cause is Cause.OVERLOAD
     assert short.unexplained_share < long.unexplained_share
 
@@ -199,22 +216,22 @@ def test_what_the_gateway_held_back_from_silent_requests_is_the_gateways():
     ]
     gone = [replace(it, outcome=Outcome.CANCELLED) for it in timed_out(spans=held)]
     for seen in (answered + gone, gone):
-        top = judge(picture_of(seen), SLO).top
+        top = judge(summary_of(seen), SLO).top
         assert top.cause is Cause.GATEWAY
         assert top.lost_s == pytest.approx(5 * 55.0, rel=0.1)
 
 
 def test_requests_without_engine_timings_do_not_make_the_engine_innocent():
-    """Half of the engines do not tell their phases: what they hide is not time outside the engine."""
+    """Half of the engines do not report their phases: what they hide is not time outside the engine."""
     silent = [make_timeline(stream(3.2), request_id=f"s{index}") for index in range(10)]
-    verdict = judge(picture_of(requests(10, queue_s=3.0, prefill_s=0.2) + silent), SLO)
+    verdict = judge(summary_of(requests(10, queue_s=3.0, prefill_s=0.2) + silent), SLO)
     assert verdict.top.cause is Cause.OVERLOAD
-    assert verdict.picture.start.timed == 10
+    assert verdict.summary.start.timed == 10
 
 
 def test_without_any_engine_timing_no_cause_is_made_up():
     silent = [make_timeline(stream(3.2), request_id=f"s{index}") for index in range(10)]
-    verdict = judge(picture_of(silent), SLO)
+    verdict = judge(summary_of(silent), SLO)
     assert verdict.ruling is Ruling.SLOW_TO_START
     assert verdict.top is None
 
@@ -223,7 +240,7 @@ def test_the_headline_never_names_a_cause_of_the_other_phase():
     """Stalls that no rule explains, and some queueing: slow to stream, cause not found."""
     steps = [make_step(index, 0.2 + 0.05 * index) for index in range(200)]
     passed_over = [stalled(index) for index in range(10, 18)]
-    verdict = judge(picture_of(requests(2, queue_s=2.0) + passed_over, {"w0": (StepLog(steps),)}), SLO)
+    verdict = judge(summary_of(requests(2, queue_s=2.0) + passed_over, {"w0": (StepLog(steps),)}), SLO)
     assert verdict.ruling is Ruling.SLOW_TO_STREAM
     assert verdict.top is None
 
@@ -232,43 +249,96 @@ def test_stalls_by_preemption_are_a_matter_of_kv_memory():
     steps = [make_step(index, 0.2 + 0.05 * index) for index in range(10)]
     steps.append(make_step(10, 3.5, decode=4, preempted=1))
     steps += [make_step(11 + index, 3.55 + 0.05 * index) for index in range(20)]
-    verdict = judge(picture_of([stalled(index) for index in range(8)], {"w0": (StepLog(steps),)}), SLO)
+    verdict = judge(summary_of([stalled(index) for index in range(8)], {"w0": (StepLog(steps),)}), SLO)
     assert verdict.top.cause is Cause.KV_EXHAUSTED
 
 
-def test_too_little_seen_is_not_called_healthy():
-    assert judge(picture_of(requests(2)), SLO).ruling is Ruling.TOO_LITTLE_SEEN
+def test_not_enough_traffic_is_not_called_healthy():
+    assert judge(summary_of(requests(2)), SLO).ruling is Ruling.NOT_ENOUGH_TRAFFIC
+    assert (
+        judge(summary_of(requests(MIN_FINISHED_TO_BE_HEALTHY - 1)), SLO).ruling is Ruling.NOT_ENOUGH_TRAFFIC
+    )
+    assert judge(summary_of(requests(MIN_FINISHED_TO_BE_HEALTHY)), SLO).ruling is Ruling.HEALTHY
+
+
+def test_requests_that_did_not_finish_do_not_make_a_server_healthy():
+    finished = requests(MIN_FINISHED_TO_BE_HEALTHY - 1)
+    open_ones, cancelled = (
+        requests(number, outcome=outcome)
+        for number, outcome in ((9, Outcome.UNFINISHED), (3, Outcome.CANCELLED))
+    )
+    assert judge(summary_of(finished + open_ones), SLO).ruling is Ruling.NOT_ENOUGH_TRAFFIC
+    assert judge(summary_of(finished + cancelled), SLO).ruling is Ruling.NOT_ENOUGH_TRAFFIC
+
+
+def test_if_most_clients_leave_that_is_the_verdict():
+    verdict = judge(summary_of(requests(6) + requests(9, outcome=Outcome.CANCELLED)), SLO)
+    assert verdict.ruling is Ruling.FAILING
+    assert verdict.top.cause is Cause.CLIENTS_CANCEL
+    assert "60% of 15 requests" in verdict.top.facts[0].words
+
+
+def test_rejected_requests_are_counted_by_their_reason():
+    rejected = requests(4, outcome=Outcome.REJECTED)
+    noted = [replace(it, attempts=(replace(it.attempts[0], note="HTTP 400"),)) for it in rejected]
+    verdict = judge(summary_of(requests(6) + noted), SLO)
+    assert verdict.ruling is Ruling.FAILING
+    assert verdict.top.cause is Cause.REQUESTS_REJECTED
+    assert "4 of 10 requests were rejected: HTTP 400 (4)" in verdict.top.facts[0].words
+
+
+def test_a_few_requests_are_enough_to_find_a_server_slow_or_failing():
+    assert judge(summary_of(requests(3, queue_s=2.0)), SLO).ruling is Ruling.SLOW_TO_START
+    assert judge(summary_of(requests(3, outcome=Outcome.FAILED)), SLO).ruling is Ruling.FAILING
+
+
+@pytest.mark.parametrize("queue_s", [0.0, 2.0])
+def test_an_interrupted_probe_is_not_judged_however_fast_it_was(queue_s):
+    summary = replace(summary_of(requests(queue_s=queue_s)), probe_cut_short=True)
+    assert judge(summary, SLO).ruling is Ruling.NOT_ENOUGH_TRAFFIC
+
+
+@pytest.mark.parametrize(
+    ("finished", "ruling"),
+    [(None, Ruling.NOT_ENOUGH_TRAFFIC), (4, Ruling.NOT_ENOUGH_TRAFFIC), (5, Ruling.HEALTHY)],
+)
+def test_engine_counters_report_how_many_requests_finished_by_their_outputs(finished, ruling):
+    summary = summary_of(requests())
+    outputs = None if finished is None else distribution([30] * finished)
+    profile = replace(workload_profile(requests(), 20.0), output_tokens=outputs)
+    counted = replace(summary, seen_by=COUNTERS, outcomes=(("started", 10),), profile=profile)
+    assert judge(counted, SLO).ruling is ruling
 
 
 def test_replies_that_were_not_streamed_show_no_phase_and_are_not_called_healthy():
     plain = [make_timeline((), request_id=f"r{index}", output_tokens=20) for index in range(9)]
-    assert judge(picture_of(plain), SLO).ruling is Ruling.TOO_LITTLE_SEEN
+    assert judge(summary_of(plain), SLO).ruling is Ruling.NOT_ENOUGH_TRAFFIC
 
 
 def test_a_caveat_is_said_of_a_healthy_window_and_is_not_its_cause():
-    picture = replace(picture_of(requests()), trust=Trust(warm_share=0.8))
-    verdict = judge(picture, SLO)
+    summary = replace(summary_of(requests()), trust=Trust(warm_share=0.8))
+    verdict = judge(summary, SLO)
     assert verdict.ruling is Ruling.HEALTHY
     assert [found.cause for found in verdict.caveats] == [Cause.WARM_CACHE]
     assert verdict.top is None
 
 
 def test_what_no_rule_claims_is_said_as_a_share():
-    explained = judge(picture_of(requests(queue_s=4.0)), SLO)
+    explained = judge(summary_of(requests(queue_s=4.0)), SLO)
     silent = [make_timeline(stream(3.2), request_id=f"s{index}") for index in range(10)]
     assert explained.unexplained_share == pytest.approx(0.0, abs=1e-9)
-    assert judge(picture_of(silent), SLO).unexplained_share == pytest.approx(1.0)
+    assert judge(summary_of(silent), SLO).unexplained_share == pytest.approx(1.0)
 
 
 def test_findings_of_the_heavier_phase_come_first_and_caveats_last():
     late, slow = requests(4, queue_s=2.0), [stalled(index) for index in range(10, 18)]
-    picture = replace(picture_of(late + slow), trust=Trust(warm_share=0.8))
-    phases = [found.phase for found in judge(picture, SLO).findings]
+    summary = replace(summary_of(late + slow), trust=Trust(warm_share=0.8))
+    phases = [found.phase for found in judge(summary, SLO).findings]
     assert phases == [Phase.STREAM, Phase.START, Phase.MEASUREMENT]
 
 
 def test_a_verdict_is_written_down_with_who_says_each_fact():
-    record = orjson.loads(orjson.dumps(verdict_record(judge(picture_of(requests(queue_s=4.0)), SLO))))
+    record = orjson.loads(orjson.dumps(verdict_record(judge(summary_of(requests(queue_s=4.0)), SLO))))
     assert record["v"] == VERDICT_VERSION
     assert record["cause"] == "overload"
     facts = record["findings"][0]["facts"]
@@ -277,8 +347,8 @@ def test_a_verdict_is_written_down_with_who_says_each_fact():
 
 
 def test_a_written_verdict_holds_the_ledger_in_milliseconds():
-    picture = replace(picture_of(requests(gap_s=0.2)), engines=(make_engine(crowd=make_crowd()),))
-    ledger = TokenLedger(step_s=0.2, floor_s=0.15, batch_s=0.05, kv_read_s=0.0, residual_s=0.001)
-    record = verdict_record(judge(replace(picture, stream=replace(picture.stream, ledger=ledger)), SLO))
+    summary = replace(summary_of(requests(gap_s=0.2)), engines=(make_engine(engine_load=make_engine_load()),))
+    ledger = TokenLedger(step_s=0.2, floor_s=0.15, batch_s=0.05, kv_read_s=0.0, unexplained_s=0.001)
+    record = verdict_record(judge(replace(summary, stream=replace(summary.stream, ledger=ledger)), SLO))
     assert record["stream"]["ledger"]["floor_ms"] == 150.0
-    assert record["engines"][0]["crowd"]["waiting_max"] == 9
+    assert record["engines"][0]["engine_load"]["waiting_max"] == 9

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phasewise.costs.step_cost import StepCost
-from phasewise.diagnosis.attribution import explained
-from phasewise.fake_engine.virtual_engine import EngineShape, VirtualEngine, VirtualRequest
-from phasewise.fake_engine.virtual_run import run_virtually
-from phasewise.model.step_log import StepLog
+from phasewise.core.step_log import StepLog
+from phasewise.costs.fit.step import StepCost
+from phasewise.diagnosis.analysis.attribution import explained, readings_of
+from phasewise.simulator.engine import EngineShape, VirtualEngine, VirtualRequest
+from phasewise.simulator.run import run_virtually
 from tests.builders import EPOCH_S, make_attempt, make_timeline
 
 COST = StepCost(
@@ -73,4 +73,4 @@ def play(requests, *, fit=None, slowed=None, **shape):
         )
         for seen in outcomes
     ]
-    return Traffic(explained(timelines, {"w0": (log,)}, fit), log, tuple(engine.reports))
+    return Traffic(explained(timelines, readings_of({"w0": (log,)}, fit)), log, tuple(engine.reports))

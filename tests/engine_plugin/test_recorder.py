@@ -21,7 +21,7 @@ def recorder_module(monkeypatch):
     sys.modules.pop("phasewise_engine_plugin.recorder", None)
 
 
-TELLS_DETAILS = SimpleNamespace(observability_config=SimpleNamespace(enable_logging_iteration_details=True))
+WITH_DETAILS = SimpleNamespace(observability_config=SimpleNamespace(enable_logging_iteration_details=True))
 
 
 def held(module):
@@ -40,7 +40,7 @@ def test_call_without_any_statistics_is_no_step(recorder_module):
     assert held(recorder_module) == []
 
 
-def test_load_is_carried_over_steps_that_do_not_tell_it(recorder_module):
+def test_load_is_carried_over_steps_that_do_not_report_it(recorder_module):
     recorder = recorder_module.StepRecorder(SimpleNamespace())
     recorder.record(make_scheduler_stats(running=5, waiting=2, kv=0.5), None)
     recorder.record(None, make_iteration_stats())
@@ -65,14 +65,14 @@ def test_ring_size_that_cannot_be_falls_back_to_the_default(recorder_module, mon
 
 
 def test_details_flag_is_read_from_the_engines_configuration(recorder_module):
-    assert recorder_module._has_details(TELLS_DETAILS) is True
+    assert recorder_module._has_details(WITH_DETAILS) is True
     assert recorder_module._has_details(SimpleNamespace()) is False
 
 
 def test_of_many_looks_at_awaited_kv_the_first_and_the_last_are_kept(recorder_module, monkeypatch):
     now_s = iter(range(1000, 2000))
     monkeypatch.setattr(recorder_module.time, "time", lambda: float(next(now_s)))
-    recorder = recorder_module.StepRecorder(TELLS_DETAILS)
+    recorder = recorder_module.StepRecorder(WITH_DETAILS)
     for _ in range(500):
         recorder.record(make_scheduler_stats(running=0, deferred=1), None)
     recorder.record(make_scheduler_stats(make_details()), make_iteration_stats(at=1499.5))
@@ -80,7 +80,7 @@ def test_of_many_looks_at_awaited_kv_the_first_and_the_last_are_kept(recorder_mo
 
 
 def test_look_that_saw_something_new_is_kept(recorder_module):
-    recorder = recorder_module.StepRecorder(TELLS_DETAILS)
+    recorder = recorder_module.StepRecorder(WITH_DETAILS)
     arrived = make_nixl_stats([0.01], [1_000])
     recorder.record(make_scheduler_stats(running=0, deferred=1), None)
     recorder.record(make_scheduler_stats(running=0, deferred=2), None)

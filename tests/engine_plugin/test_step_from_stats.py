@@ -57,14 +57,14 @@ def test_ids_are_those_the_client_saw():
     assert client_request_id("cmpl-0") == "cmpl-0"
 
 
-def test_transfers_that_ended_in_the_step_are_told_with_time_and_size():
-    told = make_nixl_stats([0.0125, 0.02], [35_400_000, 23_000])
-    step = read(make_scheduler_stats(make_details(), kv_connector_stats=told), make_iteration_stats())
+def test_transfers_that_ended_in_the_step_are_reported_with_time_and_size():
+    reported = make_nixl_stats([0.0125, 0.02], [35_400_000, 23_000])
+    step = read(make_scheduler_stats(make_details(), kv_connector_stats=reported), make_iteration_stats())
     assert step["transfers"] == ((0.0125, 35_400_000), (0.02, 23_000))
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         None,
         {},
@@ -76,10 +76,10 @@ def test_transfers_that_ended_in_the_step_are_told_with_time_and_size():
     ],
     ids=["nothing", "empty", "of several connectors", "uneven", "not lists", "not numbers", "a list"],
 )
-def test_connector_that_tells_in_another_shape_tells_no_transfer(told):
-    step = read(make_scheduler_stats(make_details(), kv_connector_stats=told), make_iteration_stats())
+def test_connector_that_reports_in_another_form_has_no_transfer(reported):
+    step = read(make_scheduler_stats(make_details(), kv_connector_stats=reported), make_iteration_stats())
     assert step["transfers"] == ()
 
 
-def test_engine_from_before_connectors_told_anything_tells_no_transfer():
+def test_engine_without_connector_statistics_has_no_transfer():
     assert read(make_scheduler_stats(make_details()), make_iteration_stats())["transfers"] == ()

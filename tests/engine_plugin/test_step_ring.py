@@ -41,7 +41,7 @@ def test_asking_beyond_the_end_gives_nothing():
     assert seqs(ring, since=99) == []
 
 
-def test_ring_without_room_is_refused():
+def test_ring_without_capacity_is_rejected():
     with pytest.raises(ValueError, match="at least 1"):
         StepRing(0)
 

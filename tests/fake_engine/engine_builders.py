@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phasewise.fake_engine.virtual_engine import EmittedToken, EngineShape, VirtualEngine, VirtualRequest
+from phasewise.simulator.engine import EmittedToken, EngineShape, VirtualEngine, VirtualRequest
 
 SMALL = EngineShape(
     max_model_len=64, max_num_seqs=8, max_num_batched_tokens=16, block_size=4, total_blocks=32

@@ -31,5 +31,5 @@ async def _connect_and_die():
             await engine.stop()
         writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         with suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.transport.abort()

@@ -9,13 +9,13 @@ from statistics import mean, median
 
 import pytest
 
-from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.step_feed import StepFeed
-from phasewise.costs.step_cost import StepCost
-from phasewise.errors import EngineStartFailed
+from phasewise.clients.http_client import HttpClient
+from phasewise.clients.step_feed import StepFeed
+from phasewise.core.errors import EngineStartFailed
+from phasewise.costs.fit.step import StepCost
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fake_engine.virtual_engine import EngineShape
+from phasewise.simulator.engine import EngineShape
 from tests.contract.engine_calls import (
     CHAT,
     COMPLETIONS,

@@ -8,13 +8,14 @@ import time
 import orjson
 import pytest
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.costs.step_cost import StepCost
-from phasewise.errors import FailureKind, UpstreamError
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.errors import FailureKind, UpstreamError
+from phasewise.costs.fit.step import StepCost
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fake_engine.fleet import running_engines
 from tests.contract.engine_calls import CHAT, STREAM, chat_body, post, post_json, steps, stream
+from tests.gateway.harness import eventually
 
 TEN_MS_STEPS = StepCost(0.01, 10_000, 0.0, 0.0, 0.0, 0.0)
 
@@ -69,14 +70,14 @@ async def test_a_cut_request_is_aborted(client, engine):
     engine.engine.check_invariants()
 
 
-async def test_a_death_drops_every_stream_and_refuses_new_ones(client, engine):
+async def test_a_death_drops_every_stream_and_rejects_new_ones(client, engine):
     engine.inject("die", after_tokens=12)
     seen = await asyncio.gather(*(tokens_until_it_breaks(client, body_of(engine)) for _ in range(3)))
     assert {kind for _, kind in seen} == {FailureKind.CLOSED}
     assert not engine.alive
     with pytest.raises(UpstreamError) as broken:
         await client.fetch("GET", "/health")
-    assert broken.value.kind in {FailureKind.REFUSED, FailureKind.CLOSED}
+    assert broken.value.kind in {FailureKind.CONNECTION_REFUSED, FailureKind.CLOSED}
 
 
 async def test_only_the_one_that_is_told_dies():
@@ -123,9 +124,10 @@ async def test_a_hung_engine_takes_connections_but_answers_nothing_until_cleared
 async def test_streams_stall_when_an_engine_hangs_and_go_on_after(engine, client):
     engine.inject("hang", after_tokens=5)
     streaming = asyncio.create_task(stream(client, CHAT, body_of(engine)))
+    await eventually(lambda: engine.tokens_written == 5)
     await asyncio.sleep(0.1)
-    assert not streaming.done()
     assert engine.tokens_written == 5
+    assert not streaming.done()
     engine.clear_faults()
     assert len((await streaming).content) == 20
 
@@ -170,9 +172,9 @@ async def test_faults_are_told_over_http_too(engine, client):
     assert (await tokens_until_it_breaks(client, body_of(engine)))[0] == 3
     assert orjson.loads((await client.fetch("DELETE", "/fake/fault")).body) == {"faults": []}
     assert await tokens_until_it_breaks(client, body_of(engine)) == (20, None)
-    refused = await post(client, "/fake/fault", b'{"kind":"melt"}')
-    assert refused.status == 400
-    assert "accepted: die" in orjson.loads(refused.body)["error"]["message"]
+    rejected = await post(client, "/fake/fault", b'{"kind":"melt"}')
+    assert rejected.status == 400
+    assert "accepted: die" in orjson.loads(rejected.body)["error"]["message"]
 
 
 async def test_a_hung_engine_can_be_told_over_http_to_go_on(engine, client):

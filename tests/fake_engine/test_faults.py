@@ -2,7 +2,7 @@
 
 import pytest
 
-from phasewise.errors import ConfigError
+from phasewise.core.errors import ConfigError
 from phasewise.fake_engine.faults import Fault, FaultBoard, FaultKind, RequestFaults, fault_from_json
 
 
@@ -57,6 +57,6 @@ def test_poison_is_in_the_prompt_and_lasts():
         ([], "not a fault"),
     ],
 )
-def test_what_is_no_fault_is_refused_with_what_is(data, complaint):
+def test_what_is_no_fault_is_rejected_with_what_is(data, complaint):
     with pytest.raises(ConfigError, match=complaint):
         fault_from_json(data)

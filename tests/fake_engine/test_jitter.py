@@ -6,8 +6,8 @@ from statistics import correlation, fmean, pstdev
 
 import pytest
 
-from phasewise.costs.step_work import StepWork
-from phasewise.errors import ConfigError
+from phasewise.core.errors import ConfigError
+from phasewise.costs.fit.step import StepWork
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fake_engine.jitter import Jitter, JitteredCost
@@ -66,6 +66,6 @@ def test_fleets_with_neighbouring_seeds_share_no_noise():
 
 
 @pytest.mark.parametrize("fields", [{"spread": -0.1}, {"drift_spread": float("nan")}, {"drift_steps": 0}])
-def test_noise_that_makes_no_sense_is_refused(fields):
+def test_noise_that_makes_no_sense_is_rejected(fields):
     with pytest.raises(ConfigError, match="hint: use"):
         Jitter(**fields)

@@ -6,11 +6,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from phasewise.config import GatewayConfig, GatewayFile, WorkerConfig
-from phasewise.fleet.engine_env import EngineEnvironment
-from phasewise.fleet.placement import SIDE_PORT_OFFSET, STEPS_PORT_OFFSET
-from phasewise.fleet.plan import FleetPlan, MemberPlan, ProcessPlan
-from phasewise.model.worker import Role
+from phasewise.core.worker import Role
+from phasewise.fleet.config import GatewayConfig, GatewayFile, WorkerConfig
+from phasewise.fleet.engines.environment import EngineEnvironment
+from phasewise.fleet.local.placement import SIDE_PORT_OFFSET, STEPS_PORT_OFFSET
+from phasewise.fleet.local.plan import FleetPlan, MemberPlan, ProcessPlan
 
 STAND_IN = Path(__file__).with_name("stand_in_engine.py")
 

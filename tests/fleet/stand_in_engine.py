@@ -1,4 +1,4 @@
-"""Stands in for an engine: answers /health after a while, has a child as vLLM has, and dies as it is told."""
+"""Stands in for an engine: answers /health after a while, has a child as vLLM has, and dies as requested."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ parser.add_argument("--with-child", action="store_true")
 parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--drain-s", type=float, help="after SIGTERM, end only when this time has passed")
 parser.add_argument("--mark", help="a file that the first start makes; later starts do as --later says")
-parser.add_argument("--later", choices=["hang", "refuse"])
+parser.add_argument("--later", choices=["hang", "reject"])
 parser.add_argument("--health-status", type=int, default=200)
 options = parser.parse_args()
 
@@ -39,8 +39,8 @@ def drain(*_):
 
 
 if options.mark and Path(options.mark).exists():
-    if options.later == "refuse":
-        parser.error("unrecognized arguments: --now-refused")
+    if options.later == "reject":
+        parser.error("unrecognized arguments: --now-rejected")
     options.ready_after_s = 600
 elif options.mark:
     Path(options.mark).touch()

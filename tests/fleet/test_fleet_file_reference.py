@@ -1,24 +1,23 @@
 """The page about the fleet file says what the code accepts: no key too few, none too many."""
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
 
-from phasewise.config import (
+from phasewise.fleet.config import (
     ApiKey,
     CacheConfig,
     CacheRedis,
     EdgeLimits,
     FleetConfig,
     GatewayConfig,
-    HandOverConfig,
-    HttpEmbedder,
+    HttpEmbedderConfig,
     JudgeConfig,
+    KvTransferConfig,
     Levers,
     LogConfig,
-    OnnxEmbedder,
+    OnnxEmbedderConfig,
     Pool,
     QueueConfig,
     RedisConfig,
@@ -28,10 +27,10 @@ from phasewise.config import (
     TlsConfig,
     UpstreamConfig,
 )
-from phasewise.fleet.engine_command import RESERVED_FLAGS
-from phasewise.fleet.levers import LEVERS
+from phasewise.fleet.engines.command import RESERVED_FLAGS
+from phasewise.fleet.engines.lever_flags import LEVERS
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "fleet-file.md").read_text()
 TABLES = [
     [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()]
@@ -39,8 +38,8 @@ TABLES = [
 ]
 PARTS = (
     FleetConfig, Pool, Speculation, GatewayConfig, ApiKey, SloClass, QueueConfig, RedisConfig, TlsConfig,
-    EdgeLimits, UpstreamConfig, HandOverConfig, LogConfig, CacheConfig, CacheRedis, SemanticConfig,
-    OnnxEmbedder, HttpEmbedder, JudgeConfig,
+    EdgeLimits, UpstreamConfig, KvTransferConfig, LogConfig, CacheConfig, CacheRedis, SemanticConfig,
+    OnnxEmbedderConfig, HttpEmbedderConfig, JudgeConfig,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A fleet of real engines with their phases parted, by the commands a user types."""
+"""A disaggregated fleet of real engines, with the commands a user types."""
 
 import asyncio
 import json
@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from phasewise.config import phasewise_home
-from phasewise.fleet import proc_fs
-from phasewise.fleet.fleet_status import checked
-from phasewise.fleet.run_file import read_state
-from phasewise.fleet.run_paths import RunPaths
+from phasewise.fleet.config import phasewise_home
+from phasewise.fleet.local import process as proc_fs
+from phasewise.fleet.local.run_files import RunPaths, read_state
+from phasewise.fleet.local.stop import checked
 from tests.fleet.builders import free_engine_port, free_ports
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 NAME = "real-test"
-pytestmark = [pytest.mark.real, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.real
 
 
 def real_home():
@@ -46,7 +45,7 @@ def phasewise(home, *arguments):
         [sys.executable, "-m", "phasewise.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
         env={**os.environ, "PHASEWISE_HOME": str(home)},
     )
@@ -70,7 +69,7 @@ def stream_words(url, model):
         f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
     text = ""
-    with urllib.request.urlopen(request, timeout=60) as reply:
+    with urllib.request.urlopen(request, timeout=500) as reply:
         for line in reply:
             if line.startswith(b"data: {"):
                 for choice in json.loads(line[6:])["choices"]:
@@ -85,7 +84,7 @@ def test_a_stream_comes_through_the_gateway(fleet):
 def test_every_engine_has_its_role_and_records_its_steps(fleet, home):
     assert [engine["role"] for engine in fleet["engines"]] == ["prefill", "decode"]
     for engine in fleet["engines"]:
-        with urllib.request.urlopen(engine["steps_url"] + "/steps?limit=1", timeout=5) as reply:
+        with urllib.request.urlopen(engine["steps_url"] + "/steps?limit=1", timeout=60) as reply:
             assert reply.status == 200
     shown = phasewise(home, "status").stdout
     assert [line.split()[1] for line in shown.splitlines() if line.startswith(("prefill-0", "decode-0"))] == [
@@ -100,7 +99,7 @@ def test_a_killed_prefill_engine_is_dead_in_status_at_once_and_serves_again(flee
     killed_s = time.monotonic()
     result = phasewise(home, "status", "--json")
     assert result.returncode == 1
-    # The decode engine takes whole requests meanwhile.
+    # The decode engine takes whole requests in the meantime.
     assert stream_words(fleet["gateway"]["url"], fleet["model"]).strip()
     # On a busy machine the supervisor may be the quicker: then it is being started again already.
     stage = json.loads(result.stdout)["fleets"][0]["engines"][0]["stage"]

@@ -5,11 +5,10 @@ import json
 import sys
 import time
 
-from phasewise.fleet import proc_fs
-from phasewise.fleet.fleet_state import Stage
-from phasewise.fleet.plan import ProcessPlan
-from phasewise.fleet.supervise import _write_gateway_file
-from phasewise.fleet.supervisor import Supervisor
+from phasewise.fleet.local import process as proc_fs
+from phasewise.fleet.local.plan import ProcessPlan
+from phasewise.fleet.local.state import ProcessStage
+from phasewise.fleet.local.supervisor import Supervisor, _write_gateway_file
 from tests.fleet.builders import make_plan
 
 TOKENS = 30
@@ -17,9 +16,19 @@ TOKENS = 30
 
 def make_serving_plan(home):
     plan = make_plan(home)
-    fake = ("-m", "phasewise.cli", "fake-engine", "--no-steps", "--model", "stand-in", "--preset", "cpu-demo")
+    fake = (
+        "-m",
+        "phasewise.cli",
+        "engine",
+        "fake",
+        "--no-steps",
+        "--model",
+        "stand-in",
+        "--preset",
+        "cpu-demo",
+    )
     engine = with_command(plan.engines[0], *fake, "--port", str(plan.engines[0].port))
-    gateway = with_command(plan.gateway, "-m", "phasewise.gateway", str(plan.paths.gateway_file))
+    gateway = with_command(plan.gateway, "-m", "phasewise.cli", "gateway", str(plan.paths.gateway_file))
     return plan.model_copy(update={"engines": (engine,), "gateway": gateway})
 
 
@@ -50,7 +59,7 @@ async def test_a_stream_that_runs_while_the_fleet_is_stopped_comes_to_its_end(tm
             await asyncio.sleep(0.05)
         reader, writer, begin = await open_stream(plan.gateway.port)
         supervisor.stop()
-        text = begin + await asyncio.wait_for(reader.read(), 30)
+        text = begin + await asyncio.wait_for(reader.read(), 60)
         writer.close()
         ended_s = time.monotonic()
         await task
@@ -63,5 +72,5 @@ async def test_a_stream_that_runs_while_the_fleet_is_stopped_comes_to_its_end(tm
     assert text.count(b'"text"') >= TOKENS
     # With the last stream gone, nothing is waited for.
     assert took_s < 5.0
-    assert {member.stage for member in supervisor.state.members} == {Stage.STOPPED}
+    assert {member.stage for member in supervisor.state.members} == {ProcessStage.STOPPED}
     assert not any(proc_fs.is_alive(member.process) for member in supervisor.state.members)

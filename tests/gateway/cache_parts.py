@@ -10,14 +10,13 @@ from dataclasses import replace
 import numpy as np
 import orjson
 
-from phasewise.adapters.process_answers import ProcessAnswers
-from phasewise.caching.bound import Bound
-from phasewise.caching.evidence_book import EvidenceBook
-from phasewise.caching.matching import Rules, Verdict, consider
-from phasewise.config import SemanticConfig
-from phasewise.errors import StoreRefused
-from phasewise.gateway.cache_meaning import evidence_basis
-from phasewise.model.caching import Neighbour, StoredAnswer
+from phasewise.clients.memory_answers import ProcessAnswers
+from phasewise.core.caching import Neighbour, StoredAnswer
+from phasewise.core.errors import StoreRejected
+from phasewise.fleet.config import SemanticConfig
+from phasewise.gateway.answer_cache.semantic import evidence_basis
+from phasewise.semantic_match.evidence import Bound, EvidenceBook
+from phasewise.semantic_match.matching import MatchRules, MatchVerdict, consider
 from tests.gateway.harness import listening
 
 QUESTION = "How do I reset my password?"
@@ -29,7 +28,7 @@ SIMILARITY = math.cos(math.radians(DEGREES[REWORDED]))
 
 
 class AngleEmbedder:
-    """Puts known questions at chosen angles on a circle, unknown ones far away; fails or hangs when told."""
+    """Puts known questions at chosen angles on a circle, unknown ones far away; fails or hangs on demand."""
 
     space = "circle"
 
@@ -57,7 +56,7 @@ class AngleEmbedder:
 
 
 class FlakyStore(ProcessAnswers):
-    """A store that fails or hangs when told, and says what it was asked."""
+    """A store that fails or hangs on demand, and says what it was asked."""
 
     def __init__(self):
         super().__init__(2**24)
@@ -65,7 +64,7 @@ class FlakyStore(ProcessAnswers):
         self.error = None
         self.hangs = False
         self.hanging = ()
-        self.refusing = ()
+        self.rejecting = ()
 
     async def _asked(self, what):
         self.asked.append(what)
@@ -73,8 +72,8 @@ class FlakyStore(ProcessAnswers):
             await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
-        if what in self.refusing:
-            raise StoreRefused("full")
+        if what in self.rejecting:
+            raise StoreRejected("full")
 
     async def exact(self, key, scope):
         await self._asked("exact")
@@ -130,16 +129,16 @@ def proving_lessons(question, stored, similarity, domain, bound=None):
     near = [Neighbour(make_answer(stored), similarity)]
     lessons = []
     while len(lessons) < 5_000:
-        match = consider(question, near, book, Rules(0.85, 0.05), domain, 0.99)
-        if match.verdict is Verdict.SERVE:
+        match = consider(question, near, book, MatchRules(0.85, 0.05), domain, 0.99)
+        if match.verdict is MatchVerdict.SERVE:
             return [replace(it, basis=evidence_basis(SemanticConfig())) for it in lessons]
         lessons.append(match.lesson(domain, True, float(len(lessons))))
         book.learn(lessons[-1])
     raise AssertionError("this is never proven")
 
 
-class TellingEngine:
-    """A worker whose every answer tells whom it was made for and that it is another: `SALT N`.
+class TaggingEngine:
+    """A worker whose every answer names whom it was made for and that it is another: `SALT N`.
 
     The salt is the tenant's, put in by the gateway. While the gate is shut, nobody is answered.
     """

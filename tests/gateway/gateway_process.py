@@ -9,8 +9,8 @@ import sys
 
 import yaml
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.errors import UpstreamError
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.errors import UpstreamError
 from tests.gateway.harness import eventually
 
 STARTS_WITHIN_S = 60.0
@@ -26,7 +26,7 @@ class GatewayProcess:
             f"http://127.0.0.1:{port}", Timeouts(connect_s=30.0, head_s=120.0, idle_s=120.0)
         )
 
-    async def refuses_connections(self):
+    async def rejects_connections(self):
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         except ConnectionRefusedError:
@@ -42,7 +42,7 @@ class GatewayProcess:
 
 async def start(path):
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "phasewise.gateway", str(path), stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "phasewise.cli", "gateway", str(path), stderr=asyncio.subprocess.PIPE
     )
 
 

@@ -11,12 +11,12 @@ import time
 import orjson
 import uvicorn
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.config import GatewayConfig, GatewayFile, WorkerConfig
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.fleet.config import GatewayConfig, GatewayFile, WorkerConfig
+from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.app import build_app
-from phasewise.gateway.auth import key_sha256
 from phasewise.gateway.health import PROBE_TIMEOUTS
-from phasewise.gateway.server import server_config
+from phasewise.gateway.serve import server_config
 
 ADMIN_KEY = "the-admins"
 ADMIN = [(b"authorization", b"Bearer " + ADMIN_KEY.encode())]
@@ -124,11 +124,11 @@ async def listening(answer=None, pages=None):
         server.close()
         for writer in writers:
             writer.transport.abort()
-        # Aborted connections are told so on the loop's next turn; their tasks end by it.
+        # Aborted connections are notified on the loop's next turn; their tasks end by it.
         await asyncio.sleep(0.01)
 
 
-async def eventually(check, timeout_s=5.0):
+async def eventually(check, timeout_s=60.0):
     """What `check` returns once it is not None or False."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -147,18 +147,18 @@ async def running_gateway(
     *,
     timeouts=QUICK,
     poll_interval_s=0.05,
-    patience=None,
+    client_timeouts=None,
     probe_timeouts=PROBE_TIMEOUTS,
     **options,
 ):
-    """A gateway before these engines (or worker configurations) until the block is left."""
+    """A gateway in front of these engines (or worker configurations) until the block is left."""
     workers = tuple(
         engine if isinstance(engine, WorkerConfig) else worker_for(engine, f"w{index}")
         for index, engine in enumerate(engines)
     )
     options.setdefault("admin_key_sha256", key_sha256(ADMIN_KEY))
     file = GatewayFile(gateway=GatewayConfig(**options), workers=workers)
-    app = build_app(file, timeouts, poll_interval_s, patience, probe_timeouts)
+    app = build_app(file, timeouts, poll_interval_s, client_timeouts, probe_timeouts)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     server = _QuietServer(server_config(file, app))

@@ -1,16 +1,16 @@
-"""A gateway before fake engines that hand KV over, one pool for each phase."""
+"""A gateway in front of fake engines with KV transfers, one pool for each phase."""
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from phasewise.config import HandOverConfig
+from phasewise.core.kv_transfer import SplitRule
+from phasewise.core.worker import Role
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fake_engine.kv_connector import Connector
-from phasewise.model.hand_over import SplitRule
-from phasewise.model.worker import Role
+from phasewise.fleet.config import KvTransferConfig
+from phasewise.simulator.kv import Connector
 from tests.gateway.harness import running_gateway, worker_for
 
 LEASE_S = 6
@@ -38,12 +38,12 @@ async def running_pair(
 ):
     """So many engines of each kind behind a gateway that parts every request it can."""
     config = config or FakeEngineConfig()
-    hand_over = HandOverConfig(**{**PAIRS, **options.pop("hand_over", {})})
+    kv_transfer = KvTransferConfig(**{**PAIRS, **options.pop("kv_transfer", {})})
     async with (
-        running_engines(prefill, replace(config, hand_over=prefill_connector)) as readers,
-        running_engines(decode, replace(config, hand_over=decode_connector)) as writers,
+        running_engines(prefill, replace(config, kv_transfer=prefill_connector)) as readers,
+        running_engines(decode, replace(config, kv_transfer=decode_connector)) as writers,
     ):
         workers = [worker_for(it, f"p{at}", role=Role.PREFILL) for at, it in enumerate(readers)]
         workers += [worker_for(it, f"d{at}", role=Role.DECODE) for at, it in enumerate(writers)]
-        async with running_gateway(workers, hand_over=hand_over, **options) as gateway:
+        async with running_gateway(workers, kv_transfer=kv_transfer, **options) as gateway:
             yield Pair(gateway, readers, writers)

@@ -30,7 +30,7 @@ def built() -> Tokenizer:
         decoders.Strip(" ", 1, 0),
     ]
     tokenizer.decoder = decoders.Sequence(steps)
-    # Words are parted for learning only, so that no token spans two.
+    # Words are split for learning only, so that no token spans two.
     tokenizer.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
     trainer = trainers.BpeTrainer(
         vocab_size=500, special_tokens=["<unk>", "<s>", *BYTES], show_progress=False
@@ -46,8 +46,8 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if isinstance(asked, str):
-            told = tokenizer.encode(asked, add_special_tokens=False)
-            answer: object = [told.ids, told.tokens]
+            reported = tokenizer.encode(asked, add_special_tokens=False)
+            answer: object = [reported.ids, reported.tokens]
         else:
             answer = tokenizer.decode(asked, skip_special_tokens=False)
         print(json.dumps(answer), flush=True)

@@ -1,10 +1,10 @@
-"""Conversations through a gateway before two engines: where their turns go, and what is found in cache."""
+"""Conversations through a gateway with two engines: where their turns go, and what is found in cache."""
 
 from __future__ import annotations
 
-from phasewise.config import ApiKey
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.auth import key_sha256
+from phasewise.fleet.config import ApiKey
+from phasewise.gateway.api.auth import key_sha256
 from tests.gateway.harness import request_id_of, running_gateway
 
 

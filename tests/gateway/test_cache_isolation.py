@@ -1,4 +1,4 @@
-"""Nothing crosses: what one tenant asked, was told or has taught is nobody else's, whatever others send."""
+"""Nothing crosses: what one tenant asked, got or taught is never another's, whatever others send."""
 
 import asyncio
 import random
@@ -7,16 +7,17 @@ import secrets
 import orjson
 import pytest
 
-from phasewise.config import ApiKey, CacheConfig, CacheRedis, SemanticConfig
-from phasewise.gateway import cache_building, cache_learning
-from phasewise.gateway.auth import key_sha256
+from phasewise.fleet.config import ApiKey, CacheConfig, CacheRedis, SemanticConfig
+from phasewise.gateway.answer_cache import build as cache_building
+from phasewise.gateway.answer_cache import learning as cache_learning
+from phasewise.gateway.api.auth import key_sha256
 from tests.gateway.cache_parts import (
     NEGATED,
     QUESTION,
     REWORDED,
     SIMILARITY,
     AngleEmbedder,
-    TellingEngine,
+    TaggingEngine,
     proving_lessons,
     status_of,
     text_of,
@@ -33,7 +34,7 @@ def as_tenant(tenant, **headers):
 
 
 class Scene:
-    """A gateway with two tenants before an engine that tells whom it answered."""
+    """A gateway with two tenants in front of an engine that names whom it answered."""
 
     def __init__(self, gateway, engine):
         self.gateway = gateway
@@ -86,7 +87,7 @@ def store_config(request):
 async def scene(store_config, monkeypatch):
     monkeypatch.setattr(cache_building, "build_embedder", lambda config, home: AngleEmbedder())
     monkeypatch.setattr(cache_learning, "READ_EVERY_S", 0.01)
-    engine = TellingEngine()
+    engine = TaggingEngine()
     keys = tuple(ApiKey(sha256=key_sha256(key), tenant=tenant) for tenant, key in KEYS.items())
     cache = CacheConfig(
         mode="serve", redis=store_config, semantic=SemanticConfig(audit_share=1e-9), deadline_s=10.0
@@ -170,11 +171,11 @@ async def test_whatever_a_tenant_teaches_nobody_else_learns(scene):
     theirs = proving_lessons(REWORDED, QUESTION, SIMILARITY, "b/default/fake-model")
     await scene.teach(theirs * 3)
     await scene.asked("a")
-    told = await scene.admin(
+    reported = await scene.admin(
         "explain", model="fake-model", text=REWORDED, tenant="a", fields={"max_tokens": 8}
     )
-    assert told["result"] == "explored"
-    assert (told["neighbours"][0]["right"], told["neighbours"][0]["proven"]) == (0, False)
+    assert reported["result"] == "explored"
+    assert (reported["neighbours"][0]["right"], reported["neighbours"][0]["proven"]) == (0, False)
     assert status_of(await scene.ask("a", REWORDED)) == "fwd=miss; detail=explored"
 
 

@@ -1,4 +1,4 @@
-"""Whatever the model says to a question is compared with the answer that was kept, or tells against it."""
+"""Whatever the model says to a question is compared with the stored answer, or counts against it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import contextlib
 import orjson
 import pytest
 
-from phasewise.config import CacheConfig
-from phasewise.gateway import cache_learning
+from phasewise.fleet.config import CacheConfig
+from phasewise.gateway.answer_cache import learning as cache_learning
 from tests.gateway.harness import eventually, listening, running_gateway
-from tests.gateway.test_patience import STREAM_HEAD, chunked
+from tests.gateway.server.test_client_timeouts import STREAM_HEAD, chunked
 
 KEPT = {"content": "Open the settings."}
 
@@ -52,7 +52,7 @@ async def shadowing(*said):
     ):
 
         def report():
-            return gateway.app.gateway.pipeline._driver.found._desk.report()
+            return gateway.app.gateway.pipeline._driver.found._cache.report()
 
         await gateway.chat()
         await eventually(lambda: report()["entries"] == 1)
@@ -77,7 +77,7 @@ async def verdict_of(report):
         ({**KEPT, "reasoning_content": "Hm."}, "stop"),
     ],
 )
-async def test_an_answer_that_could_not_be_kept_tells_that_the_kept_one_was_wrong(
+async def test_an_answer_that_could_not_be_stored_shows_that_the_stored_one_was_wrong(
     stream, message, finish_reason
 ):
     async with shadowing((message, finish_reason)) as (gateway, report):

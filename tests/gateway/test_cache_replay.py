@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
-from phasewise.config import CacheConfig
+from phasewise.core.latency import ttft_breakdown
+from phasewise.core.request import Endpoint
+from phasewise.core.timeline import Part
+from phasewise.core.timeline_record import from_record
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fake_engine.virtual_engine import EngineShape
-from phasewise.gateway.replay import LONGEST_PIECE, Frames, pieces_of
-from phasewise.model.latency import ttft_breakdown
-from phasewise.model.request import Endpoint
-from phasewise.model.timeline import Part
-from phasewise.model.timeline_record import from_record
+from phasewise.fleet.config import CacheConfig
+from phasewise.gateway.answer_cache.response_writer import LONGEST_PIECE, Frames, pieces_of
+from phasewise.simulator.engine import EngineShape
 from tests.gateway.harness import chat_body, events_of, eventually, request_id_of, running_gateway
-from tests.gateway.test_patience import connected, head_of
-from tests.gateway.test_resumption import completion_text_of, text_of
+from tests.gateway.server.test_client_timeouts import connected, head_of
+from tests.gateway.upstream.test_resumption import completion_text_of, text_of
 
 USAGE = {"include_usage": True}
 SHORT = FakeEngineConfig(shape=EngineShape(mean_output_tokens=12))
@@ -149,12 +149,12 @@ async def test_a_hit_has_its_times_and_tokens_and_no_attempt(engine):
     timeline = from_record(served)
     breakdown = ttft_breakdown(timeline)
     assert {it.part for it in breakdown.parts} == {Part.GATEWAY_WAIT, Part.CACHE_LOOK_UP}
-    assert breakdown.residual_s == pytest.approx(0)
+    assert breakdown.unexplained_s == pytest.approx(0)
     assert len(timeline.content_times_s) == 1
     assert timeline.client_blocked_s is not None
 
 
-async def test_a_client_that_asks_is_told_where_the_time_of_a_hit_went(engine):
+async def test_a_client_that_asks_gets_the_timing_of_a_hit(engine):
     async with running_gateway([engine], cache=CacheConfig(mode="serve")) as gateway:
         body, _, _ = await stored(gateway, engine)
         reply = await gateway.fetch("POST", "/v1/chat/completions", body, [(b"x-phasewise-timing", b"1")])
@@ -197,15 +197,15 @@ async def test_a_paced_stream_waits_for_a_client_that_does_not_read(engine):
     cache = CacheConfig(mode="serve", replay_tokens_per_s=1e6)
     async with running_gateway([engine], cache=cache) as gateway:
         body, _, _ = await stored(gateway, engine)
-        desk, answered = gateway.app.gateway.pipeline._driver.found._desk, asyncio.Event()
-        look_up = desk.look_up
+        cache, answered = gateway.app.gateway.pipeline._driver.found._cache, asyncio.Event()
+        look_up = cache.look_up
 
-        async def find_a_long_one(turn):
-            await look_up(turn)
-            turn.found = replace(turn.found, text="word " * 6_000)
+        async def find_a_long_one(lookup):
+            await look_up(lookup)
+            lookup.found = replace(lookup.found, text="word " * 6_000)
             answered.set()
 
-        desk.look_up = find_a_long_one
+        cache.look_up = find_a_long_one
         async with connected(gateway) as (reader, writer):
             data = orjson.dumps(body)
             writer.write(head_of(data, b"x-request-id: slow") + data)
@@ -247,7 +247,7 @@ async def test_shadow_mode_serves_nothing_and_says_what_it_would_have(engine):
     assert timeline["cache"]["tokens"] == timeline["out"]
 
 
-async def test_a_header_that_names_no_namespace_is_refused(engine):
+async def test_a_header_that_names_no_namespace_is_rejected(engine):
     async with running_gateway([engine], cache=CacheConfig(mode="serve")) as gateway:
         reply = await gateway.chat(headers=[(b"x-phasewise-cache-namespace", b"No Name")])
     assert reply.status == 400

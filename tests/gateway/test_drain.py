@@ -9,8 +9,8 @@ import orjson
 import pytest
 from openai import AsyncOpenAI
 
-from phasewise.adapters.http_client import HttpClient
-from phasewise.adapters.vllm_metrics import fetch_metrics
+from phasewise.clients.http_client import HttpClient
+from phasewise.clients.vllm_metrics import fetch_metrics
 from phasewise.fake_engine.fleet import running_engines
 from tests.gateway.gateway_process import running_process
 from tests.gateway.harness import chat_body, events_of, eventually, running_gateway, waiting_in, worker_for
@@ -35,7 +35,7 @@ async def text_of(client, body):
     )
 
 
-async def test_streams_that_are_open_when_it_is_told_to_stop_are_whole_in_the_end(tmp_path):
+async def test_streams_that_are_open_when_it_stops_are_whole_in_the_end(tmp_path):
     bodies = [stream_body(number, 60) for number in range(STREAMS)]
     async with (
         running_engines(1) as (engine,),
@@ -49,7 +49,7 @@ async def test_streams_that_are_open_when_it_is_told_to_stop_are_whole_in_the_en
         sending = [asyncio.create_task(text_of(gateway.client, body)) for body in bodies]
         await eventually(lambda: engine.tokens_written > written + STREAMS, timeout_s=30.0)
         gateway.process.send_signal(signal.SIGTERM)
-        await eventually(gateway.refuses_connections, timeout_s=30.0)
+        await eventually(gateway.rejects_connections, timeout_s=30.0)
         assert not all(task.done() for task in sending)
         assert await asyncio.gather(*sending) == wanted
         code, errors = await gateway.ended()
@@ -57,7 +57,7 @@ async def test_streams_that_are_open_when_it_is_told_to_stop_are_whole_in_the_en
     assert "Traceback" not in errors
 
 
-async def test_what_outlasts_the_time_to_finish_is_told_so(tmp_path):
+async def test_what_outlasts_the_time_to_finish_gets_an_error(tmp_path):
     async with (
         running_engines(1) as (engine,),
         running_process(tmp_path, engine, slots=2, drain_s=1.0) as gateway,
@@ -65,15 +65,15 @@ async def test_what_outlasts_the_time_to_finish_is_told_so(tmp_path):
         engine.inject("slow", factor=30.0)
         begun = [asyncio.create_task(text_of(gateway.client, stream_body(n, FOR_EVER))) for n in range(2)]
         await eventually(lambda: engine.tokens_written > 4, timeout_s=30.0)
-        body = stream_body("that waits in line", 8)
+        body = stream_body("that waits in the queue", 8)
         waiting = asyncio.create_task(gateway.client.fetch("POST", "/v1/chat/completions", body=body))
-        await eventually(lambda: is_in_line(gateway.client, 1))
+        await eventually(lambda: is_waiting(gateway.client, 1))
         gateway.process.send_signal(signal.SIGTERM)
         assert await asyncio.gather(*begun) == ["stream_gateway_stopped"] * 2
-        refused = await waiting
+        rejected = await waiting
         code, errors = await gateway.ended()
-    assert (refused.status, orjson.loads(refused.body)["error"]["code"]) == (503, "gateway_stopped")
-    assert int(dict(refused.headers)[b"retry-after"]) >= 1
+    assert (rejected.status, orjson.loads(rejected.body)["error"]["code"]) == (503, "gateway_stopped")
+    assert int(dict(rejected.headers)[b"retry-after"]) >= 1
     assert code == 0
     assert "Traceback" not in errors
 
@@ -85,7 +85,7 @@ async def test_a_second_signal_does_not_wait(tmp_path, number):
         sending = asyncio.create_task(text_of(gateway.client, stream_body(1, FOR_EVER)))
         await eventually(lambda: engine.tokens_written > 2, timeout_s=30.0)
         gateway.process.send_signal(number)
-        await eventually(gateway.refuses_connections, timeout_s=30.0)
+        await eventually(gateway.rejects_connections, timeout_s=30.0)
         assert not sending.done()
         gateway.process.send_signal(number)
         code, errors = await gateway.ended()
@@ -105,7 +105,7 @@ async def test_work_for_clients_who_left_in_mid_stream_is_given_up(slots):
         await leave(sending)
         await eventually(lambda: not engine.engine.has_work, timeout_s=30.0)
         await eventually(lambda: gateway.under_way == 0)
-        assert await is_in_line(gateway.client, 0)
+        assert await is_waiting(gateway.client, 0)
         assert engine.requests_finished == 0
 
 
@@ -114,17 +114,17 @@ async def test_work_for_clients_who_left_before_the_first_token_is_given_up():
         # Steps of ten seconds: nothing comes of the first one while the clients are there.
         engine.inject("slow", factor=10_000.0)
         sending = [asyncio.create_task(text_of(gateway.client, stream_body(n, 4))) for n in range(6)]
-        await eventually(lambda: is_in_line(gateway.client, 3), timeout_s=30.0)
+        await eventually(lambda: is_waiting(gateway.client, 3), timeout_s=30.0)
         engine.clear_faults()
         await leave(sending)
         await eventually(lambda: gateway.under_way == 0)
-        assert await is_in_line(gateway.client, 0)
+        assert await is_waiting(gateway.client, 0)
         # The step under way ends, and no other follows it.
         await eventually(lambda: not engine.engine.has_work, timeout_s=60.0)
         assert engine.requests_finished == 0
 
 
-async def is_in_line(client, count):
+async def is_waiting(client, count):
     return await waiting_in(client) == count
 
 
@@ -135,7 +135,6 @@ async def leave(sending):
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
 async def test_a_real_engine_stops_writing_for_a_handful_of_clients_who_leave(real_engine):
     async def running():
         engine = HttpClient(real_engine.base_url)

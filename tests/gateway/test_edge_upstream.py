@@ -35,10 +35,10 @@ async def test_a_reply_that_could_be_read_in_two_ways_is_a_failure(reply):
         writer.write(reply)
 
     async with listening(answer) as stub, running_gateway([stub]) as gateway:
-        told = await gateway.chat()
-        assert told.status in {503, 504}
-        assert orjson.loads(told.body)["error"]["code"] in {"all_attempts_failed", "attempts_timed_out"}
-        assert b"s3cret" not in told.body
+        reported = await gateway.chat()
+        assert reported.status in {503, 504}
+        assert orjson.loads(reported.body)["error"]["code"] in {"all_attempts_failed", "attempts_timed_out"}
+        assert b"s3cret" not in reported.body
 
 
 async def test_a_reply_that_ends_too_early_is_a_failure():
@@ -47,9 +47,9 @@ async def test_a_reply_that_ends_too_early_is_a_failure():
         writer.close()
 
     async with listening(answer) as stub, running_gateway([stub]) as gateway:
-        told = await gateway.chat()
-        assert told.status == 503
-        assert b"s3cret" not in told.body
+        reported = await gateway.chat()
+        assert reported.status == 503
+        assert b"s3cret" not in reported.body
 
 
 async def test_a_second_reply_sent_along_is_nobodys_answer():
@@ -61,9 +61,9 @@ async def test_a_second_reply_sent_along_is_nobodys_answer():
 
     async with listening(answer) as stub, running_gateway([stub]) as gateway:
         for _ in range(5):
-            told = await gateway.chat()
-            assert told.status in {200, 503}
-            assert b"for another" not in told.body
+            reported = await gateway.chat()
+            assert reported.status in {200, 503}
+            assert b"for another" not in reported.body
 
 
 async def test_a_stream_whose_framing_breaks_ends_with_an_error():
@@ -76,8 +76,8 @@ async def test_a_stream_whose_framing_breaks_ends_with_an_error():
         writer.write(b"zz\r\nHTTP/1.1 200 OK\r\n\r\n")
 
     async with listening(answer) as stub, running_gateway([stub], resume="off") as gateway:
-        told = await gateway.fetch("POST", "/v1/chat/completions", chat_body(stream=True))
-        assert told.status == 200
-        assert b'"stream_' in told.body
-        assert b"HTTP/1.1" not in told.body
-        assert b"[DONE]" not in told.body
+        reported = await gateway.fetch("POST", "/v1/chat/completions", chat_body(stream=True))
+        assert reported.status == 200
+        assert b'"stream_' in reported.body
+        assert b"HTTP/1.1" not in reported.body
+        assert b"[DONE]" not in reported.body

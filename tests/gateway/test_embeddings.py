@@ -6,10 +6,10 @@ import orjson
 import pytest
 from openai import AsyncOpenAI
 
+from phasewise.core.request import Endpoint
+from phasewise.diagnosis.observed.not_observed import _of_kinds
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.fields import parse_body
-from phasewise.model.request import Endpoint
-from phasewise.observe.not_known import _of_kinds
+from phasewise.gateway.api.fields import parse_body
 from tests.builders import make_timeline
 from tests.gateway.harness import ADMIN, listening, request_id_of, running_gateway
 
@@ -46,12 +46,12 @@ async def test_its_timeline_says_that_nothing_was_generated():
     assert all(line.endswith((" 0", " 0.0")) for line in phases if not line.startswith("#"))
 
 
-async def test_an_engines_own_refusal_is_passed_on():
-    async def refuse(head, body, writer):
-        told = b'{"error":{"message":"This model does not support embeddings"}}'
-        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(told) + told)
+async def test_an_engines_own_rejection_is_passed_on():
+    async def reject(head, body, writer):
+        reported = b'{"error":{"message":"This model does not support embeddings"}}'
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(reported) + reported)
 
-    async with listening(refuse) as stub, running_gateway([stub]) as gateway:
+    async with listening(reject) as stub, running_gateway([stub]) as gateway:
         reply = await embed(gateway)
         assert reply.status == 400
         assert orjson.loads(reply.body)["error"]["message"] == "This model does not support embeddings"
@@ -60,7 +60,7 @@ async def test_an_engines_own_refusal_is_passed_on():
 
 
 @pytest.mark.parametrize("field", ["stream", "messages", "priority", "cache_salt", "max_tokens"])
-async def test_fields_of_other_endpoints_are_refused(field):
+async def test_fields_of_other_endpoints_are_rejected(field):
     async with running_engines(1) as engines, running_gateway(engines) as gateway:
         reply = await embed(gateway, **{field: 1})
         assert reply.status == 400
@@ -73,4 +73,4 @@ def test_it_is_expected_to_write_nothing():
 
 def test_a_verdict_says_that_embeddings_were_left_out():
     said = list(_of_kinds([make_timeline(), make_timeline(streamed=False, generates=False)]))
-    assert said == ["what 1 requests for embeddings took: only generation is looked at"]
+    assert said == ["1 requests for embeddings: only generation is diagnosed"]

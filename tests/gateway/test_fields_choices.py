@@ -3,9 +3,9 @@
 import orjson
 import pytest
 
-from phasewise.errors import RequestRefused
-from phasewise.gateway.fields import MOST_CHOICES, parse_body
-from phasewise.model.request import Endpoint
+from phasewise.core.errors import RequestRejected
+from phasewise.core.request import Endpoint
+from phasewise.gateway.api.fields import MOST_CHOICES, parse_body
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_choices_are_n_or_best_of_for_each_prompt(fields, choices):
         ({"prompt": "x", "n": True}, "n"),
     ],
 )
-def test_more_answers_than_one_request_may_ask_for_are_refused_by_name(fields, param):
+def test_more_answers_than_one_request_may_ask_for_are_rejected_by_name(fields, param):
     body = orjson.dumps({"model": "m", **fields})
-    with pytest.raises(RequestRefused) as refused:
+    with pytest.raises(RequestRejected) as rejected:
         parse_body(Endpoint.COMPLETIONS, body)
-    assert refused.value.param == param
+    assert rejected.value.param == param

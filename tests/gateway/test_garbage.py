@@ -8,13 +8,13 @@ import gc
 
 import pytest
 
-from phasewise.adapters.http_client import StreamedReply
-from phasewise.adapters.http_connection import Connection
-from phasewise.gateway.asgi import Client
-from phasewise.gateway.call import Call
-from phasewise.gateway.edge import EdgeConnection
+from phasewise.clients.http_client import StreamedReply
+from phasewise.clients.http_connection import Connection
+from phasewise.gateway.server.client import Client
+from phasewise.gateway.server.edge import EdgeConnection
+from phasewise.gateway.upstream.call import Call
 from tests.gateway.harness import eventually, listening, running_gateway
-from tests.gateway.test_patience import STREAM_HEAD, chunked, event
+from tests.gateway.server.test_client_timeouts import STREAM_HEAD, chunked, event
 
 KINDS = (Call, Client, EdgeConnection, StreamedReply, Connection)
 

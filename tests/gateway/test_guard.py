@@ -7,17 +7,17 @@ import logging
 
 import pytest
 
-from phasewise.config import EdgeLimits
-from phasewise.gateway import edge
-from phasewise.gateway.edge import Edge, EdgeBounds
-from phasewise.gateway.guard import Guard
-from phasewise.gateway.logs import LineFormatter
-from phasewise.gateway.patience import ClientWatch, Patience
+from phasewise.fleet.config import EdgeLimits
+from phasewise.gateway.guard import ErrorGuard
+from phasewise.gateway.records.logs import LineFormatter
+from phasewise.gateway.server import edge
+from phasewise.gateway.server.client import ClientTimeouts, ClientWatch
+from phasewise.gateway.server.edge import Edge, EdgeBounds
 from tests.gateway.harness import eventually
 
 
-def test_each_kind_of_error_is_told_once_by_kind_and_place_and_without_its_words(caplog):
-    guard = Guard("watching")
+def test_each_kind_of_error_is_logged_once_by_kind_and_place_and_without_its_words(caplog):
+    guard = ErrorGuard("watching")
     for error in (ValueError("a secret"), ValueError("a secret"), KeyError("a secret")):
         with guard:
             raise error
@@ -31,7 +31,7 @@ def test_each_kind_of_error_is_told_once_by_kind_and_place_and_without_its_words
 
 
 def test_being_cancelled_is_not_an_error(caplog):
-    with pytest.raises(asyncio.CancelledError), Guard("watching"):
+    with pytest.raises(asyncio.CancelledError), ErrorGuard("watching"):
         raise asyncio.CancelledError
     assert not caplog.records
 
@@ -40,7 +40,7 @@ def test_being_cancelled_is_not_an_error(caplog):
 async def test_a_watch_that_meets_an_error_looks_again(watch, monkeypatch, caplog):
     monkeypatch.setattr(edge, "LOOK_EVERY_S", 0.01)
     if watch == "clients":
-        watching = ClientWatch(Patience(look_every_s=0.01))
+        watching = ClientWatch(ClientTimeouts(look_every_s=0.01))
     else:
         watching = Edge(EdgeBounds.of(EdgeLimits()), lambda _kind: None)
     looks = []

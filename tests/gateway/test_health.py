@@ -9,23 +9,16 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from phasewise.adapters.http_client import Timeouts
-from phasewise.config import WorkerConfig
-from phasewise.errors import FailureKind
+from phasewise.clients.http_client import Timeouts
+from phasewise.core.errors import FailureKind
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.fleet.config import WorkerConfig
 from phasewise.gateway.health import SILENCES_TO_DOWN, HealthWatcher, _Probe
-from phasewise.state.cluster_view import ClusterView, Health
+from phasewise.scheduling.world import ClusterView, Health
 from tests.builders import make_worker
 from tests.few_files import no_more_files
-from tests.gateway.harness import (
-    chat_body,
-    events_of,
-    eventually,
-    listening,
-    request_id_of,
-    running_gateway,
-)
+from tests.gateway.harness import chat_body, events_of, eventually, listening, request_id_of, running_gateway
 
 PATIENT = Timeouts(connect_s=60.0, head_s=60.0, idle_s=60.0)
 IMPATIENT = Timeouts(connect_s=0.5, head_s=0.5, idle_s=0.5)
@@ -54,7 +47,7 @@ async def test_without_a_recorder_the_process_start_is():
         await watcher.stop()
 
 
-async def test_a_server_that_tells_nothing_is_counted():
+async def test_a_server_that_reports_nothing_is_counted():
     async with listening() as config:
         cluster, watcher = await watched(config.url)
         assert cluster.snapshot()[0].worker.incarnation == "seen-1"
@@ -140,7 +133,7 @@ async def test_a_restart_is_another_incarnation():
         await watcher.stop()
 
 
-async def test_a_worker_that_says_it_is_ill_is_down():
+async def test_a_worker_that_reports_unhealthy_is_down():
     async with running_engines(1) as (engine,):
         cluster, watcher = await watched(engine.base_url + "/nowhere")
         assert cluster.snapshot()[0].health is Health.DOWN
@@ -207,7 +200,7 @@ async def streaming_worker():
         server.close()
         for writer in writers:
             writer.transport.abort()
-        await asyncio.sleep(0.01)  # aborted connections are told so on the loop's next turn
+        await asyncio.sleep(0.01)  # aborted connections are notified on the loop's next turn
 
 
 async def test_a_request_whose_worker_hangs_goes_on_elsewhere_long_before_its_own_deadline():
@@ -240,7 +233,7 @@ async def test_a_stream_that_flows_is_left_alone_though_its_worker_answers_nothi
         assert len((await gateway.timeline(request_id_of(reply)))["attempts"]) == 1
 
 
-async def test_silence_is_told_again_and_again_and_other_failures_are_not():
+async def test_silence_is_reported_again_and_again_and_other_failures_are_not():
     silences = []
     async with streaming_worker() as (config, silent, _):
         workers = [
@@ -252,7 +245,7 @@ async def test_silence_is_told_again_and_again_and_other_failures_are_not():
             workers,
             interval_s=0.01,
             timeouts=IMPATIENT,
-            on_silence=lambda *told: silences.append(told),
+            on_silence=lambda *reported: silences.append(reported),
         )
         await watcher.start()
         silent.set()
@@ -279,7 +272,7 @@ async def test_looks_at_many_workers_are_spread_over_the_interval(monkeypatch):
     assert first_looks_s == [0.5, 1.0, 1.5, 2.0]
 
 
-async def test_every_look_is_told_whatever_was_seen():
+async def test_every_check_is_reported_whatever_its_result():
     looks = 0
 
     def look():

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import orjson
 import pytest
 
-from phasewise.errors import RefusalKind, RequestRefused
-from phasewise.gateway.asgi import Client
-from phasewise.gateway.http_errors import HTTP_ERRORS, send_error, send_refusal, stream_error_event
-from phasewise.model.decision import RejectReason
+from phasewise.core.decision import RejectReason
+from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.gateway.http_errors import HTTP_ERRORS, send_error, send_rejection, stream_error_event
+from phasewise.gateway.server.client import Client
 
 
 async def answer_of(send_it, *arguments, **options):
     sent = []
 
-    async def send(message):
-        sent.append(message)
-
     async def receive():
         raise AssertionError("nothing is read while answering")
 
-    await send_it(Client(receive, send), *arguments, **options)
-    return sent[0]["status"], dict(sent[0]["headers"]), orjson.loads(sent[1]["body"])
+    direct = SimpleNamespace(paused=False, respond=lambda *answer: sent.append(answer))
+    await send_it(Client(receive, direct), *arguments, **options)
+    ((status, headers, body),) = sent
+    return status, dict(headers), orjson.loads(body)
 
 
 def test_every_reason_is_in_the_table():
-    assert set(HTTP_ERRORS) == {*RejectReason, *RefusalKind}
+    assert set(HTTP_ERRORS) == {*RejectReason, *RejectionKind}
 
 
 @pytest.mark.parametrize(
@@ -39,10 +40,10 @@ def test_every_reason_is_in_the_table():
         (RejectReason.TOKENS_OVER_LIMIT, 429),
         (RejectReason.QUEUE_FULL, 503),
         (RejectReason.GATEWAY_FULL, 503),
-        (RefusalKind.BAD_REQUEST, 400),
-        (RefusalKind.UNAUTHENTICATED, 401),
-        (RefusalKind.TOO_LARGE, 413),
-        (RefusalKind.BODY_TIMEOUT, 408),
+        (RejectionKind.BAD_REQUEST, 400),
+        (RejectionKind.UNAUTHENTICATED, 401),
+        (RejectionKind.TOO_LARGE, 413),
+        (RejectionKind.BODY_TIMEOUT, 408),
     ],
 )
 async def test_an_error_has_openais_shape(reason, status):
@@ -54,21 +55,21 @@ async def test_an_error_has_openais_shape(reason, status):
     assert set(body["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_a_client_is_told_when_to_come_back():
+async def test_a_client_gets_a_retry_time():
     _, headers, _ = await answer_of(send_error, RejectReason.QUEUE_FULL, "words", retry_after_s=1.2)
     assert headers[b"retry-after"] == b"2"
     assert b"x-should-retry" not in headers
 
 
-async def test_a_client_that_would_not_wait_so_long_is_told_not_to_come_back_by_itself():
+async def test_a_client_that_would_not_wait_so_long_must_not_retry_by_itself():
     _, headers, _ = await answer_of(send_error, RejectReason.QUEUE_FULL, "words", retry_after_s=60.1)
     assert headers[b"retry-after"] == b"61"
     assert headers[b"x-should-retry"] == b"false"
 
 
-async def test_a_refusal_names_its_field_and_its_hint():
-    refusal = RequestRefused(RefusalKind.BAD_REQUEST, "no", param="top_k", hint="leave it out")
-    _, _, body = await answer_of(send_refusal, refusal)
+async def test_a_rejection_names_its_field_and_its_hint():
+    rejection = RequestRejected(RejectionKind.BAD_REQUEST, "no", param="top_k", hint="leave it out")
+    _, _, body = await answer_of(send_rejection, rejection)
     assert body["error"]["param"] == "top_k"
     assert body["error"]["message"] == "no. hint: leave it out"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from phasewise.config import ApiKey, SloClass
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.auth import key_sha256
+from phasewise.fleet.config import ApiKey, SloClass
+from phasewise.gateway.api.auth import key_sha256
 from tests.gateway.harness import eventually, running_gateway
 
 IMPOSSIBLE = SloClass(name="at-once", ttft_s=1e-6, tpot_s=1e-6)
@@ -23,12 +23,12 @@ async def test_requests_are_counted_by_whether_they_kept_their_classes_objective
             bearer = [(b"authorization", f"Bearer key-{slo.name}".encode())]
             assert (await gateway.chat(stream=True, headers=bearer)).status == 200
 
-        async def told():
+        async def reported():
             text = (await gateway.fetch("GET", "/metrics")).body.decode()
             lines = [line for line in text.splitlines() if line.startswith("phasewise_slo_requests_total{")]
             return lines if sum(line.endswith(" 1") for line in lines) == 2 else None
 
-        lines = await eventually(told)
+        lines = await eventually(reported)
     kept = 'phasewise_slo_requests_total{model="fake-model",slo_class='
     assert f'{kept}"at-once",result="missed"}} 1' in lines
     assert f'{kept}"whenever",result="met"}} 1' in lines

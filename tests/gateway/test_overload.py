@@ -1,4 +1,4 @@
-"""More requests than there is room for: who waits, who is turned away, and that nothing is left behind."""
+"""More requests than slots: which wait, which are rejected, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ async def sent(gateway, text, *, waiting, under_way=1):
     return task
 
 
-def refusal(reply):
+def rejection(reply):
     return reply.status, orjson.loads(reply.body)["error"]["code"]
 
 
-async def test_with_one_slot_and_room_for_two_to_wait_the_fourth_is_turned_away_and_the_others_served(engine):
+async def test_with_one_slot_and_two_that_may_wait_the_fourth_is_rejected_and_the_others_served(engine):
     async with running_gateway(
         [worker_for(engine, slots=1)], queue={"max_waiting": 2}, slo_classes=PATIENT
     ) as gateway:
         served = [await sent(gateway, f"request {n}", waiting=n) for n in range(3)]
         fourth = await gateway.chat("request 3")
-        assert refusal(fourth) == (503, "queue_full")
+        assert rejection(fourth) == (503, "queue_full")
         assert int(dict(fourth.headers)[b"retry-after"]) >= 1
         order = []
         for number, task in enumerate(served):
@@ -54,13 +54,13 @@ async def test_with_one_slot_and_room_for_two_to_wait_the_fourth_is_turned_away_
         assert engine.requests_finished == 3
 
 
-async def test_who_gets_no_room_in_time_is_turned_away_and_told_when_to_come_again(engine):
+async def test_a_request_without_a_slot_in_time_is_rejected_with_a_retry_time(engine):
     brief = [{"name": "default", "max_wait_s": 0.1}]
     async with running_gateway([worker_for(engine, slots=1)], slo_classes=brief) as gateway:
         engine.inject("slow", factor=200.0)
         first = await sent(gateway, "first", waiting=0)
         late = await gateway.chat("late")
-        assert refusal(late) == (503, "queue_timeout")
+        assert rejection(late) == (503, "queue_timeout")
         assert 1 <= int(dict(late.headers)[b"retry-after"]) <= 600
         timeline = await gateway.timeline(dict(late.headers)[b"x-request-id"].decode())
         assert (timeline["outcome"], timeline["why"]) == ("rejected", "queue_timeout")
@@ -84,7 +84,7 @@ async def test_who_leaves_the_line_makes_room_in_it_and_never_reaches_the_engine
         await eventually(lambda: gateway.under_way == 0)
 
 
-async def test_a_crowd_is_served_or_refused_to_the_last_and_never_exceeds_the_slots(engine):
+async def test_many_requests_are_all_served_or_rejected_and_never_exceeds_the_slots(engine):
     most = 0
 
     async def watch():
@@ -100,12 +100,12 @@ async def test_a_crowd_is_served_or_refused_to_the_last_and_never_exceeds_the_sl
         watching = asyncio.create_task(watch())
         replies = await asyncio.gather(*(gateway.chat(f"request {n}", max_tokens=8) for n in range(60)))
         watching.cancel()
-        told = [reply.status if reply.status == 200 else refusal(reply) for reply in replies]
-        assert set(told) <= {200, (503, "queue_full"), (503, "queue_timeout")}
-        assert told.count(200) >= 4
-        assert told.count((503, "queue_full")) >= 1
+        reported = [reply.status if reply.status == 200 else rejection(reply) for reply in replies]
+        assert set(reported) <= {200, (503, "queue_full"), (503, "queue_timeout")}
+        assert reported.count(200) >= 4
+        assert reported.count((503, "queue_full")) >= 1
         assert all(dict(reply.headers)[b"retry-after"] for reply in replies if reply.status != 200)
         assert most == 4
-        assert engine.requests_finished == told.count(200)
+        assert engine.requests_finished == reported.count(200)
         await eventually(lambda: gateway.under_way == 0)
         assert await waiting_in(gateway.client) == 0

@@ -1,10 +1,10 @@
 """Timelines carry marks of the prompt's beginning, from where the prompt begins, and of its text."""
 
+from phasewise.core.request import Endpoint
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.fields import prompt_bytes
-from phasewise.model.request import Endpoint
+from phasewise.gateway.api.fields import prompt_bytes
+from tests.core.test_text_marks import prose
 from tests.gateway.harness import request_id_of, running_gateway
-from tests.model.test_text_marks import prose
 
 
 def test_what_stands_before_the_prompt_does_not_count():

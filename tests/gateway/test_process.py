@@ -9,7 +9,7 @@ import signal
 import orjson
 import pytest
 
-from phasewise.adapters.open_files import ENOUGH
+from phasewise.clients.host import ENOUGH
 from phasewise.fake_engine.fleet import running_engines
 from tests.gateway.gateway_process import running_process, start
 from tests.gateway.harness import chat_body, events_of, eventually
@@ -41,7 +41,7 @@ async def test_it_takes_as_many_sockets_as_the_system_lets_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("gateway: {port: 99999}\nworkers: []\n", b"gateway.port"),
         (
@@ -51,11 +51,11 @@ async def test_it_takes_as_many_sockets_as_the_system_lets_it(tmp_path):
         ("gateway: {}\nworkers: [{name: a, url: 'ftp://x', model: m}]\n", b"ftp://x"),
     ],
 )
-async def test_a_file_that_cannot_be_used_is_told_and_exits_with_2(tmp_path, text, told):
+async def test_a_file_that_cannot_be_used_is_reported_and_exits_with_2(tmp_path, text, reported):
     path = tmp_path / "gateway.yaml"
     path.write_text(text)
     process = await start(path)
-    _, errors = await asyncio.wait_for(process.communicate(), 20)
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 2
-    assert told in errors
+    assert reported in errors
     assert b"Traceback" not in errors

@@ -9,23 +9,23 @@ from random import Random
 import orjson
 import pytest
 
-from benchmarks.hostile.bodies import huge_number, too_deep, twice, wrong_value
+from benchmarks.hostile.bodies import huge_number, openais_own, slow_pattern, too_deep, twice, wrong_value
 from benchmarks.hostile.cases import MODEL
-from phasewise.adapters.http_client import HttpClient, Timeouts
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.request import Endpoint
 from phasewise.gateway.http_errors import HTTP_ERRORS, JSON
-from phasewise.model.request import Endpoint
 from tests.gateway.harness import chat_body, running_gateway
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.real
 
-CASES = 200
+CASES = 60
 PATIENT = Timeouts(connect_s=5.0, head_s=120.0, idle_s=60.0)
 DOCUMENTED = {(kind.value, error.status) for kind, error in HTTP_ERRORS.items()}
 
 
 def drawn(model):
     rng = Random(20)  # noqa: S311 - the same cases each time
-    kinds = (wrong_value, wrong_value, wrong_value, huge_number, too_deep, twice)
+    kinds = (wrong_value, wrong_value, wrong_value, huge_number, too_deep, twice, slow_pattern, openais_own)
     for _ in range(CASES):
         case = rng.choice(kinds)(rng, "a")
         if ends_soon(case):
@@ -42,11 +42,12 @@ def ends_soon(case):
 
 
 async def test_no_request_makes_an_engine_die_or_a_client_see_an_error_that_is_not_documented(real_engine):
-    told = Counter()
+    reported = Counter()
     async with running_gateway([real_engine], timeouts=PATIENT, poll_interval_s=1.0) as gateway:
         for case, body in drawn(real_engine.model):
             reply = await gateway.fetch(case.method, case.path, body)
-            told[reply.status] += 1
+            reported[reply.status] += 1
+            assert case.kind != "openais_own" or reply.status == 200
             if reply.status >= 500:
                 code = orjson.loads(reply.body)["error"]["code"]
                 assert (code, reply.status) in DOCUMENTED
@@ -57,8 +58,8 @@ async def test_no_request_makes_an_engine_die_or_a_client_see_an_error_that_is_n
         assert (await engine.fetch("GET", "/health")).status == 200
     finally:
         engine.close()
-    assert told[200] > 10
-    assert told[400] > 10
+    assert reported[200] > 5
+    assert reported[400] > 5
 
 
 SCHEMAS = [

@@ -10,28 +10,27 @@ import numpy as np
 import orjson
 import pytest
 
-from phasewise.adapters.embedding_folder import resolve_embedding_model
-from phasewise.adapters.http_client import Timeouts
-from phasewise.adapters.onnx_embedder import OnnxEmbedder
-from phasewise.adapters.redis_answers import RedisAnswers
-from phasewise.caching.bound import Bound
-from phasewise.caching.evidence_book import EvidenceBook
-from phasewise.caching.matching import Rules, Verdict, consider
-from phasewise.config import CacheConfig
-from phasewise.gateway.cache_meaning import evidence_basis
-from phasewise.model.caching import Neighbour
+from phasewise.clients.embedding_folder import resolve_embedding_model
+from phasewise.clients.http_client import Timeouts
+from phasewise.clients.onnx_embedder import OnnxEmbedder
+from phasewise.clients.redis_answers import RedisAnswers
+from phasewise.core.caching import Neighbour
+from phasewise.fleet.config import CacheConfig
+from phasewise.gateway.answer_cache.semantic import evidence_basis
+from phasewise.semantic_match.evidence import Bound, EvidenceBook
+from phasewise.semantic_match.matching import MatchRules, MatchVerdict, consider
 from tests.gateway.cache_parts import make_answer
 from tests.gateway.harness import ADMIN, chat_body, events_of, eventually, request_id_of, running_gateway
 from tests.real_engine import ROOT
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 
 PATIENT = Timeouts(connect_s=5.0, head_s=120.0, idle_s=60.0)
 QUESTION = "What is the capital of France?"
 REWORDED = "Can you tell me what the capital of France is?"
 NEGATED = "What is not the capital of France?"
-KEPT_WITHIN_S = 20.0
-PATIENT_DEADLINE_S = 5.0
+KEPT_WITHIN_S = 60.0
+PATIENT_DEADLINE_S = 10.0
 """Tests run beside an engine on the same cores: here what is found matters, not when."""
 MOST_LESSONS = 2_000
 
@@ -90,15 +89,15 @@ async def teach(redis, config, embedding_model, model):
     neighbour = Neighbour(make_answer(question=QUESTION), float(first @ second))
     semantic = config.semantic
     book = EvidenceBook(Bound(semantic.max_wrong_answers, semantic.confidence))
-    rules, domain = Rules(semantic.min_similarity, semantic.audit_share), f"default/default/{model}"
+    rules, domain = MatchRules(semantic.min_similarity, semantic.audit_share), f"default/default/{model}"
     for _ in range(MOST_LESSONS):
         match = consider(REWORDED, [neighbour], book, rules, domain, draw=0.5)
-        if match.verdict is Verdict.SERVE:
+        if match.verdict is MatchVerdict.SERVE:
             break
         lesson = match.lesson(domain, right=True, at_unix_s=time.time(), basis=evidence_basis(semantic))
         book.learn(lesson)
         await store.teach(lesson)
-    assert match.verdict is Verdict.SERVE
+    assert match.verdict is MatchVerdict.SERVE
     await store.close()
     await embedder.close()
 

@@ -1,4 +1,4 @@
-"""The gateway before a real vLLM, asked by OpenAI's own client."""
+"""The gateway in front of a real vLLM, asked by OpenAI's own client."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import time
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.adapters.vllm_metrics import fetch_metrics
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.clients.step_feed import StepFeed
+from phasewise.clients.vllm_metrics import fetch_metrics
 from tests.gateway.harness import eventually, running_gateway
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 
 PATIENT = Timeouts(connect_s=5.0, head_s=120.0, idle_s=60.0)
 STORY = [{"role": "user", "content": "Tell me a long story about a lighthouse."}]
@@ -53,9 +54,9 @@ async def test_openais_client_streams_and_the_parts_of_ttft_add_up(gateway, open
     ttft = timeline["ttft"]
     parts = {entry["part"]: entry["ms"] for entry in ttft["parts"]}
     assert {"gateway_wait", "engine_queue", "prefill"} <= set(parts)
-    assert sum(parts.values()) + ttft["residual_ms"] == pytest.approx(ttft["total_ms"], abs=0.01)
+    assert sum(parts.values()) + ttft["unexplained_ms"] == pytest.approx(ttft["total_ms"], abs=0.01)
     assert 0 < parts["prefill"] < ttft["total_ms"]
-    assert ttft["residual_ms"] > 0
+    assert ttft["unexplained_ms"] > 0
 
 
 async def test_openais_client_gets_a_plain_reply_with_usage(gateway, openai_client, real_engine):
@@ -87,6 +88,23 @@ async def test_openais_client_gets_completions_streamed_with_the_usage_it_asked_
     assert timeline["ttft"]["total_ms"] > 0
 
 
+async def test_a_request_is_found_by_every_id_that_the_engine_has_of_it(gateway, openai_client, real_engine):
+    feed = StepFeed(real_engine.steps_url)
+    try:
+        await feed.poll()
+        few = {"model": real_engine.model, "max_tokens": 4}
+        chat = await openai_client.chat.completions.create(messages=STORY, **few)
+        choices = await openai_client.chat.completions.create(messages=STORY, n=2, **few)
+        prompts = await openai_client.completions.create(prompt=["Once upon a time", "It was night"], **few)
+        replies = {(await gateway.timeline(it.id))["id"] for it in (chat, choices, prompts)}
+        ended = [it.request_id for step in (await feed.poll()).steps for it in step.finished]
+    finally:
+        feed.close()
+    assert len(replies) == 3
+    assert len(ended) == 5
+    assert {(await gateway.timeline(it))["id"] for it in ended} == replies
+
+
 async def test_a_client_that_leaves_frees_the_engine(gateway, openai_client, real_engine):
     stream = await openai_client.chat.completions.create(
         model=real_engine.model, messages=STORY, max_tokens=2000, stream=True,
@@ -102,13 +120,12 @@ async def test_a_client_that_leaves_frees_the_engine(gateway, openai_client, rea
             break
     assert await running_requests(real_engine) == 1
     await stream.close()
-    left_s = time.monotonic()
 
     async def idle():
         return await running_requests(real_engine) == 0
 
-    await eventually(idle, timeout_s=max(gaps_s) + 1.0)
-    assert time.monotonic() - left_s < max(gaps_s) + 1.0
+    # Long before the 2,000 tokens that were asked for.
+    await eventually(idle, timeout_s=100 * max(gaps_s))
     timeline = await gateway.timeline_of_client("real-leaver")
     assert (timeline["outcome"], timeline["why"]) == ("cancelled", "client_left")
     assert gateway.under_way == 0
@@ -131,7 +148,7 @@ async def test_several_streams_run_side_by_side_and_each_has_its_engine_parts(
         assert {"engine_queue", "prefill"} <= parts
     metrics = (await gateway.fetch("GET", "/metrics")).body.decode()
     model = f'model="{real_engine.model}"'
-    for part in ("gateway_wait", "engine_queue", "prefill", "residual"):
+    for part in ("gateway_wait", "engine_queue", "prefill", "unexplained"):
         labels = f'{model},pool="default",outcome="succeeded",part="{part}"'
         assert f"phasewise_ttft_part_seconds_count{{{labels}}} 6\n" in metrics
     assert f'phasewise_tokens_total{{{model},kind="output"}}' in metrics

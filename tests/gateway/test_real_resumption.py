@@ -13,11 +13,11 @@ import pytest
 from benchmarks.resuming.asking import CHAT, COMPLETIONS, text_of
 from benchmarks.resuming.near_tie import NEAR_TIE_NATS
 from benchmarks.resuming.undisturbed import undisturbed
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.config import WorkerConfig
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.fleet.config import WorkerConfig
 from tests.gateway.harness import events_of, request_id_of, running_gateway
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 
 PATIENT = Timeouts(connect_s=5.0, head_s=120.0, idle_s=60.0)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from openai import AsyncOpenAI
 
-from phasewise.adapters.http_client import Timeouts
-from phasewise.config import ApiKey
-from phasewise.gateway.auth import key_sha256
+from phasewise.clients.http_client import Timeouts
+from phasewise.fleet.config import ApiKey
+from phasewise.gateway.api.auth import key_sha256
 from tests.gateway.harness import running_gateway
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 
 PATIENT = Timeouts(connect_s=5.0, head_s=120.0, idle_s=60.0)
 # The CPU back end keeps blocks of 128 tokens, and never takes the last one from the cache.

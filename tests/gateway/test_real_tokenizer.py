@@ -1,4 +1,4 @@
-"""The tokens of an answer as a tokenizer of Llama 2's kind tells them; the library is the one engines use."""
+"""The tokens of an answer as a tokenizer of Llama 2's kind reads them; the library is the one engines use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.test_tokenizing import plan_for, tokens, told
+from tests.gateway.upstream.test_tokenizing import plan_for, reported, tokens
 from tests.real_engine import ROOT
 
 pytestmark = pytest.mark.real
@@ -70,16 +70,18 @@ def test_read_alone_a_text_gets_a_space_that_does_not_show_alone(tokenizer, text
 
 @pytest.mark.parametrize("text", TEXTS)
 async def test_the_tokens_to_go_on_from_spell_the_text_behind_the_prompt(tokenizer, text):
-    so_far, _ = await told(plan_for(json.dumps(text)[1:-1].encode()), tokenizer.answer_to, tokenizer.spell)
+    so_far, _ = await reported(
+        plan_for(json.dumps(text)[1:-1].encode()), tokenizer.answer_to, tokenizer.spell
+    )
     assert tokenizer.spell(so_far.prompt_ids + so_far.answer_ids) == PROMPT + text
 
 
 @pytest.mark.parametrize("words", range(1, 8))
 async def test_they_are_those_that_stand_in_the_whole(tokenizer, words):
-    """A text that is read in one go with its prompt has the very same tokens, wherever a word ends."""
+    """A text that is read in one go with its prompt has the same tokens, wherever a word ends."""
     text = " Once upon a time there was a lighthouse."
     begun = "".join(f" {word}" for word in text.split()[:words])
-    so_far, _ = await told(plan_for(begun.encode()), tokenizer.answer_to, tokenizer.spell)
+    so_far, _ = await reported(plan_for(begun.encode()), tokenizer.answer_to, tokenizer.spell)
     whole, _ = tokenizer.read(PROMPT + text)
-    handed_over = so_far.prompt_ids + so_far.answer_ids
-    assert handed_over == whole[: len(handed_over)]
+    transferred = so_far.prompt_ids + so_far.answer_ids
+    assert transferred == whole[: len(transferred)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.timeline_store import TimelineStore
+from phasewise.gateway.records.timeline_store import TimelineStore
 from tests.gateway.harness import eventually, running_gateway
 
 
 async def test_a_record_that_fails_keeps_the_request_from_no_other(monkeypatch, caplog):
     def fail(store, timeline):
-        raise ValueError("no room")
+        raise ValueError("no space")
 
     monkeypatch.setattr(TimelineStore, "record", fail)
     async with running_engines(1) as engines, running_gateway(engines) as gateway:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from phasewise.gateway.answer import Answer
-from phasewise.gateway.resumability import Obstacle
-from phasewise.gateway.resumption import Resumption, TokensSoFar, resumption
-from phasewise.model.request import Endpoint
+from phasewise.core.request import Endpoint
+from phasewise.gateway.upstream.response import Answer
+from phasewise.gateway.upstream.resumption import Obstacle, Resumption, TokensSoFar, resumption
 from tests.gateway.harness import chat_body
 
 SO_FAR = TokensSoFar(prompt_ids=[1, 2, 3], answer_ids=[7, 8, 7, 7], max_model_len=100)

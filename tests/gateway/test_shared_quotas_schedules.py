@@ -8,12 +8,11 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phasewise.adapters.redis_quotas import Renew, Settle, Take
-from phasewise.errors import StoreUnreachable
-from phasewise.gateway import shared_quotas
-from phasewise.gateway.process_quotas import ProcessQuotas
-from phasewise.gateway.shared_quotas import SharedQuotas
-from phasewise.model.limits import Lease, Limits, OverLimit
+from phasewise.clients.redis_quotas import Renew, Settle, Take
+from phasewise.core.errors import StoreUnreachable
+from phasewise.core.limits import Lease, Limits, OverLimit
+from phasewise.gateway.api import quotas as shared_quotas
+from phasewise.gateway.api.quotas import ProcessQuotas, SharedQuotas
 
 PLACES = 3
 LIMITS = Limits(requests_per_minute=60, tokens_per_minute=6_000, max_concurrent=PLACES)
@@ -24,7 +23,7 @@ EVENTS = st.lists(
             st.tuples(st.just("take"), st.integers(1, 50)),
             st.tuples(st.just("cancel"), st.integers(0, 20)),
             st.tuples(st.just("end"), st.integers(0, 20)),
-            st.tuples(st.just("mood"), st.sampled_from(["answers", "refuses", "loses_answers"])),
+            st.tuples(st.just("mood"), st.sampled_from(["answers", "rejects", "loses_answers"])),
         ),
         st.integers(0, 4),
     ),
@@ -34,7 +33,7 @@ EVENTS = st.lists(
 
 
 class ModelStore:
-    """Places and charges as Redis would keep them. It may refuse, or perform and lose the answers."""
+    """Places and charges as Redis would keep them. It may reject, or perform and lose the answers."""
 
     def __init__(self):
         self.mood = "answers"
@@ -45,8 +44,8 @@ class ModelStore:
         # The mood of the moment it was sent: what changes on the way concerns the next trip.
         mood = self.mood
         await asyncio.sleep(0)
-        if mood == "refuses":
-            raise StoreUnreachable("refused")
+        if mood == "rejects":
+            raise StoreUnreachable("rejected")
         answers = [self._perform(operation) for operation in operations]
         await asyncio.sleep(0)
         if mood == "loses_answers":
@@ -120,7 +119,7 @@ async def play(events):
 
 
 async def until_calm(quotas, waiting):
-    """Until the store answers and has been told everything, within a bounded number of turns."""
+    """Until the store answers and has got everything, within a bounded number of turns."""
     for _ in range(2_000):
         if not quotas.degraded and not quotas._settlements and all(it.done() for it in waiting):
             break
@@ -134,7 +133,7 @@ async def until_calm(quotas, waiting):
 
 @settings(max_examples=100)
 @given(events=EVENTS)
-def test_in_the_end_the_store_knows_exactly_the_places_of_what_runs(events):
+def test_in_the_end_the_store_knows_exactly_the_slots_of_what_runs(events):
     async def check():
         store, quotas, running = await play(events)
         shared = {lease.lease_id for lease in running if lease.shared}
@@ -174,7 +173,7 @@ def run_quickly(check):
         shared_quotas.TRY_AGAIN_EVERY_S, shared_quotas.RENEW_EVERY_S = before
 
 
-def test_places_over_the_limit_are_refused_in_the_model_too():
+def test_places_over_the_limit_are_rejected_in_the_model_too():
     async def check():
         _, quotas, running = await play([(("take", 1), 4)] * (PLACES + 1))
         assert len(running) == PLACES

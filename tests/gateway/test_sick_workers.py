@@ -6,10 +6,10 @@ import asyncio
 
 import orjson
 
-from phasewise.config import UpstreamConfig
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.state import breakers
-from phasewise.state.breakers import FAILURES_TO_OPEN
+from phasewise.fleet.config import UpstreamConfig
+from phasewise.scheduling import breakers
+from phasewise.scheduling.breakers import FAILURES_TO_OPEN
 from tests.gateway.harness import events_of, eventually, listening, request_id_of, running_gateway
 
 ERROR = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n"
@@ -22,18 +22,18 @@ async def worker_names(gateway, reply):
     return [attempt["worker"][0] for attempt in timeline["attempts"]]
 
 
-def rests(gateway, name):
+def circuit_is_open(gateway, name):
     worker = gateway.app.gateway.cluster.state(name).worker
     return gateway.app.gateway.pipeline._world.breakers.is_open(worker.ref)
 
 
 async def test_a_worker_that_fails_everything_is_soon_left_alone_and_no_client_notices(monkeypatch):
-    for name in ("FIRST_REST_S", "LONGEST_REST_S"):
+    for name in ("FIRST_OPEN_S", "LONGEST_OPEN_S"):
         monkeypatch.setattr(breakers, name, 600.0)
     async with running_engines(2) as pair, running_gateway(pair) as gateway:
         pair[0].inject("error")
         replies = [await gateway.chat() for _ in range(FAILURES_TO_OPEN)]
-        assert rests(gateway, "w0")
+        assert circuit_is_open(gateway, "w0")
         later = await gateway.chat()
         assert {reply.status for reply in [*replies, later]} == {200}
         assert [await worker_names(gateway, reply) for reply in replies] == [["w0", "w1"]] * FAILURES_TO_OPEN
@@ -45,11 +45,11 @@ async def test_a_worker_that_is_well_again_is_tried_and_taken_back():
         pair[0].inject("error", times=FAILURES_TO_OPEN)
         for _ in range(FAILURES_TO_OPEN):
             await gateway.chat()
-        assert rests(gateway, "w0")
+        assert circuit_is_open(gateway, "w0")
 
         async def taken_back():
             await gateway.chat()
-            return not rests(gateway, "w0")
+            return not circuit_is_open(gateway, "w0")
 
         await eventually(taken_back)
         assert await worker_names(gateway, await gateway.chat()) == ["w0"]
@@ -66,16 +66,16 @@ async def test_while_the_only_worker_is_sick_requests_wait_and_are_served_when_i
         assert gateway.under_way == 0
 
 
-async def test_clients_whose_requests_are_refused_by_the_engine_do_not_make_it_rest():
+async def test_clients_whose_requests_are_rejected_by_the_engine_do_not_make_it_rest():
     async with running_engines(1) as engines, running_gateway(engines) as gateway:
         replies = [await gateway.chat(max_tokens=10**9) for _ in range(2 * FAILURES_TO_OPEN)]
         assert {reply.status for reply in replies} == {400}
         assert orjson.loads(replies[0].body)["error"]
-        assert not rests(gateway, "w0")
+        assert not circuit_is_open(gateway, "w0")
 
 
 async def test_one_request_tries_a_worker_and_the_others_follow_when_its_answer_begins(monkeypatch):
-    for name in ("FIRST_REST_S", "LONGEST_REST_S"):
+    for name in ("FIRST_OPEN_S", "LONGEST_OPEN_S"):
         monkeypatch.setattr(breakers, name, 0.01)
     ill, begins, writers = True, asyncio.Event(), []
 
@@ -95,12 +95,12 @@ async def test_one_request_tries_a_worker_and_the_others_follow_when_its_answer_
     ):
         for _ in range(FAILURES_TO_OPEN):
             await gateway.chat()
-        assert rests(gateway, "stub")
+        assert circuit_is_open(gateway, "stub")
         ill = False
         streams = []
 
         async def one_tries():
-            # Whoever comes while it still rests, or has just been looked at in vain, is served elsewhere.
+            # Requests that come while its circuit is open are served elsewhere.
             streams.append(asyncio.create_task(gateway.chat(stream=True)))
             await asyncio.sleep(0.05)
             return len(writers) == 1
@@ -118,7 +118,7 @@ async def test_one_request_tries_a_worker_and_the_others_follow_when_its_answer_
             return len(writers) >= 2
 
         await eventually(others_follow)
-        assert not rests(gateway, "stub")
+        assert not circuit_is_open(gateway, "stub")
         for writer in writers:
             writer.write(b"data: [DONE]\n\n")
             writer.transport.close()

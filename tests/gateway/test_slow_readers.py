@@ -9,10 +9,10 @@ import socket
 import orjson
 import pytest
 
-from phasewise.gateway.asgi import WAITED_S, Client
-from phasewise.model.timeline_record import UNIT_S
+from phasewise.core.timeline_record import UNIT_S
+from phasewise.gateway.server.client import WAITED_S, Client
 from tests.gateway.harness import ADMIN, chat_body, eventually, listening, request_id_of, running_gateway
-from tests.gateway.test_patience import STREAM_HEAD, chunked, event, head_of
+from tests.gateway.server.test_client_timeouts import STREAM_HEAD, chunked, event, head_of
 
 CHUNKS = 400
 CHUNK_TEXT = "y" * 1000

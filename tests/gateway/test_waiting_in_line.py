@@ -1,4 +1,4 @@
-"""Requests that wait in the gateway for a worker with room, over real sockets."""
+"""Requests that wait in the gateway for a worker with a free slot, over real sockets."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ import asyncio
 import pytest
 
 from phasewise.fake_engine.fleet import running_engines
-from tests.gateway.harness import (
-    events_of,
-    eventually,
-    request_id_of,
-    running_gateway,
-    worker_for,
-)
+from tests.gateway.harness import events_of, eventually, request_id_of, running_gateway, worker_for
 
 
 @pytest.fixture
@@ -29,7 +23,7 @@ def small(engine, **options):
 
 
 def waiting(gateway):
-    return len(gateway.app.gateway.pipeline._world.line)
+    return len(gateway.app.gateway.pipeline._world.queue)
 
 
 async def start_chat(gateway, name, until, **fields):
@@ -46,7 +40,7 @@ async def leave(task):
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_who_waits_is_served_when_there_is_room_and_the_wait_is_the_gateways(engine):
+async def test_a_waiting_request_is_served_when_a_slot_is_free_and_the_wait_is_the_gateways(engine):
     async with small(engine) as gateway:
         first = await start_chat(gateway, "first", lambda: gateway.under_way == 1)
         second = await start_chat(gateway, "second", lambda: waiting(gateway) == 1)
@@ -85,13 +79,13 @@ async def test_who_leaves_while_waiting_after_a_failure_left_and_did_not_fail(en
         assert waiting(gateway) == 0
 
 
-async def test_room_of_one_who_leaves_in_mid_answer_is_the_next_ones(engine):
+async def test_the_slot_of_a_client_that_leaves_in_mid_answer_goes_to_the_next(engine):
     async with small(engine) as gateway:
         first = await start_chat(gateway, "first", lambda: gateway.under_way == 1)
         second = await start_chat(gateway, "second", lambda: waiting(gateway) == 1)
         await leave(first)
         assert (await second).status == 200
-        line = gateway.app.gateway.pipeline._world.line
+        line = gateway.app.gateway.pipeline._world.queue
         line.check_invariants()
         assert not line.is_waiting("fake-model")
 

@@ -1,75 +1,117 @@
-"""The command line: registers one module per command and turns domain errors into sentences."""
+"""The root command: lists the commands, and prints domain errors as `error:` and `hint:` lines."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Any
 
 import typer
 
 from phasewise import __version__
-from phasewise.cli import (
-    bench,
-    cache,
-    calibrate,
-    check,
-    compare,
-    diagnose,
-    down,
-    engine,
-    explain,
-    fake_engine,
-    gateway,
-    ledger,
-    levers,
-    model,
-    status,
-    up,
-)
-from phasewise.cli.console import fail
-from phasewise.errors import PhasewiseError
+from phasewise.cli.lazy_group import Branch, LazyGroup, Leaf, Panels
+from phasewise.core.errors import PhasewiseError
+from phasewise.report.console import fail
+
+_CACHE = {
+    "stats": Leaf("cache:stats", "Show what the cache served, or would have served, and what it saved."),
+    "explain": Leaf("cache:explain", "Show what the cache would do with a question, and why."),
+    "evaluate": Leaf("cache_evaluate:evaluate", "Count right and wrong matches among pairs of questions."),
+    "purge": Leaf("cache:purge", "Delete stored answers."),
+}
+_ENGINE = {
+    "install": Leaf("engine:install_command", "Install vLLM and the step recorder."),
+    "check": Leaf("engine:check_command", "Show which vLLM installation is used, and its versions."),
+    "calibrate": Leaf("engine_calibrate:calibrate", "Measure how long an engine's steps take."),
+    "fake": Leaf("engine_fake:fake", "Run engines without a model, for tests and demos."),
+}
+_MODEL = {
+    "fetch": Leaf("model:fetch_command", "Download a small model."),
+    "list": Leaf("model:list_command", "List the models that phasewise knows by name."),
+    "quantize": Leaf("model:quantize_command", "Quantize a model to fewer bits per weight."),
+    "sheet": Leaf(
+        "model_sheet:sheet", "Calculate KV cache size, TTFT, TPOT and price of a model on a device."
+    ),
+}
+PANELS: Panels = {
+    "Find": {
+        "diagnose": Leaf(
+            "diagnose:diagnose", "Find out whether a model is slow to start or slow to stream, and why."
+        ),
+        "explain": Leaf("explain:explain", "Show why a request went to its engine, and where its time went."),
+    },
+    "Prove": {
+        "bench": Leaf("bench:bench", "Measure TTFT, TPOT, stalls and goodput under load."),
+        "compare": Leaf("compare:compare", "Test whether B is faster than A, metric by metric."),
+        "verify": Leaf(
+            "verify:verify", "Apply the first suggested fix to a copy of a fleet, and measure its effect."
+        ),
+        "levers": Leaf("levers:levers", "Measure every serving lever, off and on, on this machine."),
+    },
+    "Serve": {
+        "gateway": Leaf("gateway:gateway", "Serve one OpenAI-compatible address in front of engines."),
+        "up": Leaf("up:up", "Start engines and a gateway on this machine."),
+        "status": Leaf("status:status", "Show the fleets that run on this machine."),
+        "down": Leaf("down:down", "Stop a fleet and everything it started."),
+        "check": Leaf("check:check", "Check whether a fleet's engines can transfer KV to each other."),
+        "cache": Branch(_CACHE, "Inspect, evaluate or purge a gateway's answer cache."),
+    },
+    "Set up": {
+        "engine": Branch(_ENGINE, "Install, check, calibrate or fake a vLLM engine."),
+        "model": Branch(_MODEL, "Fetch, list, quantize or size a model."),
+    },
+}
+COMMANDS = tuple(name for panel in PANELS.values() for name in panel)
+
+
+class _Root(LazyGroup):
+    def __init__(self, **of_typer: Any) -> None:  # noqa: ANN401 - whatever typer gives a group
+        super().__init__(panels=PANELS, **of_typer)
+
+    def get_params(self, ctx: Any) -> Any:  # noqa: ANN401 - of typer's own click, or of click
+        params = super().get_params(ctx)
+        for each in params:
+            if each.is_flag and each.default is None:
+                # Typer's completion flags default to None, which pydantic validates, and pydantic is slow to
+                # import.
+                each.default = False
+        return params
+
 
 app = typer.Typer(
     name="phasewise",
-    help="Is your vLLM slow to start or slow to stream? Serve it, see every millisecond, decide.",
+    cls=_Root,
+    help="Is your vLLM slow to start or slow to stream? Serve it, measure each phase, find the cause.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("up")(up.up)
-app.command("status")(status.status)
-app.command("down")(down.down)
-app.add_typer(engine.app, name="engine")
-app.add_typer(model.app, name="model")
-app.command("check")(check.check)
-app.command("gateway")(gateway.gateway)
-app.command("bench")(bench.bench)
-app.command("compare")(compare.compare)
-app.command("calibrate")(calibrate.calibrate)
-app.command("levers")(levers.levers)
-app.command("diagnose")(diagnose.diagnose)
-app.command("explain")(explain.explain)
-app.command("ledger")(ledger.ledger)
-app.add_typer(cache.app, name="cache")
-app.command("fake-engine")(fake_engine.fake_engine)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+@app.callback(invoke_without_command=True)
+def _root(
+    ctx: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+    verbose: bool = typer.Option(
+        False, "--verbose", help="With --version: also show Python, the data folder and the engine."
+    ),
+) -> None:
+    if version and verbose:
+        # Imported here: looking for the engine needs modules that a plain --version does not.
+        rows = import_module("phasewise.cli.version").rows()
+        for name, value in rows.items():
+            typer.echo(f"{name:{max(map(len, rows))}}  {value}")
+    elif version:
         typer.echo(f"phasewise {__version__}")
+    elif verbose:
+        raise typer.BadParameter("it works only together with --version", param_hint="--verbose")
+    elif ctx.invoked_subcommand is None:
+        ctx.fail("Missing command.")
+    if version:
         raise typer.Exit
 
 
-@app.callback()
-def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
-    ),
-) -> None:
-    del version
-
-
 def main() -> None:
-    """Run the command line; a domain error ends as one sentence and exit code 1, Ctrl-C as 130."""
+    """Run the command line. Exit code 1 for a domain error, 130 for Ctrl-C."""
     try:
         app()
     except PhasewiseError as error:

@@ -1,44 +1,69 @@
-"""`phasewise bench URL`: puts a workload on an address and says where the time went.
-
-It only reads options, wires the parts together and prints; the measuring is bench/'s.
-"""
+"""`phasewise bench URL`: sends a workload to an address and reports where the time went."""
 
 from __future__ import annotations
 
 import os
 import secrets
 from collections.abc import Awaitable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
-import uvloop
 
-from phasewise.adapters.address import origin
-from phasewise.adapters.open_files import allow_many_streams
-from phasewise.bench.report_page import check_available, render_page
-from phasewise.bench.report_table import render, render_max_rate, render_sweep
-from phasewise.bench.session import CacheState, RunSpec
-from phasewise.cli import workload_options as options
-from phasewise.cli.admin_key import find_admin_key
-from phasewise.cli.bench_diagnosis import Diagnosis, run_diagnosed
-from phasewise.cli.bench_modes import Job, Results, parse_sweep, run_loads, run_search
-from phasewise.cli.console import err, out
-from phasewise.cli.diagnose_options import AdminKey, Costs
-from phasewise.cli.diagnose_view import show
-from phasewise.cli.output_files import refuse_unwritable
-from phasewise.cli.page_facts import command_line, page_facts
-from phasewise.config import phasewise_home
-from phasewise.diagnosis.verdict_record import verdict_record
-from phasewise.errors import ConfigError
-from phasewise.model import timeline_record
-from phasewise.model.slo import DEFAULT_SLO, parse_slo
-from phasewise.observe.costs_file import load_fit
-from phasewise.workload.arrivals import OpenLoop, Spacing
-from phasewise.workload.plan import PlanSpec
-from phasewise.workload.presets import PresetName
+from phasewise.cli import options
+from phasewise.cli.bench_modes import BenchResults, Job, parse_sweep, run_loads, run_search
+from phasewise.cli.measuring import command_line, page_facts
+from phasewise.cli.options import Costs
+from phasewise.cli.outputs import reject_unwritable
+from phasewise.cli.targets import find_admin_key, subject_of
+from phasewise.clients import event_loop
+from phasewise.clients.host import allow_many_streams
+from phasewise.clients.http_client import origin
+from phasewise.core import timeline_record
+from phasewise.core.errors import ConfigError
+from phasewise.core.slo import DEFAULT_SLO, parse_slo
+from phasewise.costs.fit.step_fit import StepFit
+from phasewise.diagnosis.diagnose import Known, diagnose
+from phasewise.diagnosis.gather.costs_file import load_fit
+from phasewise.diagnosis.gather.own_run import concurrency_of, observed
+from phasewise.diagnosis.gather.target import identify
+from phasewise.diagnosis.verdict import Verdict, verdict_record
+from phasewise.fleet.config import phasewise_home
+from phasewise.loadgen.session import CacheState, RunSpec
+from phasewise.loadgen.workload.arrivals import OpenLoop, Spacing
+from phasewise.loadgen.workload.plan import PlanSpec
+from phasewise.loadgen.workload.presets import PresetName
+from phasewise.report.bench.page import check_available, render_page
+from phasewise.report.bench.table import render, render_max_rate, render_sweep
+from phasewise.report.console import err, out
+from phasewise.report.diagnosis.screen import show
+
+# --- `phasewise bench --diagnose`: a diagnosis of the run, from what its client and its engines observed.
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The verdict on a run, and the target it is about."""
+
+    verdict: Verdict
+    subject: str
+
+
+async def run_diagnosed(
+    job: Job, admin_key: str | None, fit: StepFit | None
+) -> tuple[BenchResults, Diagnosis | None]:
+    """Measure once while watching the target and its engines, then diagnose the run."""
+    target = await identify(job.url, admin_key, job.spec.steps_url)
+    async with observed(target, admin_key) as watch:
+        results = await run_loads(job, (job.spec.plan.load,))
+        if not results.measured:
+            return results, None
+        evidence = await watch.evidence(results.measured[0].run)
+    known = Known(fit, concurrency=concurrency_of(job.spec))
+    return results, Diagnosis(diagnose(evidence, job.slo, known), subject_of(target))
+
 
 DEFAULT_REQUESTS = 32
 FIRST_RATE_PER_S = 1.0
@@ -47,23 +72,26 @@ FIRST_RATE_PER_S = 1.0
 def bench(
     url: Annotated[str, typer.Argument(help="An engine or a gateway, such as http://127.0.0.1:8000.")],
     *,
-    preset: options.Preset = PresetName.CHAT,
-    trace: options.TraceFile = None,
-    speed: options.Speed = 1.0,
-    rate: options.Rate = None,
-    spacing: options.SpacingChoice = Spacing.POISSON,
-    burstiness: options.Burstiness = 1.0,
     concurrency: options.Concurrency = None,
+    rate: options.Rate = None,
     requests: Annotated[
         int | None,
         typer.Option(
-            help=f"End after so many. (default {DEFAULT_REQUESTS}, without --duration)",
+            help=f"Number of requests to send. (default: {DEFAULT_REQUESTS}, unless --duration is given)",
             rich_help_panel=options.WHEN,
         ),
     ] = None,
     duration: Annotated[
-        float | None, typer.Option(help="Send for so many seconds, then wait.", rich_help_panel=options.WHEN)
+        float | None,
+        typer.Option(
+            help="Send requests for this many seconds, then wait for the replies.",
+            rich_help_panel=options.WHEN,
+        ),
     ] = None,
+    spacing: options.SpacingChoice = Spacing.POISSON,
+    burstiness: options.Burstiness = 1.0,
+    speed: options.Speed = 1.0,
+    preset: options.Preset = PresetName.CHAT,
     prompt_tokens: options.PromptTokens = None,
     output_tokens: options.OutputTokens = None,
     shared_prefix_tokens: options.SharedPrefixTokens = None,
@@ -71,61 +99,35 @@ def bench(
     turns: options.Turns = 1,
     think: options.Think = 1.0,
     cache: options.Cache = CacheState.COLD,
+    trace: options.TraceFile = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Repeat the arrival times, lengths and words of another run.",
+            rich_help_panel=options.WHAT,
+        ),
+    ] = None,
+    slo: options.SloText = "",
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write an HTML report with charts to this file; it opens offline.",
+            rich_help_panel=options.RESULT,
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+    timelines: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the timeline of every request to this file (NDJSON).", rich_help_panel=options.RESULT
+        ),
+    ] = None,
     warm_up: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Leave the first so many requests out. (default: until latencies are steady)",
-            rich_help_panel=options.RESULT,
-        ),
-    ] = None,
-    sweep: Annotated[
-        str,
-        typer.Option(
-            help="Measure at each of several loads: rate=1,2,4 or concurrency=1,4,16.",
-            rich_help_panel=options.SEVERAL,
-        ),
-    ] = "",
-    find_max_rate: Annotated[
-        bool,
-        typer.Option(
-            "--find-max-rate",
-            help="Search the largest rate that meets the --slo.",
-            rich_help_panel=options.SEVERAL,
-        ),
-    ] = False,
-    attainment: Annotated[
-        float,
-        typer.Option(
-            help="The share of requests that must meet the --slo at the largest rate.",
-            rich_help_panel=options.SEVERAL,
-        ),
-    ] = 0.9,
-    slo: options.SloText = "",
-    model: options.Model = None,
-    api_key: options.ApiKey = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Repeat the times, lengths and words of a run.", rich_help_panel=options.WHAT
-        ),
-    ] = None,
-    timeout: options.Timeout = 600.0,
-    steps_url: Annotated[
-        str | None,
-        typer.Option(
-            help="The engine's step recorder. (default: the engine's port + 10000)",
-            rich_help_panel=options.SERVER,
-        ),
-    ] = None,
-    timelines: Annotated[
-        Path | None,
-        typer.Option(help="Write every request's timeline here (ndjson).", rich_help_panel=options.RESULT),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a report with pictures here; it opens without a network.",
+            help="Requests to leave out at the start. (default: until latencies are steady)",
             rich_help_panel=options.RESULT,
         ),
     ] = None,
@@ -133,15 +135,55 @@ def bench(
         bool,
         typer.Option(
             "--diagnose",
-            help="Also watch the engines during the run, and say why it was as it was.",
-            rich_help_panel=options.RESULT,
+            help="Also watch the engines during the run, and diagnose what was slow.",
+            rich_help_panel=options.DIAGNOSIS,
         ),
     ] = False,
     costs: Costs = None,
-    admin_key: AdminKey = None,
-    as_json: options.AsJson = False,
+    admin_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PHASEWISE_ADMIN_KEY",
+            help="The gateway's admin key, for --diagnose. (default: found for a gateway on this machine)",
+            rich_help_panel=options.DIAGNOSIS,
+        ),
+    ] = None,
+    sweep: Annotated[
+        str,
+        typer.Option(
+            help="Measure at several loads: rate=1,2,4 or concurrency=1,4,16.",
+            rich_help_panel=options.SEVERAL,
+        ),
+    ] = "",
+    find_max_rate: Annotated[
+        bool,
+        typer.Option(
+            "--find-max-rate",
+            help="Search for the highest rate that meets the --slo.",
+            rich_help_panel=options.SEVERAL,
+        ),
+    ] = False,
+    attainment: Annotated[
+        float,
+        typer.Option(
+            help="With --find-max-rate: the share of requests that must meet the --slo.",
+            rich_help_panel=options.SEVERAL,
+        ),
+    ] = 0.9,
+    model: options.Model = None,
+    api_key: options.ApiKey = None,
+    timeout: options.Timeout = 600.0,
+    steps_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the engine's step recorder. (default: the engine's port + 10000)",
+            rich_help_panel=options.SERVER,
+        ),
+    ] = None,
 ) -> None:
-    """Measure an engine or a gateway as its users would: TTFT, TPOT, stalls, goodput, and where TTFT goes."""
+    """Measure an engine or a gateway from the client's side: TTFT, TPOT, stalls, goodput, and the parts of
+    TTFT.
+    """
     spec = RunSpec(
         plan=PlanSpec(
             source=options.choose_source(
@@ -164,12 +206,15 @@ def bench(
     if diagnose and (sweep or find_max_rate):
         raise ConfigError(
             "--diagnose was given together with --sweep or --find-max-rate",
-            hint="diagnose one load",
+            hint="run --diagnose with a single load",
         )
     fit = None if costs is None else load_fit(costs)
     planned = None if find_max_rate else spec.plan.requests
     if warm_up is not None and planned is not None and warm_up >= planned:
-        raise ConfigError(f"--warm-up {warm_up} of {planned} requests", hint="leave some to be counted")
+        raise ConfigError(
+            f"--warm-up {warm_up} leaves out all {planned} requests",
+            hint="lower --warm-up or raise --requests",
+        )
     if find_max_rate:
         _check_search(sweep, requests, duration, concurrency, attainment)
         start = OpenLoop(rate or FIRST_RATE_PER_S, spacing, burstiness)
@@ -177,18 +222,19 @@ def bench(
     elif sweep:
         if rate is not None or concurrency is not None:
             raise ConfigError(
-                "--sweep was given together with --rate or --concurrency", hint="leave those out"
+                "--sweep was given together with --rate or --concurrency",
+                hint="remove --rate and --concurrency",
             )
         loads = parse_sweep(sweep, spacing, burstiness)
         for load in loads:
-            replace(spec.plan, load=load)  # refused now rather than after the loads before it were measured
+            replace(spec.plan, load=load)  # raises now if invalid, before the first load is measured
         work = _undiagnosed(run_loads(job, loads))
     elif diagnose:
         work = run_diagnosed(job, admin_key or find_admin_key(job.url, phasewise_home(os.environ)), fit)
     else:
         work = _undiagnosed(run_loads(job, (spec.plan.load,)))
     allow_many_streams()
-    results, diagnosis = uvloop.run(work)
+    results, diagnosis = event_loop.run(work)
     if not results.measured:
         err.print("stopped before anything was measured")
         raise typer.Exit(130)
@@ -202,7 +248,7 @@ def bench(
     _leave(results)
 
 
-async def _undiagnosed(work: Awaitable[Results]) -> tuple[Results, Diagnosis | None]:
+async def _undiagnosed(work: Awaitable[BenchResults]) -> tuple[BenchResults, Diagnosis | None]:
     return await work, None
 
 
@@ -212,28 +258,28 @@ def _check_search(
     if sweep or (requests, duration, concurrency) != (None, None, None):
         raise ConfigError(
             "--find-max-rate was given together with --sweep, --requests, --duration or --concurrency",
-            hint="leave those out: the search chooses rates and how many requests each takes",
+            hint="remove them: the search chooses the rates and the number of requests",
         )
     if not 0 < attainment < 1:
-        raise ConfigError(f"--attainment {attainment:g}", hint="use a share between 0 and 1, such as 0.9")
+        raise ConfigError(f"--attainment {attainment:g}", hint="give a share between 0 and 1, such as 0.9")
 
 
 def _check_outputs(timelines: Path | None, html: Path | None) -> None:
-    # Found out before the run, not after it.
+    # Fail before the run rather than after it.
     if html is not None:
         check_available()
-    refuse_unwritable("--timelines", timelines)
-    refuse_unwritable("--html", html)
+    reject_unwritable("--timelines", timelines)
+    reject_unwritable("--html", html)
 
 
-def _write_timelines(path: Path | None, results: Results) -> None:
+def _write_timelines(path: Path | None, results: BenchResults) -> None:
     if path is not None:
         timelines = (timeline for entry in results.measured for timeline in entry.run.timelines)
         path.write_bytes(b"".join(timeline_record.encode(timeline) + b"\n" for timeline in timelines))
 
 
 def _print(
-    results: Results, spec: RunSpec, diagnosis: Diagnosis | None, *, is_sweep: bool, as_json: bool
+    results: BenchResults, spec: RunSpec, diagnosis: Diagnosis | None, *, is_sweep: bool, as_json: bool
 ) -> None:
     points = [(entry.label, entry.report) for entry in results.measured]
     if as_json:
@@ -248,20 +294,20 @@ def _print(
         out.print(render_sweep(points))
     else:
         out.print(render(points[0][1]))
-    out.print(f"--seed {spec.seed} repeats the times, lengths and words of this run", soft_wrap=True)
+    out.print(f"--seed {spec.seed} repeats the arrival times, lengths and words of this run", soft_wrap=True)
     if diagnosis is not None:
         out.print()
         show(out, diagnosis.verdict, diagnosis.subject)
 
 
-def _facts(results: Results, *, is_sweep: bool) -> dict[str, Any]:
+def _facts(results: BenchResults, *, is_sweep: bool) -> dict[str, Any]:
     points = [{"load": entry.label} | entry.report.to_dict() for entry in results.measured]
     if results.found is not None:
         return {"max_rate": asdict(results.found), "trials": points}
     return {"points": points} if is_sweep else points[0]
 
 
-def _leave(results: Results) -> None:
+def _leave(results: BenchResults) -> None:
     if results.cut_short:
         raise typer.Exit(130)
     if any(entry.report.void or not entry.report.succeeded for entry in results.measured):

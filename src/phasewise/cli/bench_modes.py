@@ -1,7 +1,4 @@
-"""The ways to run a bench: once, at several loads, in search of the largest rate; Ctrl-C keeps what is done.
-
-Options are bench.py's, the measuring is bench/'s.
-"""
+"""The modes of a bench: one load, several loads, or a search for the highest rate. Ctrl-C keeps results."""
 
 from __future__ import annotations
 
@@ -11,17 +8,24 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from phasewise.bench.max_rate import MaxRate, StopSearch, TrialOutcome, clustering_of, search_max_rate
-from phasewise.bench.report import build_report
-from phasewise.bench.report_page import Measured
-from phasewise.bench.session import RunSpec
-from phasewise.bench.wording import load_in_words
-from phasewise.cli.interrupts import Interrupts
 from phasewise.cli.measuring import measure_with_view
-from phasewise.errors import ConfigError
-from phasewise.model.latency import e2e_s, meets
-from phasewise.model.slo import Slo
-from phasewise.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
+from phasewise.cli.outputs import Interrupts
+from phasewise.core.errors import ConfigError
+from phasewise.core.latency import e2e_s, meets
+from phasewise.core.slo import Slo
+from phasewise.core.units import significant
+from phasewise.loadgen.results import build_report
+from phasewise.loadgen.session import RunSpec
+from phasewise.loadgen.statistics.max_rate import (
+    MaxRate,
+    StopSearch,
+    TrialOutcome,
+    clustering_of,
+    search_max_rate,
+)
+from phasewise.loadgen.workload.arrivals import ClosedLoop, Load, OpenLoop, Spacing
+from phasewise.report.bench.page import Measured
+from phasewise.report.bench.wording import load_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Job:
     async def measure(
         self, load: Load, label: str = "measuring", requests: int | None = None, seed: int | None = None
     ) -> Measured:
-        """Measure at one load, of `requests` requests and from a seed of its own if given."""
+        """Measure at one load; `requests` and `seed` replace those of the job if given."""
         plan = replace(self.spec.plan, load=load, requests=requests or self.spec.plan.requests)
         spec = replace(self.spec, plan=plan, seed=self.spec.seed if seed is None else seed)
         run = await measure_with_view(self.url, spec, label, self.interrupts)
@@ -45,20 +49,20 @@ class Job:
         return Measured(run, build_report(run, self.slo, rng, self.warm_up), self.named(load))
 
     def named(self, load: Load) -> str:
-        """A load in words; with conversations, a rate is of these."""
+        """A load in words; with conversations, a rate counts conversations."""
         return load_in_words(load, conversations=self.spec.plan.conversations is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    """What a command measured; `found` is the answer of a search."""
+class BenchResults:
+    """What a command measured; `found` is the result of a search."""
 
     measured: tuple[Measured, ...]
     found: MaxRate | None = None
     cut_short: bool = False
 
 
-async def run_loads(job: Job, loads: tuple[Load, ...]) -> Results:
+async def run_loads(job: Job, loads: tuple[Load, ...]) -> BenchResults:
     """Measure at each load in turn."""
     measured: list[Measured] = []
     with job.interrupts.handled():
@@ -71,16 +75,16 @@ async def run_loads(job: Job, loads: tuple[Load, ...]) -> Results:
         except asyncio.CancelledError:
             if not job.interrupts.forgives():
                 raise
-    return Results(tuple(measured), cut_short=job.interrupts.requested)
+    return BenchResults(tuple(measured), cut_short=job.interrupts.requested)
 
 
-async def run_search(job: Job, start: OpenLoop, attainment: float) -> Results:
-    """Search the largest rate at which that share of the requests meets the SLO."""
+async def run_search(job: Job, start: OpenLoop, attainment: float) -> BenchResults:
+    """Search for the highest rate at which that share of the requests meets the SLO."""
     with job.interrupts.handled():
         found, measured = await find_largest_rate(
             job.measure, start, attainment, job.spec.seed, job.interrupts
         )
-    return Results(tuple(measured), found, cut_short=job.interrupts.requested)
+    return BenchResults(tuple(measured), found, cut_short=job.interrupts.requested)
 
 
 TryLoad = Callable[[OpenLoop, str, int, int], Awaitable[Measured]]
@@ -89,7 +93,7 @@ TryLoad = Callable[[OpenLoop, str, int, int], Awaitable[Measured]]
 async def find_largest_rate(
     measure: TryLoad, start: OpenLoop, attainment: float, seed: int, interrupts: Interrupts
 ) -> tuple[MaxRate, list[Measured]]:
-    """Search as bench/max_rate.py says; cut short, or too fast for the generator, it ends early."""
+    """The search ends early on Ctrl-C, or when the rate is too high for the generator."""
     measured: list[Measured] = []
     search = search_max_rate(start.rate_per_s, attainment)
     sent: TrialOutcome | StopSearch | None = None
@@ -101,22 +105,22 @@ async def find_largest_rate(
             return result, measured
         number = len(measured) + 1
         load = replace(start, rate_per_s=trial.rate_per_s)
-        label = f"trial {number}, {load.rate_per_s:.3g}/s"
+        label = f"trial {number}, {significant(load.rate_per_s)}/s"
         try:
-            # A trial again at the same rate must bring other requests.
+            # A repeated trial at the same rate must send different requests.
             measured.append(await measure(load, label, trial.requests, seed + number))
             sent = _outcome(measured[-1])
         except asyncio.CancelledError:
             if not interrupts.forgives():
                 raise
         if interrupts.requested:
-            sent = StopSearch("cut short")
+            sent = StopSearch("interrupted")
 
 
 def _outcome(measured: Measured) -> TrialOutcome | StopSearch:
     report = measured.report
     if report.void:
-        return StopSearch(f"the generator cannot follow: {report.void[0]}")
+        return StopSearch(f"the load generator cannot keep up: {report.void[0]}")
     met = [meets(timeline, report.slo) for timeline in measured.counted]
     if not met:
         return StopSearch("no request was counted: lower --warm-up")

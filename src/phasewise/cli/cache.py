@@ -1,7 +1,4 @@
-"""`phasewise cache`: what a gateway's answer cache does, what it would do with a question, and to empty it.
-
-What is printed is laid out in cache_view.py; judging rules by a file of pairs is cache_evaluate.py's.
-"""
+"""`phasewise cache`: inspect and purge a gateway's answer cache."""
 
 from __future__ import annotations
 
@@ -12,38 +9,32 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from phasewise.adapters.http_client import Timeouts
-from phasewise.cli.admin_key import find_admin_key
-from phasewise.cli.cache_evaluate import evaluate
-from phasewise.cli.cache_view import render_explanation, render_report
-from phasewise.cli.console import err, out
-from phasewise.cli.diagnose_options import AdminKey
-from phasewise.cli.gateway_target import GatewayOption, ask, gateway_address
-from phasewise.config import phasewise_home
-from phasewise.errors import ConfigError
+from phasewise.cli.options import AdminKey
+from phasewise.cli.targets import GatewayOption, ask, find_admin_key, gateway_address
+from phasewise.clients.http_client import Timeouts
+from phasewise.core.errors import ConfigError
+from phasewise.core.units import counted
+from phasewise.fleet.config import phasewise_home
+from phasewise.report.cache_view import render_explanation, render_report
+from phasewise.report.console import err, out
 
 PATH = "/phasewise/v1/cache"
 PATIENT = Timeouts(connect_s=3.0, head_s=45.0, idle_s=45.0)
-"""The gateway gives its store half a minute for these."""
+"""The gateway allows its store half a minute for these requests."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Tenant = Annotated[str | None, typer.Option(help="Whose answers: the tenant of the clients' keys.")]
+Tenant = Annotated[
+    str | None, typer.Option(help="The tenant whose answers are meant, as client keys name it.")
+]
 Namespace = Annotated[
-    str | None, typer.Option(help="Which answers, as clients name it in x-phasewise-cache-namespace.")
+    str | None, typer.Option(help="The namespace, as clients send it in x-phasewise-cache-namespace.")
 ]
 
-app = typer.Typer(
-    help="What a gateway's answer cache does or would do; empty it; try rules on pairs of questions.",
-    no_args_is_help=True,
-)
-app.command("evaluate")(evaluate)
 
-
-@app.command("stats")
 def stats(gateway: GatewayOption = None, admin_key: AdminKey = None, as_json: AsJson = False) -> None:
-    """Say what the cache served or would have served, how often that was wrong, and what it saved.
+    """Show what the cache served, or would have served, how often that was wrong, and what it saved.
 
-    Ends with what to do next. The counts are one gateway's, since it started.
+    The last line says what to do next. The counts are those of one gateway since it started.
     """
     report = _asked(gateway, admin_key, "GET", PATH)
     if as_json:
@@ -52,65 +43,69 @@ def stats(gateway: GatewayOption = None, admin_key: AdminKey = None, as_json: As
         out.print(render_report(report))
 
 
-@app.command("purge")
 def purge(
     tenant: Tenant = None,
     namespace: Namespace = None,
     tag: Annotated[
-        str | None, typer.Option(help="Answers that were kept with this tag, from x-phasewise-cache-tags.")
+        str | None, typer.Option(help="Only answers with this tag, from x-phasewise-cache-tags.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Forget all answers, of every tenant.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --all.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all answers of every tenant.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation of --all.")] = False,
     gateway: GatewayOption = None,
     admin_key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget answers: those that all of what is named holds for. What was learned of matches is kept."""
+    """Delete the stored answers that match every option given. What was learned about matches is kept."""
     named = {"tenant": tenant, "namespace": namespace, "tag": tag}
     order: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if everything == bool(order):
         raise ConfigError(
-            "say which answers to forget, or --all, but not both",
-            hint="by --tenant, --namespace or --tag; several together narrow it down",
+            "give either --all or a selection of answers",
+            hint="select by --tenant, --namespace or --tag; an answer has to match all that are given",
         )
     if everything and not yes:
-        typer.confirm("Forget every answer of every tenant?", abort=True, err=True)
+        typer.confirm("Delete every answer of every tenant?", abort=True, err=True)
     purged = _asked(gateway, admin_key, "POST", f"{PATH}/purge", order or {"all": True})
     if as_json:
         typer.echo(orjson.dumps(purged).decode())
     else:
         count = purged["purged"]
-        out.print(f"{count:,} answer{'s' if count != 1 else ''} forgotten")
+        out.print(f"{counted(count, 'answer')} deleted")
 
 
-@app.command("explain")
 def explain(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The question: the last user turn.")],
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="The question: the text of the last user message.")
+    ],
     model: Annotated[
         str | None,
-        typer.Option(help="The model that would be asked. (default: the gateway's, if it has one)"),
+        typer.Option(help="The model of the request. (default: the gateway's only model)"),
     ] = None,
-    system: Annotated[str | None, typer.Option(help="The system prompt that the requests have.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt of the requests.")] = None,
     field: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="A further field of the requests, such as max_tokens=64: who may share an answer depends on "
-            "all of them. May be given several times.",
+            help="Another field of the requests, such as max_tokens=64: only requests with equal fields "
+            "share answers. May be given several times.",
         ),
     ] = None,
     tenant: Tenant = None,
     namespace: Namespace = None,
     show_text: Annotated[
-        bool, typer.Option("--show-text", help="Show how the stored questions begin, and which words differ.")
+        bool,
+        typer.Option(
+            "--show-text", help="Also show the beginnings of the stored questions, and the words that differ."
+        ),
     ] = False,
     gateway: GatewayOption = None,
     admin_key: AdminKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what the cache would do with a question, and why: what is near, what forbids it, what is proven.
+    """Show what the cache would do with a question, and why.
 
-    Nothing is kept or learned of it.
+    Lists similar stored questions, the guards that forbid a match, and what is proven. The cache is not
+    changed.
     """
     question = {
         "model": model or _only_model(gateway, admin_key),
@@ -121,8 +116,8 @@ def explain(
         "namespace": namespace,
         "show_text": show_text,
     }
-    told = {name: value for name, value in question.items() if value is not None}
-    explanation = _asked(gateway, admin_key, "POST", f"{PATH}/explain", told)
+    described = {name: value for name, value in question.items() if value is not None}
+    explanation = _asked(gateway, admin_key, "POST", f"{PATH}/explain", described)
     if as_json:
         typer.echo(orjson.dumps(explanation).decode())
     else:
@@ -143,8 +138,8 @@ def _asked(
         message, _, hint = str(answer["error"]["message"]).partition(". hint: ")
     except (orjson.JSONDecodeError, LookupError, TypeError):
         raise ConfigError(
-            f"{url} answered {reply.status}, and not as a gateway does",
-            hint="is that a phasewise gateway of this version?",
+            f"{url} answered {reply.status}, which no gateway of this version does",
+            hint="check that this is a phasewise gateway of the same version",
         ) from None
     raise ConfigError(f"{url}: {message}", hint=hint or None)
 
@@ -154,15 +149,15 @@ def _only_model(gateway: str | None, admin_key: str | None) -> str:
     models = sorted({str(worker["model"]) for worker in workers})
     if len(models) != 1:
         raise ConfigError(
-            f"the gateway serves {len(models)} models: which one is meant is not clear",
-            hint=f"add --model: {', '.join(models)}",
+            f"the gateway serves {len(models)} models, so --model is required",
+            hint=f"use --model with one of: {', '.join(models)}",
         )
     err.print(f"model: {models[0]}", markup=False, soft_wrap=True)
     return models[0]
 
 
 def _field(given: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value as JSON or else as the text it is."""
+    """NAME=VALUE as a pair; the value is parsed as JSON, or else taken as text."""
     name, is_given, value = given.partition("=")
     if not is_given or not name:
         raise ConfigError("--field takes NAME=VALUE", hint="such as --field max_tokens=64")

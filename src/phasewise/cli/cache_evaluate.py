@@ -1,14 +1,11 @@
-"""`phasewise cache evaluate`: what rules for matching would do to pairs of questions, offline.
-
-It reads, embeds and prints; the counting is caching/evaluation.py's, the layout evaluation_view.py's.
-"""
+"""`phasewise cache evaluate`: applies the matching rules to pairs of questions, offline."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,22 +13,96 @@ import numpy as np
 import orjson
 import typer
 
-from phasewise.bench.report_page import check_available
-from phasewise.caching.evaluation import Evaluation, KindCount, Pair
-from phasewise.caching.evaluation import evaluate as evaluate_pairs
-from phasewise.caching.guards import veto
-from phasewise.cli.console import err, out
-from phasewise.cli.evaluation_page import render_page
-from phasewise.cli.evaluation_view import render
-from phasewise.cli.live_view import live_line
-from phasewise.cli.output_files import refuse_unwritable
-from phasewise.cli.page_facts import command_line
-from phasewise.cli.question_pairs import QuestionPair, read_pairs
-from phasewise.config import HttpEmbedder, OnnxEmbedder, phasewise_home
-from phasewise.errors import ConfigError, EmbedderUnreachable
-from phasewise.gateway.embedders import build_embedder
-from phasewise.model.caching import Vector
-from phasewise.ports import Embedder
+from phasewise.cli.measuring import command_line
+from phasewise.cli.outputs import reject_unwritable
+from phasewise.core.caching import Vector
+from phasewise.core.errors import ConfigError, EmbedderUnreachable
+from phasewise.core.ports import Embedder
+from phasewise.core.value import value
+from phasewise.fleet.config import HttpEmbedderConfig, OnnxEmbedderConfig, phasewise_home
+from phasewise.gateway.answer_cache.build import build_embedder
+from phasewise.report.bench.page import check_available
+from phasewise.report.console import err, out
+from phasewise.report.evaluation import render, render_page
+from phasewise.report.live_view import live_line
+from phasewise.semantic_match.evaluation import Evaluation, KindCount, ScoredPair
+from phasewise.semantic_match.evaluation import evaluate as evaluate_pairs
+from phasewise.semantic_match.guards import veto
+
+# --- Reads a tab-separated file of question pairs. Errors have the row number, never the text.
+
+COLUMNS = ("kind", "duplicate", "a", "b")
+_DUPLICATE = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+@value
+class QuestionPair:
+    """Two questions, the kind of difference between them, and whether one answer fits both."""
+
+    kind: str
+    duplicate: bool
+    a: str
+    b: str
+
+
+def read_pairs(path: Path) -> list[QuestionPair]:
+    """All pairs of a file; other columns are ignored."""
+    lines = _lines(path)
+    places = _places(path, lines[0] if lines else "")
+    pairs = [
+        _pair(path, number, line.split("\t"), places)
+        for number, line in enumerate(lines[1:], start=2)
+        if line.strip()
+    ]
+    if not pairs:
+        raise ConfigError(f"{path} holds no pairs", hint="write one pair per line below the header")
+    return pairs
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        # Not splitlines(): it also splits at characters that a question may contain.
+        return path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="check the path") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not text in UTF-8 (byte {error.start})",
+            hint="save it as UTF-8 with tab-separated columns",
+        ) from error
+
+
+def _places(path: Path, head: str) -> dict[str, int]:
+    names = [name.strip() for name in head.split("\t")]
+    missing = [column for column in COLUMNS if column not in names]
+    if missing:
+        raise ConfigError(
+            f"{path}: the header has no column {', '.join(missing)}",
+            hint=f"the first line has to be {', '.join(COLUMNS)}, separated by tabs",
+        )
+    return {column: names.index(column) for column in COLUMNS}
+
+
+def _pair(path: Path, number: int, cells: list[str], places: dict[str, int]) -> QuestionPair:
+    if len(cells) <= max(places.values()):
+        raise ConfigError(
+            f"{path}, line {number}: {len(cells)} columns where {max(places.values()) + 1} are needed",
+            hint="separate columns by tabs; a question may not contain a tab",
+        )
+    found = {column: cells[place].strip() for column, place in places.items()}
+    for column in _empty(found):
+        raise ConfigError(f"{path}, line {number}: {column} is empty", hint="add a value or delete this row")
+    duplicate = _DUPLICATE.get(found["duplicate"].lower())
+    if duplicate is None:
+        raise ConfigError(
+            f"{path}, line {number}: duplicate is neither 0 nor 1",
+            hint="1 where one answer fits both questions, else 0",
+        )
+    return QuestionPair(found["kind"], duplicate, found["a"], found["b"])
+
+
+def _empty(found: dict[str, str]) -> Iterator[str]:
+    return (column for column in COLUMNS if not found[column])
 
 
 def evaluate(
@@ -39,7 +110,7 @@ def evaluate(
         Path,
         typer.Argument(
             metavar="PAIRS.TSV",
-            help="Pairs of questions, separated by tabs under a first line with kind, duplicate, a and b; "
+            help="Tab-separated file of question pairs with the columns kind, duplicate, a and b; "
             "duplicate is 1 where one answer fits both questions, else 0.",
         ),
     ],
@@ -48,22 +119,24 @@ def evaluate(
     ] = "minilm-l6",
     embedder_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="A server of OpenAI's /v1/embeddings instead, without the /v1."),
+        typer.Option(
+            metavar="URL", help="A server with OpenAI's /v1/embeddings instead; its address without /v1."
+        ),
     ] = None,
     embedder_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model to ask that server for.")
+        str | None, typer.Option(metavar="NAME", help="The embedding model on that server.")
     ] = None,
     embedder_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file that holds that server's key.")
+        Path | None, typer.Option(metavar="FILE", help="File with that server's API key.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with the figures drawn.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write an HTML page with charts.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
-    """Count what plain cosine and the guards would serve rightly and wrongly, by kind of pair.
+    """Count the right and wrong matches of plain cosine and of the guards, by kind of pair.
 
-    Needs no gateway. What the bound learns from traffic is not part of it.
+    Needs no gateway. The bound that a gateway learns from traffic is not included.
     """
-    refuse_unwritable("--html", html)
+    reject_unwritable("--html", html)
     if html is not None:
         check_available()
     questions = read_pairs(pairs)
@@ -77,29 +150,29 @@ def evaluate(
         html.write_text(page, encoding="utf-8")
         err.print(f"wrote {html}", markup=False, soft_wrap=True)
     if as_json:
-        told = {"pairs": len(questions), "embedder": embedder.space, "rules": [*map(_facts, evaluations)]}
-        typer.echo(orjson.dumps(told).decode())
+        text = {"pairs": len(questions), "embedder": embedder.space, "rules": [*map(_facts, evaluations)]}
+        typer.echo(orjson.dumps(text).decode())
     else:
         out.print(render(evaluations, len(questions), embedder.space))
 
 
 def _embedder_config(
     model: str, url: str | None, model_there: str | None, key_file: Path | None
-) -> OnnxEmbedder | HttpEmbedder:
+) -> OnnxEmbedderConfig | HttpEmbedderConfig:
     if url is None and model_there is None and key_file is None:
-        return OnnxEmbedder(model=model)
+        return OnnxEmbedderConfig(model=model)
     if url is None or model_there is None:
         raise ConfigError(
-            "a server of embeddings needs --embedder-url and --embedder-model",
+            "--embedder-url and --embedder-model are only valid together",
             hint="such as --embedder-url http://127.0.0.1:8000 --embedder-model bge-small",
         )
-    return HttpEmbedder(
+    return HttpEmbedderConfig(
         kind="http", url=url, model=model_there, api_key_file=str(key_file) if key_file else None
     )
 
 
-async def _judge(questions: Sequence[QuestionPair], embedder: Embedder) -> list[Pair]:
-    judged: list[Pair] = []
+async def _judge(questions: Sequence[QuestionPair], embedder: Embedder) -> list[ScoredPair]:
+    judged: list[ScoredPair] = []
     try:
         await embedder.start()
         async with live_line("pairs", lambda: f"{len(judged):,} of {len(questions):,}", sys.stderr):
@@ -112,10 +185,12 @@ async def _judge(questions: Sequence[QuestionPair], embedder: Embedder) -> list[
     return judged
 
 
-async def _judged(question: QuestionPair, embedder: Embedder) -> Pair:
+async def _judged(question: QuestionPair, embedder: Embedder) -> ScoredPair:
     similarity = _cosine(await embedder.embed(question.a), await embedder.embed(question.b))
     objection = veto(question.a, question.b)
-    return Pair(question.kind, question.duplicate, similarity, None if objection is None else objection.guard)
+    return ScoredPair(
+        question.kind, question.duplicate, similarity, None if objection is None else objection.guard
+    )
 
 
 def _cosine(one: Vector, other: Vector) -> float:

@@ -1,48 +1,61 @@
-"""Hands a verdict over: to the screen or to a program, as a page, and its traffic as a trace."""
+"""The outputs of a verdict: JSON, an HTML page, and its traffic as a trace."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 import typer
 
-from phasewise.bench.report_page import check_available
-from phasewise.cli.console import err, out
-from phasewise.cli.diagnose_view import show
-from phasewise.cli.output_files import refuse_unwritable
-from phasewise.diagnosis.verdict import Verdict
-from phasewise.diagnosis.verdict_record import verdict_record
-from phasewise.observe.evidence import Evidence
-from phasewise.observe.page.report import report_page
-from phasewise.verify.window_trace import trace_of
-from phasewise.workload.traces import mooncake_lines
+from phasewise.cli.outputs import reject_unwritable
+from phasewise.diagnosis.evidence import Evidence
+from phasewise.diagnosis.verdict import Verdict, verdict_record
+from phasewise.experiments.verify.window_trace import trace_of
+from phasewise.loadgen.workload.traces import mooncake_lines
+from phasewise.report.bench.page import check_available
+from phasewise.report.console import err
+from phasewise.report.diagnosis.page import report_page
+
+HtmlPage = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE", help="Write an HTML page with charts to this file; it opens offline."
+    ),
+]
+SaveTraffic = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.jsonl",
+        help="Write the arrival times, lengths and shared prefixes of the requests to this file, without any "
+        "text: a trace that `bench`, `compare` and `verify` replay with --trace.",
+    ),
+]
+SaveEvidence = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write all that the verdict is made of to this file: counters, steps, times of requests, the "
+        "host's load, no text. `phasewise diagnose FILE` judges it again without the server.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
-    """What was asked for beside the verdict itself."""
+class VerdictOutputs:
+    """The outputs that the user asked for."""
 
-    report: Path | None
+    html: Path | None
     save_traffic: Path | None
     as_json: bool
 
     def check(self) -> None:
-        """Find out before the window, not after it, whether files can be written."""
-        if self.report is not None:
+        """Raise now if a file cannot be written, before the window begins."""
+        if self.html is not None:
             check_available()
-        refuse_unwritable("--report", self.report)
-        refuse_unwritable("--save-traffic", self.save_traffic)
-
-    def hand_over(self, verdict: Verdict, evidence: Evidence, subject: str) -> None:
-        """Print the verdict and write the files."""
-        if self.as_json:
-            self.print_json(verdict, {})
-        else:
-            show(out, verdict, subject)
-        self.write_files(verdict, evidence, subject)
+        reject_unwritable("--html", self.html)
+        reject_unwritable("--save-traffic", self.save_traffic)
 
     def print_json(self, verdict: Verdict, more: dict[str, Any]) -> None:
         """One JSON object with everything."""
@@ -50,9 +63,9 @@ class HandOver:
 
     def write_files(self, verdict: Verdict, evidence: Evidence, subject: str) -> None:
         """The page and the trace."""
-        if self.report is not None:
-            self.report.write_text(report_page(verdict, evidence, subject), encoding="utf-8")
-            _say(f"wrote {self.report}")
+        if self.html is not None:
+            self.html.write_text(report_page(verdict, evidence, subject), encoding="utf-8")
+            say(f"wrote {self.html}")
         if self.save_traffic is not None:
             _save_traffic(self.save_traffic, evidence)
 
@@ -60,16 +73,17 @@ class HandOver:
 def _save_traffic(path: Path, evidence: Evidence) -> None:
     found = trace_of(evidence.timelines)
     if not found.trace.requests:
-        _say(f"no traffic was saved to {path}: single requests and their lengths were not seen")
+        say(f"no traffic was saved to {path}: single requests and their lengths were not observed")
         return
     path.write_bytes(b"".join(mooncake_lines(found.trace)))
     notes = [f"{len(found.trace.requests)} requests"]
     if found.estimated:
-        notes.append(f"{found.estimated} of them with a length that is a guess, as they were cut off")
+        notes.append(f"{found.estimated} of them with an estimated length, because they were cut off")
     if found.left_out:
-        notes.append(f"{found.left_out} left out, as their size is not known")
-    _say(f"wrote {path}: {'; '.join(notes)}")
+        notes.append(f"{found.left_out} left out, because their length is unknown")
+    say(f"wrote {path}: {'; '.join(notes)}")
 
 
-def _say(words: str) -> None:
+def say(words: str) -> None:
+    """A line on stderr."""
     err.print(words, style="dim", soft_wrap=True, markup=False)

@@ -1,7 +1,4 @@
-"""`phasewise down`: stop a fleet, whether or not its supervisor still lives.
-
-How it is stopped stands in fleet/fleet_stop.py.
-"""
+"""`phasewise down`: stop a fleet, whether or not its supervisor still runs."""
 
 from __future__ import annotations
 
@@ -12,18 +9,18 @@ from typing import Annotated
 
 import typer
 
-from phasewise.cli.console import err, out
-from phasewise.cli.fleet_display import stage_words
-from phasewise.config import phasewise_home
-from phasewise.errors import FleetError
-from phasewise.fleet.fleet_state import FleetState, Stage
-from phasewise.fleet.fleet_stop import stop_fleet
-from phasewise.fleet.run_file import fleet_names, read_state
-from phasewise.fleet.run_paths import RunPaths
+from phasewise.core.errors import FleetError
+from phasewise.core.units import duration
+from phasewise.fleet.config import phasewise_home
+from phasewise.fleet.local.run_files import RunPaths, fleet_names, read_state
+from phasewise.fleet.local.state import FleetState, ProcessStage
+from phasewise.fleet.local.stop import stop_fleet
+from phasewise.report.console import err, out
+from phasewise.report.fleet_view import stage_words
 
 
 def down(
-    name: Annotated[str | None, typer.Option(help="Which fleet. Needed when several run.")] = None,
+    name: Annotated[str | None, typer.Option(help="The fleet's name. Required when several run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Stop a fleet and everything it started. Exit code 1 when none runs."""
@@ -35,18 +32,18 @@ def down(
     if as_json:
         typer.echo(json.dumps({"name": state.name, "stopped": True, "took_s": round(took_s, 1)}))
     else:
-        out.print(f"fleet {state.name} is stopped ({took_s:.1f} s)")
+        out.print(f"fleet {state.name} is stopped ({duration(took_s)})")
 
 
 class _DrainNotice:
-    """Says once that running streams are waited for, and how not to."""
+    """Says once that running streams are finished first, and how to skip that."""
 
     def __init__(self) -> None:
         self._said = False
 
     def show(self, state: FleetState) -> None:
-        """A new state of the fleet that stops."""
-        if state.gateway.stage is Stage.DRAINING and not self._said:
+        """Take a new state of the fleet."""
+        if state.gateway.stage is ProcessStage.DRAINING and not self._said:
             self._said = True
             words = f"gateway: {stage_words(state.gateway)}; a second `phasewise down` does not wait"
             err.print(words, markup=False, soft_wrap=True)
@@ -56,9 +53,10 @@ def _chosen(candidates: list[RunPaths], name: str | None) -> FleetState:
     states = [state for paths in candidates if (state := read_state(paths)) is not None]
     if not states:
         raise FleetError(
-            f"no fleet{f' named {name}' if name else ''} runs here", hint="see `phasewise status`"
+            f"no fleet{f' named {name}' if name else ''} runs here",
+            hint="list what runs with `phasewise status`",
         )
     if len(states) > 1:
         names = ", ".join(state.name for state in states)
-        raise FleetError(f"several fleets run here: {names}", hint="say which with --name")
+        raise FleetError(f"several fleets run here: {names}", hint="choose one with --name")
     return states[0]

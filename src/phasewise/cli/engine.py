@@ -1,4 +1,4 @@
-"""`phasewise engine`: install an engine environment, or say which one would be used."""
+"""`phasewise engine`: install an engine environment, or show which one is used."""
 
 from __future__ import annotations
 
@@ -12,63 +12,61 @@ from typing import Annotated, Any
 
 import typer
 
-from phasewise.cli.console import err, out
-from phasewise.cli.stage_lines import StageLines
-from phasewise.config import phasewise_home
-from phasewise.errors import EngineNotInstalled
-from phasewise.fleet.demo_model import DEMO_MODELS, is_fetched, model_folder
-from phasewise.fleet.engine_env import EngineEnvironment, engine_candidates, find_engine, inspect_engine
-from phasewise.fleet.engine_install import (
+from phasewise.core.errors import EngineNotInstalled
+from phasewise.fleet.config import phasewise_home
+from phasewise.fleet.engines.demo_model import DEMO_MODELS, is_fetched, model_folder
+from phasewise.fleet.engines.environment import (
+    EngineEnvironment,
+    engine_candidates,
+    find_engine,
+    inspect_engine,
+)
+from phasewise.fleet.engines.install import (
     Installation,
     bundled_plugin_version,
     detect_device,
     install,
     install_plugin,
 )
-from phasewise.fleet.engine_recipe import VERSIONS
-from phasewise.fleet.paths import engine_folder, logs_folder
+from phasewise.fleet.engines.recipe import VERSIONS
+from phasewise.fleet.local.run_files import engine_folder, logs_folder
+from phasewise.report.console import err, out
+from phasewise.report.live_view import StageLines
 
-app = typer.Typer(
-    help="Install vLLM into an environment of its own, or see which one is used.", no_args_is_help=True
-)
-
+ENGINE_PYTHON_HELP = "The Python of an existing vLLM installation. Also PHASEWISE_ENGINE_PYTHON."
 EnginePython = Annotated[
-    Path | None,
-    typer.Option(
-        "--engine-python",
-        metavar="PATH",
-        help="The Python that has vLLM, if you have one already. Also PHASEWISE_ENGINE_PYTHON.",
-    ),
+    Path | None, typer.Option("--engine-python", metavar="PATH", help=ENGINE_PYTHON_HELP)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
 def current_engine(engine_python: Path | None = None) -> EngineEnvironment:
-    """The engine every command uses, by the order given in `phasewise engine check --help`."""
+    """The engine that every command uses; `phasewise engine check --help` lists the order."""
     home = phasewise_home(os.environ)
     return find_engine(engine_candidates(engine_python, os.environ, home, Path(sys.executable)))
 
 
-@app.command("install")
 def install_command(
     path: Annotated[
-        Path | None, typer.Option(help="Folder of the environment. Default: engine/ in the data folder.")
+        Path | None, typer.Option(help="Folder of the environment. (default: engine/ in the data folder)")
     ] = None,
     cuda: Annotated[
         bool | None,
-        typer.Option("--cuda/--cpu", help="For NVIDIA GPUs or for the CPU. Default: what this machine has."),
+        typer.Option(
+            "--cuda/--cpu", help="Build for NVIDIA GPUs or for the CPU. (default: what this machine has)"
+        ),
     ] = None,
     reinstall: Annotated[bool, typer.Option("--reinstall", help="Start from an empty environment.")] = False,
     plugin_only: Annotated[
         bool,
-        typer.Option("--plugin-only", help="Only add the step recorder to the vLLM that is there already."),
+        typer.Option("--plugin-only", help="Only add the step recorder to the existing vLLM."),
     ] = False,
     engine_python: EnginePython = None,
     as_json: AsJson = False,
 ) -> None:
-    """Install vLLM and the step recorder. Can be run again at any time: what is done is left alone.
+    """Install vLLM and the step recorder. Can be run again: steps that are done are skipped.
 
-    A vLLM that is found elsewhere is used as it is, unless --path or --reinstall asks for one of our own.
+    A vLLM that is found elsewhere is used unchanged, unless --path or --reinstall is given.
     """
     started_s = time.monotonic()
     log = logs_folder(phasewise_home(os.environ)) / "engine-install.log"
@@ -84,7 +82,7 @@ def install_command(
     elif environment.origin:
         _explain_foreign(environment)
     else:
-        state = "is installed" if changed else "was complete already"
+        state = "is installed" if changed else "was already complete"
         out.print(f"vLLM {environment.vllm_version} for {environment.device} {state}: {environment.python}")
 
 
@@ -120,7 +118,7 @@ def _add_plugin(environment: EngineEnvironment, log: Path) -> EngineEnvironment:
 
 def _explain_foreign(environment: EngineEnvironment) -> None:
     out.print(
-        f"vLLM {environment.vllm_version} is used as it is: {environment.python} ({environment.origin})",
+        f"vLLM {environment.vllm_version} is used unchanged: {environment.python} ({environment.origin})",
         soft_wrap=True,
     )
     if environment.plugin_version is None:
@@ -129,11 +127,10 @@ def _explain_foreign(environment: EngineEnvironment) -> None:
         )
 
 
-@app.command("check")
 def check_command(engine_python: EnginePython = None, as_json: AsJson = False) -> None:
-    """Say which engine environment is used and what it has. Exit code 1 when there is none.
+    """Show which engine environment is used and its versions. Exit code 1 if there is none.
 
-    Looked at in this order: --engine-python, PHASEWISE_ENGINE_PYTHON, the environment made by
+    Searched in this order: --engine-python, PHASEWISE_ENGINE_PYTHON, the environment made by
     `engine install`, the Python that runs phasewise, `vllm` on PATH.
     """
     try:
@@ -153,7 +150,7 @@ def check_command(engine_python: EnginePython = None, as_json: AsJson = False) -
         "vLLM": environment.vllm_version,
         "device": environment.device,
         "step recorder": _recorder_state(environment.plugin_version, bundled),
-        "NIXL": "yes" if environment.nixl else "no: KV cannot move between engines",
+        "NIXL": "yes" if environment.nixl else "no: engines cannot transfer KV",
         **{
             f"model {alias}": found or f"no: run `phasewise model fetch {alias}`"
             for alias, found in _models().items()
@@ -166,9 +163,9 @@ def check_command(engine_python: EnginePython = None, as_json: AsJson = False) -
 
 def _recorder_state(installed: str | None, bundled: str) -> str:
     if installed is None:
-        return "no: steps stay unseen; run `phasewise engine install --plugin-only`"
+        return "no: steps are not recorded; run `phasewise engine install --plugin-only`"
     if installed != bundled:
-        return f"{installed}, this phasewise brings {bundled}; run `phasewise engine install --plugin-only`"
+        return f"{installed}, this phasewise has {bundled}; run `phasewise engine install --plugin-only`"
     return installed
 
 

@@ -1,4 +1,4 @@
-"""`phasewise gateway`: put a gateway before engines that already run."""
+"""`phasewise gateway`: put a gateway in front of engines that already run."""
 
 from __future__ import annotations
 
@@ -14,31 +14,35 @@ import orjson
 import typer
 from pydantic import ValidationError
 
-from phasewise.adapters.address import origin
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.adapters.step_feed import default_steps_url
-from phasewise.cli.admin_key import LONE_GATEWAY_KEY
-from phasewise.cli.console import err
-from phasewise.config import (
+from phasewise.cli.help_style import RESULT
+from phasewise.cli.targets import LONE_GATEWAY_KEY
+from phasewise.clients.http_client import HttpClient, Timeouts, origin
+from phasewise.clients.step_feed import default_steps_url
+from phasewise.core.errors import ConfigError, EngineUnreachable, PhasewiseError, UpstreamError
+from phasewise.fleet.config import (
     ApiKey,
     CacheConfig,
     GatewayConfig,
     GatewayFile,
     SemanticConfig,
     WorkerConfig,
+    load_gateway_file,
     phasewise_home,
 )
-from phasewise.errors import ConfigError, EngineUnreachable, UpstreamError
-from phasewise.fleet.paths import run_folder
-from phasewise.gateway.auth import key_sha256
-from phasewise.gateway.server import serve
+from phasewise.fleet.local.run_files import run_folder
+from phasewise.gateway.api.auth import key_sha256
+from phasewise.gateway.serve import serve
+from phasewise.report.console import err, fail
 
 ASK_TIMEOUTS = Timeouts(connect_s=3.0, head_s=10.0, idle_s=10.0)
+LISTEN = "Listen"
+KEYS = "Keys"
+ANSWERS = "Answer cache"
 ADMIN_KEY_VARIABLE = "PHASEWISE_ADMIN_KEY"
 
 
 class CacheMode(StrEnum):
-    """What becomes of answers."""
+    """What the answer cache does."""
 
     OFF = "off"
     SHADOW = "shadow"
@@ -46,43 +50,63 @@ class CacheMode(StrEnum):
 
 
 def gateway(
-    urls: Annotated[
-        list[str], typer.Argument(metavar="URL...", help="Engines, such as http://127.0.0.1:8000")
+    ctx: typer.Context,
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="URL",
+            help="Engine addresses, such as http://127.0.0.1:8000, or one gateway file with all settings.",
+        ),
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8080,
+    port: Annotated[int, typer.Option(help="Port to listen on.", rich_help_panel=LISTEN)] = 8080,
+    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=LISTEN)] = "127.0.0.1",
     api_key_file: Annotated[
         Path | None,
-        typer.Option(help="File with one client key per line. Needed to listen beyond this machine."),
+        typer.Option(
+            help="File with one client key per line. Required to listen on other addresses than this "
+            "machine's.",
+            rich_help_panel=KEYS,
+        ),
     ] = None,
     admin_key: Annotated[
         str | None,
-        typer.Option(envvar=ADMIN_KEY_VARIABLE, help="Key for the admin routes. Default: kept in a file."),
+        typer.Option(
+            envvar=ADMIN_KEY_VARIABLE,
+            help="Key for the admin routes. (default: generated once and kept in a file)",
+            rich_help_panel=KEYS,
+        ),
     ] = None,
     cache: Annotated[
         CacheMode,
         typer.Option(
-            help="Keep answers: shadow serves none and reports what it would have (`phasewise cache stats`), "
-            "serve gives them again."
+            help="Cache answers: `shadow` serves none and counts what it would serve (`phasewise cache "
+            "stats`), `serve` serves them.",
+            rich_help_panel=ANSWERS,
         ),
     ] = CacheMode.OFF,
     semantic: Annotated[
         bool,
         typer.Option(
             "--semantic",
-            help="With --cache: match questions by meaning too, by the embedding model minilm-l6. "
-            "Everything else about it is set in a fleet file.",
+            help="With --cache: match questions semantically, with the embedding model minilm-l6. "
+            "Other cache settings need a gateway file.",
+            rich_help_panel=ANSWERS,
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print where things are as one JSON object.")
+        bool,
+        typer.Option("--json", help="Print addresses and files as one JSON object.", rich_help_panel=RESULT),
     ] = False,
 ) -> None:
-    """Serve one OpenAI-compatible address before engines that already run, and time every phase.
+    """Serve one OpenAI-compatible address in front of running engines, and time every phase.
 
-    Runs until it is interrupted. Each engine is asked which model it serves.
+    Runs until interrupted. Asks each engine which model it serves. Exit code 2 when a file
+    cannot be used.
     """
-    workers = asyncio.run(_ask_all([origin(url) for url in urls]))
+    if len(targets) == 1 and _is_file(targets[0]):
+        _serve_file(Path(targets[0]), ctx)
+        return
+    workers = asyncio.run(_ask_all([origin(url) for url in targets]))
     keys = _read_keys(api_key_file) if api_key_file is not None else ()
     key, key_file = (admin_key, None) if admin_key else _kept_admin_key(phasewise_home(os.environ))
     config = _gateway_config(host, port, keys, key, _cache_config(cache, semantic))
@@ -91,10 +115,31 @@ def gateway(
     serve(file)
 
 
+def _is_file(target: str) -> bool:
+    return "://" not in target and (target.endswith((".yaml", ".yml", ".json")) or Path(target).is_file())
+
+
+def _serve_file(path: Path, ctx: typer.Context) -> None:
+    """Serve as a file says. Exit code 2 shows the parent process that the file is wrong."""
+    typed = [each.opts[0] for each in ctx.command.params if _is_typed(ctx, each.name or "")]
+    try:
+        if typed:
+            raise ConfigError(f"{', '.join(typed)} was given together with {path}", hint="set it in the file")
+        serve(load_gateway_file(path))
+    except PhasewiseError as error:
+        fail(error)
+        raise typer.Exit(2) from None
+
+
+def _is_typed(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return name != "targets" and source is not None and source.name == "COMMANDLINE"
+
+
 def _cache_config(mode: CacheMode, semantic: bool) -> CacheConfig | None:
     if mode is CacheMode.OFF:
         if semantic:
-            raise ConfigError("--semantic says nothing without --cache", hint="add --cache shadow")
+            raise ConfigError("--semantic requires --cache", hint="add --cache shadow")
         return None
     return CacheConfig(
         mode="serve" if mode is CacheMode.SERVE else "shadow",
@@ -114,12 +159,12 @@ def _gateway_config(
         option = f"--{problem['loc'][0]}: " if problem["loc"] else ""
         raise ConfigError(
             option + problem["msg"].removeprefix("Value error, "),
-            hint="client keys are given by --api-key-file" if not keys else None,
+            hint="set client keys with --api-key-file" if not keys else None,
         ) from error
 
 
 async def _ask_all(urls: list[str]) -> list[WorkerConfig]:
-    # Not named after their addresses: names stand in /metrics, which anyone may read.
+    # Not named after their addresses: names appear in /metrics, which needs no key.
     return list(await asyncio.gather(*(_ask(f"engine-{index}", url) for index, url in enumerate(urls))))
 
 
@@ -164,12 +209,12 @@ def _read_keys(path: Path) -> tuple[ApiKey, ...]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="check the path") from error
     if not lines:
-        raise ConfigError(f"{path} holds no key", hint="write one key per line")
+        raise ConfigError(f"{path} has no keys", hint="write one key per line")
     return tuple(ApiKey(sha256=key_sha256(line)) for line in lines)
 
 
 def _kept_admin_key(home: Path) -> tuple[str, Path]:
-    """The admin key of this machine's gateways, made when first asked for."""
+    """The admin key of this machine's gateways, generated on first use."""
     path = run_folder(home) / LONE_GATEWAY_KEY
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -177,7 +222,9 @@ def _kept_admin_key(home: Path) -> tuple[str, Path]:
     except FileExistsError:
         key = path.read_text(encoding="utf-8").strip()
         if not key:
-            raise ConfigError(f"{path} is empty", hint="remove it; the next start makes a new key") from None
+            raise ConfigError(
+                f"{path} is empty", hint="delete the file; the next start generates a new key"
+            ) from None
         return key, path
     key = f"pw-admin-{secrets.token_urlsafe(24)}"
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -194,7 +241,7 @@ def _announce(file: GatewayFile, key_file: Path | None, as_json: bool) -> None:
         return
     for worker in file.workers:
         steps = "with step records" if worker.steps_url else "without step records"
-        told = f"{worker.name}: {worker.url} serves {worker.model}, {steps}"
-        err.print(told, markup=False, soft_wrap=True)
+        text = f"{worker.name}: {worker.url} serves {worker.model}, {steps}"
+        err.print(text, markup=False, soft_wrap=True)
     err.print(f"admin key: {where}", markup=False, soft_wrap=True)
     typer.echo(f"{address}/v1")

@@ -1,7 +1,4 @@
-"""`phasewise levers`: what every serving lever does on this machine, with this model, measured off and on.
-
-It reads options, shows progress and prints; what is measured in which order is levers/procedure.py's.
-"""
+"""`phasewise levers`: measures every serving lever, off and on, on this machine with this model."""
 
 from __future__ import annotations
 
@@ -14,86 +11,138 @@ from signal import SIGHUP, SIGTERM
 from typing import Annotated
 
 import orjson
+import psutil
 import typer
-import uvloop
 
-from phasewise.adapters.open_files import allow_many_streams
-from phasewise.bench.comparison import FEWEST_PAIRS
-from phasewise.bench.report_page import check_available
-from phasewise.bench.run import BenchRun
-from phasewise.bench.session import RunSpec
-from phasewise.cli.console import err, out
-from phasewise.cli.engine import EnginePython, current_engine
-from phasewise.cli.interrupts import Interrupts
-from phasewise.cli.measuring import measure_with_view
-from phasewise.cli.page_facts import command_line
-from phasewise.config import DEMO_MODEL, byte_size, phasewise_home
-from phasewise.errors import ConfigError
-from phasewise.fleet.demo_model import DEMO_MODELS, resolve_model
-from phasewise.fleet.engine_command import DEFAULT_CPU_KV_BYTES
-from phasewise.fleet.engine_env import EngineEnvironment
-from phasewise.fleet.machine import this_machine
-from phasewise.fleet.model_config_file import CONFIG_FILE
-from phasewise.fleet.quantised_model import source_digest
-from phasewise.levers.agenda import QUICK, WHOLE, Effort, chosen, left_to_do, measurable, seconds_left
-from phasewise.levers.cases import BASE, CASES
-from phasewise.levers.catalogue import MARGIN, Case, digest
-from phasewise.levers.circumstances import Circumstances, circumstances, memory_bytes
-from phasewise.levers.engine_facts import read_facts
-from phasewise.levers.engine_size import EngineSize, own_context_tokens, size_here
-from phasewise.levers.engines import running_engines
-from phasewise.levers.facts import as_facts
-from phasewise.levers.launch import FleetLauncher, model_or_quantised, restrained
-from phasewise.levers.listing import as_listing
-from phasewise.levers.markdown import render_markdown
-from phasewise.levers.outputs import OutputReader
-from phasewise.levers.page import render_page
-from phasewise.levers.paging import PAGED_TRAFFIC
-from phasewise.levers.procedure import Procedure, StoppedEarly, Tools
-from phasewise.levers.results import Results, ResultsFile, open_results
-from phasewise.levers.table import render, render_list
+from phasewise.cli.engine import ENGINE_PYTHON_HELP, current_engine
+from phasewise.cli.help_style import RESULT
+from phasewise.cli.measuring import command_line, measure_with_view
+from phasewise.cli.outputs import Interrupts
+from phasewise.clients import event_loop
+from phasewise.clients.host import allow_many_streams
+from phasewise.core.errors import ConfigError
+from phasewise.experiments.lever_runs.circumstances import Circumstances, circumstances
+from phasewise.experiments.lever_runs.engine_facts import read_facts
+from phasewise.experiments.lever_runs.engines import running_engines
+from phasewise.experiments.lever_runs.launch import (
+    EngineSize,
+    FleetLauncher,
+    handicapped,
+    model_or_quantized,
+    own_context_tokens,
+    size_here,
+)
+from phasewise.experiments.lever_runs.measure import LeverRun, LeverTools, StoppedEarly
+from phasewise.experiments.lever_runs.outputs import OutputReader
+from phasewise.experiments.lever_runs.paging import PAGED_TRAFFIC
+from phasewise.experiments.levers.agenda import (
+    QUICK,
+    WHOLE,
+    Effort,
+    chosen,
+    left_to_do,
+    measurable,
+    seconds_left,
+)
+from phasewise.experiments.levers.cases import BASE, CASES
+from phasewise.experiments.levers.catalogue import MARGIN, Case, digest
+from phasewise.experiments.levers.results import Results, ResultsFile, open_results
+from phasewise.fleet.config import DEMO_MODEL, byte_size, phasewise_home
+from phasewise.fleet.engines.command import DEFAULT_CPU_KV_BYTES
+from phasewise.fleet.engines.demo_model import DEMO_MODELS, resolve_model
+from phasewise.fleet.engines.environment import EngineEnvironment
+from phasewise.fleet.engines.model_config_file import CONFIG_FILE
+from phasewise.fleet.engines.quantized_model import source_digest
+from phasewise.fleet.local.placement import this_machine
+from phasewise.loadgen.run import BenchRun
+from phasewise.loadgen.session import RunSpec
+from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS
+from phasewise.report.bench.page import check_available
+from phasewise.report.console import err, out
+from phasewise.report.levers.facts import as_facts, as_listing
+from phasewise.report.levers.markdown import render_markdown
+from phasewise.report.levers.page import render_page
+from phasewise.report.levers.table import render, render_list
+
+WHICH = "Measurements"
+ENGINES = "Engines"
 
 ENGINE_MEMORY_BYTES = 2.5 * 2**30
-"""Of an engine on a CPU, beside its KV cache."""
+"""What an engine on a CPU needs besides its KV cache."""
 MOST_ENGINES = 3
 GPU_SHARE = "0.42"
 FEWEST_CONTEXT_TOKENS = 2304
-"""The longest prompts here have 2,000 tokens."""
+"""The longest prompts of the measurements have 2,000 tokens."""
 
 
 def levers(
-    model: Annotated[str, typer.Option(help="A known name, a folder or a Hugging Face id.")] = DEMO_MODEL,
+    model: Annotated[
+        str, typer.Option(help="A known name, a folder or a Hugging Face id.", rich_help_panel=WHICH)
+    ] = DEMO_MODEL,
     only: Annotated[
-        str, typer.Option(metavar="LEVER,...", help="Measure these levers alone, as --list names them.")
+        str,
+        typer.Option(
+            metavar="LEVER,...",
+            help="Measure only this lever, as named by --list. May be given several times.",
+            rich_help_panel=WHICH,
+        ),
     ] = "",
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Fewer rows and shorter blocks: under ten minutes on a small machine."),
+        typer.Option(
+            "--quick",
+            help="Fewer rows and shorter blocks: under ten minutes on a small machine.",
+            rich_help_panel=WHICH,
+        ),
     ] = False,
     list_only: Annotated[
-        bool, typer.Option("--list", help="Print what would be measured, and what physics expects of it.")
+        bool,
+        typer.Option(
+            "--list",
+            help="List what would be measured, and what physics predicts.",
+            rich_help_panel=WHICH,
+        ),
+    ] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Repeat rows that an earlier run has measured.", rich_help_panel=WHICH),
     ] = False,
     pairs: Annotated[
         int | None,
         typer.Option(
             min=FEWEST_PAIRS,
-            help=f"Pairs of blocks for each row. (default: {WHOLE.pairs}, with --quick {QUICK.pairs})",
+            help=f"Pairs of blocks per row. (default: {WHOLE.pairs}, with --quick {QUICK.pairs})",
+            rich_help_panel=WHICH,
         ),
     ] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Measure anew what an earlier run has measured.")
+    seed: Annotated[
+        int, typer.Option(min=0, help="Repeat the requests of another run.", rich_help_panel=WHICH)
+    ] = 1,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Also write an HTML page with the table as a chart.", rich_help_panel=RESULT),
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(help="Also write the table as a Markdown page.", rich_help_panel=RESULT),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the results as one JSON object.", rich_help_panel=RESULT)
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Repeat the requests of another run.")] = 1,
     cores: Annotated[
-        int | None, typer.Option(min=1, help="Cores for each engine, on a CPU. (default: 1)")
+        int | None,
+        typer.Option(min=1, help="Cores per engine, on a CPU. (default: 1)", rich_help_panel=ENGINES),
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=1, help="GPUs for each engine, on a machine with some. (default: 1)")
+        int | None,
+        typer.Option(min=1, help="GPUs per engine. (default: 1)", rich_help_panel=ENGINES),
     ] = None,
-    kv_memory: Annotated[
+    kv_cache_memory_bytes: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="KV memory of each engine, as 2GiB. (default: 1GiB on a CPU, else vLLM's)"
+            metavar="SIZE",
+            help="KV cache size of each engine, such as 2GiB. (default: 1GiB on a CPU, else vLLM's)",
+            rich_help_panel=ENGINES,
         ),
     ] = None,
     context: Annotated[
@@ -101,20 +150,18 @@ def levers(
         typer.Option(
             min=FEWEST_CONTEXT_TOKENS,
             metavar="TOKENS",
-            help="The longest prompt plus answer. (default: the model's own, but at most 8192)",
+            help="Longest prompt plus answer, in tokens. (default: the model's, at most 8192)",
+            rich_help_panel=ENGINES,
         ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with the table as a picture.")] = None,
-    markdown: Annotated[
-        Path | None, typer.Option(help="Also write the table as a page of documentation.")
+    engine_python: Annotated[
+        Path | None, typer.Option(metavar="PATH", help=ENGINE_PYTHON_HELP, rich_help_panel=ENGINES)
     ] = None,
-    engine_python: EnginePython = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
 ) -> None:
     """Measure every serving lever off and on, on this machine and with this model.
 
-    Each lever is tried with traffic that can show it and traffic that cannot. Results are kept as they come:
-    after a Ctrl-C the same command goes on where it was.
+    Each lever is measured with traffic that it should affect and traffic that it should not. Results are
+    saved as they come: after Ctrl-C, the same command continues.
     """
     effort = QUICK if quick else WHOLE
     cases = chosen(CASES, [name.strip() for name in only.split(",") if name.strip()], effort)
@@ -126,21 +173,23 @@ def levers(
     effort = replace(effort, pairs=pairs or effort.pairs)
     engine = current_engine(engine_python)
     if engine_python is not None:
-        # Engines are started by `phasewise up`, which looks here.
+        # `phasewise up`, which starts the engines, reads this.
         os.environ["PHASEWISE_ENGINE_PYTHON"] = str(engine_python.absolute())
     home = phasewise_home(os.environ)
-    size = EngineSize(cores=cores, gpus=gpus, kv_memory=kv_memory, context_tokens=context)
+    size = EngineSize(
+        cores=cores, gpus=gpus, kv_cache_memory_bytes=kv_cache_memory_bytes, context_tokens=context
+    )
     file = open_results(home, _circumstances(model, home, engine, size, effort, seed), again=again)
     if again:
         file.forget(cases)
     _greet(cases, effort, file)
     allow_many_streams()
-    finished = uvloop.run(_measure(cases, effort, file, home))
-    _hand_over(cases, file.results, html, markdown, as_json)
+    finished = event_loop.run(_measure(cases, effort, file, home))
+    _write_results(cases, file.results, html, markdown, as_json)
     if not finished:
-        # With --again it would forget what it has just measured.
+        # With --again it would repeat what it has just measured.
         command = "the same command without --again" if again else "the same command"
-        err.print(f"stopped; {command} goes on where it was", soft_wrap=True)
+        err.print(f"stopped; {command} continues from here", soft_wrap=True)
         raise typer.Exit(130)
     if any(left_to_do(case, file.results) for case in measurable(cases, file.results)):
         raise typer.Exit(1)
@@ -157,7 +206,7 @@ def _circumstances(
     model: str, home: Path, engine: EngineEnvironment, asked: EngineSize, effort: Effort, seed: int
 ) -> Circumstances:
     source = resolve_model(model, home)
-    # A name as it is, a folder as its whole path: results of folders of one name must not mix.
+    # A folder is recorded by its full path, so that results of two folders of the same name stay apart.
     identity = model if model in DEMO_MODELS else source
     folder = Path(source)
     return circumstances(
@@ -178,32 +227,32 @@ def _greet(cases: tuple[Case, ...], effort: Effort, file: ResultsFile) -> None:
     rows = sum(len(case.rows) for case in here)
     left = sum(len(left_to_do(case, file.results)) for case in here)
     if left < rows:
-        _say(f"going on with {file.path}: {rows - left} of {rows} rows are measured (--again measures anew)")
+        _say(f"continuing {file.path}: {rows - left} of {rows} rows are done (--again repeats them)")
     minutes = seconds_left(cases, effort, file.results) / 60
     _say(f"{left} rows to measure, about {max(minutes, 1):.0f} min")
 
 
 async def _measure(cases: tuple[Case, ...], effort: Effort, file: ResultsFile, home: Path) -> bool:
-    """Measure in front of a person; False when a Ctrl-C ended it."""
+    """Measure with live progress; False after Ctrl-C."""
     interrupts = Interrupts()
 
     async def measure(url: str, spec: RunSpec, label: str) -> BenchRun:
         return await measure_with_view(url, spec, label, interrupts)
 
     outputs = OutputReader(file.results.circumstances.seed)
-    tools = Tools(measure, restrained, outputs.compare, read_facts, _say, interrupts.forgives)
-    # A service manager's stop or a closed terminal is a Ctrl-C: engines left behind would serve nobody.
+    tools = LeverTools(measure, handicapped, outputs.compare, read_facts, _say, interrupts.forgives)
+    # SIGTERM and SIGHUP also stop the engines, so that none is left behind.
     ends = interrupts.handled(SIGTERM, SIGHUP)
     with ends, tempfile.TemporaryDirectory(prefix="phasewise-levers-") as scratch:
         try:
             where = file.results.circumstances
-            model_of = model_or_quantised(where.model, home, _say)
+            model_of = model_or_quantized(where.model, home, _say)
             launcher = FleetLauncher(home, Path(scratch), model_of, _shared_gpu_flags(file), where.engine)
             one_by_one = where.device != "cpu"
             async with running_engines(
                 launcher.launch, _most_engines(file), _say, one_by_one=one_by_one
             ) as engines:
-                await Procedure(cases, effort, file, engines, tools).run()
+                await LeverRun(cases, effort, file, engines, tools).run()
         except StoppedEarly:
             return False
         except asyncio.CancelledError:
@@ -217,21 +266,23 @@ def _most_engines(file: ResultsFile) -> int:
     where = file.results.circumstances
     if where.device != "cpu":
         return 2
-    kv_memory = where.engine.kv_memory
-    kv_bytes = DEFAULT_CPU_KV_BYTES if kv_memory is None else byte_size(kv_memory)
-    return max(2, min(MOST_ENGINES, int(memory_bytes("MemAvailable") / (ENGINE_MEMORY_BYTES + kv_bytes))))
+    kv_cache_memory_bytes = where.engine.kv_cache_memory_bytes
+    kv_bytes = DEFAULT_CPU_KV_BYTES if kv_cache_memory_bytes is None else byte_size(kv_cache_memory_bytes)
+    return max(
+        2, min(MOST_ENGINES, int(psutil.virtual_memory().available / (ENGINE_MEMORY_BYTES + kv_bytes)))
+    )
 
 
 def _shared_gpu_flags(file: ResultsFile) -> tuple[str, ...]:
-    # Both engines of a case are up at once, and each would take nearly all of a GPU.
+    # Both engines of a case run at once, and each would reserve nearly all of a GPU.
     on_cpu = file.results.circumstances.device == "cpu"
     return () if on_cpu else ("--gpu-memory-utilization", GPU_SHARE)
 
 
-def _hand_over(
+def _write_results(
     cases: tuple[Case, ...], results: Results, html: Path | None, markdown: Path | None, as_json: bool
 ) -> None:
-    """Write and print what was measured, also by earlier runs, in every form that was asked for."""
+    """Print the results, including those of earlier runs, and write the requested files."""
     if html is not None:
         _write(html, render_page(cases, results, command_line()))
     if markdown is not None:
@@ -248,7 +299,7 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written ({error.strerror})",
-            hint="the results are kept: the same command with another file only writes it",
+            hint="the results are saved: run the same command with another file to write them",
         ) from error
     err.print(f"wrote {path}", soft_wrap=True)
 

@@ -1,18 +1,28 @@
-"""Runs one measurement in front of a person: a live line while it lasts, and Ctrl-C that keeps the result."""
+"""Runs one measurement with a live progress line; Ctrl-C keeps the result so far."""
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+import shlex
 import sys
+import time
 
-from phasewise.bench.generator import LoadGenerator
-from phasewise.bench.run import BenchRun
-from phasewise.bench.session import RunSpec, measure
-from phasewise.cli.interrupts import Interrupts
-from phasewise.cli.live_view import live_line, status
+from phasewise import __version__
+from phasewise.cli.outputs import Interrupts
+from phasewise.loadgen.generator import LoadGenerator
+from phasewise.loadgen.run import BenchRun
+from phasewise.loadgen.session import RunSpec, measure
+from phasewise.loadgen.workload.presets import Shape
+from phasewise.report.bench.wording import workload_in_words
+from phasewise.report.live_view import live_line, status
 
 
 async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Interrupts) -> BenchRun:
-    """Measure, showing how it goes; a Ctrl-C while it runs ends it early, one before cancels it."""
+    """Measure with live progress. Ctrl-C ends a running measurement early and cancels one that is not yet
+    running.
+    """
     generators: list[LoadGenerator] = []
 
     def started(generator: LoadGenerator) -> None:
@@ -27,3 +37,35 @@ async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Int
             return await measure(url, spec, started)
     finally:
         interrupts.running = None
+
+
+# --- The facts about a run that its report shows.
+
+_KEY_OPTION = re.compile(r"--(?:[\w-]+-)?key")
+"""Options whose value is a key. Options that name a key file end differently."""
+
+
+def command_line(arguments: list[str] | None = None) -> str:
+    """The command as it was typed, without the keys it may hold."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for index, word in enumerate(words):
+        option, is_joined, _ = word.partition("=")
+        if _KEY_OPTION.fullmatch(option) is None:
+            continue
+        if is_joined:
+            words[index] = f"{option}=***"
+        elif index + 1 < len(words):
+            words[index + 1] = "***"
+    return shlex.join(["phasewise", *words])
+
+
+def page_facts(spec: RunSpec, shape: Shape | None = None) -> dict[str, str]:
+    """Workload, seed, time and machine of a run; `shape` is the planned workload."""
+    return {
+        "Workload": workload_in_words(spec.plan, shape),
+        "Prefix cache": spec.cache.value,
+        "Seed": str(spec.seed),
+        "Measured": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "Load generator": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "phasewise": __version__,
+    }

@@ -1,66 +1,153 @@
-"""`phasewise model sheet`: what a model asks of a device, phase by phase, with every formula filled in.
-
-It reads the configuration; the figures are costs/sheet's, their layout model_sheet_view.py's.
-"""
+"""`phasewise model sheet`: what a model needs on a device, phase by phase, with every formula."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, fields, replace
+from math import isfinite
 from pathlib import Path
+from typing import Annotated
 
 import orjson
 import typer
 
-from phasewise.cli import model_sheet_options as options
-from phasewise.cli.console import out
-from phasewise.cli.model_sheet_device import OwnFigures, above_zero, accelerator_of
-from phasewise.cli.model_sheet_view import render
-from phasewise.cli.workload_options import AsJson, SloText
-from phasewise.config import phasewise_home
-from phasewise.costs.accelerators import ASSUMED
-from phasewise.costs.architecture import Architecture
-from phasewise.costs.capacity import Traffic
-from phasewise.costs.deployment import Deployment
-from phasewise.costs.model_config import architecture_of
-from phasewise.costs.precision import KV_BYTES, WEIGHT_SCHEMES, KvDtype, WeightScheme
+from phasewise.cli.options import AsJson, SloText
+from phasewise.core.errors import ConfigError
+from phasewise.core.slo import DEFAULT_SLO, parse_slo
+from phasewise.costs.roofline.accelerators import (
+    ACCELERATORS,
+    ASSUMED,
+    ASSUMPTION_MEANINGS,
+    Accelerator,
+    served_by_default,
+)
+from phasewise.costs.roofline.architecture import Architecture
+from phasewise.costs.roofline.capacity import UniformTraffic
+from phasewise.costs.roofline.deployment import Deployment
+from phasewise.costs.roofline.model_config import architecture_of
+from phasewise.costs.roofline.precision import KV_BYTES, WEIGHT_SCHEMES, Arithmetic, KvDtype, WeightScheme
 from phasewise.costs.sheet.build import sheet_of
-from phasewise.costs.sheet.facts import Asked, Sheet
-from phasewise.errors import ConfigError
-from phasewise.fleet.model_config_file import read_model_config
-from phasewise.model.slo import DEFAULT_SLO, parse_slo
+from phasewise.costs.sheet.facts import Sheet, SheetSubject
+from phasewise.fleet.config import phasewise_home
+from phasewise.fleet.engines.model_config_file import read_model_config
+from phasewise.report.console import out
+from phasewise.report.model_sheet_view import render
+
+# --- The device of a model sheet: a known one, or a custom one described by options.
+
+CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFigures:
+    """The figures of a custom device, named like their options."""
+
+    peak_tflops: float | None = None
+    bandwidth_gbs: float | None = None
+    memory_gb: float | None = None
+    peak_8bit_tflops: float | None = None
+    link_gbs: float | None = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The figures that were given, by option."""
+        named = {f"--{each.name.replace('_', '-')}": getattr(self, each.name) for each in fields(self)}
+        return {option: figure for option, figure in named.items() if figure is not None}
+
+
+def accelerator_of(gpu: str, gpus: int, own: OwnFigures, price_per_hour: float | None) -> Accelerator:
+    """The device by its name, or by its figures."""
+    if price_per_hour:
+        above_zero("--price-per-hour", price_per_hour)
+    if gpu == CUSTOM:
+        return _custom_accelerator(gpus, own, price_per_hour or 0.0)
+    if gpu not in ACCELERATORS:
+        raise ConfigError(
+            f"unknown device {gpu!r}",
+            hint=f"known: {', '.join(ACCELERATORS)}; describe any other with --gpu {CUSTOM} and its figures",
+        )
+    if own.given:
+        raise ConfigError(
+            f"{gpu} is a known device, whose figures are built in",
+            hint=f"use --gpu {CUSTOM} to give your own",
+        )
+    known = ACCELERATORS[gpu]
+    if price_per_hour is None:
+        return known
+    return replace(
+        known, price_per_hour=price_per_hour, sources={**known.sources, "price_per_hour": "--price-per-hour"}
+    )
+
+
+def above_zero(option: str, value: float) -> None:
+    """ConfigError for values such as nan or 0."""
+    if not isfinite(value) or value <= 0:
+        raise ConfigError(f"{option} is {value:g}", hint="give a finite number above 0")
+
+
+def _custom_accelerator(gpus: int, own: OwnFigures, price_per_hour: float) -> Accelerator:
+    for option, figure in own.given.items():
+        above_zero(option, figure)
+    if own.peak_tflops is None or own.bandwidth_gbs is None or own.memory_gb is None:
+        raise ConfigError(
+            "a custom device needs its figures",
+            hint="give --peak-tflops, --bandwidth-gbs and --memory-gb",
+        )
+    if gpus > 1 and own.link_gbs is None:
+        raise ConfigError(
+            "several custom devices need --link-gbs",
+            hint="give the bandwidth between two devices in GB/s, one way",
+        )
+    peaks = {Arithmetic.SIXTEEN_BIT: own.peak_tflops * 1e12}
+    if own.peak_8bit_tflops is not None:
+        peaks |= dict.fromkeys((Arithmetic.INT8, Arithmetic.FP8), own.peak_8bit_tflops * 1e12)
+    memory_bytes = own.memory_gb * 1e9
+    chunk_tokens, max_num_seqs = served_by_default(memory_bytes)
+    given = ("peak_flops", "bandwidth_bytes_per_s", "memory_bytes", "link_bytes_per_s", "price_per_hour")
+    return Accelerator(
+        name=CUSTOM,
+        peak_flops=peaks,
+        bandwidth_bytes_per_s=own.bandwidth_gbs * 1e9,
+        memory_bytes=memory_bytes,
+        link_bytes_per_s=(own.link_gbs or 0.0) * 1e9,
+        price_per_hour=price_per_hour,
+        chunk_tokens=chunk_tokens,
+        max_num_seqs=max_num_seqs,
+        sources=dict.fromkeys(given, "as given"),
+    )
 
 
 def sheet(
-    config: options.Config,
+    config: Config,
     *,
-    gpu: options.Gpu = "H100",
-    gpus: options.Gpus = 1,
-    peak_tflops: options.PeakTflops = None,
-    peak_8bit_tflops: options.Peak8BitTflops = None,
-    bandwidth_gbs: options.BandwidthGbs = None,
-    memory_gb: options.MemoryGb = None,
-    link_gbs: options.LinkGbs = None,
-    price_per_hour: options.PricePerHour = None,
-    assume: options.Assume = None,
-    weights: options.Weights = None,
-    kv_dtype: options.KvNumbers = KvDtype.SIXTEEN_BIT,
-    chunk_tokens: options.ChunkTokens = None,
-    max_running: options.MaxRunning = None,
-    prompt_tokens: options.PromptTokens = 2000,
-    cached_tokens: options.CachedTokens = 0,
-    output_tokens: options.OutputTokens = 300,
-    context: options.Context = None,
-    rate: options.Rate = None,
+    gpu: Gpu = "H100",
+    gpus: Gpus = 1,
+    peak_tflops: PeakTflops = None,
+    peak_8bit_tflops: Peak8BitTflops = None,
+    bandwidth_gbs: BandwidthGbs = None,
+    memory_gb: MemoryGb = None,
+    link_gbs: LinkGbs = None,
+    price_per_hour: PricePerHour = None,
+    assume: Assume = None,
+    weights: Weights = None,
+    kv_dtype: KvNumbers = KvDtype.SIXTEEN_BIT,
+    chunk_tokens: ChunkTokens = None,
+    max_num_seqs: MaxNumSeqs = None,
+    prompt_tokens: PromptTokens = 2000,
+    cached_tokens: CachedTokens = 0,
+    output_tokens: OutputTokens = 300,
+    context: Context = None,
+    rate: Rate = None,
     slo: SloText = "",
     as_json: AsJson = False,
 ) -> None:
-    """Work out what a model asks of a device: KV cache, TTFT, TPOT, what binds them, capacity and price."""
+    """Calculate what a model needs on a device: KV cache, TTFT, TPOT, bottlenecks, capacity, price."""
     if rate is not None:
         above_zero("--rate", rate)
     own = OwnFigures(peak_tflops, bandwidth_gbs, memory_gb, peak_8bit_tflops, link_gbs)
     accelerator = accelerator_of(gpu, gpus, own, price_per_hour)
     traffic = _traffic(prompt_tokens, output_tokens, cached_tokens)
-    asked = Asked(
+    asked = SheetSubject(
         name=_display_name(config),
         gpu=gpu,
         deployment=Deployment(
@@ -74,7 +161,7 @@ def sheet(
         traffic=traffic,
         context_tokens=context or traffic.mean_context_tokens,
         slo=parse_slo(slo, DEFAULT_SLO),
-        max_running=max_running or accelerator.max_running,
+        max_num_seqs=max_num_seqs or accelerator.max_num_seqs,
         rate=rate,
     )
     _show(sheet_of(asked), as_json=as_json)
@@ -98,13 +185,13 @@ def _display_name(config: str) -> str:
     return named.absolute().name.removesuffix(".json")
 
 
-def _traffic(prompt_tokens: int, output_tokens: int, cached_tokens: int) -> Traffic:
+def _traffic(prompt_tokens: int, output_tokens: int, cached_tokens: int) -> UniformTraffic:
     if cached_tokens >= prompt_tokens:
         raise ConfigError(
-            f"--cached-tokens {cached_tokens} leave nothing of --prompt-tokens {prompt_tokens}",
-            hint="an engine computes the last token of a prompt even when all of it is cached",
+            f"--cached-tokens {cached_tokens} has to be less than --prompt-tokens {prompt_tokens}",
+            hint="an engine always computes the last token of a prompt",
         )
-    return Traffic(prompt_tokens, output_tokens, cached_tokens)
+    return UniformTraffic(prompt_tokens, output_tokens, cached_tokens)
 
 
 def _assumed(pairs: list[str]) -> dict[str, float]:
@@ -118,3 +205,96 @@ def _assumed(pairs: list[str]) -> dict[str, float]:
                 f"--assume {pair} is not NAME=VALUE with a number", hint="for example --assume compute=0.6"
             ) from None
     return given
+
+
+# --- The options of `phasewise model sheet`.
+
+DEVICE = "Device"
+TRAFFIC = "Traffic"
+HOW = "Serving"
+
+Config = Annotated[
+    str,
+    typer.Argument(
+        help="A config.json, a folder with one, a known model, or the hub id of a downloaded model."
+    ),
+]
+Gpu = Annotated[str, typer.Option(help=f"{', '.join(ACCELERATORS)}, or {CUSTOM}.", rich_help_panel=DEVICE)]
+Gpus = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Number of devices that share every layer (tensor parallel).", rich_help_panel=DEVICE
+    ),
+]
+PeakTflops = Annotated[
+    float | None,
+    typer.Option(help="Custom device: dense 16-bit TFLOP/s.", rich_help_panel=DEVICE),
+]
+Peak8BitTflops = Annotated[
+    float | None,
+    typer.Option(
+        "--peak-8bit-tflops",
+        help="Custom device: dense int8 and fp8 TFLOP/s. (default: not supported)",
+        rich_help_panel=DEVICE,
+    ),
+]
+BandwidthGbs = Annotated[
+    float | None, typer.Option(help="Custom device: memory bandwidth, GB/s.", rich_help_panel=DEVICE)
+]
+MemoryGb = Annotated[
+    float | None, typer.Option(help="Custom device: memory size, GB.", rich_help_panel=DEVICE)
+]
+LinkGbs = Annotated[
+    float | None,
+    typer.Option(help="Custom device: bandwidth to its neighbours, GB/s one way.", rich_help_panel=DEVICE),
+]
+PricePerHour = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="Price of one device per hour, in dollars.", rich_help_panel=DEVICE),
+]
+Assume = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help=f"Replace an assumption: {', '.join(ASSUMPTION_MEANINGS)}.",
+        rich_help_panel=DEVICE,
+    ),
+]
+Weights = Annotated[
+    WeightScheme | None,
+    typer.Option(help="Precision of the weights. (default: the checkpoint's)", rich_help_panel=HOW),
+]
+KvNumbers = Annotated[KvDtype, typer.Option(help="Data type of the KV cache.", rich_help_panel=HOW)]
+ChunkTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Largest number of tokens in a step. (default: vLLM's on this device)",
+        rich_help_panel=HOW,
+    ),
+]
+MaxNumSeqs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Largest number of requests that run at once. (default: vLLM's on this device)",
+        rich_help_panel=HOW,
+    ),
+]
+PromptTokens = Annotated[int, typer.Option(min=1, help="Tokens per prompt.", rich_help_panel=TRAFFIC)]
+CachedTokens = Annotated[
+    int, typer.Option(min=0, help="Prompt tokens that are in the prefix cache.", rich_help_panel=TRAFFIC)
+]
+OutputTokens = Annotated[int, typer.Option(min=2, help="Tokens per answer.", rich_help_panel=TRAFFIC)]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Context length of the decode table. (default: the prompt plus half the answer)",
+        rich_help_panel=TRAFFIC,
+    ),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(help="Calculate the replicas for this many requests per second.", rich_help_panel=TRAFFIC),
+]

@@ -1,7 +1,4 @@
-"""`phasewise status`: what runs on this machine, checked at this moment.
-
-What is checked stands in fleet/fleet_status.py.
-"""
+"""`phasewise status`: the fleets on this machine and whether they serve."""
 
 from __future__ import annotations
 
@@ -12,20 +9,19 @@ from typing import Annotated
 
 import typer
 
-from phasewise.cli.console import err, out
-from phasewise.cli.fleet_display import print_members, state_as_json
-from phasewise.config import phasewise_home
-from phasewise.fleet.fleet_state import FleetState
-from phasewise.fleet.fleet_status import checked, supervisor_lives
-from phasewise.fleet.run_file import fleet_names, read_state
-from phasewise.fleet.run_paths import RunPaths
+from phasewise.fleet.config import phasewise_home
+from phasewise.fleet.local.run_files import RunPaths, fleet_names, read_state
+from phasewise.fleet.local.state import FleetState
+from phasewise.fleet.local.stop import checked, supervisor_lives
+from phasewise.report.console import err, out
+from phasewise.report.fleet_view import print_members, state_as_json
 
 
 def status(
-    name: Annotated[str | None, typer.Option(help="Only this fleet. Default: all.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only this fleet. (default: all)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Say what runs here. Exit code 0 when every process of every fleet serves, 1 otherwise."""
+    """Show the fleets that run here. Exit codes: 0 every process of every fleet serves, 1 otherwise."""
     home = phasewise_home(os.environ)
     names = [name] if name is not None else fleet_names(home)
     recorded = [state for each in names if (state := read_state(RunPaths(home, each))) is not None]
@@ -54,7 +50,7 @@ def _print(fleet: FleetState) -> None:
     if fleet.failure is not None:
         supervision = "failed"
     elif not supervisor_lives(fleet):
-        supervision = "its supervisor is gone: `phasewise down` clears it up"
+        supervision = "its supervisor has died: run `phasewise down` to clean up"
     out.print(f"fleet {fleet.name}, {fleet.model}, {supervision}", style="bold", soft_wrap=True)
     if fleet.failure is not None:
         out.print(fleet.failure.message, markup=False, soft_wrap=True)

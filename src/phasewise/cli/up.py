@@ -1,7 +1,4 @@
-"""`phasewise up`: start a fleet on this machine and keep it running, here or in the background.
-
-What is started is planned in fleet/plan.py; keeping it running is fleet/supervisor.py's.
-"""
+"""`phasewise up`: start a fleet on this machine and keep it running, here or in the background."""
 
 from __future__ import annotations
 
@@ -16,38 +13,39 @@ from typing import Annotated
 
 import typer
 
-from phasewise.cli.console import err, out
 from phasewise.cli.engine import EnginePython, current_engine
-from phasewise.cli.fleet_display import FleetDisplay, print_ready, state_as_json
-from phasewise.config import FleetConfig, fleet_with, load_fleet, phasewise_home
-from phasewise.errors import EngineStartFailed, FleetError
-from phasewise.fleet.demo_model import resolve_model
-from phasewise.fleet.engine_command import ServedModel
-from phasewise.fleet.engine_env import EngineEnvironment
-from phasewise.fleet.fleet_state import FleetState
-from phasewise.fleet.machine import this_machine
-from phasewise.fleet.plan import FleetPlan, plan_fleet
-from phasewise.fleet.port_check import refuse_taken_ports, wanted_ports
-from phasewise.fleet.run_file import (
+from phasewise.core.errors import EngineStartFailed, FleetError
+from phasewise.fleet.config import FleetConfig, fleet_with, load_fleet, phasewise_home
+from phasewise.fleet.engines.environment import EngineEnvironment
+from phasewise.fleet.engines.model_config_file import served_model
+from phasewise.fleet.local.placement import this_machine
+from phasewise.fleet.local.plan import FleetPlan, plan_fleet
+from phasewise.fleet.local.port_check import reject_taken_ports, wanted_ports
+from phasewise.fleet.local.run_files import (
+    RunPaths,
     already_running,
     is_supervised,
     private_opener,
     read_state,
     write_private,
 )
-from phasewise.fleet.run_paths import RunPaths
-from phasewise.fleet.supervise import Assignment, supervise
+from phasewise.fleet.local.state import FleetState
+from phasewise.fleet.local.supervisor import Assignment, supervise
+from phasewise.report.console import err, out
+from phasewise.report.fleet_view import FleetDisplay, print_ready, state_as_json
 
 DEFAULT_TIMEOUT_S = 600.0
 _FOLLOW_POLL_S = 0.2
+_WHY_FLOAT32 = (
+    "this CPU has no native bfloat16, so prefill in bfloat16 would be about 3x slower; "
+    "KV needs twice the memory. Set a pool's `engine_flags: [--dtype, bfloat16]` to keep bfloat16"
+)
 
 
 def up(
     fleet_file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[FLEET.YAML]", help="What to start. Default: one engine with the demo model."
-        ),
+        typer.Argument(metavar="FLEET.YAML", help="Fleet file. (default: one engine with the demo model)"),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="A known name, a folder or a Hugging Face id, instead of the file's.")
@@ -58,19 +56,23 @@ def up(
         int | None, typer.Option(help="The first engine's port, instead of the file's.")
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return when the fleet is ready; it runs on in the background.")
+        bool,
+        typer.Option(
+            "--detach", help="Return when the fleet is ready, and leave it running in the background."
+        ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="How long the start may take.")
+        float, typer.Option(metavar="SECONDS", min=1.0, help="Seconds that the start may take.")
     ] = DEFAULT_TIMEOUT_S,
     engine_python: EnginePython = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what runs as one JSON object, once it is ready.")
     ] = False,
 ) -> None:
-    """Start engines and a gateway on this machine, watch them, and restart what dies.
+    """Start engines and a gateway on this machine, watch them, and restart those that die.
 
-    Ctrl-C stops everything; a second one does not wait. Exit code 1 when the fleet could not be started.
+    Ctrl-C finishes running streams and stops everything; a second Ctrl-C does not wait. Exit code 1 when the
+    fleet could not be started.
     """
     home = phasewise_home(os.environ)
     fleet = fleet_with(
@@ -83,7 +85,9 @@ def up(
     if is_supervised(RunPaths(home, fleet.name)):
         raise already_running(fleet.name)
     plan = _plan(fleet, current_engine(engine_python), home)
-    refuse_taken_ports(wanted_ports(plan))
+    reject_taken_ports(wanted_ports(plan))
+    if plan.dtype is not None:
+        err.print(f"dtype {plan.dtype}: {_WHY_FLOAT32}", soft_wrap=True)
     if detach:
         _run_detached(plan, timeout, as_json)
     else:
@@ -91,8 +95,7 @@ def up(
 
 
 def _plan(fleet: FleetConfig, engine: EngineEnvironment, home: Path) -> FleetPlan:
-    source = resolve_model(fleet.model, home)
-    served = ServedModel(fleet.model, source, is_folder=Path(source).is_dir())
+    served = served_model(fleet.model, home, os.environ)
     return plan_fleet(fleet, engine, served, this_machine(engine.device), home)
 
 
@@ -114,13 +117,13 @@ def _run_here(plan: FleetPlan, timeout_s: float, as_json: bool) -> None:
 
 def _run_detached(plan: FleetPlan, timeout_s: float, as_json: bool) -> None:
     paths = plan.paths
-    # The record of an earlier fleet must not pass for the one that starts now.
+    # The record of an earlier fleet must not be mistaken for the new one.
     paths.state.unlink(missing_ok=True)
     write_private(paths.plan, Assignment(plan=plan, ready_within_s=timeout_s).model_dump_json().encode())
     paths.supervisor_log.parent.mkdir(parents=True, exist_ok=True)
     with open(paths.supervisor_log, "wb", opener=private_opener) as log:
         supervisor = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "phasewise.fleet.supervise", str(paths.plan)],
+            [sys.executable, "-m", "phasewise.fleet.local.supervisor", str(paths.plan)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -153,7 +156,7 @@ def _follow_until_ready(plan: FleetPlan, supervisor: subprocess.Popen[bytes]) ->
             time.sleep(_FOLLOW_POLL_S)
     if state is not None and state.failure is not None:
         raise EngineStartFailed(state.failure.message, hint=state.failure.hint)
-    raise FleetError(f"fleet {plan.name} ended before it was ready", hint=f"look into {paths.supervisor_log}")
+    raise FleetError(f"fleet {plan.name} ended before it was ready", hint=f"see {paths.supervisor_log}")
 
 
 def _announce(state: FleetState, as_json: bool, how_to_stop: str) -> None:

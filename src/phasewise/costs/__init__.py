@@ -1,1 +1,1 @@
-"""What a step costs and why: the physics of a model on an accelerator, and costs fitted to seen steps."""
+"""What a step costs and why: modelled from a model and an accelerator, or fitted to observed steps."""

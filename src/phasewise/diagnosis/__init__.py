@@ -1,1 +1,1 @@
-"""From timelines, steps and counters to a verdict: pure, so that it can be tested on planted evidence."""
+"""Turns timelines, steps and counters into a verdict."""

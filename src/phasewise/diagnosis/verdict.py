@@ -1,88 +1,97 @@
-"""The verdict: slow to start, slow to stream, both or neither, with the cause that costs users most."""
+"""The verdict: slow to start, slow to stream, both or neither, with the costliest cause."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
-from phasewise.diagnosis.advice import advise
-from phasewise.diagnosis.cause import Phase
-from phasewise.diagnosis.finding import Finding
-from phasewise.diagnosis.fix import Advice
-from phasewise.diagnosis.picture import Picture
-from phasewise.diagnosis.rules.find import explain
-from phasewise.diagnosis.rules.objective import AFFECTED_SHARE, starts_late, streams_slowly
-from phasewise.model.slo import Slo
-from phasewise.model.timeline import Outcome
+from phasewise.core.slo import Slo
+from phasewise.core.timeline import Outcome
+from phasewise.diagnosis.advice.fix import Advice
+from phasewise.diagnosis.analysis.engine_load import COUNTERS
+from phasewise.diagnosis.analysis.window_summary import (
+    StartSummary,
+    StreamSummary,
+    TokenLedger,
+    WindowSummary,
+    WorkloadShape,
+)
+from phasewise.diagnosis.finding import Finding, Phase
+from phasewise.diagnosis.rules.failing import are_cancelled, fails
+from phasewise.diagnosis.rules.find import explain, starts_late, streams_slowly
 
 MIN_REQUESTS = 3
+"""Fewer requests than this get no verdict."""
+MIN_FINISHED_TO_BE_HEALTHY = 5
+"""A few slow requests show that a server is slow; a few fast ones do not show that it is healthy,"""
+MIN_TOKENS_TO_BE_HEALTHY = 150
+"""unless their answers are long."""
 
 
 class Ruling(StrEnum):
-    """The answer to the question."""
+    """The outcome of a diagnosis."""
 
     SLOW_TO_START = "slow_to_start"
     SLOW_TO_STREAM = "slow_to_stream"
     FAILING = "failing"
     HEALTHY = "healthy"
-    TOO_LITTLE_SEEN = "too_little_seen"
+    NOT_ENOUGH_TRAFFIC = "not_enough_traffic"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The ruling, what led to it, and what to do next.
+    """The ruling, its findings, and the advice.
 
-    `findings` are those of the heavier phase first; caveats about the measurement come last, and are there
-    whatever the ruling. `unexplained_share` is how much of the heavier phase's loss no rule accounts for.
-    `foreseen` is the advice once somebody has predicted what its fixes bring.
+    `findings` of the phase that lost more time come first, caveats about the measurement last.
+    `unexplained_share` is the share of that phase's loss without a cause. `advice` is what helps against the
+    top finding, and what does not.
     """
 
     ruling: Ruling
     slo: Slo
-    picture: Picture
+    summary: WindowSummary
     findings: tuple[Finding, ...]
     also_slow: Phase | None = None
     unexplained_share: float | None = None
-    foreseen: Advice | None = None
+    advice: Advice | None = None
 
     @property
     def top(self) -> Finding | None:
-        """The finding behind the ruling; None where no rule explains it."""
+        """The finding behind the ruling; None if no rule explains it."""
         return next((found for found in self.findings if found.phase.value == self.ruling.value), None)
 
     @property
     def caveats(self) -> tuple[Finding, ...]:
-        """What speaks against trusting the measurement."""
+        """The caveats about the measurement."""
         return tuple(found for found in self.findings if found.phase is Phase.MEASUREMENT)
 
-    @property
-    def advice(self) -> Advice | None:
-        """What helps against the top finding, and what does not."""
-        if self.foreseen is not None:
-            return self.foreseen
-        return advise(self.top, self.picture) if self.top is not None else None
 
-
-def judge(picture: Picture, slo: Slo) -> Verdict:
-    """Weigh the phases by the seconds users lost in them, then name the cause in the heavier one."""
-    nothing_seen = picture.start is None and picture.stream is None and not _fails(picture)
-    if picture.workload.requests < MIN_REQUESTS or nothing_seen:
-        return Verdict(Ruling.TOO_LITTLE_SEEN, slo, picture, ())
-    explained = explain(picture, slo)
-    late, slow = starts_late(picture), streams_slowly(picture)
+def judge(summary: WindowSummary, slo: Slo) -> Verdict:
+    """Compare the phases by the seconds lost in them, then name the cause in the one that lost more."""
+    nothing_seen = summary.start is None and summary.stream is None and not fails(summary)
+    # An interrupted probe ran only some of its scenes, so its verdict would be biased.
+    too_few = summary.workload.requests < MIN_REQUESTS and summary.streamed_tokens < MIN_TOKENS_TO_BE_HEALTHY
+    if summary.probe_cut_short or too_few or nothing_seen:
+        return Verdict(Ruling.NOT_ENOUGH_TRAFFIC, slo, summary, ())
+    explained = explain(summary, slo)
+    late, slow = starts_late(summary), streams_slowly(summary)
     if not late and not slow:
-        ruling = Ruling.FAILING if _fails(picture) else Ruling.HEALTHY
-        return Verdict(ruling, slo, picture, explained.findings)
-    start_lost_s = picture.start.lost_s if picture.start is not None and late else 0.0
-    stream_lost_s = picture.stream.lost_s if picture.stream is not None and slow else 0.0
+        if fails(summary) or are_cancelled(summary) or any(it.lasts for it in summary.standstills):
+            return Verdict(Ruling.FAILING, slo, summary, explained.findings)
+        if not _seen_enough(summary):
+            return Verdict(Ruling.NOT_ENOUGH_TRAFFIC, slo, summary, ())
+        return Verdict(Ruling.HEALTHY, slo, summary, explained.findings)
+    start_lost_s = summary.start.lost_s if summary.start is not None and late else 0.0
+    stream_lost_s = summary.stream.lost_s if summary.stream is not None and slow else 0.0
     heavier, lighter = Phase.START, Phase.STREAM
     if not late or (slow and stream_lost_s > start_lost_s):
         heavier, lighter = lighter, heavier
-    unserved = heavier is Phase.START and _fails(picture) and _mostly_silent(picture)
+    unserved = heavier is Phase.START and fails(summary) and _mostly_silent(summary)
     return Verdict(
         ruling=Ruling.FAILING if unserved else Ruling(heavier.value),
         slo=slo,
-        picture=picture,
+        summary=summary,
         findings=_heavier_first(explained.findings, heavier),
         also_slow=lighter if late and slow else None,
         unexplained_share=explained.unexplained.get(heavier),
@@ -94,14 +103,154 @@ def _heavier_first(findings: tuple[Finding, ...], heavier: Phase) -> tuple[Findi
     return tuple(sorted(findings, key=lambda finding: rank.get(finding.phase, 1)))
 
 
-def _fails(picture: Picture) -> bool:
-    """Whether so many requests went unserved that being fast for the others means little."""
-    unserved = {Outcome.FAILED, Outcome.TIMED_OUT, Outcome.REJECTED}
-    failed = sum(count for outcome, count in picture.outcomes if outcome in unserved)
-    return failed >= AFFECTED_SHARE * picture.workload.requests
+def _seen_enough(summary: WindowSummary) -> bool:
+    """Whether enough requests finished, or few long ones wrote enough tokens, to call a server healthy."""
+    finished = dict(summary.outcomes).get(Outcome.SUCCEEDED, 0)
+    if not finished and summary.seen_by == COUNTERS and summary.profile is not None:
+        outputs = summary.profile.output_tokens
+        finished = 0 if outputs is None else outputs.count
+    return finished >= MIN_FINISHED_TO_BE_HEALTHY or summary.streamed_tokens >= MIN_TOKENS_TO_BE_HEALTHY
 
 
-def _mostly_silent(picture: Picture) -> bool:
-    """Whether what users lost before their first token was mostly lost by those that never got one."""
-    start = picture.start
+def _mostly_silent(summary: WindowSummary) -> bool:
+    """Whether most of the time lost before first tokens was lost by unanswered requests."""
+    start = summary.start
     return start is not None and 2 * (start.silent_lost_s + start.silent_gateway_s) > start.lost_s
+
+
+# --- A verdict as plain JSON types, versioned; times in milliseconds.
+
+VERDICT_VERSION = 3
+
+
+def verdict_record(verdict: Verdict) -> dict[str, Any]:
+    """The whole verdict."""
+    summary = verdict.summary
+    return {
+        "v": VERDICT_VERSION,
+        "verdict": verdict.ruling,
+        "cause": verdict.top.cause if verdict.top is not None else None,
+        "also_slow": verdict.also_slow,
+        "unexplained_share": _rounded(verdict.unexplained_share),
+        "slo": {"ttft_ms": verdict.slo.ttft_s * 1000, "tpot_ms": verdict.slo.tpot_s * 1000},
+        "window_s": round(summary.window_s, 3),
+        "seen_by": summary.seen_by,
+        "synthetic": summary.synthetic,
+        "outcomes": dict(summary.outcomes),
+        "workload": _workload(summary.workload),
+        "profile": None if summary.profile is None else asdict(summary.profile),
+        "prefix": None if summary.prefix is None else asdict(summary.prefix),
+        "kv_transfer": None if summary.kv_transfer is None else asdict(summary.kv_transfer),
+        "trust": asdict(summary.trust),
+        "engines": [asdict(engine) for engine in summary.engines],
+        "start": None if summary.start is None else _start(summary.start),
+        "stream": None if summary.stream is None else _stream(summary.stream),
+        "findings": [_finding(finding) for finding in verdict.findings],
+        "advice": None if verdict.advice is None else _advice(verdict.advice),
+        "not_observed": list(summary.not_observed),
+    }
+
+
+def _workload(shape: WorkloadShape) -> dict[str, Any]:
+    return {name: getattr(shape, name) for name in shape.__slots__}
+
+
+def _start(start: StartSummary) -> dict[str, Any]:
+    return {
+        "requests": start.requests,
+        "unanswered": start.unanswered,
+        "unfinished": start.unfinished,
+        "timed": start.timed,
+        "step_timed": start.step_timed,
+        "ttft_p50_ms": _ms(start.ttft_p50_s),
+        "ttft_p90_ms": _ms(start.ttft_p90_s),
+        "ttft_p50_at_least": start.ttft_p50_at_least,
+        "ttft_p90_at_least": start.ttft_p90_at_least,
+        "late": start.late,
+        "lost_s": round(start.lost_s, 3),
+        "parts": [
+            {"part": entry.part, "source": entry.source, "ms": _ms(entry.seconds)} for entry in start.parts
+        ],
+        "parts_mean_ms": _ms(start.parts_mean_s),
+        "unexplained_ms": _ms(start.unexplained_s),
+        "unexplained_share_p50": start.unexplained_share_p50,
+        "unexplained_abs_p50_ms": _ms(start.unexplained_abs_p50_s),
+        "cold_ms": _ms(start.cold_s),
+        "by_engine": [
+            {
+                "engine": entry.engine,
+                "requests": entry.requests,
+                "ttft_mean_ms": _ms(entry.ttft_mean_s),
+                "queue_mean_ms": _ms(entry.queue_mean_s),
+            }
+            for entry in start.by_engine
+        ],
+    }
+
+
+def _stream(stream: StreamSummary) -> dict[str, Any]:
+    return {
+        "streams": stream.streams,
+        "broken_off": stream.broken_off,
+        "step_timed": stream.step_timed,
+        "tpot_mean_ms": _ms(stream.tpot_mean_s),
+        "tpot_p50_ms": _ms(stream.tpot_p50_s),
+        "tpot_p90_ms": _ms(stream.tpot_p90_s),
+        "gap_p50_ms": _ms(stream.gap_p50_s),
+        "gap_p99_ms": _ms(stream.gap_p99_s),
+        "gap_max_ms": _ms(stream.gap_max_s),
+        "step_ms": _ms(stream.step_s),
+        "chunk_excess_ms": _ms(stream.chunk_excess_s),
+        "unexplained_ms": _ms(stream.unexplained_s),
+        "unexplained_share_p50": stream.unexplained_share_p50,
+        "unexplained_abs_p50_ms": _ms(stream.unexplained_abs_p50_s),
+        "ledger": None if stream.ledger is None else _ledger(stream.ledger),
+        "slow": stream.slow,
+        "lost_s": round(stream.lost_s, 3),
+        "stalls": [
+            {
+                "request": found.request_id,
+                "ms": _ms(found.stall.duration_s),
+                "count": found.count,
+                "cause": found.cause,
+                "engine": found.engine,
+                "steps": [timed.step.seq for timed in found.steps],
+                "guilty": [asdict(prompt) for prompt in found.guilty],
+            }
+            for found in stream.stalls
+        ],
+    }
+
+
+def _ledger(ledger: TokenLedger) -> dict[str, float | None]:
+    """The parts of the mean output token in milliseconds."""
+    return {f"{name.removesuffix('_s')}_ms": _ms(seconds) for name, seconds in asdict(ledger).items()}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "phase": finding.phase,
+        "cause": finding.cause,
+        "share": round(finding.share, 3),
+        "lost_s": round(finding.lost_s, 3),
+        "confidence": finding.confidence,
+        "facts": [{"words": fact.words, "source": fact.source} for fact in finding.facts],
+        "refuted_by": finding.refuted_by,
+        "rival": finding.rival,
+    }
+
+
+def _advice(advice: Advice) -> dict[str, Any]:
+    return {
+        "fixes": [asdict(fix) for fix in advice.fixes],
+        "would_not_help": list(advice.would_not_help),
+        "do_not_pay": [asdict(fix) for fix in advice.do_not_pay],
+    }
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 3)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

@@ -1,8 +1,4 @@
-"""One fake engine on one port: it is started, killed, restarted and told what is to go wrong.
-
-It puts the parts together and owns the sockets; what the parts do stands in their own files. Several share a
-process and an event loop (fleet.py).
-"""
+"""One fake engine on one port: it can be started, killed, restarted and given faults."""
 
 from __future__ import annotations
 
@@ -19,25 +15,23 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from phasewise.costs.step_work import StepSeconds, StepWork
-from phasewise.errors import EngineStartFailed
-from phasewise.fake_engine.costs import PRESETS
+from phasewise.core.errors import EngineStartFailed
+from phasewise.costs.fit.step import StepSeconds, StepWork
 from phasewise.fake_engine.engine_loop import EngineLoop, UnixClock
 from phasewise.fake_engine.faults import Fault, FaultBoard, FaultKind
 from phasewise.fake_engine.jitter import Jitter, JitteredCost
-from phasewise.fake_engine.kv_connector import Connector
-from phasewise.fake_engine.kv_fetcher import SideChannels
-from phasewise.fake_engine.kv_link import KvLink
 from phasewise.fake_engine.metrics import EngineMetrics
 from phasewise.fake_engine.server import VERSION, EngineCore, FakeEngineApp
-from phasewise.fake_engine.step_log import StepLog
-from phasewise.fake_engine.virtual_engine import EngineShape, StepReport, VirtualEngine
+from phasewise.fake_engine.step_log import RecentSteps
+from phasewise.simulator.engine import EngineShape, StepReport, VirtualEngine
+from phasewise.simulator.kv import Connector, KvLink, SideChannels
+from phasewise.simulator.step_times import PRESETS
 
 DEFAULT_MODEL = "fake-model"
 SIDE_CHANNELS = SideChannels()
-"""Where the fake engines of this process find each other: one for all, as ports are.
+"""Where the fake engines of this process find each other; shared, as ports are.
 
-Those that hand over to one another must run in one event loop.
+Engines that transfer KV to each other must run in one event loop.
 """
 GOODBYE_S = 1.0
 DATE_HEADER_S = 1.0
@@ -45,7 +39,7 @@ DATE_HEADER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FakeEngineConfig:
-    """Everything that can be chosen. Port 0 means any free one; `steps_port` of None means no second port."""
+    """All settings. Port 0 means any free one; `steps_port` of None means no second port."""
 
     model: str = DEFAULT_MODEL
     host: str = "127.0.0.1"
@@ -55,14 +49,11 @@ class FakeEngineConfig:
     cost: StepSeconds = PRESETS["fast"]
     jitter: Jitter | None = None
     faults: tuple[Fault, ...] = ()
-    hand_over: Connector | None = None
-    """With a connector it hands over KV, as the prefill side or the decode side of any request."""
+    kv_transfer: Connector | None = None
+    """With a connector it transfers KV, as the prefill side or the decode side of any request."""
 
     def virtual_engine(self) -> VirtualEngine:
-        """The engine alone, for virtual_run.py, with noise from its beginning.
-
-        Of the faults only slow steps reach it: the others happen to connections.
-        """
+        """A virtual engine with this config; of the faults only slow steps affect it."""
         return VirtualEngine(self.shape, FakeEngine(self).step_seconds)
 
 
@@ -81,19 +72,19 @@ class FakeEngine:
             self._cost = JitteredCost(self._cost, self.config.jitter, rng)
         self._port = self.config.port
         self._steps_port = self.config.steps_port
-        self._side_port = self.config.hand_over.side_port if self.config.hand_over is not None else 0
+        self._side_port = self.config.kv_transfer.side_port if self.config.kv_transfer is not None else 0
         self._incarnation: _Incarnation | None = None
         self._coming_back: asyncio.TimerHandle | None = None
         self._farewells: set[asyncio.Task[None]] = set()
 
     @property
     def model(self) -> str:
-        """The name it serves."""
+        """The model's served name."""
         return self.config.model
 
     @property
     def port(self) -> int:
-        """Where it listens, also while it is dead."""
+        """Its port, also while it is dead."""
         return self._port
 
     @property
@@ -118,13 +109,13 @@ class FakeEngine:
 
     @property
     def engine(self) -> VirtualEngine:
-        """The virtual engine of this incarnation, to look at."""
+        """The virtual engine of this incarnation, for inspection."""
         if self._incarnation is None:
             raise RuntimeError("the engine is dead")
         return self._incarnation.engine
 
     async def start(self) -> None:
-        """Listen and step; the first start chooses the ports, later ones keep them."""
+        """Listen and step; the first start chooses the ports, later starts keep them."""
         if self._incarnation is not None:
             raise RuntimeError("the engine is running")
         main = _listen(self.config.host, self._port)
@@ -134,14 +125,14 @@ class FakeEngine:
             sockets.append(_listen(self.config.host, self._steps_port))
             self._steps_port = sockets[-1].getsockname()[1]
         self.boot = secrets.token_hex(8)
-        if self.config.hand_over is not None:
+        if self.config.kv_transfer is not None:
             self._side_port = self._side_port or SIDE_CHANNELS.free_port()
         self._incarnation = _Incarnation(self)
         await self._incarnation.listen(sockets)
         self.faults_changed()
 
     async def stop(self) -> None:
-        """Die for good and wait until everything has gone."""
+        """Die for good and wait until everything has ended."""
         if self._coming_back is not None:
             self._coming_back.cancel()
             self._coming_back = None
@@ -150,12 +141,12 @@ class FakeEngine:
             await asyncio.gather(*self._farewells)
 
     async def restart(self) -> None:
-        """Die if need be and come back on the same port as another incarnation, which remembers nothing."""
+        """Die if alive, and start on the same port as another incarnation, with empty caches."""
         await self.stop()
         await self.start()
 
     def die(self, restart_after_s: float | None = None) -> None:
-        """Stop listening and drop every connection, at once."""
+        """Stop listening and drop every connection immediately."""
         if self._incarnation is None:
             return
         incarnation, self._incarnation = self._incarnation, None
@@ -168,7 +159,7 @@ class FakeEngine:
             self._coming_back = loop.call_later(restart_after_s, self._come_back)
 
     def cut(self, client: tuple[str, int]) -> None:
-        """Close one client's connection once what was sent has left."""
+        """Close one client's connection after the data that was sent."""
         if self._incarnation is not None:
             self._incarnation.close_connection(client)
 
@@ -178,12 +169,12 @@ class FakeEngine:
         self.faults_changed()
 
     def clear_faults(self) -> None:
-        """Nothing goes wrong any more; a dead engine stays dead."""
+        """Disarm all faults; a dead engine stays dead."""
         self.faults.clear()
         self.faults_changed()
 
     def faults_changed(self) -> None:
-        """Let armed faults take effect."""
+        """Apply armed faults."""
         death = self.faults.take_death()
         if death is not None:
             self.die(death.restart_after_s)
@@ -191,11 +182,11 @@ class FakeEngine:
             self._incarnation.hang(self.faults.hung)
 
     def step_seconds(self, work: StepWork) -> float:
-        """The cost of a step, as long as it takes now."""
+        """The present cost of a step."""
         return self._cost(work) * self.faults.step_factor
 
     def count(self, report: StepReport) -> None:
-        """Take note of a step."""
+        """Count a step."""
         self.requests_finished += len(report.step.finished)
         self.tokens_written += len(report.emitted)
         if self.faults.faults:
@@ -210,7 +201,7 @@ class FakeEngine:
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that ends with its engine, also if it was taken in the very moment of its death."""
+    """A connection that ends with its engine, even if it was accepted just as the engine died."""
 
     def __init__(self, is_dead: Callable[[], bool], **of_uvicorn: Any) -> None:  # noqa: ANN401 - uvicorn's
         super().__init__(**of_uvicorn)
@@ -232,7 +223,7 @@ class _Incarnation:
         self._metrics = EngineMetrics(config.model, config.shape)
         kv_link = self._kv_link()
         self.engine = VirtualEngine(config.shape, owner.step_seconds, kv_link)
-        self._steps = StepLog(f"fake {VERSION}", owner.boot)
+        self._steps = RecentSteps(f"fake {VERSION}", owner.boot)
         self._loop = EngineLoop(self.engine, clock, self._record, self._note_idle)
         core = EngineCore(config.model, config.shape, clock, self._loop, self._metrics, self._steps, kv_link)
         self._app = FakeEngineApp(core, owner.faults, owner)
@@ -244,7 +235,7 @@ class _Incarnation:
 
     async def listen(self, sockets: Iterable[socket.socket]) -> None:
         """Serve on these sockets, with uvicorn's protocol but without its signal handlers and main loop."""
-        # The application is called as it is: uvicorn must not wrap it for lifespan or proxies.
+        # The application is called directly: uvicorn must not wrap it for lifespan or proxies.
         config = uvicorn.Config(
             self._app,
             http="httptools",
@@ -270,7 +261,7 @@ class _Incarnation:
         self._stepping = asyncio.create_task(self._loop.run())
 
     def hang(self, hung: bool) -> None:
-        """Neither answer nor step, or do both again."""
+        """Stop answering and stepping, or start again."""
         self._app.hang(hung)
         self.engine.hang(hung)
         if hung:
@@ -285,7 +276,7 @@ class _Incarnation:
                 connection.transport.close()
 
     def kill(self) -> None:
-        """Everything that was open is closed, unsent bytes are lost."""
+        """Close everything that is open; unsent bytes are lost."""
         self._dead = True
         self.engine.close(self._clock())
         for server in self._servers:
@@ -298,7 +289,7 @@ class _Incarnation:
             self._date_timer.cancel()
 
     async def gone(self) -> None:
-        """Wait for what has to end by itself; what does not is ended."""
+        """Wait for what ends by itself; cancel the rest."""
         pending = set(self._state.tasks)
         if pending:
             _, pending = await asyncio.wait(pending, timeout=GOODBYE_S)
@@ -322,16 +313,16 @@ class _Incarnation:
 
     def _kv_link(self) -> KvLink | None:
         owner, config = self._owner, self._owner.config
-        if config.hand_over is None:
+        if config.kv_transfer is None:
             return None
         return KvLink(
             engine_id=owner.boot,
             address=(config.host, owner.side_port),
             channels=SIDE_CHANNELS,
-            connector=config.hand_over,
+            connector=config.kv_transfer,
             layout=(config.model, config.shape.block_size),
             troubles=owner.faults,
-            observer=self._metrics.hand_overs(),
+            observer=self._metrics.kv_transfers(),
         )
 
     def _refresh_headers(self) -> None:
@@ -341,7 +332,7 @@ class _Incarnation:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    # asyncio turns Nagle's algorithm off only where TCP is named; with it a reply can be 40 ms late.
+    # asyncio turns off Nagle's algorithm only where TCP is named; with it a reply can be 40 ms late.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,7 +1,4 @@
-"""Runs a virtual engine in real time: each step lasts its cost, and its tokens are handed out when it ends.
-
-What a step does is the virtual engine's to say; HTTP, texts and the causes of faults are left to others.
-"""
+"""Runs a virtual engine in real time: each step lasts its cost, and its tokens are delivered when it ends."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
-from phasewise.fake_engine.virtual_engine import EmittedToken, StepReport, VirtualEngine, VirtualRequest
+from phasewise.simulator.engine import EmittedToken, StepReport, VirtualEngine, VirtualRequest
 
 MAX_LAG_S = 0.25
-"""Timers are late by a millisecond or so; the next step is brought forward by as much, so that a second holds
-as many steps as it should. Beyond this lag the machine is too slow for the cost model and time is let go."""
+"""Timers are late by a millisecond or so; the next step starts earlier by as much, so that a second holds as
+many steps as it should. Beyond this lag the machine is too slow for the cost model, and the time is lost."""
 
 
 class UnixClock:
@@ -30,29 +27,29 @@ class UnixClock:
 
 
 class GenerationFailed(Exception):
-    """The engine cannot go on with a request; it tells no reason, as vLLM tells none."""
+    """The engine cannot continue a request; like vLLM, it reports no reason."""
 
 
 class TokenStream:
-    """The tokens of one request, as the engine hands them out."""
+    """The tokens of one request, as the engine delivers them."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[EmittedToken | GenerationFailed | None] = asyncio.Queue()
 
     def put(self, token: EmittedToken) -> None:
-        """Hand out a token."""
+        """Deliver a token."""
         self._queue.put_nowait(token)
 
     def fail(self) -> None:
-        """There will be no further token, by the engine's fault."""
+        """End the stream because the engine failed."""
         self._queue.put_nowait(GenerationFailed())
 
     def break_off(self) -> None:
-        """Nobody reads this any more: wake the reader."""
+        """End the stream because its client is gone, and wake the reader."""
         self._queue.put_nowait(None)
 
     async def next(self) -> EmittedToken | None:
-        """The next token; the last one has the account with it. None when the stream was broken off."""
+        """The next token; the last one carries the account. None when the stream was broken off."""
         token = await self._queue.get()
         if isinstance(token, GenerationFailed):
             raise token
@@ -60,7 +57,7 @@ class TokenStream:
 
 
 class EngineLoop:
-    """The one driver of one virtual engine."""
+    """The only driver of one virtual engine."""
 
     def __init__(
         self,
@@ -79,12 +76,12 @@ class EngineLoop:
         self._wake = asyncio.Event()
         self._running = asyncio.Event()
         self._running.set()
-        self._resting = False
+        self._idle = False
         engine.when_kept_changes(self._wake.set)
 
     def show_load(self, observe: Callable[[int, int, float, int], None]) -> None:
-        """Tell running, waiting, KV use and deferred as they are, unless a step is on: its end will tell."""
-        if self._resting:
+        """Report running, waiting, KV usage and deferred, except during a step, whose end reports them."""
+        if self._idle:
             engine = self._engine
             observe(engine.running, engine.waiting, engine.kv_usage, engine.deferred)
 
@@ -103,11 +100,11 @@ class EngineLoop:
             self._wake.set()
 
     def pause(self) -> None:
-        """Do no further step."""
+        """Stop stepping."""
         self._running.clear()
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
         self._running.set()
 
     async def run(self) -> None:
@@ -116,7 +113,7 @@ class EngineLoop:
         while True:
             self._drop_aborted()
             if not due_s and self._engine.deferred:
-                self._on_idle()  # KV was waited for until now: what comes next begins here
+                self._on_idle()  # the engine waited for KV until now: the next step starts here
             report = self._step(due_s) if self._running.is_set() else None
             if report is None:
                 if due_s and (self._running.is_set() or not self._engine.has_work):
@@ -125,7 +122,7 @@ class EngineLoop:
                 due_s = 0.0
                 continue
             due_s = report.step.ended_unix_s
-            # Even when late: others must have their turn.
+            # Sleeps even when late, so that other tasks run.
             await asyncio.sleep(max(0.0, due_s - self._clock()))
             self._hand_out(report)
 
@@ -133,22 +130,22 @@ class EngineLoop:
         now_s = self._clock()
         for request_id in self._engine.settle(now_s):
             self._streams.pop(request_id).fail()
-        # On time even where the event loop was late, but not before those arrived whom the step serves.
+        # On time even if the event loop was late, but not before the requests that the step serves arrived.
         on_time_s = max(due_s, self._latest_arrival_s) if now_s - due_s < MAX_LAG_S else now_s
         return self._engine.step(on_time_s)
 
     async def _rest(self) -> None:
-        """Wait for work, or for KV to come or to be given up."""
+        """Wait for work, or for the next event of a KV transfer."""
         self._wake.clear()
         if not self._running.is_set():
             await self._running.wait()
             return
         rest_s = self._engine.next_event_s - self._clock()
-        self._resting = True
+        self._idle = True
         with suppress(TimeoutError):
             async with asyncio.timeout(None if rest_s == inf else rest_s):
                 await self._wake.wait()
-        self._resting = False
+        self._idle = False
 
     def _drop_aborted(self) -> None:
         for request_id in self._aborted:
@@ -159,7 +156,7 @@ class EngineLoop:
         for token in report.emitted:
             stream = self._streams.get(token.request_id)
             if stream is None:
-                continue  # its client has gone in this very step
+                continue  # its client left during this step
             if token.finished is not None:
                 del self._streams[token.request_id]
             stream.put(token)

@@ -1,7 +1,4 @@
-"""Faults on command: what is to go wrong, and whether it goes wrong now.
-
-Only the books are kept here; dying, hanging and cutting are done by those who hold the connections.
-"""
+"""Faults on command: which are armed, and whether they apply now."""
 
 from __future__ import annotations
 
@@ -11,16 +8,16 @@ from enum import StrEnum
 from math import prod
 from typing import Any
 
-from phasewise.errors import ConfigError
+from phasewise.core.errors import ConfigError
 
 
 class FaultKind(StrEnum):
-    """What can go wrong."""
+    """The kinds of fault."""
 
     DIE = "die"
-    """Stop listening and drop every connection, once `after_tokens` more tokens were written."""
+    """Stop listening and drop every connection, after `after_tokens` more tokens."""
     HANG = "hang"
-    """Take connections but never answer, and step no more, once `after_tokens` more tokens were written."""
+    """Accept connections but never answer, and stop stepping, after `after_tokens` more tokens."""
     CUT = "cut"
     """Close the connection of the next `times` answers after `after_tokens` of their tokens."""
     SLOW = "slow"
@@ -29,10 +26,10 @@ class FaultKind(StrEnum):
     """Answer the next `times` requests with status 500."""
     POISON = "poison"
     """Die whenever a prompt contains `marker`, after `after_tokens` tokens of that answer."""
-    KV_REFUSE = "kv_refuse"
+    KV_REJECT = "kv_reject"
     """The next `times` fetches of KV from another engine fail."""
     KV_HANG = "kv_hang"
-    """KV that is fetched from other engines does not come."""
+    """KV that is fetched from other engines does not arrive."""
     KV_SLOW = "kv_slow"
     """KV that is fetched from other engines takes `factor` times as long."""
 
@@ -42,7 +39,7 @@ _FOR_REQUESTS = frozenset({FaultKind.CUT, FaultKind.SLOW, FaultKind.ERROR})
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is to go wrong. `times` of None means until it is cleared."""
+    """One fault. `times` of None means until it is cleared."""
 
     kind: FaultKind
     after_tokens: int = 0
@@ -51,17 +48,17 @@ class Fault:
     delay_s: float = 0.0
     marker: str = ""
     restart_after_s: float | None = None
-    """How long a death lasts; None means until somebody restarts the engine."""
+    """How long the engine stays dead; None means until it is restarted."""
 
     def __post_init__(self) -> None:
         if self.after_tokens < 0 or self.factor <= 0 or self.delay_s < 0 or (self.times or 0) < 0:
             raise ConfigError("a fault's numbers must not be negative", hint="factor must be above 0")
         if self.kind is FaultKind.POISON and not self.marker:
-            raise ConfigError("a poison needs a marker", hint='add "marker": "some text" to look for')
+            raise ConfigError("a poison fault needs a marker", hint='add "marker": "text in the prompt"')
 
 
 def fault_from_json(data: object) -> Fault:
-    """A fault as it came over the wire."""
+    """A fault from its JSON object."""
     accepted = {field.name for field in fields(Fault)}
     if not isinstance(data, Mapping) or not set(data) <= accepted:
         raise ConfigError("this is not a fault", hint=f"accepted keys: {', '.join(sorted(accepted))}")
@@ -76,7 +73,7 @@ def fault_from_json(data: object) -> Fault:
 
 @dataclass(frozen=True, slots=True)
 class RequestFaults:
-    """What is to go wrong with one request."""
+    """The faults that apply to one request."""
 
     error: bool = False
     delay_s: float = 0.0
@@ -92,7 +89,7 @@ class _Armed:
 
 
 class FaultBoard:
-    """The faults of one engine. It outlives the engine's deaths: a poison stays poisonous."""
+    """The faults of one engine. They stay armed when the engine dies and restarts."""
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         self._armed: list[_Armed] = []
@@ -100,16 +97,16 @@ class FaultBoard:
             self.add(fault)
 
     def add(self, fault: Fault) -> None:
-        """Arm a fault beside those that are armed."""
+        """Arm a fault in addition to those that are armed."""
         self._armed.append(_Armed(fault, fault.times, fault.after_tokens))
 
     def clear(self) -> None:
-        """Nothing goes wrong any more."""
+        """Disarm all faults."""
         self._armed.clear()
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What is armed."""
+        """The armed faults."""
         return tuple(armed.fault for armed in self._armed)
 
     @property
@@ -129,24 +126,24 @@ class FaultBoard:
 
     @property
     def kv_hung(self) -> bool:
-        """Whether no fetch of KV ends now."""
+        """Whether fetches of KV hang now."""
         return any(armed.fault.kind is FaultKind.KV_HANG for armed in self._armed)
 
-    def take_kv_refusal(self) -> bool:
-        """Whether a fetch that begins now is to fail; it counts as one that did."""
+    def take_kv_rejection(self) -> bool:
+        """Whether a fetch that starts now fails; if so, it uses up one failure."""
         for armed in self._armed:
-            if armed.fault.kind is FaultKind.KV_REFUSE:
+            if armed.fault.kind is FaultKind.KV_REJECT:
                 return self._use_up(armed)
         return False
 
     def count_tokens(self, count: int) -> None:
-        """The engine has written tokens."""
+        """Count tokens that the engine generated."""
         for armed in self._armed:
             if armed.fault.kind in {FaultKind.DIE, FaultKind.HANG}:
                 armed.tokens_left -= count
 
     def take_death(self) -> Fault | None:
-        """The death that is due now; it is disarmed by this, since one dies of it once."""
+        """The death that is due now; it is disarmed, so that it happens once."""
         for armed in self._armed:
             if armed.fault.kind is FaultKind.DIE and armed.tokens_left <= 0:
                 self._armed.remove(armed)
@@ -154,7 +151,7 @@ class FaultBoard:
         return None
 
     def for_request(self, prompt_text: str) -> RequestFaults:
-        """What goes wrong with this request; each fault that counts requests counts it."""
+        """The faults of this request; each fault that is limited to some requests counts it."""
         error, delay_s, cut_after, poison = False, 0.0, None, None
         for armed in tuple(self._armed):
             fault = armed.fault
@@ -182,5 +179,5 @@ class FaultBoard:
 
 
 def fault_to_json(fault: Fault) -> dict[str, Any]:
-    """A fault for the wire."""
+    """A fault as a JSON object."""
     return asdict(fault)

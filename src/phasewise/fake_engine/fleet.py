@@ -1,7 +1,4 @@
-"""Several fake engines in one process and event loop.
-
-Each is its own server with its own clock and faults (engine.py); here they are only started and stopped.
-"""
+"""Several fake engines in one process and event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 async def running_engines(
     count: int = 1, config: FakeEngineConfig | None = None
 ) -> AsyncIterator[list[FakeEngine]]:
-    """So many engines, alike but for their noise and their ports.
+    """Engines that differ only in their noise and their ports.
 
     Ports are consecutive from `config.port`, or free ones for port 0.
     """
@@ -33,7 +30,7 @@ async def running_engines(
 async def run_engines(
     count: int, config: FakeEngineConfig, on_ready: Callable[[list[FakeEngine]], None]
 ) -> None:
-    """Run engines until cancelled; `on_ready` is told when all of them listen."""
+    """Run engines until cancelled; `on_ready` is called when all of them listen."""
     async with running_engines(count, config) as engines:
         on_ready(engines)
         await asyncio.Event().wait()

@@ -1,8 +1,4 @@
-"""Steps that vary around their cost, as a real machine's do, by noise whose distribution is known.
-
-The noise multiplies a cost and so stays outside the virtual engine; what a step costs on average is
-costs.py's.
-"""
+"""Steps that vary around their cost as on a real machine, by noise with a known distribution."""
 
 from __future__ import annotations
 
@@ -10,17 +6,17 @@ from dataclasses import dataclass, replace
 from math import exp, sqrt
 from random import Random
 
-from phasewise.costs.step_work import StepSeconds, StepWork
-from phasewise.errors import ConfigError
+from phasewise.core.errors import ConfigError
+from phasewise.costs.fit.step import StepSeconds, StepWork
 
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """How much steps vary: log-normal factors with mean 1, so that on average they take what they cost.
+    """How much steps vary: log-normal factors with mean 1, so that they take their cost on average.
 
-    `spread` is the standard deviation of the logarithm of a factor each step draws for itself, and
-    `drift_spread` that of one which it shares with its neighbours, the weather of a machine: an AR(1) process
-    that after `drift_steps` steps remembers 1/e of itself. So blocks measured at different times differ.
+    `spread` is the standard deviation of the logarithm of each step's own factor, and `drift_spread` that of
+    a factor shared with neighbouring steps: an AR(1) process whose correlation falls to 1/e after
+    `drift_steps` steps. So blocks measured at different times differ.
     """
 
     spread: float = 0.0
@@ -35,12 +31,12 @@ class Jitter:
                 hint="use 0 to 2; 0.1 is about 10% of a step's length",
             )
         if not self.drift_steps > 0:
-            raise ConfigError(f"a drift over {self.drift_steps:g} steps is none", hint="use a number above 0")
+            raise ConfigError(f"drift_steps is {self.drift_steps:g}", hint="use a number above 0")
 
     def of_engine(self, index: int) -> Jitter:
-        """As much noise for one engine of a fleet, but noise of its own: only the first keeps the seed.
+        """The same noise for one engine of a fleet, but drawn independently; the first engine keeps the seed.
 
-        Fleets with neighbouring seeds share none either.
+        Fleets with neighbouring seeds are independent too.
         """
         if index == 0:
             return self
@@ -48,7 +44,7 @@ class Jitter:
 
 
 class JitteredCost:
-    """A cost with noise. Every call draws the next step's factor, so two engines must not share one."""
+    """A cost with noise. Every call draws the next step's factor, so each engine needs its own."""
 
     def __init__(self, cost: StepSeconds, jitter: Jitter, rng: Random) -> None:
         self._cost = cost
@@ -57,7 +53,7 @@ class JitteredCost:
         self._memory = exp(-1.0 / jitter.drift_steps)
         self._fresh_drift = jitter.drift_spread * sqrt(1.0 - self._memory**2)
         self._drift = rng.gauss(0.0, jitter.drift_spread)
-        # For normal x the mean of exp(x) is exp(variance / 2), which is taken off.
+        # For normal x the mean of exp(x) is exp(variance / 2), which is subtracted.
         self._mean_log = -(jitter.spread**2 + jitter.drift_spread**2) / 2
 
     def __call__(self, work: StepWork) -> float:

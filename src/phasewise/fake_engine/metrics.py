@@ -1,7 +1,4 @@
-"""The engine's counters under vLLM's names, as Prometheus text.
-
-It is told of steps and keeps no opinion; only names that phasewise or its users read are here.
-"""
+"""The engine's counters under vLLM's names, as Prometheus text; only those that are in use."""
 
 from __future__ import annotations
 
@@ -9,9 +6,56 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from phasewise.fake_engine.kv_metrics import KvMetrics
-from phasewise.fake_engine.virtual_engine import EngineShape, StepReport
-from phasewise.model.steps import FinishedRequest
+from phasewise.core.steps import FinishedRequest
+from phasewise.simulator.engine import EngineShape, StepReport
+
+# --- KV transfers.
+
+_LABELS = ("engine", "model_name")
+_TRANSFER_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
+_KV_BYTES = tuple(2**power for power in range(11, 35, 2))
+_DESCRIPTORS = (10, 20, 30, 50, 75, 100, 200, 400, 1000, 2000, 4000, 10000, 20000, 50000)
+
+
+class KvMetrics:
+    """The KV transfers of one incarnation of one engine."""
+
+    def __init__(self, model: str, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._values = {"engine": "0", "model_name": model}
+        self._transfer_s = self._histogram("nixl_xfer_time_seconds", "Time of transfers.", _TRANSFER_S)
+        self._bytes = self._histogram("nixl_bytes_transferred", "Bytes of transfers.", _KV_BYTES)
+        self._descriptors = self._histogram("nixl_num_descriptors", "Pieces of transfers.", _DESCRIPTORS)
+        self._failed = self._counter("nixl_num_failed_transfers", "Transfers that failed.")
+        self._counter("nixl_num_failed_notifications", "Notifications that failed.")
+        self._expired = self._counter("nixl_num_kv_expired_reqs", "Requests whose KV nobody fetched.")
+        self._late = self._counter("nixl_num_notifications_after_expiry", "KV read after it was given up.")
+
+    def on_transfer(self, seconds: float, kv_bytes: int, blocks: int) -> None:
+        """KV has arrived."""
+        self._transfer_s.observe(seconds)
+        self._bytes.observe(kv_bytes)
+        self._descriptors.observe(blocks)
+
+    def on_failed_transfer(self) -> None:
+        """KV did not arrive."""
+        self._failed.inc()
+
+    def on_expired(self) -> None:
+        """The lease ended before the KV was fetched."""
+        self._expired.inc()
+
+    def on_late_read(self) -> None:
+        """KV was read after it was released."""
+        self._late.inc()
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"vllm:{name}", text, _LABELS, registry=self._registry).labels(**self._values)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        histogram = Histogram(f"vllm:{name}", text, _LABELS, buckets=buckets, registry=self._registry)
+        return histogram.labels(**self._values)
+
 
 _ENGINE_LABELS = ("engine", "model_name")
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -99,9 +143,9 @@ class EngineMetrics:
             self._record_finished(request)
 
     def observe_load(self, running: int, waiting: int, kv_usage: float, deferred: int = 0) -> None:
-        """The load as it is now; an abort may end the last work without a step.
+        """Set the load as it is now; an abort may end the last work without a step.
 
-        Of the waiting, `deferred` wait for KV from elsewhere.
+        `deferred` of the waiting requests wait for KV from another engine.
         """
         self._running.set(running)
         self._waiting.set(waiting)
@@ -109,7 +153,7 @@ class EngineMetrics:
         self._waiting_by_reason["deferred"].set(deferred)
         self._kv_usage.set(kv_usage)
 
-    def hand_overs(self) -> KvMetrics:
+    def kv_transfers(self) -> KvMetrics:
         """The counters that only an engine with a connector has."""
         return KvMetrics(self._model, self._registry)
 
@@ -126,8 +170,8 @@ class EngineMetrics:
         self._cached_by_tier["p2p"].inc(report.fetched_tokens)
 
     def _record_begun(self, report: StepReport) -> None:
-        # As vLLM does it, a whole prompt is booked in the step that gave its first token, whatever the steps
-        # before had carried of it, and steps that gave no token are not counted.
+        # As in vLLM, a whole prompt counts in the step that generated its first token, whatever earlier steps
+        # computed of it, and steps without a token are not counted.
         found_tokens = report.begun_cached_tokens + report.begun_fetched_tokens
         computed_tokens = report.begun_prompt_tokens - found_tokens
         self._prompt_tokens.inc(report.begun_prompt_tokens)
@@ -147,7 +191,7 @@ class EngineMetrics:
         self._inference_s.observe(request.prefill_s + request.decode_s)
         self._prefill_s.observe(request.prefill_s)
         self._decode_s.observe(request.decode_s)
-        # vLLM books 0 for an answer of one token, which has no time per output token.
+        # vLLM records 0 for an answer of one token, which has no time per output token.
         self._per_token_s.observe(request.decode_s / max(1, request.output_tokens - 1))
 
     def _describe_cache(self, shape: EngineShape) -> None:

@@ -1,8 +1,4 @@
-"""The HTTP face of a fake engine: an ASGI application with vLLM's endpoints, /steps and a door for faults.
-
-Bytes are read and written by wire_requests.py and wire_replies.py, time passes in engine_loop.py, and
-listening, dying and coming back is engine.py's.
-"""
+"""A fake engine's HTTP server: an ASGI application with vLLM's endpoints, /steps and faults on request."""
 
 from __future__ import annotations
 
@@ -15,25 +11,30 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from phasewise.errors import ConfigError
-from phasewise.fake_engine import tokens
-from phasewise.fake_engine.embeddings import embeddings_reply
+from phasewise.core.errors import ConfigError
 from phasewise.fake_engine.engine_loop import EngineLoop, GenerationFailed, TokenStream
 from phasewise.fake_engine.faults import Fault, FaultBoard, RequestFaults, fault_from_json, fault_to_json
-from phasewise.fake_engine.kv_link import KvLink
 from phasewise.fake_engine.metrics import EngineMetrics
-from phasewise.fake_engine.step_log import StepLog
-from phasewise.fake_engine.virtual_engine import EmittedToken, EngineShape, VirtualRequest
-from phasewise.fake_engine.wire_kv import kv_params
-from phasewise.fake_engine.wire_replies import DONE, INTERNAL_ERROR, ReplyWriter, error_event
+from phasewise.fake_engine.step_log import RecentSteps
+from phasewise.fake_engine.wire_replies import (
+    DONE,
+    INTERNAL_ERROR,
+    ReplyWriter,
+    embeddings_reply,
+    error_event,
+)
 from phasewise.fake_engine.wire_requests import (
     BadRequest,
-    Call,
+    GenerationCall,
     check_model,
+    kv_params,
     parse_call,
     parse_json,
     prompt_of,
 )
+from phasewise.simulator import tokens
+from phasewise.simulator.engine import EmittedToken, EngineShape, VirtualRequest
+from phasewise.simulator.kv import KvLink
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -48,24 +49,24 @@ _SECONDS = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?)?")
 
 
 class ClientGone(Exception):
-    """The client closed its connection, or ours to it was cut."""
+    """The client closed its connection, or the engine cut it."""
 
 
 class Mortal(Protocol):
-    """What the application needs of the engine that hosts it."""
+    """What the application needs from the engine that hosts it."""
 
     def die(self, restart_after_s: float | None = None) -> None:
         """Stop listening and drop every connection."""
 
     def cut(self, client: tuple[str, int]) -> None:
-        """Close one client's connection once what was sent has left."""
+        """Close one client's connection after the data that was sent."""
 
     def faults_changed(self) -> None:
-        """Let armed faults take effect."""
+        """Apply armed faults."""
 
 
 class EngineCore:
-    """What one incarnation of an engine consists of, for the application to show."""
+    """The parts of one incarnation of an engine that the application uses."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class EngineCore:
         clock: Callable[[], float],
         loop: EngineLoop,
         metrics: EngineMetrics,
-        steps: StepLog,
+        steps: RecentSteps,
         kv_link: KvLink | None = None,
     ) -> None:
         self.model = model
@@ -111,7 +112,7 @@ class FakeEngineApp:
         }
 
     def hang(self, hung: bool) -> None:
-        """Answer nothing while hung, except at the door for faults."""
+        """Answer nothing while hung, except at the endpoint for faults."""
         if hung:
             self._not_hung.clear()
         else:
@@ -131,8 +132,8 @@ class FakeEngineApp:
                 await exchange.send_json(405, {"detail": "Method Not Allowed"})
             else:
                 await handler(exchange)
-        except BadRequest as refusal:
-            await exchange.send_json(refusal.status, refusal.body)
+        except BadRequest as rejection:
+            await exchange.send_json(rejection.status, rejection.body)
         except ClientGone:
             await exchange.gone()
 
@@ -150,7 +151,7 @@ class FakeEngineApp:
         )
         faults = self._faults.for_request(call.prompt_text)
         if faults.error:
-            raise BadRequest("the fake engine was told to fail", "InternalServerError", None, 500)
+            raise BadRequest("this failure was injected", "InternalServerError", None, 500)
         if faults.delay_s:
             await exchange.unless_gone(asyncio.sleep(faults.delay_s))
         request = self._request(call, arrived_s)
@@ -164,12 +165,12 @@ class FakeEngineApp:
             else:
                 await self._reply(answer, writer)
         finally:
-            # Without effect on a request that has ended.
+            # No effect on a request that has ended.
             self._core.loop.abort(request.request_id)
 
-    def _request(self, call: Call, arrived_s: float) -> VirtualRequest:
+    def _request(self, call: GenerationCall, arrived_s: float) -> VirtualRequest:
         return VirtualRequest(
-            # Clients may use an id twice, even at once.
+            # Clients may reuse an id, even at the same time.
             request_id=f"{call.request_id}#{next(self._numbers)}",
             prompt_ids=call.prompt_ids,
             max_tokens=call.max_tokens,
@@ -188,7 +189,7 @@ class FakeEngineApp:
         try:
             await self._stream_tokens(answer, writer)
         except GenerationFailed:
-            # It fails before its first token, but vLLM tells the role even so.
+            # It fails before its first token, but vLLM sends the role even so.
             await exchange.send_part(writer.opening() + error_event())
         await exchange.send_part(DONE)
         await exchange.end()
@@ -236,7 +237,7 @@ class FakeEngineApp:
         reply = embeddings_reply(data, self._core.model, exchange.header(b"x-request-id"))
         await exchange.send_json(200, reply)
 
-    # --- what can be asked of it --------------------------------------------------------------------------
+    # --- information --------------------------------------------------------------------------------------
 
     async def _models(self, exchange: _Exchange) -> None:
         model = {
@@ -298,7 +299,7 @@ class FakeEngineApp:
         )
         await exchange.send_bytes(200, b"application/x-ndjson", b"".join(lines))
 
-    # --- the door for faults ------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------------
 
     async def _show_faults(self, exchange: _Exchange) -> None:
         await exchange.send_json(200, {"faults": [fault_to_json(fault) for fault in self._faults.faults]})
@@ -319,7 +320,7 @@ class FakeEngineApp:
 
 
 class _Answer:
-    """The tokens of one answer, with what is to go wrong on the way."""
+    """The tokens of one answer, with its faults."""
 
     def __init__(self, exchange: _Exchange, stream: TokenStream, faults: RequestFaults, host: Mortal) -> None:
         self.exchange = exchange
@@ -329,7 +330,7 @@ class _Answer:
         self._handed_out = 0
 
     async def next(self) -> EmittedToken:
-        """The next token, unless something goes wrong before it."""
+        """The next token, unless a fault comes first."""
         poison = self._faults.poison
         if poison is not None and poison.after_tokens == self._handed_out:
             self._host.die(poison.restart_after_s)
@@ -362,7 +363,7 @@ class _Exchange:
         return next((value.decode("latin-1") for key, value in self._headers if key == name), None)
 
     async def read_body(self) -> None:
-        """Take in the request's body."""
+        """Read the request's body."""
         parts: list[bytes] = []
         more = True
         while more:
@@ -373,7 +374,7 @@ class _Exchange:
             more = message.get("more_body", False)
         self.body = b"".join(parts)
 
-    # --- the client's end ---------------------------------------------------------------------------------
+    # --- the client's connection --------------------------------------------------------------------------
 
     async def gone(self) -> None:
         """Return when the connection is closed or the reply is complete."""
@@ -381,12 +382,12 @@ class _Exchange:
             pass
 
     def when_gone(self, act: Callable[[], None]) -> None:
-        """Act as soon as the client has gone; after the reply it makes no difference."""
+        """Act as soon as the client is gone; no effect after the reply."""
         self._watch = asyncio.ensure_future(self.gone())
         self._watch.add_done_callback(lambda _: act())
 
     async def unless_gone(self, awaited: Coroutine[Any, Any, Any]) -> None:
-        """Wait for something, but not longer than the client does."""
+        """Wait for something, but only as long as the client is there."""
         gone, wanted = asyncio.ensure_future(self.gone()), asyncio.ensure_future(awaited)
         try:
             await asyncio.wait({gone, wanted}, return_when=asyncio.FIRST_COMPLETED)
@@ -414,7 +415,7 @@ class _Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def send_part(self, part: bytes) -> None:
-        """A part of the body, at once."""
+        """Send a part of the body immediately."""
         await self._send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def end(self) -> None:

@@ -1,7 +1,4 @@
-"""The step record of a fake engine in the recorder's wire format, version 1.
-
-What a step is and how it is used stand in model/steps.py; this only keeps the last ones and writes lines.
-"""
+"""The step record of a fake engine in the recorder's wire format, version 1: the most recent steps."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from typing import Any
 
 import orjson
 
-from phasewise.model.steps import STEP_RECORD_VERSION, EngineStep, FinishedRequest
+from phasewise.core.steps import STEP_RECORD_VERSION, EngineStep, FinishedRequest
 
 CAPACITY_STEPS = 65_536
 RECORDER_NAME = "fake"
 
 
-class StepLog:
-    """The last steps of one incarnation, numbered without a gap."""
+class RecentSteps:
+    """The most recent steps of one incarnation, numbered without gaps."""
 
     def __init__(self, engine: str, boot: str, capacity_steps: int = CAPACITY_STEPS) -> None:
         self._engine = engine
@@ -40,9 +37,9 @@ class StepLog:
         self._keep(step)
 
     def append_idle(self, now_unix_s: float, running: int, waiting: int, kv_usage: float) -> None:
-        """Keep the step of nothing, without counts, that vLLM reports when it cannot or need not compute.
+        """Keep the empty step, without counts, that vLLM reports when it cannot or need not compute.
 
-        Of those that show the same load, one after the other, the first and the last are kept.
+        Of consecutive ones with the same load, the first and the last are kept.
         """
         step = EngineStep(seq=0, ended_unix_s=now_unix_s, running=running, waiting=waiting, kv_usage=kv_usage)
         if self._last_idle == (running, waiting):
@@ -58,7 +55,7 @@ class StepLog:
     def lines(
         self, since: int, limit: int | None, now_unix_s: float, since_unix_s: float | None = None
     ) -> Iterator[bytes]:
-        """The header line, then the steps from number `since` on that ended at or after `since_unix_s`."""
+        """The header line, then the steps from number `since` that ended at or after `since_unix_s`."""
         oldest = self._next_seq - len(self._records)
         yield _line(
             {

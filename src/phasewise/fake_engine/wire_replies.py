@@ -1,30 +1,31 @@
-"""Replies as they go over the wire: the same keys in the same order as vLLM 0.32 writes them.
-
-It only writes bytes; when they are sent, and whether at all, is the server's matter.
-"""
+"""Replies on the wire: the same keys in the same order as vLLM 0.32 writes them."""
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
+from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import orjson
 
-from phasewise.fake_engine import tokens
-from phasewise.fake_engine.virtual_engine import EmittedToken
-from phasewise.fake_engine.wire_requests import Call
-from phasewise.model.steps import FinishedRequest
+from phasewise.core.steps import FinishedRequest
+from phasewise.fake_engine.wire_requests import BadRequest, GenerationCall
+from phasewise.simulator import tokens
+from phasewise.simulator.engine import EmittedToken
 
 DONE = b"data: [DONE]\n\n"
 INTERNAL_ERROR: tuple[str, str, None, int] = ("Internal server error", "InternalServerError", None, 500)
-"""Message, type, parameter and status of what vLLM says when a request fails inside of it."""
+"""Message, type, parameter and status of vLLM's reply to a request that fails inside it."""
 FINGERPRINT = "vllm-0.32.0-fake"
 
 
 class ReplyWriter:
     """Writes the reply to one call."""
 
-    def __init__(self, call: Call, model: str, block_size: int, created_unix_s: int) -> None:
+    def __init__(self, call: GenerationCall, model: str, block_size: int, created_unix_s: int) -> None:
         self._call = call
         self._block_size = block_size
         kind = (
@@ -33,7 +34,7 @@ class ReplyWriter:
             else "text_completion"
         )
         self._frame = {"id": call.request_id, "object": kind, "created": created_unix_s, "model": model}
-        # Most of a stream is chunks that differ in their text alone: the rest is written once.
+        # Most chunks of a stream differ only in their text: the rest is encoded once.
         template = _event(self._content_chunk("\x00", None, None)).partition(b'"\\u0000"')
         self._before_text, _, self._after_text = template
 
@@ -68,7 +69,7 @@ class ReplyWriter:
         return _event(chunk)
 
     def closing(self, finished: FinishedRequest) -> bytes:
-        """The usage chunk, where it was asked for; the end mark follows it."""
+        """The usage chunk, where it was requested; the end mark follows it."""
         if not self._call.include_usage:
             return b""
         chunk = {
@@ -113,7 +114,7 @@ class ReplyWriter:
     def plain(
         self, output_ids: list[int], finished: FinishedRequest, kv_params: dict[str, Any] | None = None
     ) -> bytes:
-        """The whole reply at once; `kv_params` tell where the prompt's KV is kept."""
+        """The whole reply at once; `kv_params` say where the prompt's KV is kept."""
         text = tokens.decode(output_ids)
         choice = self._chat_choice(text) if self._call.chat else {"index": 0, "text": text}
         ids = output_ids if self._call.return_token_ids else None
@@ -160,7 +161,7 @@ class ReplyWriter:
 
 
 def _metrics(finished: FinishedRequest) -> dict[str, float | None]:
-    """The per-request timings; what vLLM calls time to first token here is the prefill alone."""
+    """The per-request timings; vLLM's "time to first token" here is the prefill alone."""
     busy_s = finished.prefill_s + finished.decode_s
     gaps = finished.output_tokens - 1
     return {
@@ -173,12 +174,55 @@ def _metrics(finished: FinishedRequest) -> dict[str, float | None]:
 
 
 def error_event() -> bytes:
-    """What a stream says, whose head has long gone, when its request fails inside the engine."""
+    """The event that a stream ends with when its request fails inside the engine."""
     message, kind, param, status = INTERNAL_ERROR
     error = {"error": {"message": message, "type": kind, "param": param, "code": status}}
-    # With the spaces that vLLM writes in this one place.
+    # vLLM writes spaces only here.
     return b"data: " + json.dumps(error).encode() + b"\n\n"
 
 
 def _event(chunk: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+
+# --- Embeddings of a fake engine: short, and the same for the same text. They take no time.
+
+DIMENSIONS = 8
+
+
+def embeddings_reply(data: Mapping[str, Any], model: str, request_id: str | None) -> dict[str, Any]:
+    """The reply to a request whose model has been checked; rejects input that is no text or token ids."""
+    prompts = [_token_ids(item) for item in _items(data.get("input"))]
+    as_base64 = data.get("encoding_format") == "base64"
+    vectors = [_vector(ids, as_base64=as_base64) for ids in prompts]
+    count = sum(map(len, prompts))
+    return {
+        "id": f"embd-{request_id or 'none'}",
+        "object": "list",
+        "model": model,
+        "data": [
+            {"index": index, "object": "embedding", "embedding": vector}
+            for index, vector in enumerate(vectors)
+        ],
+        "usage": {"prompt_tokens": count, "total_tokens": count, "completion_tokens": 0},
+    }
+
+
+def _items(given: object) -> list[object]:
+    if isinstance(given, list) and given and not all(isinstance(item, int) for item in given):
+        return given
+    return [given]
+
+
+def _token_ids(item: object) -> list[int]:
+    if isinstance(item, str) and item:
+        return list(tokens.encode(item))
+    if isinstance(item, list) and item and all(type(it) is int and 0 <= it < tokens.ID_LIMIT for it in item):
+        return item
+    raise BadRequest("input must be text or token ids, and not empty", "BadRequestError", "input", 400)
+
+
+def _vector(ids: list[int], *, as_base64: bool) -> list[float] | str:
+    digest = sha256(repr(ids).encode()).digest()
+    values = [byte / 255 - 0.5 for byte in digest[:DIMENSIONS]]
+    return base64.b64encode(struct.pack(f"<{DIMENSIONS}f", *values)).decode() if as_base64 else values

@@ -1,25 +1,95 @@
-"""Requests as they come over the wire: read, checked, and refused in vLLM's words.
+"""Requests on the wire: parsed, checked, and rejected in vLLM's words.
 
-Fields a fake engine has no use for (temperature, tools, ...) are accepted and ignored.
+Fields that a fake engine does not use (temperature, tools, ...) are accepted and ignored.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from phasewise.fake_engine import tokens
-from phasewise.fake_engine.chat_template import render_chat
-from phasewise.fake_engine.kv_connector import RemoteKv
-from phasewise.fake_engine.wire_kv import remote_kv_of, wants_kv_kept
+from phasewise.simulator import tokens
+from phasewise.simulator.kv import Address, RemoteKv
+
+# --- `kv_transfer_params` as vLLM's NIXL connector reads and writes them.
+#
+# Unknown or incomplete ones are ignored, as in vLLM.
+
+
+def wants_kv_kept(params: object) -> bool:
+    """Whether another engine will decode this request."""
+    return isinstance(params, dict) and bool(params.get("do_remote_decode"))
+
+
+def remote_kv_of(params: object) -> RemoteKv | None:
+    """Where this request's KV is, if another engine has computed its prompt."""
+    if not isinstance(params, dict) or not params.get("do_remote_prefill"):
+        return None
+    named = [params.get(f"remote_{name}") for name in ("host", "port", "engine_id", "request_id")]
+    groups = params.get("remote_block_ids")
+    if None in named or not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        return None
+    host, port, engine_id, request_id = named
+    cached_tokens = params.get("remote_prefill_cached_tokens")
+    return RemoteKv(
+        (str(host), int(str(port))),
+        str(engine_id),
+        str(request_id),
+        tuple(block for group in groups for block in group),
+        cached_tokens if isinstance(cached_tokens, int) else None,
+    )
+
+
+def kv_params(
+    address: Address, engine_id: str, request_id: str, blocks: Sequence[int], tokens: int, cached_tokens: int
+) -> dict[str, Any]:
+    """Where a prompt's KV is, for another engine."""
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_block_ids": [list(blocks)],
+        "remote_engine_id": engine_id,
+        "remote_request_id": request_id,
+        "remote_host": address[0],
+        "remote_port": address[1],
+        "tp_size": 1,
+        "dcp_size": 1,
+        "pp_size": 1,
+        "remote_num_tokens": tokens,
+        "remote_blocks_expiry_time": None,
+        "transfer_mode": "pull",
+        "remote_prefill_cached_tokens": cached_tokens,
+    }
+
+
+# --- Messages to prompt text, in the ChatML form of the demo model; without tools and images.
+
+
+def render_chat(messages: Sequence[Mapping[str, Any]], *, open_answer: bool, continue_final: bool) -> str:
+    """The prompt; with `continue_final` the last message stays open, so that the answer continues it.
+
+    Continuing an answer from its text gives the same tokens as generating it without a break.
+    """
+    turns = [f"<|im_start|>{message.get('role', 'user')}\n{_text_of(message)}" for message in messages]
+    closed = "<|im_end|>\n".join(turns)
+    if continue_final:
+        return closed
+    return closed + "<|im_end|>\n" + ("<|im_start|>assistant\n" if open_answer else "")
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part.get("text", "")) for part in content)
 
 
 class BadRequest(Exception):
-    """A request that vLLM would refuse; carries the reply."""
+    """A request that vLLM would reject; carries the reply."""
 
     def __init__(self, message: str, kind: str, param: str | None, status: int) -> None:
         super().__init__(message)
@@ -28,7 +98,7 @@ class BadRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GenerationCall:
     """A request for generation that has passed all checks."""
 
     request_id: str
@@ -60,14 +130,14 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 def parse_call(
     body: bytes, *, chat: bool, client_request_id: str | None, model: str, max_model_len: int
-) -> Call:
+) -> GenerationCall:
     """Read a request to /v1/chat/completions (`chat`) or /v1/completions."""
     data = parse_json(body)
     _check_fields(data, chat)
     check_model(data, model)
     text, ids = prompt_of(data)
     options = data.get("stream_options") or {}
-    return Call(
+    return GenerationCall(
         request_id=("chatcmpl-" if chat else "cmpl-") + (client_request_id or secrets.token_hex(8)),
         chat=chat,
         prompt_text=text,
@@ -86,7 +156,7 @@ def parse_call(
 
 
 def check_model(data: Mapping[str, Any], model: str) -> None:
-    """Refuse a model that is not served; a request may leave it out."""
+    """Reject a model that is not served; a request may omit it."""
     wanted = data.get("model")
     if wanted is not None and wanted != model:
         raise BadRequest(
@@ -165,7 +235,7 @@ def _max_tokens(data: Mapping[str, Any], chat: bool, prompt_tokens: int, max_mod
     if wanted is None:
         wanted = data.get("max_tokens")
     if wanted is None:
-        # As the OpenAI API has it: /v1/completions writes 16 tokens unless told otherwise.
+        # As in the OpenAI API, /v1/completions generates 16 tokens by default.
         wanted = max_model_len if chat else 16
     if wanted > max_model_len:
         raise _bad(
@@ -173,7 +243,7 @@ def _max_tokens(data: Mapping[str, Any], chat: bool, prompt_tokens: int, max_mod
             f"output tokens. (parameter=max_tokens, value={wanted})",
             "max_tokens",
         )
-    # What does not fit beside the prompt is cut off without a word.
+    # max_tokens that do not fit after the prompt are cut off silently.
     allowed = min(int(wanted), max_model_len - prompt_tokens)
     if allowed < 1:
         raise _bad(

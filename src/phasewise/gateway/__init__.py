@@ -1,1 +1,4 @@
-"""The gateway: an OpenAI-compatible server before a fleet of engines that times every phase of a request."""
+"""The gateway: an OpenAI-compatible server in front of a fleet of engines.
+
+It times every phase of a request.
+"""

@@ -1,4 +1,4 @@
-"""Builds a gateway from its file and answers ASGI: the one place where its objects are put together."""
+"""Builds a gateway from its file and answers ASGI. All its objects are built here."""
 
 from __future__ import annotations
 
@@ -8,43 +8,40 @@ import time
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.adapters.prometheus import PrometheusMetrics
-from phasewise.config import GatewayConfig, GatewayFile, UpstreamConfig, WorkerConfig
-from phasewise.costs.pace_book import PaceBook
-from phasewise.errors import ConfigError
-from phasewise.gateway.asgi import Receive, Scope, Send, client_of
-from phasewise.gateway.auth import Doorkeeper
-from phasewise.gateway.edge import Edge, EdgeBounds
-from phasewise.gateway.exchange import Exchange
-from phasewise.gateway.flow_driver import FlowDriver
-from phasewise.gateway.found_answers import FoundAnswers
-from phasewise.gateway.hand_over import HandOvers
-from phasewise.gateway.hand_over_watch import HandOverWatch
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.errors import ConfigError
+from phasewise.core.ports import TimelineSink
+from phasewise.core.slo import Slo
+from phasewise.core.worker import Role, Worker, WorkerRef
+from phasewise.fleet.config import GatewayConfig, GatewayFile, UpstreamConfig, WorkerConfig
+from phasewise.gateway.answer_cache.cached_responses import CachedResponses
+from phasewise.gateway.api.auth import Authenticator
+from phasewise.gateway.api.pipeline import Pipeline, Reservations
+from phasewise.gateway.api.prompt_prefix import PrefixHashing
+from phasewise.gateway.api.quotas import GatewayQuotas, build_quotas
+from phasewise.gateway.api.routes import Gateway, Router
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
-from phasewise.gateway.logs import RequestLog
-from phasewise.gateway.open_requests import OpenRequests
-from phasewise.gateway.patience import ClientWatch, Patience
-from phasewise.gateway.pipeline import Pipeline
-from phasewise.gateway.prefix_hashing import PrefixHashing
-from phasewise.gateway.quotas import GatewayQuotas, build_quotas
-from phasewise.gateway.routes import Gateway, Router
-from phasewise.gateway.timeline_store import TimelineStore
-from phasewise.model.slo import Slo
-from phasewise.model.worker import Role, Worker, WorkerRef
-from phasewise.ports import TimelineSink
-from phasewise.request_flow import World, let_waiting_in
-from phasewise.routing.policies import POLICIES, READS_PREFIXES, Policy, whole
-from phasewise.routing.split import SplitPolicy
-from phasewise.state.breakers import Breakers
-from phasewise.state.cluster_view import ClusterView, Health
-from phasewise.state.load_ledger import LoadLedger
-from phasewise.state.prefix_index import PrefixIndex
-from phasewise.state.retry_budget import RetryBudget
-from phasewise.state.waiting_line import WaitingLine
+from phasewise.gateway.kv_transfer.tickets import KvTransfers
+from phasewise.gateway.kv_transfer.watch import KvTransferWatch
+from phasewise.gateway.records.logs import RequestLog
+from phasewise.gateway.records.metrics import PrometheusMetrics
+from phasewise.gateway.records.timeline_store import TimelineStore
+from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Receive, Scope, Send, client_of
+from phasewise.gateway.server.edge import Edge, EdgeBounds
+from phasewise.gateway.upstream.call import OpenRequests
+from phasewise.gateway.upstream.driver import FlowDriver
+from phasewise.gateway.upstream.exchange import Exchange
+from phasewise.scheduling import World, let_waiting_in
+from phasewise.scheduling.breakers import Breakers, RetryBudget
+from phasewise.scheduling.disaggregation import SplitPolicy
+from phasewise.scheduling.engine_speed import EngineSpeeds
+from phasewise.scheduling.policies import POLICIES, READS_PREFIXES, Policy, whole
+from phasewise.scheduling.prefix_index import PrefixIndex
+from phasewise.scheduling.queue import WaitingQueue
+from phasewise.scheduling.world import ClusterView, Health, LoadLedger
 
 if TYPE_CHECKING:
-    from phasewise.gateway.answer_cache import AnswerCache
+    from phasewise.gateway.answer_cache.cache import AnswerCache
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -61,7 +58,7 @@ class GatewayApp:
         clients: dict[str, HttpClient],
         edge: Edge,
         quotas: GatewayQuotas,
-        hand_over_watch: HandOverWatch,
+        kv_transfer_watch: KvTransferWatch,
         cache: AnswerCache | None,
     ) -> None:
         self.gateway = gateway
@@ -71,19 +68,19 @@ class GatewayApp:
         self._watcher = watcher
         self._clients = clients
         self._quotas = quotas
-        self._hand_over_watch = hand_over_watch
+        self._kv_transfer_watch = kv_transfer_watch
         self._cache = cache
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer one connection's request, or follow the server's life.
+        """Answer one request, or the server's lifespan events.
 
-        Not a coroutine itself: every chunk of a stream passes through all coroutines that await each other.
+        Not a coroutine itself: every chunk of a stream passes through each coroutine in the await chain.
         """
         if scope["type"] == "http":
-            return self._router.handle(scope, client_of(scope, receive, send))
+            return self._router.handle(scope, client_of(scope, receive))
         if scope["type"] == "lifespan":
             return self._live(receive, send)
-        raise RuntimeError(f"the gateway does not speak {scope['type']}")
+        raise RuntimeError(f"the gateway does not support ASGI scope {scope['type']!r}")
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -91,7 +88,7 @@ class GatewayApp:
             await send({"type": "lifespan.startup.failed", "message": ""})
             return
         await asyncio.gather(self._watcher.start(), self._quotas.start())
-        await self._hand_over_watch.start()
+        await self._kv_transfer_watch.start()
         watches = [asyncio.create_task(it) for it in (self.gateway.clients.run(), self.edge.run())]
         states = self.gateway.cluster.snapshot()
         logger.info("%d of %d workers up", sum(it.health is Health.UP for it in states), len(states))
@@ -99,7 +96,7 @@ class GatewayApp:
         await receive()
         for watch in watches:
             watch.cancel()
-        await asyncio.gather(self._watcher.stop(), self._quotas.stop(), self._hand_over_watch.stop())
+        await asyncio.gather(self._watcher.stop(), self._quotas.stop(), self._kv_transfer_watch.stop())
         if self._cache is not None:
             await self._cache.stop()
         for client in self._clients.values():
@@ -107,7 +104,7 @@ class GatewayApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _cache_started(self) -> bool:
-        """Whether the gateway may start; `start_error` says why not, for whoever runs the server."""
+        """Whether the gateway may start; if not, `start_error` says why."""
         if self._cache is not None:
             try:
                 await self._cache.start()
@@ -121,41 +118,43 @@ def build_app(
     file: GatewayFile,
     timeouts: Timeouts | None = None,
     poll_interval_s: float = POLL_INTERVAL_S,
-    patience: Patience | None = None,
+    client_timeouts: ClientTimeouts | None = None,
     probe_timeouts: Timeouts = PROBE_TIMEOUTS,
 ) -> GatewayApp:
-    """Put a gateway together; nothing is contacted before it starts."""
+    """Build a gateway. It makes no connection before it starts."""
     workers, quotas = _workers(file), build_quotas(file.gateway)
     world = _world(file.gateway, workers, quotas)
     timeouts = timeouts or _timeouts(file.gateway.upstream)
     clients = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
     cache = _cache(file.gateway, world, clients)
-    doorkeeper, open_requests = Doorkeeper(file.gateway), OpenRequests()
-    # Microseconds: no gateway serves a request in each, so a later life's numbers are above this one's.
+    authenticator, open_requests = Authenticator(file.gateway), OpenRequests()
+    # No gateway serves a request per microsecond, so the numbers after a restart are above those before it.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
-    hand_over_watch = HandOverWatch(world, workers, file.gateway.hand_over)
-    metrics = _metrics(file.gateway, world, quotas, hand_over_watch, cache)
-    sinks: list[TimelineSink] = [timelines, metrics, hand_over_watch]
+    kv_transfer_watch = KvTransferWatch(world, workers, file.gateway.kv_transfer)
+    metrics = _metrics(file.gateway, world, quotas, kv_transfer_watch, cache)
+    sinks: list[TimelineSink] = [timelines, metrics]
+    if _has_prefill_workers(workers):
+        sinks.append(kv_transfer_watch)
     if file.gateway.log.requests:
         sinks.append(RequestLog({worker.model for worker in workers}))
-    hand_overs = _hand_overs(file.gateway, world.cluster, metrics)
-    exchange = Exchange(clients, hand_overs, resumes=file.gateway.resume != "off")
+    kv_transfers = _kv_transfers(file.gateway, world.cluster, metrics)
+    exchange = Exchange(clients, kv_transfers, resumes=file.gateway.resume != "off")
     limits = file.gateway.limits
     bounds = EdgeBounds.of(limits)
     pipeline = Pipeline(
         world,
-        FlowDriver(exchange, quotas, _found_answers(file.gateway, cache, exchange)),
-        doorkeeper,
+        FlowDriver(exchange, quotas, _cached_responses(file.gateway, cache, exchange)),
+        authenticator,
         sinks,
-        metrics.count_refusal,
+        metrics.count_rejection,
         open_requests,
-        bounds.body_bytes,
+        Reservations(quotas, bounds.body_bytes, bounds.bodies_bytes),
         _hashing(file.gateway, workers),
     )
-    clients_served = ClientWatch(patience or Patience(limits.body_s, limits.read_s))
+    clients_served = ClientWatch(client_timeouts or ClientTimeouts(limits.body_s, limits.read_s))
     gateway = Gateway(
         pipeline,
-        doorkeeper,
+        authenticator,
         world.cluster,
         world.ledger,
         timelines,
@@ -172,8 +171,8 @@ def build_app(
         on_look=lambda: let_waiting_in(world, time.monotonic()),
         on_silence=lambda name, for_s: clients[name].abort_silent(for_s),
     )
-    edge = Edge(bounds, metrics.count_refusal, this_machine_only=not file.gateway.api_keys)
-    return GatewayApp(gateway, watcher, clients, edge, quotas, hand_over_watch, cache)
+    edge = Edge(bounds, metrics.count_rejection, this_machine_only=not file.gateway.api_keys)
+    return GatewayApp(gateway, watcher, clients, edge, quotas, kv_transfer_watch, cache)
 
 
 def _timeouts(config: UpstreamConfig) -> Timeouts:
@@ -188,62 +187,62 @@ def _workers(file: GatewayFile) -> list[Worker]:
 
 
 def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) -> World:
-    paces, prefixes = PaceBook(workers), PrefixIndex()
+    paces, prefixes = EngineSpeeds(workers), PrefixIndex()
     return World(
         ClusterView(workers),
         LoadLedger(),
         RetryBudget(),
         _policy(config, workers, paces, prefixes),
         Breakers(),
-        WaitingLine(config.queue.max_waiting, config.queue.aging_s),
+        WaitingQueue(config.queue.max_waiting, config.queue.aging_s),
         quotas,
         paces=paces,
         prefixes=prefixes,
-        learns_pace=_hands_over(workers),
+        learns_pace=_has_prefill_workers(workers),
     )
 
 
-def _hand_overs(config: GatewayConfig, cluster: ClusterView, metrics: PrometheusMetrics) -> HandOvers:
+def _kv_transfers(config: GatewayConfig, cluster: ClusterView, metrics: PrometheusMetrics) -> KvTransfers:
     def answers(ref: WorkerRef) -> bool:
         return cluster.is_current(ref) and cluster.state(ref.name).health is Health.UP
 
-    bounds = config.hand_over
-    return HandOvers(bounds.timeout_s, bounds.lease_s, answers, metrics.count_hand_over)
+    bounds = config.kv_transfer
+    return KvTransfers(bounds.timeout_s, bounds.lease_s, answers, metrics.count_kv_transfer)
 
 
 def _cache(config: GatewayConfig, world: World, clients: Mapping[str, HttpClient]) -> AnswerCache | None:
     if config.cache is None:
         return None
-    from phasewise.gateway.cache_building import build_answer_cache  # noqa: PLC0415 - much to load for few
+    from phasewise.gateway.answer_cache.build import build_answer_cache  # noqa: PLC0415 - much to load for few
 
     return build_answer_cache(config.cache, world.cluster, world.ledger, clients)
 
 
-def _found_answers(
+def _cached_responses(
     config: GatewayConfig, cache: AnswerCache | None, exchange: Exchange
-) -> FoundAnswers | None:
+) -> CachedResponses | None:
     if cache is None or config.cache is None:
         return None
     pace = config.cache.replay_tokens_per_s
-    # In shadow mode nobody is given what was not computed for them.
-    return FoundAnswers(cache, exchange, joins=cache.serves, replay_tokens_per_s=pace)
+    # In shadow mode every client gets an answer that was computed for its own request.
+    return CachedResponses(cache, exchange, joins=cache.serves, replay_tokens_per_s=pace)
 
 
 def _metrics(
     config: GatewayConfig,
     world: World,
     quotas: GatewayQuotas,
-    hand_over_watch: HandOverWatch,
+    kv_transfer_watch: KvTransferWatch,
     cache: AnswerCache | None,
 ) -> PrometheusMetrics:
     return PrometheusMetrics(
         world.cluster,
         world.ledger,
         slos={it.name: Slo(it.ttft_s, it.tpot_s) for it in config.slo_classes},
-        waiting=world.line.__len__,
+        waiting=world.queue.__len__,
         breaker_open=world.breakers.is_open,
         quota_degraded=lambda: quotas.degraded,
-        hand_overs=hand_over_watch.states,
+        kv_transfers=kv_transfer_watch.states,
         cache_degraded=lambda: cache is not None and bool(cache.degraded),
     )
 
@@ -261,23 +260,25 @@ def _worker(config: WorkerConfig) -> Worker:
     )
 
 
-def _policy(config: GatewayConfig, workers: list[Worker], paces: PaceBook, prefixes: PrefixIndex) -> Policy:
+def _policy(
+    config: GatewayConfig, workers: list[Worker], paces: EngineSpeeds, prefixes: PrefixIndex
+) -> Policy:
     name = config.policy
     if name not in POLICIES:
         raise ConfigError(f"gateway.policy is {name!r}", hint=f"accepted: {', '.join(sorted(POLICIES))}")
     policy = POLICIES[name](prefixes)
-    if not _hands_over(workers):
+    if not _has_prefill_workers(workers):
         return whole(policy)
-    hand_over = config.hand_over
-    nobody_tries = hand_over.canary_s is None
-    return SplitPolicy(hand_over.when, hand_over.threshold_tokens, policy, paces, prefixes, nobody_tries)
+    kv_transfer = config.kv_transfer
+    no_canary = kv_transfer.canary_s is None
+    return SplitPolicy(kv_transfer.when, kv_transfer.threshold_tokens, policy, paces, prefixes, no_canary)
 
 
 def _hashing(config: GatewayConfig, workers: list[Worker]) -> PrefixHashing | None:
-    """Hashes cost time, and tell nothing where there is no choice."""
-    matters = config.policy in READS_PREFIXES or _hands_over(workers)
+    """None where prefix hashes cannot change a placement: they cost time."""
+    matters = config.policy in READS_PREFIXES or _has_prefill_workers(workers)
     return PrefixHashing() if matters and len(workers) > 1 else None
 
 
-def _hands_over(workers: list[Worker]) -> bool:
+def _has_prefill_workers(workers: list[Worker]) -> bool:
     return any(worker.role is Role.PREFILL for worker in workers)

@@ -1,7 +1,6 @@
-"""Asks every worker, once a second, whether it answers and which incarnation it is.
+"""Checks every worker once a second: whether it answers, and which incarnation it is.
 
-It writes what it saw into the cluster view and tells whoever has to know; what that means for a request is
-the flow's to decide.
+It writes the results into the cluster view and calls back.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from phasewise.adapters.http_client import HttpClient, Timeouts
-from phasewise.adapters.step_feed import parse_steps
-from phasewise.adapters.vllm_metrics import PROCESS_START
-from phasewise.errors import FailureKind, UpstreamError
-from phasewise.gateway.guard import Guard
-from phasewise.model.worker import Worker
-from phasewise.state.cluster_view import ClusterView, Health
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.clients.step_feed import parse_steps
+from phasewise.clients.vllm_metrics import PROCESS_START
+from phasewise.core.errors import FailureKind, UpstreamError
+from phasewise.core.worker import Worker
+from phasewise.gateway.guard import ErrorGuard
+from phasewise.scheduling.world import ClusterView, Health
 
 logger = logging.getLogger("phasewise.gateway")
 
 POLL_INTERVAL_S = 1.0
 PROBE_TIMEOUTS = Timeouts(connect_s=1.0, head_s=2.0, idle_s=2.0)
 SILENCES_TO_DOWN = 3
-"""A busy engine may miss a deadline; one that refuses, closes or answers with an error is down at once."""
+"""Timeouts in a row. A busy engine may miss a deadline; any other failure means down at once."""
 
 _STARTED = re.compile(rb"^" + PROCESS_START.encode() + rb"\s+(\S+)", re.MULTILINE)
 _STEPS_HEAD_ONLY = "/steps?since=9007199254740991&limit=1"
@@ -34,8 +33,8 @@ _STEPS_HEAD_ONLY = "/steps?since=9007199254740991&limit=1"
 class HealthWatcher:
     """Watches the workers of one cluster view from `start` to `stop`.
 
-    `on_look` is called after every look at a worker, `on_silence` with the worker's name and a time for as
-    long as a worker says nothing: what has waited for it for that time waits in vain.
+    `on_look` is called after every check of a worker. `on_silence` is called with the worker's name and a
+    time while its checks time out: requests that have waited for that long get no answer.
     """
 
     def __init__(
@@ -53,15 +52,15 @@ class HealthWatcher:
         self._silence_s = SILENCES_TO_DOWN * timeouts.head_s
         self._on_look = on_look
         self._on_silence = on_silence
-        self._guard = Guard("looking at workers")
+        self._guard = ErrorGuard("checking workers")
         self._probes = [_Probe(worker, timeouts) for worker in workers]
         self._tasks: list[asyncio.Task[None]] = []
-        self._told_no_socket = False
+        self._reported_no_socket = False
 
     async def start(self) -> None:
-        """Look at every worker once, then keep looking in the background."""
+        """Check every worker once, then go on in the background."""
         await asyncio.gather(*(self._look(probe) for probe in self._probes))
-        # Spread over the interval: looks at many workers at once would hold up the streams for that long.
+        # Spread over the interval: many checks at once would stall the streams.
         step_s = self._interval_s / max(1, len(self._probes))
         self._tasks = [
             asyncio.create_task(self._watch(probe, index * step_s))
@@ -69,7 +68,7 @@ class HealthWatcher:
         ]
 
     async def stop(self) -> None:
-        """Stop looking."""
+        """Stop the checks."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -83,7 +82,7 @@ class HealthWatcher:
             await asyncio.sleep(self._interval_s)
 
     async def _look(self, probe: _Probe) -> None:
-        # A worker that is no longer looked at would stay as it was last seen for ever.
+        # Without the guard an error would freeze the worker's health for ever.
         with self._guard:
             await self._see(probe)
         with self._guard:
@@ -93,7 +92,7 @@ class HealthWatcher:
         try:
             await probe.check()
         except UpstreamError as error:
-            self._tell_if_no_socket(error)
+            self._report_if_no_socket(error)
             if probe.believes_down(error.kind):
                 self._cluster.mark_down(probe.name, error.message)
                 if error.kind is FailureKind.TIMED_OUT:
@@ -102,15 +101,15 @@ class HealthWatcher:
             if self._cluster.state(probe.name).health is not Health.UP or not probe.is_certain:
                 self._cluster.mark_up(probe.name, await probe.incarnation())
 
-    def _tell_if_no_socket(self, error: UpstreamError) -> None:
-        if error.kind is FailureKind.NO_SOCKET and not self._told_no_socket:
-            self._told_no_socket = True
+    def _report_if_no_socket(self, error: UpstreamError) -> None:
+        if error.kind is FailureKind.NO_SOCKET and not self._reported_no_socket:
+            self._reported_no_socket = True
             hint = "raise the limit of open files (ulimit -n); two are needed per stream"
             logger.warning("this process can open no more connections: %s. hint: %s", error.message, hint)
 
 
 class _Probe:
-    """One worker's health as last asked for."""
+    """The health checks of one worker."""
 
     def __init__(self, worker: Worker, timeouts: Timeouts = PROBE_TIMEOUTS) -> None:
         self.name = worker.name
@@ -126,7 +125,7 @@ class _Probe:
         self.is_certain = True
 
     async def check(self) -> None:
-        """Raise UpstreamError unless the engine says that it is well."""
+        """Raise UpstreamError unless the engine reports healthy."""
         reply = await self._engine.fetch("GET", "/health")
         self._silences = 0
         if reply.status != 200:
@@ -142,25 +141,25 @@ class _Probe:
         return self._silences >= SILENCES_TO_DOWN
 
     async def incarnation(self) -> str:
-        """What tells this life of the engine from the one before; the best that it lets us know.
+        """An id of this incarnation of the engine, from the best sign that it exposes.
 
-        Only a sign that has changed tells of a new life. An engine that gives none of those it gave before,
-        perhaps because it is busy, is taken for the same and asked again at the next look.
+        Only a changed sign means a new incarnation. An engine that gives no sign it gave before, perhaps
+        because it is busy, counts as unchanged and is checked again.
         """
-        signs, known = await self._read_signs(), self._signs
+        signs, earlier = await self._read_signs(), self._signs
         self._times_seen_up += 1
-        compared = [sign == known[name] for name, sign in signs.items() if name in known]
-        self.is_certain = bool(compared) or not known
-        if not all(compared) or not known:
+        compared = [sign == earlier[name] for name, sign in signs.items() if name in earlier]
+        self.is_certain = bool(compared) or not earlier
+        if not all(compared) or not earlier:
             self._signs = signs
             name, sign = next(iter(signs.items()), ("seen", str(self._times_seen_up)))
             self._incarnation = f"{name}-{sign}"
         else:
-            self._signs = known | signs
+            self._signs = earlier | signs
         return self._incarnation
 
     async def _read_signs(self) -> dict[str, str]:
-        """What differs between two lives of the engine, the best first."""
+        """Signs that differ between two incarnations of the engine, the best first."""
         signs: dict[str, str] = {}
         with suppress(UpstreamError):
             if self._recorder is not None:

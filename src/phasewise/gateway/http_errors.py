@@ -1,7 +1,4 @@
-"""The one table from what went wrong to HTTP: status, and an error body in OpenAI's shape.
-
-Nothing else in the gateway knows which status an error has.
-"""
+"""Maps every failure to its HTTP status and an error body in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ from dataclasses import dataclass
 
 import orjson
 
-from phasewise.errors import RefusalKind, RequestRefused
-from phasewise.gateway.asgi import Client, Headers
-from phasewise.model.decision import RejectReason
+from phasewise.core.decision import RejectReason
+from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.gateway.server.client import Client, Headers
 
 JSON: Headers = ((b"content-type", b"application/json"),)
 
 LONGEST_HEEDED_S = 60.0
-"""OpenAI's clients take a longer retry-after for none and come back within seconds, unless told not to."""
+"""OpenAI's clients ignore a longer retry-after and retry within seconds, unless x-should-retry is false."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +26,12 @@ class HttpError:
     headers: Headers = ()
 
 
-# OpenAI's clients ask again after a 5xx unless told not to: what failed twice may be what kills workers.
+# OpenAI's clients retry after a 5xx unless this forbids it. A request that failed twice may crash workers.
 _DO_NOT_RETRY: Headers = ((b"x-should-retry", b"false"),)
-# What is still to come of the request would have to be read, or be taken for the next one.
+# The rest of the request would have to be read, or would be parsed as the next one.
 _CLOSE: Headers = ((b"connection", b"close"),)
 
-HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
+HTTP_ERRORS: dict[RejectReason | RejectionKind, HttpError] = {
     RejectReason.NO_WORKER_FOR_MODEL: HttpError(404, "not_found_error"),
     RejectReason.NO_HEALTHY_WORKER: HttpError(503, "service_unavailable_error"),
     RejectReason.REQUESTS_OVER_LIMIT: HttpError(429, "rate_limit_error"),
@@ -46,20 +43,23 @@ HTTP_ERRORS: dict[RejectReason | RefusalKind, HttpError] = {
     RejectReason.RETRY_BUDGET_SPENT: HttpError(503, "service_unavailable_error"),
     RejectReason.ALL_ATTEMPTS_FAILED: HttpError(503, "upstream_error", _DO_NOT_RETRY),
     RejectReason.ATTEMPTS_TIMED_OUT: HttpError(504, "upstream_error", _DO_NOT_RETRY),
-    # Only ever told in a stream that has begun.
+    # Only sent in a stream that has begun.
     RejectReason.NOT_RESUMABLE: HttpError(503, "upstream_error"),
     RejectReason.GATEWAY_FULL: HttpError(503, "service_unavailable_error"),
     RejectReason.GATEWAY_STOPPED: HttpError(503, "service_unavailable_error", _CLOSE),
-    RefusalKind.BAD_REQUEST: HttpError(400, "invalid_request_error"),
-    RefusalKind.UNAUTHENTICATED: HttpError(401, "authentication_error", ((b"www-authenticate", b"Bearer"),)),
-    RefusalKind.FORBIDDEN: HttpError(403, "permission_error"),
-    RefusalKind.NOT_FOUND: HttpError(404, "not_found_error"),
-    RefusalKind.METHOD_NOT_ALLOWED: HttpError(405, "invalid_request_error"),
-    RefusalKind.TOO_LARGE: HttpError(413, "invalid_request_error", _CLOSE),
-    RefusalKind.BODY_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
-    RefusalKind.HEAD_TOO_LARGE: HttpError(431, "invalid_request_error", _CLOSE),
-    RefusalKind.HEAD_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
-    RefusalKind.CACHE_UNAVAILABLE: HttpError(503, "service_unavailable_error"),
+    RejectionKind.BAD_REQUEST: HttpError(400, "invalid_request_error"),
+    RejectionKind.UNAUTHENTICATED: HttpError(
+        401, "authentication_error", ((b"www-authenticate", b"Bearer"),)
+    ),
+    RejectionKind.FORBIDDEN: HttpError(403, "permission_error"),
+    RejectionKind.NOT_FOUND: HttpError(404, "not_found_error"),
+    RejectionKind.METHOD_NOT_ALLOWED: HttpError(405, "invalid_request_error"),
+    RejectionKind.TOO_LARGE: HttpError(413, "invalid_request_error", _CLOSE),
+    RejectionKind.BODIES_FULL: HttpError(503, "service_unavailable_error", ((b"retry-after", b"1"), *_CLOSE)),
+    RejectionKind.BODY_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
+    RejectionKind.HEAD_TOO_LARGE: HttpError(431, "invalid_request_error", _CLOSE),
+    RejectionKind.HEAD_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
+    RejectionKind.CACHE_UNAVAILABLE: HttpError(503, "service_unavailable_error"),
 }
 
 BREAKS_STREAMS = frozenset(
@@ -74,19 +74,19 @@ BREAKS_STREAMS = frozenset(
         RejectReason.GATEWAY_STOPPED,
     }
 )
-"""Why an answer that has begun may end: a request that has no answer yet has more reasons."""
+"""The reasons for which an answer that has begun may break off."""
 
 
 async def send_error(
     client: Client,
-    kind: RejectReason | RefusalKind,
+    kind: RejectReason | RejectionKind,
     message: str,
     *,
     param: str | None = None,
     headers: Headers = (),
     retry_after_s: float | None = None,
 ) -> None:
-    """Answer with an error; the answer must not have been started."""
+    """Answer with an error. The response must not have been started."""
     error = HTTP_ERRORS[kind]
     body = error_body(message, error.type, code=kind, param=param)
     await client.respond(
@@ -97,17 +97,17 @@ async def send_error(
 def _when_to_return(after_s: float | None) -> Headers:
     if after_s is None:
         return ()
-    told: Headers = ((b"retry-after", b"%d" % max(1, math.ceil(after_s))),)
-    return (*told, *_DO_NOT_RETRY) if after_s > LONGEST_HEEDED_S else told
+    header: Headers = ((b"retry-after", b"%d" % max(1, math.ceil(after_s))),)
+    return (*header, *_DO_NOT_RETRY) if after_s > LONGEST_HEEDED_S else header
 
 
-async def send_refusal(client: Client, refusal: RequestRefused, headers: Headers = ()) -> None:
-    """Answer with the reason why a request is not taken in."""
-    await send_error(client, refusal.kind, str(refusal), param=refusal.param, headers=headers)
+async def send_rejection(client: Client, rejection: RequestRejected, headers: Headers = ()) -> None:
+    """Answer with the reason of a rejection."""
+    await send_error(client, rejection.kind, str(rejection), param=rejection.param, headers=headers)
 
 
 def stream_error_event(reason: RejectReason) -> bytes:
-    """The event that ends a stream which broke after some of the answer had been sent."""
+    """The event that ends a stream that broke off after some of the answer was sent."""
     who = "gateway stopped" if reason is RejectReason.GATEWAY_STOPPED else "worker broke off"
     body = error_body(
         f"the {who} in the middle of the answer; what came before is incomplete",
@@ -123,5 +123,5 @@ def stream_code(reason: RejectReason) -> str:
 
 
 def error_body(message: str, error_type: str, *, code: str, param: str | None = None) -> bytes:
-    """An error the way OpenAI's clients expect it."""
+    """An error body as OpenAI's clients expect it."""
     return orjson.dumps({"error": {"message": message, "type": error_type, "param": param, "code": code}})

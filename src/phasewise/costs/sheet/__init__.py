@@ -1,1 +1,1 @@
-"""A model's sheet: every figure of a deployment with the formula that gives it, filled in."""
+"""A model's sheet: every figure of a deployment with its formula and the numbers filled in."""

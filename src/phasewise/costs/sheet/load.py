@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from phasewise.costs.capacity import (
+from phasewise.core.units import duration, significant
+from phasewise.costs.roofline.bounds import TotalTime
+from phasewise.costs.roofline.capacity import (
     Capacity,
     OperatingPoint,
     Price,
@@ -11,51 +13,58 @@ from phasewise.costs.capacity import (
     replicas_for,
     request_s,
 )
-from phasewise.costs.roofline import TotalTime
-from phasewise.costs.sheet.facts import Asked, Fact, Section
-from phasewise.costs.sheet.kinds import count_fact, figure_fact, money_fact, time_fact
-from phasewise.costs.sheet.quantities import dollars, duration, figures, seconds
+from phasewise.costs.roofline.step_demand import decodes
+from phasewise.costs.sheet.facts import (
+    Section,
+    SheetFact,
+    SheetSubject,
+    count_fact,
+    dollars,
+    figure_fact,
+    money_fact,
+    seconds,
+    time_fact,
+)
 from phasewise.costs.sheet.step_formulas import sum_formula
-from phasewise.costs.step_demand import decodes
 
 
-def capacity_of(asked: Asked) -> Capacity:
-    """The most that a replica carries of what is asked."""
-    return largest_within(asked.deployment, asked.traffic, asked.slo, asked.max_running)
+def capacity_of(asked: SheetSubject) -> Capacity:
+    """The most of this traffic that a replica carries."""
+    return largest_within(asked.deployment, asked.traffic, asked.slo, asked.max_num_seqs)
 
 
-def load_section(asked: Asked, capacity: Capacity) -> Section:
+def load_section(asked: SheetSubject, capacity: Capacity) -> Section:
     """The largest batch within the targets, and how many replicas a rate needs."""
     traffic = f"{asked.traffic.prompt_tokens:,} tokens in, {asked.traffic.output_tokens:,} out"
     targets = f"TTFT {duration(asked.slo.ttft_s)}, TPOT {duration(asked.slo.tpot_s)}"
     title = f"Capacity: {traffic}, within {targets}"
-    limit = Fact("limit", "what stops it", capacity.limit, capacity.limit)
+    limit = SheetFact("limit", "what stops it", capacity.limit, capacity.limit)
     if capacity.point is None:
         return Section(title, (limit,))
     facts = [limit, *_point_facts(asked, capacity.point)]
     if asked.rate is not None:
         facts += _replica_facts(asked, asked.rate, capacity.point)
     remark = (
-        "means over requests that arrive at random, not percentiles: leave room. At most so many decode on"
-        " average, b, that b + 2 x sqrt(b) are no more than can run: a crowd then seldom finds no slot"
+        "means over requests that arrive at random, not percentiles: leave headroom. At most so many decode"
+        " on average, b, that b + 2 x sqrt(b) are no more than can run: a burst then seldom finds no slot"
     )
     return Section(title, tuple(facts), remark=remark)
 
 
-def _point_facts(asked: Asked, point: OperatingPoint) -> list[Fact]:
+def _point_facts(asked: SheetSubject, point: OperatingPoint) -> list[SheetFact]:
     steps, prefill, step = asked.traffic.decode_steps, seconds(point.prefill_s), seconds(point.step_s)
-    rate, share = figures(point.requests_per_s, 4), figures(point.prefill_share, 4)
+    rate, share = significant(point.requests_per_s, 4), significant(point.prefill_share, 4)
     takes_s = request_s(point.ttft_s, point.tpot_s, asked.traffic.output_tokens)
     waiting = f"{share} x {prefill} / (2 x (1 - {share}))"
     whole = f"{seconds(point.ttft_s)} + {steps} x {seconds(point.tpot_s)}"
     each_takes = f"({steps} x {seconds(point.tpot_s)})"
     return [
-        count_fact("max_running", "requests that may run", asked.max_running),
+        count_fact("max_num_seqs", "requests that may run", asked.max_num_seqs),
         count_fact("batch", "requests that decode, mean", point.batch),
         time_fact("step_s", "one decode step", point.step_s),
         time_fact(
             "tpot_s",
-            "TPOT, others' prompts between",
+            "TPOT, others' prefill between",
             point.tpot_s,
             f"{step} + {point.batch} x {prefill} / {steps}",
         ),
@@ -69,17 +78,17 @@ def _point_facts(asked: Asked, point: OperatingPoint) -> list[Fact]:
     ]
 
 
-def _stall_fact(asked: Asked, point: OperatingPoint) -> Fact:
-    """The step that carries a prompt's first chunk keeps every stream waiting."""
+def _stall_fact(asked: SheetSubject, point: OperatingPoint) -> SheetFact:
+    """The step with a prompt's first chunk makes every stream wait."""
     deployment, traffic = asked.deployment, asked.traffic
     first = deployment.prefill_chunks(traffic.prompt_tokens, traffic.cached_tokens)[0]
     step = deployment.step(first, decodes(point.batch, traffic.mean_context_tokens))
     return time_fact("stall_s", "gap while a prompt is read", step.total_s, sum_formula(TotalTime((step,))))
 
 
-def _replica_facts(asked: Asked, rate: float, point: OperatingPoint) -> list[Fact]:
+def _replica_facts(asked: SheetSubject, rate: float, point: OperatingPoint) -> list[SheetFact]:
     replicas = replicas_for(rate, point)
-    needed = f"{rate:g} / {figures(point.requests_per_s, 4)}, rounded up"
+    needed = f"{rate:g} / {significant(point.requests_per_s, 4)}, rounded up"
     devices = f"{replicas} x {asked.deployment.gpus}"
     return [
         count_fact("replicas", f"replicas for {rate:g} requests/s", replicas, needed),
@@ -87,14 +96,14 @@ def _replica_facts(asked: Asked, rate: float, point: OperatingPoint) -> list[Fac
     ]
 
 
-def price_section(asked: Asked, point: OperatingPoint) -> Section:
+def price_section(asked: SheetSubject, point: OperatingPoint) -> Section:
     """What a replica's hour and a million tokens cost at that point."""
     price = _price(asked, point)
     per_second = f"{price.replica_per_hour:g} / 3600"
     prompt = f"{seconds(point.prefill_s)} / {asked.traffic.prompt_tokens:,}"
     steps = f"{asked.traffic.decode_steps:,} / {asked.traffic.output_tokens:,}"
     token = f"{seconds(point.step_s)} / {point.batch:,} x {steps}"
-    request = figures(point.requests_per_s, 4)
+    request = significant(point.requests_per_s, 4)
     each = f"{asked.deployment.gpus} x {asked.deployment.accelerator.price_per_hour:g}"
     facts = (
         money_fact("replica_per_hour", "a replica's hour", price.replica_per_hour, each),
@@ -121,7 +130,7 @@ def price_section(asked: Asked, point: OperatingPoint) -> Section:
     return Section("Price, when that batch is kept full", facts, remark=remark)
 
 
-def price_words(asked: Asked, point: OperatingPoint) -> str:
+def price_words(asked: SheetSubject, point: OperatingPoint) -> str:
     """The price in one line."""
     price = _price(asked, point)
     tokens = (
@@ -130,6 +139,6 @@ def price_words(asked: Asked, point: OperatingPoint) -> str:
     return f"{tokens}, at {dollars(asked.deployment.accelerator.price_per_hour)} per device hour"
 
 
-def _price(asked: Asked, point: OperatingPoint) -> Price:
+def _price(asked: SheetSubject, point: OperatingPoint) -> Price:
     per_hour = asked.deployment.gpus * asked.deployment.accelerator.price_per_hour
     return price_of(per_hour, asked.traffic, point)

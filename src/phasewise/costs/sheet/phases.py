@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from phasewise.costs.deployment import Deployment
-from phasewise.costs.roofline import TotalTime
-from phasewise.costs.sheet.facts import Asked, Column, Fact, FactTable, Row, Section
-from phasewise.costs.sheet.kinds import count_fact, figure_fact, size_fact, time_fact
-from phasewise.costs.sheet.quantities import duration, figures, lengths_up_to, power
+from phasewise.core.units import duration, significant
+from phasewise.costs.roofline.bounds import TotalTime
+from phasewise.costs.roofline.deployment import Deployment
+from phasewise.costs.roofline.step_demand import PrefillChunk, decodes
+from phasewise.costs.sheet.facts import (
+    Column,
+    FactTable,
+    Section,
+    SheetFact,
+    SheetRow,
+    SheetSubject,
+    count_fact,
+    figure_fact,
+    lengths_up_to,
+    power,
+    size_fact,
+    time_fact,
+)
 from phasewise.costs.sheet.step_formulas import (
     attention_formula,
     compute_formula,
@@ -20,14 +33,13 @@ from phasewise.costs.sheet.step_formulas import (
     sum_formula,
     weights_formula,
 )
-from phasewise.costs.step_demand import Chunk, decodes
 
 PROMPTS = (128, 512, 2048, 8192, 32_768, 131_072)
 BATCHES = (1, 4, 16, 64, 256, 1024)
 
 
-def prefill_section(asked: Asked) -> Section:
-    """TTFT of the asked prompt, by part, and against prompt length."""
+def prefill_section(asked: SheetSubject) -> Section:
+    """TTFT of the given prompt, by part, and against prompt length."""
     return Section(
         "Prefill: time to first token",
         (*_prefill_parts(asked), *_prefill_marks(asked)),
@@ -37,7 +49,7 @@ def prefill_section(asked: Asked) -> Section:
     )
 
 
-def _prefill_parts(asked: Asked) -> Iterator[Fact]:
+def _prefill_parts(asked: SheetSubject) -> Iterator[SheetFact]:
     deployment, prompt_tokens = asked.deployment, asked.traffic.prompt_tokens
     chunks = deployment.prefill_chunks(prompt_tokens, asked.traffic.cached_tokens)
     time = deployment.prefill(prompt_tokens, asked.traffic.cached_tokens)
@@ -53,14 +65,14 @@ def _prefill_parts(asked: Asked) -> Iterator[Fact]:
     yield time_fact("prefill_s", label, time.total_s, sum_formula(time))
 
 
-def _prefill_marks(asked: Asked) -> Iterator[Fact]:
+def _prefill_marks(asked: SheetSubject) -> Iterator[SheetFact]:
     deployment, prompt_tokens, cached = (
         asked.deployment,
         asked.traffic.prompt_tokens,
         asked.traffic.cached_tokens,
     )
     ridge, quadratic = deployment.rates.ridge, deployment.quadratic_from_tokens()
-    scores = deployment.demand(Chunk(prompt_tokens - cached, cached)).score_bytes
+    scores = deployment.demand(PrefillChunk(prompt_tokens - cached, cached)).score_bytes
     yield figure_fact("ridge", "ridge point", ridge, ridge_formula(deployment), "FLOP/byte")
     yield count_fact(
         "prefill_knee_tokens", "reads bind up to", deployment.prefill_knee_tokens(), unit="tokens"
@@ -73,7 +85,7 @@ def _prefill_marks(asked: Asked) -> Iterator[Fact]:
     )
 
 
-def decode_section(asked: Asked) -> Section:
+def decode_section(asked: SheetSubject) -> Section:
     """Time per token at batch 1, by part, and against the batch."""
     return Section(
         "Decode: time per output token",
@@ -82,7 +94,7 @@ def decode_section(asked: Asked) -> Section:
     )
 
 
-def _decode_parts(asked: Asked) -> Iterator[Fact]:
+def _decode_parts(asked: SheetSubject) -> Iterator[SheetFact]:
     deployment, alone = asked.deployment, decodes(1, asked.context_tokens)
     time, demand = TotalTime((deployment.step(alone),)), deployment.demand(alone)
     intensity = f"{power(demand.flops)} FLOPs / {power(demand.memory_bytes)} bytes"
@@ -96,7 +108,7 @@ def _decode_parts(asked: Asked) -> Iterator[Fact]:
     )
 
 
-def _decode_marks(asked: Asked) -> Iterator[Fact]:
+def _decode_marks(asked: SheetSubject) -> Iterator[SheetFact]:
     deployment, context = asked.deployment, asked.context_tokens
     marks = (
         ("compute_bound_batch", "compute-bound from", deployment.compute_bound_batch()),
@@ -119,18 +131,18 @@ def _prompt_table(deployment: Deployment) -> FactTable:
         Column("intensity", "FLOP/byte"),
         Column("bound_by", "bound by"),
     )
-    lengths = lengths_up_to(deployment.architecture.max_context_tokens, PROMPTS)
+    lengths = lengths_up_to(deployment.architecture.max_model_len, PROMPTS)
     return FactTable("prefill", columns, tuple(_prompt_row(deployment, prompt) for prompt in lengths))
 
 
-def _prompt_row(deployment: Deployment, prompt: int) -> Row:
+def _prompt_row(deployment: Deployment, prompt: int) -> SheetRow:
     time = deployment.prefill(prompt)
     demands = [deployment.demand(chunk) for chunk in deployment.prefill_chunks(prompt)]
     intensity = sum(demand.flops for demand in demands) / sum(demand.memory_bytes for demand in demands)
     rate, bound = prompt / time.total_s, time.bound.value
-    return Row(
+    return SheetRow(
         (prompt, time.total_s, rate, intensity, bound),
-        (f"{prompt:,}", duration(time.total_s), figures(rate), figures(intensity), bound),
+        (f"{prompt:,}", duration(time.total_s), significant(rate), significant(intensity), bound),
     )
 
 
@@ -143,21 +155,21 @@ def _batch_table(deployment: Deployment, context: int) -> FactTable:
         Column("bound_by", "bound by"),
         Column("fits", "fits"),
     )
-    room = deployment.requests_that_fit(context)
+    fitting = deployment.requests_that_fit(context)
     rows = []
     for batch in BATCHES:
         step = deployment.step(decodes(batch, context))
         each = 1 / step.total_s
         rows.append(
-            Row(
-                (batch, step.total_s, each, batch * each, step.bound.value, batch <= room),
+            SheetRow(
+                (batch, step.total_s, each, batch * each, step.bound.value, batch <= fitting),
                 (
                     f"{batch:,}",
                     duration(step.total_s),
-                    figures(each),
-                    figures(batch * each),
+                    significant(each),
+                    significant(batch * each),
                     step.bound.value,
-                    "yes" if batch <= room else "no",
+                    "yes" if batch <= fitting else "no",
                 ),
             )
         )

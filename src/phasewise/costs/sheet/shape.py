@@ -1,67 +1,87 @@
-"""The sheet's first sections: the model in words, its parameters, and how much KV cache there is room for."""
+"""The sheet's first sections: the model in words, its parameters, and how much KV cache fits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
 
-from phasewise.costs.architecture import Architecture, Attention, AttentionKind, FeedForward, LayerGroup
-from phasewise.costs.deployment import Deployment
-from phasewise.costs.sheet.facts import Asked, Column, Fact, FactTable, Row, Section
-from phasewise.costs.sheet.quantities import figures, lengths_up_to, power, size
+from phasewise.core.units import counted, significant, size
+from phasewise.costs.roofline.architecture import (
+    Architecture,
+    Attention,
+    AttentionKind,
+    FeedForward,
+    LayerGroup,
+)
+from phasewise.costs.roofline.deployment import Deployment
+from phasewise.costs.sheet.facts import (
+    Column,
+    FactTable,
+    Section,
+    SheetFact,
+    SheetRow,
+    SheetSubject,
+    figure_fact,
+    lengths_up_to,
+    power,
+)
 
 CONTEXTS = (4096, 32_768, 131_072)
 
 
-def shape_section(asked: Asked) -> Section:
+def shape_section(asked: SheetSubject) -> Section:
     """What the model is, and how large."""
     model = asked.deployment.architecture
     facts = [
-        Fact("attention", "attention", model.attention.kind.value, _attention_words(model)),
-        Fact("feed_forward", "feed-forward", _forward_words(model), _forward_words(model)),
-        Fact("parameters", "parameters", model.parameters, _billions(model.parameters), _parameters(model)),
+        SheetFact("attention", "attention", model.attention.kind.value, _attention_words(model)),
+        SheetFact("feed_forward", "feed-forward", _forward_words(model), _forward_words(model)),
+        SheetFact(
+            "parameters", "parameters", model.parameters, _billions(model.parameters), _parameters(model)
+        ),
     ]
     if model.has_experts:
         active = model.active_parameters
-        facts.append(Fact("active_parameters", "active per token", active, _billions(active), _active(model)))
+        facts.append(
+            SheetFact("active_parameters", "active per token", active, _billions(active), _active(model))
+        )
     stored = f"{size(model.weight_bytes)}, {model.precision.name}"
-    facts.append(Fact("weight_bytes", "weights", model.weight_bytes, stored, _bytes(model)))
+    facts.append(SheetFact("weight_bytes", "weights", model.weight_bytes, stored, _bytes(model)))
     return Section("The model", tuple(facts))
 
 
-def memory_section(asked: Asked) -> Section:
+def memory_section(asked: SheetSubject) -> Section:
     """What a request's KV cache takes, and how many fit."""
     deployment = asked.deployment
-    model, room = deployment.architecture, deployment.kv_room_bytes
+    model, space = deployment.architecture, deployment.kv_capacity_bytes
     per_token = model.kv_bytes_per_token(deployment.kv_element_bytes)
-    room_text = size(room) if room > 0 else f"none: {size(-room)} too little"
+    space_text = size(space) if space > 0 else f"none: {size(-space)} too little"
     return Section(
         "KV cache and memory",
         (
-            Fact(
+            SheetFact(
                 "kv_bytes_per_token",
                 "KV cache per token",
                 per_token,
                 size(per_token),
                 _kv_formula(deployment),
             ),
-            Fact(
+            SheetFact(
                 "kv_shrink",
                 "smaller than multi-head",
                 model.kv_shrink,
-                f"{figures(model.kv_shrink)} times",
+                f"{significant(model.kv_shrink)} times",
                 _shrink_formula(model.attention),
             ),
-            Fact(
-                "kv_copies", "copies among the devices", deployment.kv_copies, figures(deployment.kv_copies)
+            figure_fact("kv_copies", "copies among the devices", deployment.kv_copies),
+            SheetFact(
+                "kv_capacity_bytes", "space for KV cache", space, space_text, _space_formula(deployment)
             ),
-            Fact("kv_room_bytes", "room for KV cache", room, room_text, _room_formula(deployment)),
-            Fact(
+            SheetFact(
                 "kv_capacity_tokens",
                 "tokens that fit",
                 deployment.kv_capacity_tokens,
                 f"{deployment.kv_capacity_tokens:,}",
-                f"{power(room)} / ({power(per_token)} x {power(deployment.kv_copies)})" if room > 0 else "",
+                f"{power(space)} / ({power(per_token)} x {power(deployment.kv_copies)})" if space > 0 else "",
             ),
         ),
         _context_table(deployment),
@@ -76,10 +96,12 @@ def _context_table(deployment: Deployment) -> FactTable:
         Column("requests", "requests that fit"),
     )
     rows = []
-    for context in lengths_up_to(deployment.architecture.max_context_tokens, CONTEXTS):
+    for context in lengths_up_to(deployment.architecture.max_model_len, CONTEXTS):
         kv_bytes = deployment.architecture.kv_bytes(context, deployment.kv_element_bytes)
         requests = deployment.requests_that_fit(context)
-        rows.append(Row((context, kv_bytes, requests), (f"{context:,}", size(kv_bytes), f"{requests:,}")))
+        rows.append(
+            SheetRow((context, kv_bytes, requests), (f"{context:,}", size(kv_bytes), f"{requests:,}"))
+        )
     return FactTable("kv_cache", columns, tuple(rows))
 
 
@@ -89,7 +111,7 @@ def _attention_words(model: Architecture) -> str:
     if attention.kind is AttentionKind.LATENT:
         return f"latent, {words}"
     if attention.kind is not AttentionKind.MULTI_HEAD:
-        words += f", {attention.kv_heads} KV head{'s' if attention.kv_heads > 1 else ''}"
+        words += f", {counted(attention.kv_heads, 'KV head')}"
     return f"{attention.kind.value}, {words}"
 
 
@@ -116,7 +138,7 @@ def _window_remark(model: Architecture) -> str:
 
 
 def _billions(count: int) -> str:
-    return f"{figures(count / 1e9)} billion" if count >= 1e9 else f"{figures(count / 1e6)} million"
+    return f"{significant(count / 1e9)} billion" if count >= 1e9 else f"{significant(count / 1e6)} million"
 
 
 def _parameters(model: Architecture) -> str:
@@ -188,7 +210,7 @@ def _shrink_formula(attention: Attention) -> str:
     return f"{attention.heads} heads x ({attention.head_dim} + {attention.value_dim}) / {kept}"
 
 
-def _room_formula(deployment: Deployment) -> str:
+def _space_formula(deployment: Deployment) -> str:
     memory, assumed = power(deployment.accelerator.memory_bytes), deployment.assumptions
     usable = f"({memory} x {assumed.memory:g} - {power(assumed.reserve_gb * 1e9)} reserve)"
     return f"{deployment.gpus} x {usable} - {power(deployment.architecture.weight_bytes)} weights"

@@ -1,18 +1,15 @@
-"""How the parts of a step's time come about, as formulas with the numbers filled in.
-
-The same sums are worked out in deployment.py; a test evaluates these and compares.
-"""
+"""The parts of a step's time, as formulas with the numbers filled in. A test evaluates them and compares."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phasewise.costs.architecture import Attention
-from phasewise.costs.deployment import Deployment
-from phasewise.costs.precision import Arithmetic
-from phasewise.costs.roofline import Roof, TotalTime
-from phasewise.costs.sheet.quantities import power, seconds
-from phasewise.costs.step_demand import Chunk, StepDemand
+from phasewise.costs.roofline.architecture import Attention
+from phasewise.costs.roofline.bounds import Roof, TotalTime
+from phasewise.costs.roofline.deployment import Deployment
+from phasewise.costs.roofline.precision import Arithmetic
+from phasewise.costs.roofline.step_demand import PrefillChunk, StepDemand
+from phasewise.costs.sheet.facts import power, seconds
 
 _PART_NAMES = {
     Roof.COMPUTE: "compute",
@@ -25,7 +22,7 @@ _PART_NAMES = {
 
 
 def sum_formula(time: TotalTime) -> str:
-    """The parts that add up; of compute and reading the weights, which overlap, the longer in each step."""
+    """The parts that add up; compute and reading the weights overlap, so the longer counts in each step."""
     return " + ".join(f"{seconds(part_s)} {_part_name(roofs)}" for roofs, part_s in time.parts if part_s)
 
 
@@ -45,7 +42,7 @@ def _byte_rate(deployment: Deployment) -> str:
 
 
 def compute_formula(deployment: Deployment, demands: Sequence[StepDemand]) -> str:
-    """Two FLOPs for every active parameter and token; the output head once, for the token that is sampled."""
+    """Two FLOPs for every active parameter and token; the output head once, for the sampled token."""
     model, tokens = deployment.architecture, sum(demand.tokens for demand in demands)
     blocks = f"2 x {power(model.active_block_parameters)} x {tokens:,}"
     head = f"2 x {power(model.embedding_parameters)} head"
@@ -56,7 +53,7 @@ def compute_formula(deployment: Deployment, demands: Sequence[StepDemand]) -> st
 
 
 def weights_formula(deployment: Deployment, demands: Sequence[StepDemand]) -> str:
-    """Every weight once per step, the output head in the last one; of the experts those that are needed."""
+    """Every weight once per step, the output head in the last one; only the experts that are needed."""
     model, precision = deployment.architecture, deployment.architecture.precision
     read = [f"{len(demands)} x {power(model.dense_parameters)} x {precision.dense_bytes:g}"]
     for group in model.groups:
@@ -68,8 +65,8 @@ def weights_formula(deployment: Deployment, demands: Sequence[StepDemand]) -> st
     return f"({' + '.join(read)}) bytes / {_byte_rate(deployment)}"
 
 
-def attention_formula(deployment: Deployment, chunks: Sequence[Chunk]) -> str:
-    """QK^T and AV over all pairs of tokens of which one sees the other."""
+def attention_formula(deployment: Deployment, chunks: Sequence[PrefillChunk]) -> str:
+    """QK^T and AV over all pairs of tokens where one sees the other."""
     rate = _flops_rate(deployment, Arithmetic.SIXTEEN_BIT)
     attention, layers = deployment.architecture.attention, deployment.architecture.layers
     if any(group.attention.window for group in deployment.architecture.groups):
@@ -82,8 +79,8 @@ def attention_formula(deployment: Deployment, chunks: Sequence[Chunk]) -> str:
     return f"{layers} layers x ({pairs} x {per_pair}{expanded}) / {rate}"
 
 
-def _expansion_formula(attention: Attention, chunks: Sequence[Chunk]) -> str:
-    """Latents in the cache become keys and values again for every chunk that sees them."""
+def _expansion_formula(attention: Attention, chunks: Sequence[PrefillChunk]) -> str:
+    """Every chunk expands the cached latents that it sees into keys and values."""
     cached = sum(chunk.context_tokens for chunk in chunks)
     if attention.latent is None or not cached:
         return ""
@@ -92,13 +89,13 @@ def _expansion_formula(attention: Attention, chunks: Sequence[Chunk]) -> str:
 
 
 def kv_formula(deployment: Deployment, demand: StepDemand) -> str:
-    """Every token's KV cache once, the new one's written; as often as it is kept."""
+    """Reads every token's KV once and writes the new token's, for every copy."""
     total_bytes = power(demand.kv_read_bytes + demand.kv_written_bytes)
     return f"{total_bytes} bytes x {power(deployment.kv_copies)} / {_byte_rate(deployment)}"
 
 
 def network_formula(deployment: Deployment, demands: Sequence[StepDemand]) -> str:
-    """Two all-reduces per layer, each sending nearly twice the activations, and its latency."""
+    """Two all-reduces per layer; each sends nearly twice the activations, and adds its latency."""
     model, assumed = deployment.architecture, deployment.assumptions
     tokens = sum(demand.tokens for demand in demands)
     link = f"({power(deployment.accelerator.link_among(deployment.gpus))} x {assumed.link:g})"
@@ -116,7 +113,7 @@ def ridge_formula(deployment: Deployment) -> str:
 
 
 def quadratic_formula(deployment: Deployment) -> str:
-    """Where attention's arithmetic reaches that of the weights; nowhere simple when layers have windows."""
+    """Where attention's arithmetic equals that of the weights; no simple formula when layers have windows."""
     model = deployment.architecture
     if any(group.attention.window for group in model.groups):
         return ""
@@ -125,7 +122,7 @@ def quadratic_formula(deployment: Deployment) -> str:
 
 
 def score_formula(deployment: Deployment, prompt_tokens: int, cached_tokens: int) -> str:
-    """One score for every head and pair of a new token and a token, as 16 bit numbers."""
+    """One 16 bit score for every head and pair of a new token and a token."""
     layers, heads = deployment.architecture.layers, deployment.architecture.attention.heads
     new = prompt_tokens - cached_tokens
     return f"{layers} layers x {heads} heads x {new:,} x {prompt_tokens:,} x 2 bytes"

@@ -5,41 +5,148 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phasewise.diagnosis.cause import Confidence, Phase
-from phasewise.diagnosis.finding import Finding
-from phasewise.diagnosis.picture import Picture, StartPicture, StreamPicture
-from phasewise.diagnosis.rules.case import Claim, StartCase, StreamCase, open_start, open_stream
-from phasewise.diagnosis.rules.confidence import least, seen
+from phasewise.core.slo import Slo
+from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary, WindowSummary
+from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase
+from phasewise.diagnosis.rules.case import Claim, StartCase, StreamCase, Taken, open_start, open_stream
 from phasewise.diagnosis.rules.every_token import batch_cap_high, decode_floor, kv_reads, speculation_unpaid
-from phasewise.diagnosis.rules.hand_over import kv_not_handed_over
+from phasewise.diagnosis.rules.failing import failures
 from phasewise.diagnosis.rules.machine import (
     cold_start,
     cold_stream,
     front_end_start,
     front_end_stream,
+    number_format_start,
+    number_format_stream,
     starved_start,
     starved_stream,
 )
-from phasewise.diagnosis.rules.measurement import caveats
-from phasewise.diagnosis.rules.objective import starts_late, streams_slowly
-from phasewise.diagnosis.rules.places import batch_cap_low, kv_exhausted, overload, uneven_load
-from phasewise.diagnosis.rules.prefixes import prefix_not_reused
-from phasewise.diagnosis.rules.prompts import chunks_small, long_prompts
-from phasewise.diagnosis.rules.standing_still import (
-    chunks_stall,
-    engine_pauses,
-    kv_exhausted_stream,
-    slow_client,
-)
-from phasewise.diagnosis.rules.way import (
+from phasewise.diagnosis.rules.network import (
+    caveats,
     gateway_wait,
     generator_lag_start,
     generator_lag_stream,
     network_start,
     network_stream,
 )
-from phasewise.diagnosis.rules.weighing import Loss, share_out, with_silent
-from phasewise.model.slo import Slo
+from phasewise.diagnosis.rules.prompts import (
+    chunks_small,
+    kv_not_transferred,
+    long_prompts,
+    prefix_not_reused,
+    prefix_not_reused_stream,
+)
+from phasewise.diagnosis.rules.queueing import (
+    batch_cap_low,
+    bursts,
+    kv_exhausted,
+    overload,
+    uneven_load,
+    uneven_load_stream,
+)
+from phasewise.diagnosis.rules.stalls import chunks_stall, kv_exhausted_stream, slow_client
+from phasewise.diagnosis.rules.standstill import hung_start, hung_stream, paused_start, paused_stream
+
+# --- The shares of the claims in a phase's loss.
+
+NEEDED = frozenset({Cause.LONG_PROMPTS, Cause.DECODE_FLOOR, Cause.DECODE_WEIGHTS, Cause.DECODE_OVERHEAD})
+"""The parts that a request needs even alone on the engine: its own prompt, and steps."""
+WORTH_SPEAKING_OF = 0.25
+"""If the other parts are a smaller share of the latency than this, they do not explain a slow phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The shares of the lost time: one per claim, in their order, and the rest."""
+
+    shares: tuple[float, ...]
+    unexplained: float
+
+
+def share_out(claims: Sequence[Claim], unclaimed: Taken, objective_s: float, by_stalls: float = 0.0) -> Loss:
+    """Split the loss: the part `by_stalls` by stalls, the rest by the time beyond the objective.
+
+    The objective pays for what a request needs by itself first: a floor of 65 ms within an objective of
+    100 ms is not what is lost, however large a part of a token of 115 ms it is.
+    """
+    seconds = [claim.taken.seconds for claim in claims]
+    whole_s = sum(seconds) + unclaimed.seconds
+    needed_s = sum(claim.taken.seconds for claim in claims if claim.cause in NEEDED)
+    paid_s = min(objective_s, needed_s)
+    if whole_s <= objective_s or whole_s - needed_s < WORTH_SPEAKING_OF * whole_s:
+        paid_s = 0.0
+    beyond = [
+        value * (1.0 - paid_s / needed_s) if claim.cause in NEEDED and needed_s > 0 else value
+        for claim, value in zip(claims, seconds, strict=True)
+    ]
+    per_second = (1.0 - by_stalls) / (whole_s - paid_s) if whole_s > paid_s else 0.0
+    return Loss(
+        shares=tuple(
+            value * per_second + by_stalls * claim.taken.stall_share
+            for claim, value in zip(claims, beyond, strict=True)
+        ),
+        unexplained=unclaimed.seconds * per_second + by_stalls * unclaimed.stall_share,
+    )
+
+
+def with_silent(loss: Loss, claims: Sequence[Claim], unseen: float, held: float) -> Loss:
+    """The same, if claims cover only a part of the loss.
+
+    Unanswered requests lost the share `held` in the gateway and the share `unseen` elsewhere: in an engine
+    that stands still, if one does.
+    """
+    causes = [claim.cause for claim in claims]
+    if Cause.GATEWAY not in causes:
+        unseen, held = unseen + held, 0.0
+    known = 1.0 - unseen - held
+    hung = Cause.ENGINE_HUNG in causes
+    more = {Cause.GATEWAY: held, Cause.ENGINE_HUNG: unseen}
+    return Loss(
+        shares=tuple(
+            share * known + more.get(cause, 0.0) for cause, share in zip(causes, loss.shares, strict=True)
+        ),
+        unexplained=loss.unexplained * known + (0.0 if hung else unseen),
+    )
+
+
+# --- The confidence of a finding: limited by its number of requests and by its rule's evidence.
+
+ENOUGH_REQUESTS = 8
+"""The fewest requests for a confident finding."""
+MOST = 0.7
+
+_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
+
+
+def seen(requests: int, timed: int, step_timed: int) -> Confidence:
+    """High confidence needs enough requests, mostly matched to steps; engine timings alone count half."""
+    if step_timed >= MOST * requests:
+        return Confidence.HIGH if requests >= ENOUGH_REQUESTS else Confidence.MEDIUM
+    return Confidence.MEDIUM if timed >= MOST * requests and requests >= ENOUGH_REQUESTS else Confidence.LOW
+
+
+def least(*confidences: Confidence) -> Confidence:
+    """The lowest of them."""
+    return min(confidences, key=_ORDER.index)
+
+
+# --- Whether a phase is slow: causes are searched only then.
+
+AFFECTED_SHARE = 0.1
+"""A phase is slow when at least this share of its requests missed the objective."""
+
+
+def starts_late(summary: WindowSummary) -> bool:
+    """Whether enough requests missed the TTFT objective to call it slow to start."""
+    start = summary.start
+    return start is not None and start.late >= max(1, AFFECTED_SHARE * start.requests)
+
+
+def streams_slowly(summary: WindowSummary) -> bool:
+    """Whether enough streams missed the TPOT objective, or stalled, to call it slow to stream."""
+    stream = summary.stream
+    return stream is not None and stream.slow >= max(1, AFFECTED_SHARE * stream.streams)
+
 
 MIN_SHARE = 0.25
 """A cause that makes up less of what a phase lost than this is not reported."""
@@ -50,14 +157,18 @@ StreamRule = Callable[[StreamCase], Claim | None]
 START_RULES: tuple[StartRule, ...] = (
     generator_lag_start,
     gateway_wait,
+    hung_start,
     cold_start,
+    paused_start,
     starved_start,
+    number_format_start,
     kv_exhausted,
     uneven_load,
     batch_cap_low,
-    kv_not_handed_over,
+    kv_not_transferred,
     prefix_not_reused,
     chunks_small,
+    bursts,
     long_prompts,
     overload,
     front_end_start,
@@ -68,8 +179,12 @@ STREAM_RULES: tuple[StreamRule, ...] = (
     generator_lag_stream,
     cold_stream,
     starved_stream,
+    number_format_stream,
     kv_exhausted_stream,
-    engine_pauses,
+    hung_stream,
+    paused_stream,
+    uneven_load_stream,
+    prefix_not_reused_stream,
     chunks_stall,
     speculation_unpaid,
     batch_cap_high,
@@ -88,26 +203,21 @@ class Explanation:
     unexplained: Mapping[Phase, float] = field(default_factory=dict)
 
 
-def find(picture: Picture, slo: Slo) -> tuple[Finding, ...]:
-    """Every cause that is there, the most costly first; caveats last."""
-    return explain(picture, slo).findings
-
-
-def explain(picture: Picture, slo: Slo) -> Explanation:
-    """What the rules say of each phase that misses its objective, and of the measurement always."""
+def explain(summary: WindowSummary, slo: Slo) -> Explanation:
+    """The findings of each slow phase, and the caveats about the measurement."""
     found: list[Finding] = []
     unexplained: dict[Phase, float] = {}
-    if picture.start is not None and starts_late(picture):
-        start = picture.start
-        opened = open_start(picture, start, slo)
+    if summary.start is not None and starts_late(summary):
+        start = summary.start
+        opened = open_start(summary, start, slo)
         claims = _claims(rule(opened) for rule in START_RULES)
         loss = _with_silent(share_out(claims, opened.account.unclaimed, slo.ttft_s), claims, start)
         sure = seen(start.requests, start.timed, start.step_timed)
         found += _findings(Phase.START, claims, loss, opened.account.whole_s, start.lost_s, sure)
         unexplained[Phase.START] = loss.unexplained
-    if picture.stream is not None and streams_slowly(picture):
-        stream = picture.stream
-        streaming = open_stream(picture, stream, slo)
+    if summary.stream is not None and streams_slowly(summary):
+        stream = summary.stream
+        streaming = open_stream(summary, stream, slo)
         claims = _claims(rule(streaming) for rule in STREAM_RULES)
         loss = share_out(claims, streaming.account.unclaimed, slo.tpot_s, _lost_by_stalls(stream))
         timed = 0 if streaming.guessed_step else stream.streams
@@ -115,14 +225,18 @@ def explain(picture: Picture, slo: Slo) -> Explanation:
         found += _findings(Phase.STREAM, claims, loss, streaming.account.whole_s, stream.lost_s, sure)
         unexplained[Phase.STREAM] = loss.unexplained
     found.sort(key=lambda finding: -finding.lost_s)
-    return Explanation((*found, *caveats(picture.trust, slo)), unexplained)
+    return Explanation((*found, *failures(summary), *caveats(summary.trust, slo)), unexplained)
 
 
 def _claims(said: Iterator[Claim | None]) -> list[Claim]:
-    return [claim for claim in said if claim is not None and claim.taken.is_something]
+    """The claims that took something. Requests in an engine that stands still now are not among those that
+    were answered, so that claim takes nothing of theirs.
+    """
+    made = [claim for claim in said if claim is not None]
+    return [claim for claim in made if claim.taken.is_something or claim.cause is Cause.ENGINE_HUNG]
 
 
-def _with_silent(loss: Loss, claims: Sequence[Claim], start: StartPicture) -> Loss:
+def _with_silent(loss: Loss, claims: Sequence[Claim], start: StartSummary) -> Loss:
     if start.lost_s <= 0:
         return loss
     return with_silent(
@@ -130,24 +244,38 @@ def _with_silent(loss: Loss, claims: Sequence[Claim], start: StartPicture) -> Lo
     )
 
 
-def _lost_by_stalls(stream: StreamPicture) -> float:
-    """The part of the loss that lies in stalls; the rest lies in streams that are slow on average.
+def _lost_by_stalls(stream: StreamSummary) -> float:
+    """The part of the loss that is in stalls; the rest is in streams that are slow on average.
 
-    A stall counts in full though a long stream's average hides it.
+    A stall counts in full, even if a long stream's average hides it.
     """
     if not stream.stalls or stream.lost_s <= 0:
         return 0.0
     return min(1.0, stream.stall_lost_s / stream.lost_s)
 
 
+CLEAR_SHARE = 0.5
+"""A cause of less of the loss than this has rivals that are not excluded,"""
+CLEAR_RATIO = 2.0
+"""as has one that explains less than this many times what the next one does."""
+
+
+def _excluded(share: float, rival: float, unexplained: float) -> Confidence:
+    """How far rivals are excluded: the next cause, and what is not explained."""
+    if share >= CLEAR_SHARE and share >= CLEAR_RATIO * max(rival, unexplained):
+        return Confidence.HIGH
+    return Confidence.MEDIUM if share > max(rival, unexplained) else Confidence.LOW
+
+
 def _findings(
     phase: Phase, claims: Sequence[Claim], loss: Loss, whole_s: float, lost_s: float, sure: Confidence
 ) -> Iterator[Finding]:
-    """What is worth reporting. No cause is sure while more is unexplained than it explains."""
-    for claim, share in zip(claims, loss.shares, strict=True):
+    """The findings to report."""
+    for index, (claim, share) in enumerate(zip(claims, loss.shares, strict=True)):
         if share < MIN_SHARE:
             continue
-        doubt = Confidence.LOW if loss.unexplained > share else Confidence.HIGH
+        rivals = [other for place, other in enumerate(loss.shares) if place != index]
+        doubt = _excluded(share, max(rivals, default=0.0), loss.unexplained)
         yield Finding(
             phase=phase,
             cause=claim.cause,
@@ -156,4 +284,5 @@ def _findings(
             facts=claim.facts,
             confidence=least(sure, claim.at_most, doubt),
             refuted_by=claim.refuted_by,
+            rival=claim.rival,
         )

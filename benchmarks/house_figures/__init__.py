@@ -1,0 +1,1 @@
+"""How easy the source is to enter, in figures."""

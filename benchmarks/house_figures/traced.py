@@ -1,0 +1,50 @@
+"""Runs a module and notes which source files execute: `python -m house_figures.traced OUT MODULE ARG...`.
+
+SIGUSR1 forgets what was noted so far; SIGUSR2 writes what was noted since, and so does the end. Code that
+runs when a module is imported does not count.
+"""
+
+from __future__ import annotations
+
+import runpy
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_seen: set[str] = set()
+_importing = threading.local()
+
+
+def _note(frame: FrameType, event: str, arg: Any) -> None:  # noqa: ANN401 - as Python calls it
+    code = frame.f_code
+    if code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>":
+        _importing.depth = getattr(_importing, "depth", 0) + (event == "call") - (event == "return")
+    elif event == "call" and code.co_name != "<module>" and not getattr(_importing, "depth", 0):
+        _seen.add(code.co_filename)
+
+
+def main() -> None:
+    """Run the module under the profiler."""
+    out, module, *arguments = sys.argv[1:]
+
+    def write(*_: object) -> None:
+        Path(out).write_text("\n".join(sorted(it for it in _seen if "phasewise" in it)))
+
+    signal.signal(signal.SIGUSR1, lambda *_: _seen.clear())
+    signal.signal(signal.SIGUSR2, write)
+    sys.argv = [module, *arguments]
+    threading.setprofile(_note)
+    sys.setprofile(_note)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        sys.setprofile(None)
+        if not Path(out).exists():
+            write()
+
+
+if __name__ == "__main__":
+    main()

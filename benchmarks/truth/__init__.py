@@ -1,0 +1,1 @@
+"""Virtual scenes whose truth is found by removing one factor after the other."""

@@ -1,1 +1,0 @@
-"""The pieces of the HTML report; report_page.py puts them together."""

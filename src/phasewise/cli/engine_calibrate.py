@@ -1,0 +1,143 @@
+"""`phasewise engine calibrate URL`: measures how long an engine's steps take."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from phasewise.cli import options
+from phasewise.cli.outputs import Interrupts, reject_unwritable
+from phasewise.clients import event_loop
+from phasewise.clients.host import allow_many_streams
+from phasewise.clients.http_client import origin
+from phasewise.core.errors import ConfigError
+from phasewise.costs.roofline.accelerators import ACCELERATORS
+from phasewise.diagnosis.gather.costs_file import save_fit
+from phasewise.experiments.calibrate.calibrate import CalibrateSpec, Course
+from phasewise.experiments.calibrate.calibrate import calibrate as run_calibration
+from phasewise.experiments.calibrate.machine import Devices, check_given, find_machine
+from phasewise.experiments.calibrate.result import Calibration
+from phasewise.fleet.config import phasewise_home
+from phasewise.report.calibrate_table import render
+from phasewise.report.console import out
+from phasewise.report.live_view import live_line
+
+PROBING = "Probing"
+DEVICE = "Device"
+
+
+def calibrate(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The engine's own address, not a gateway's.")],
+    *,
+    minutes: Annotated[float, typer.Option(help="Minutes to probe.", rich_help_panel=PROBING)] = 2.0,
+    listen: Annotated[
+        bool,
+        typer.Option(
+            "--listen",
+            help="Send nothing: fit to live traffic. Requires the step recorder.",
+            rich_help_panel=PROBING,
+        ),
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Repeat the probes of another calibration.", rich_help_panel=PROBING),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Save the costs to this file, for `phasewise diagnose --costs`.",
+            rich_help_panel=options.RESULT,
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The engine's device, to separate weights from overhead: {', '.join(ACCELERATORS)}. "
+            "(default: this CPU, if the engine runs on this machine and it has no GPU)",
+            rich_help_panel=DEVICE,
+        ),
+    ] = None,
+    gpus: Annotated[
+        int, typer.Option(min=1, help="Number of devices that the engine uses.", rich_help_panel=DEVICE)
+    ] = 1,
+    bandwidth_gbs: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            help="Memory bandwidth of each device in GB/s, if --gpu does not know it.",
+            rich_help_panel=DEVICE,
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="The model's config.json, or a folder with one. (default: what the engine loaded)",
+            rich_help_panel=DEVICE,
+        ),
+    ] = None,
+    model: options.Model = None,
+    api_key: options.ApiKey = None,
+    steps_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the engine's step recorder. (default: the engine's port + 10000)",
+            rich_help_panel=options.SERVER,
+        ),
+    ] = None,
+) -> None:
+    """Measure how long an engine's steps take by size and kind, and what limits each phase."""
+    if not minutes > 0:
+        raise ConfigError(f"--minutes {minutes:g}", hint="give a number above 0, such as 2")
+    home = phasewise_home(os.environ)
+    check_given(gpu, config, home)
+    reject_unwritable("--save", save)
+    allow_many_streams()
+    spec = CalibrateSpec(
+        budget_s=60 * minutes,
+        listens=listen,
+        model=model,
+        api_key=api_key,
+        steps_url=steps_url,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+    )
+    try:
+        found, interrupted = event_loop.run(_calibrate(origin(url), spec))
+    except asyncio.CancelledError:
+        raise typer.Exit(130) from None
+    machine = find_machine(found.url, config or found.model_root, Devices(gpu, gpus, bandwidth_gbs), home)
+    found = replace(found, machine=machine)
+    if save is not None:
+        weights_read_s = None if machine is None else machine.weights_read_s
+        save_fit(save, replace(found.fit, weights_read_s=weights_read_s))
+    if as_json:
+        typer.echo(orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        out.print(render(found))
+    if interrupted:
+        raise typer.Exit(130)
+
+
+async def _calibrate(url: str, spec: CalibrateSpec) -> tuple[Calibration, bool]:
+    """Calibrate with live progress. Ctrl-C fits what was measured so far, a second one aborts."""
+    course = Course()
+    interrupts = Interrupts(running=course)
+
+    def words() -> str:
+        if course.progress is None:
+            return "asking the engine"
+        seen = course.progress
+        return f"{seen.elapsed_s:.0f} of {seen.budget_s:.0f} s, {seen.done}"
+
+    with interrupts.handled():
+        async with live_line("calibrating", words, sys.stderr):
+            found = await run_calibration(url, spec, course)
+    return found, interrupts.requested

@@ -1,0 +1,248 @@
+"""HTTP/1.1 to one origin: a keep-alive pool of connections whose bodies are read as they arrive.
+
+It does not retry: a broken exchange is an UpstreamError that says how it broke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import SplitResult, urlsplit
+
+from phasewise.clients.http_connection import Connection, Headers, Reader, Timeouts
+from phasewise.core.errors import ConfigError, FailureKind, UpstreamError
+
+__all__ = ["Headers", "HttpClient", "Reply", "StreamedReply", "Timeouts"]
+
+REUSE_WITHIN_S = 4.0
+"""vLLM's server closes connections after 5 s idle; one that was idle for longer than this is not reused."""
+FETCH_LIMIT_BYTES = 64 * 1024 * 1024
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply, read completely."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class HttpClient:
+    """A client for one origin. Not shared between event loops."""
+
+    def __init__(self, base_url: str, timeouts: Timeouts | None = None) -> None:
+        parts = _split_address(base_url)
+        self.base_url = base_url.rstrip("/")
+        self._host = str(parts.hostname)
+        # Trusts the system's certificate authorities, or those in SSL_CERT_FILE.
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (80 if self._tls is None else 443)
+        self._prefix = parts.path.rstrip("/")
+        self._timeouts = timeouts or Timeouts()
+        self._authority = parts.netloc
+        # Ordered by when they were returned: the most recently used one is used next.
+        self._idle: dict[Connection, None] = {}
+        self._open: set[Connection] = set()
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Headers = (),
+        body: bytes = b"",
+        not_after_s: float | None = None,
+    ) -> StreamedReply:
+        """Send a request and return when the reply's head has arrived; its body follows as it arrives.
+
+        `not_after_s`, on the monotonic clock, is for requests that fetch KV with a lease: connecting takes
+        time too, and after that time the request is not sent.
+        """
+        connection = self._reuse() or await self._connect()
+        try:
+            if not_after_s is not None and time.monotonic() > not_after_s:
+                raise UpstreamError(FailureKind.TOO_LATE, "the time to request this KV has passed")
+            await connection.exchange(self._head(method, path, headers, body), body, self._timeouts)
+        except BaseException:
+            connection.abort()
+            raise
+        return StreamedReply(self, connection)
+
+    async def fetch(self, method: str, path: str, *, headers: Headers = (), body: bytes = b"") -> Reply:
+        """Send a request and read the whole reply."""
+        async with await self.send(method, path, headers=headers, body=body) as reply:
+            return Reply(reply.status, reply.headers, await reply.read_all(FETCH_LIMIT_BYTES))
+
+    def abort_silent(self, for_s: float) -> None:
+        """Abort exchanges that have waited this long without receiving a byte; the others go on."""
+        for connection in tuple(self._open):
+            connection.abort_if_silent(for_s)
+
+    def close(self) -> None:
+        """Close every connection, including busy ones."""
+        for connection in tuple(self._open):
+            connection.abort()
+        self._idle.clear()
+
+    def _reuse(self) -> Connection | None:
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            if connection.reusable(REUSE_WITHIN_S):
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeouts.connect_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop, self._open, self._idle), self._host, self._port, ssl=self._tls
+                )
+        except TimeoutError:
+            raise UpstreamError(
+                FailureKind.TIMED_OUT,
+                f"{self.base_url} did not accept a connection in {self._timeouts.connect_s:g} s",
+            ) from None
+        except OSError as error:
+            kind = FailureKind.NO_SOCKET if _is_ours(error) else FailureKind.CONNECTION_REFUSED
+            message = f"{self.base_url} cannot be reached ({error.strerror or error})"
+            raise UpstreamError(kind, message) from error
+        return connection
+
+    def _head(self, method: str, path: str, headers: Headers, body: bytes) -> bytes:
+        parts = [f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\n".encode()]
+        for name, value in headers:
+            parts += (name, b": ", value, b"\r\n")
+        if body or method in {"POST", "PUT"}:
+            parts.append(b"content-length: %d\r\n" % len(body))
+        parts.append(b"\r\n")
+        return b"".join(parts)
+
+    def _give_back(self, connection: Connection) -> None:
+        if connection.finished_cleanly:
+            self._idle[connection] = None
+        else:
+            connection.abort()
+
+
+def _is_ours(error: OSError) -> bool:
+    """Whether this process or machine cannot connect, which says nothing about the server."""
+    if error.errno in _SHORTAGES:
+        return True
+    try:  # without a free descriptor, the resolver's own error is meaningless
+        socket.socket().close()
+    except OSError:
+        return True
+    return False
+
+
+def _split_address(base_url: str) -> SplitResult:
+    secretive = any(mark in base_url for mark in "@?#")
+    try:
+        parts = urlsplit(base_url)
+        name = (parts.hostname or "").encode("idna")  # raises on an invalid name, as the resolver would
+        spaced = any(map(str.isspace, base_url))
+        usable = parts.scheme in {"http", "https"} and name and parts.port != 0 and not spaced
+    except ValueError:
+        usable = False
+    if secretive or not usable:
+        shown = "an address with a user, a query or a fragment" if secretive else repr(base_url)
+        raise ConfigError(f"{shown} is not a usable address", hint="write it as http://host:port")
+    return parts
+
+
+class StreamedReply:
+    """A reply whose head has arrived. Leaving its context ends the exchange, early if necessary.
+
+    Header names are in lower case, values are unchanged; `sent_at_s` is when the request was written, on the
+    monotonic clock.
+    """
+
+    __slots__ = ("_client", "_connection", "headers", "sent_at_s", "status")
+
+    def __init__(self, client: HttpClient, connection: Connection) -> None:
+        self._client = client
+        self._connection: Connection | None = connection
+        self.status = connection.status
+        self.headers: Headers = connection.headers
+        self.sent_at_s = connection.sent_at_s
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def read(self) -> Coroutine[Any, Any, bytes]:
+        """The body bytes that arrived since the last call; waits for some; empty at the end."""
+        return self._live.read()
+
+    async def read_all(self, limit_bytes: int) -> bytes:
+        """The rest of the body."""
+        connection = self._live
+        part = await connection.read()
+        if connection.body_done and len(part) <= limit_bytes:
+            return part  # short replies arrive in one piece
+        parts: list[bytes] = []
+        size = 0
+        while part:
+            size += len(part)
+            if size > limit_bytes:
+                raise UpstreamError(FailureKind.PROTOCOL, f"a reply is larger than {limit_bytes} bytes")
+            parts.append(part)
+            part = await connection.read()
+        return b"".join(parts)
+
+    def pour(self, sink: Callable[[bytes], None]) -> Coroutine[Any, Any, None]:
+        """Pass the rest of the body to `sink`, each piece when it arrives, and return at its end.
+
+        For callers that need exact arrival times: a reading task is woken later. `sink` blocks the event
+        loop, so it must be quick; what it raises counts as a broken reply.
+        """
+        return self._live.pour(sink)
+
+    def read_into(self, reader: Reader) -> Coroutine[Any, Any, None]:
+        """Pass the rest of the body to `reader`, one call per socket read, and return at its end."""
+        return self._live.read_into(reader)
+
+    def pause(self) -> None:
+        """Stop reading from the worker because the sink is full. What was read already still arrives."""
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        """Continue reading after `pause`, unless the reply has ended."""
+        if self._connection is not None:
+            self._connection.resume()
+
+    def end(self) -> None:
+        """Return the connection; with an unread body it is closed, so that the server stops generating."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._client._give_back(connection)
+
+    @property
+    def _live(self) -> Connection:
+        if self._connection is None:
+            raise RuntimeError("the reply has ended")
+        return self._connection
+
+
+# --- Addresses as users type them.
+
+
+def origin(url: str) -> str:
+    """The address without the /v1 that users of OpenAI's client library add."""
+    return url.rstrip("/").removesuffix("/v1")

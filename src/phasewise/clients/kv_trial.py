@@ -1,0 +1,127 @@
+"""Sends engines a prompt of our own, whole or disaggregated, and reads by how much their counters grew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import orjson
+
+from phasewise.clients.engine_report import read_report
+from phasewise.clients.http_client import HttpClient
+from phasewise.clients.vllm_metrics import KvCounters, fetch_kv_counters
+from phasewise.core.kv_transfer import KvGrowth, KvProof
+from phasewise.core.timeline import Part
+
+COUNTED_WITHIN_S = 1.0
+"""The engine counts a transfer with its next step, a moment after the answer."""
+_LOOKS = 5
+_SETTLED = {KvProof.MOVED, KvProof.HIDDEN}
+_WORDS = ("red", "tree", "one", "house", "sun", "four", "road", "blue", "hand", "sea", "ten", "cold")
+_GREETING = b"\xff"
+_PATH = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAnswer:
+    """One engine's answer to our prompt; None where it reports nothing. `params` locate the KV it keeps."""
+
+    status: int
+    text: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    gap_s: float | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the engine answered the request."""
+        return self.status == 200
+
+
+def trial_prompt(tokens: int, chance: Random) -> str:
+    """About this many tokens that no engine has seen before."""
+    nonce = " ".join(str(chance.randrange(10)) for _ in range(16))
+    return f"{nonce} " + " ".join(chance.choice(_WORDS) for _ in range(max(1, tokens - 32)))
+
+
+async def ask(
+    client: HttpClient, model: str, prompt: str, output_tokens: int, params: Mapping[str, Any] | None = None
+) -> TrialAnswer:
+    """Have the engine answer the prompt; UpstreamError if the exchange breaks."""
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": output_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    if params is not None:
+        body["kv_transfer_params"] = params
+    headers = [(b"content-type", b"application/json")]
+    reply = await client.fetch("POST", _PATH, headers=headers, body=orjson.dumps(body))
+    return _answer(reply.status, reply.body)
+
+
+async def growth_since(client: HttpClient, before: KvCounters, prompt_tokens: int) -> KvGrowth:
+    """By how much the counters grew, as soon as they include a KV transfer this large, or after a moment."""
+    for _ in range(_LOOKS):
+        grown = _growth(before, await fetch_kv_counters(client))
+        if grown.proof_of(prompt_tokens) in _SETTLED and grown.moved_bytes:
+            break
+        await asyncio.sleep(COUNTED_WITHIN_S / _LOOKS)
+    return grown
+
+
+async def speaks_side_channel(host: str, port: int, within_s: float) -> bool:
+    """Whether the server at this address greets as NIXL's side channel does.
+
+    OSError if nothing listens there, TimeoutError if nothing comes back, as with a blocked port.
+    """
+    async with asyncio.timeout(within_s):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            return await reader.read(1) == _GREETING
+        finally:
+            writer.transport.abort()
+
+
+def _growth(before: KvCounters, after: KvCounters) -> KvGrowth:
+    return KvGrowth(
+        moved_tokens=_grown(before.moved_tokens, after.moved_tokens),
+        computed_tokens=_grown(before.computed_tokens, after.computed_tokens),
+        moved_bytes=_grown(before.moved_bytes, after.moved_bytes),
+        moving_s=_grown(before.moving_s, after.moving_s),
+    )
+
+
+def _grown(before: float | None, after: float | None) -> float | None:
+    """A labelled series appears when it is first counted."""
+    return None if after is None else after - (before or 0.0)
+
+
+def _answer(status: int, body: bytes) -> TrialAnswer:
+    try:
+        said = orjson.loads(body)
+        if status != 200:
+            return TrialAnswer(status)
+        report = read_report(said.get("usage"), said.get("metrics"))
+        seconds = {span.part: span.duration_s for span in report.spans}
+        gaps = (report.output_tokens or 1) - 1
+        return TrialAnswer(
+            status=status,
+            text=str(said["choices"][0]["text"]),
+            prompt_tokens=report.prompt_tokens,
+            cached_tokens=report.cached_tokens or 0,
+            queue_s=seconds.get(Part.ENGINE_QUEUE),
+            prefill_s=seconds.get(Part.PREFILL),
+            gap_s=seconds[Part.DECODE] / gaps if gaps and Part.DECODE in seconds else None,
+            params=said.get("kv_transfer_params") or {},
+        )
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return TrialAnswer(status if status != 200 else 502)

@@ -1,0 +1,125 @@
+"""Counts API keys' limits in Redis, shared by all gateways: one script, sent for many requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib import resources
+from typing import Any
+
+from phasewise.clients.fair_deadline import fair_deadline
+from phasewise.clients.redis_connection import redis_connections, reply_or_error
+from phasewise.core.errors import StoreUnreachable
+
+_SCRIPT = resources.files(__package__).joinpath("redis_quotas.lua").read_text(encoding="utf-8")
+_SCRIPT_SHA = sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+_CLOSES_WITHIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Count a request."""
+
+    key_id: str
+    lease_id: str
+    request_cost_us: int
+    token_cost_us: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Release a request's slot, and correct what it was charged."""
+
+    key_id: str
+    lease_id: str
+    request_correction_us: int
+    token_correction_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Renew the leases of requests that are still running."""
+
+    key_id: str
+    lease_ids: tuple[str, ...]
+
+
+Operation = Take | Settle | Renew
+_Command = tuple[str | int, ...]
+_LOAD_SCRIPT: _Command = ("SCRIPT LOAD", _SCRIPT)
+Waits = tuple[int, int, bool]
+"""The reply to Take: the waits for requests and for tokens in microseconds, and whether no slot is free."""
+
+
+class RedisQuotas:
+    """The store of limits. It contacts nothing before the first use and never shows the URL."""
+
+    def __init__(self, url: str, key_prefix: str, lease_s: float) -> None:
+        # One connection and no pool: replies come in order, and the pool's checks of every command cost more
+        # than the commands.
+        self._connection = redis_connections(url, "gateway.redis")()
+        self._key_prefix = key_prefix
+        self._lease_ms = round(lease_s * 1000)
+
+    async def perform(self, operations: Sequence[Operation], deadline_s: float) -> list[Waits | None]:
+        """Perform all, in this order, within the deadline; raises StoreUnreachable.
+
+        The reply to Take is its waits, to the others None. After a failure it is unknown what was done.
+        """
+        try:
+            async with fair_deadline(deadline_s):
+                replies = await self._replies([self._command(operation) for operation in operations])
+        except Exception as error:
+            # Any error: a waiting caller must get a reply, and Redis clients fail in many ways.
+            raise StoreUnreachable(f"Redis does not answer ({type(error).__name__})") from None
+        if not operations:
+            return []
+        return [
+            (reply[0], reply[1], bool(reply[2])) if isinstance(operation, Take) else None
+            for operation, reply in zip(operations, replies, strict=True)
+        ]
+
+    async def close(self) -> None:
+        """Close the connection."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_CLOSES_WITHIN_S):
+                await self._connection.disconnect()
+
+    async def _replies(self, commands: list[_Command]) -> list[Any]:
+        replies = await self._exchange(commands or [_LOAD_SCRIPT])
+        missing = [index for index, reply in enumerate(replies) if _script_is_missing(reply)]
+        if missing:
+            # Redis is new, was restarted, or its scripts were flushed: these were not performed.
+            _, *again = await self._exchange([_LOAD_SCRIPT, *(commands[index] for index in missing)])
+            for index, reply in zip(missing, again, strict=True):
+                replies[index] = reply
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    async def _exchange(self, commands: list[_Command]) -> list[Any]:
+        """Redis' reply to each; errors are among them, so that no reply stays unread."""
+        packed = self._connection.pack_commands(commands)
+        await self._connection.send_packed_command(packed, check_health=False)
+        return [await reply_or_error(self._connection) for _ in commands]
+
+    def _command(self, operation: Operation) -> _Command:
+        # In braces: a cluster hashes only this part, so that a key's three names are on the same node.
+        root = f"{self._key_prefix}:{{{operation.key_id}}}:"
+        script = ("EVALSHA", _SCRIPT_SHA, 3, root + "requests", root + "tokens", root + "leases")
+        match operation:
+            case Take(_, lease_id, request_cost, token_cost, slots):
+                return (*script, "take", request_cost, token_cost, slots, self._lease_ms, lease_id)
+            case Settle(_, lease_id, requests, tokens):
+                return (*script, "settle", requests, tokens, lease_id)
+            case Renew(_, lease_ids):
+                return (*script, "renew", self._lease_ms, *lease_ids)
+
+
+def _script_is_missing(reply: object) -> bool:
+    return isinstance(reply, Exception) and type(reply).__name__ == "NoScriptError"

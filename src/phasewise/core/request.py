@@ -1,0 +1,68 @@
+"""Requests as the policies see them: tenant, endpoint, priority and size, never the text."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from phasewise.core.limits import NO_LIMITS, Limits
+from phasewise.core.value import value
+
+BYTES_PER_TOKEN = 4
+"""A rule of thumb for the size of a prompt before tokenization; only used to compare loads."""
+DEFAULT_MAX_WAIT_S = 10.0
+"""How long a request waits for a free slot before it is rejected."""
+
+
+class Endpoint(StrEnum):
+    """The OpenAI endpoints that engines serve. All but embeddings generate an answer token by token."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+    EMBEDDINGS = "/v1/embeddings"
+
+    @property
+    def generates(self) -> bool:
+        """Whether answers have a decode phase."""
+        return self is not Endpoint.EMBEDDINGS
+
+
+@value
+class GenerationRequest:
+    """One request for an engine, without its text.
+
+    `key_id` is what its key's limits are counted under, `max_wait_s` how long it may wait for a free slot.
+    `prefix_hashes` identify equal prompt prefixes, block by block (core/prefixes.py). The prompt of a
+    `splittable` request may be computed on another worker than its answer. `media_bytes` of `prompt_bytes`
+    are images and audio, beyond what their tokens are worth in text.
+    """
+
+    request_id: str
+    endpoint: Endpoint
+    model: str
+    arrived_s: float
+    prompt_bytes: int
+    max_output_tokens: int | None = None
+    stream: bool = False
+    tenant: str = "default"
+    priority: int = 0
+    slo_class: str = "default"
+    lora: str | None = None
+    prefix_marks: tuple[str, ...] = ()
+    choices: int = 1
+    text_marks: tuple[str, ...] = ()
+    key_id: str = ""
+    limits: Limits = NO_LIMITS
+    max_wait_s: float = DEFAULT_MAX_WAIT_S
+    prefix_hashes: tuple[int, ...] = ()
+    splittable: bool = False
+    media_bytes: int = 0
+
+    @property
+    def text_bytes(self) -> int:
+        """The part of the prompt that its token count is estimated from."""
+        return self.prompt_bytes - self.media_bytes
+
+    @property
+    def estimated_prompt_tokens(self) -> int:
+        """The prompt's size before tokenization."""
+        return max(1, self.text_bytes // BYTES_PER_TOKEN)

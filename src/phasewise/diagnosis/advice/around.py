@@ -1,0 +1,138 @@
+"""Fixes outside the two phases: the machine, the network, the measurement itself."""
+
+from __future__ import annotations
+
+from phasewise.diagnosis.advice.fix import Figure, Fix
+from phasewise.diagnosis.advice.start import Remedy
+from phasewise.diagnosis.finding import Cause
+
+_NO_LEVER = "any engine flag: the time is lost outside the engine"
+_NOT_THE_SERVER = "any change to the server: the load generator was measured, not the server"
+
+
+def _outside(what: str, price: str, verify: str = "") -> Fix:
+    return Fix(what, price, Figure.TTFT_P50, verify=verify)
+
+
+_FRONT_ENDS = Fix(
+    "run two front ends for the engine",
+    "another process, and a core for it",
+    Figure.TTFT_P50,
+    engine_flag="--api-server-count 2",
+    fleet_line="pools: [{engine_flags: [--api-server-count, '2']}]",
+)
+_FEWER_CHUNKS = Fix(
+    "let it send several tokens in a chunk",
+    "text appears in larger pieces",
+    Figure.TPOT_P50,
+    engine_flag="--stream-interval 4",
+    fleet_line="pools: [{engine_flags: [--stream-interval, '4']}]",
+)
+_OWN_CORES = Fix(
+    "give the engine dedicated cores, and stop other programs on its host",
+    "those cores",
+    Figure.TPOT_P50,
+    fleet_line="pools: [{cores: 1}]",
+)
+
+_FLOAT32 = Fix(
+    "compute in float32, for which the processor has instructions",
+    "twice the memory for weights and KV cache",
+    Figure.TTFT_P50,
+    engine_flag="--dtype float32",
+    fleet_line="pools: [{engine_flags: [--dtype, float32]}]",
+)
+
+FAILED_ATTEMPTS = _outside(
+    "find out why attempts fail: each request's timeline names the worker and outcome of every attempt",
+    "time",
+)
+
+REMEDIES: dict[Cause, Remedy] = {
+    Cause.ENGINE_HUNG: lambda levers: (
+        _outside(
+            "look at the engine's process and its log now, while it stands still: a stopped process, a full "
+            "disk, a device error, a debugger",
+            "time",
+            "py-spy dump --pid PID",
+        ),
+        _outside("restart the engine if it does not recover", "its open requests and its prefix cache"),
+    ),
+    Cause.NUMBER_FORMAT: lambda levers: (_FLOAT32,),
+    Cause.REQUESTS_REJECTED: lambda levers: (
+        _outside(
+            "send what the engine accepts: the reply to a rejected request says why (a prompt beyond the "
+            "context length, an unknown model, a key over its limit)",
+            "a change in the application",
+        ),
+    ),
+    Cause.CLIENTS_CANCEL: lambda levers: (
+        _outside(
+            "find out why clients leave: a timeout of their own or of a proxy, or a user who has seen enough",
+            "time",
+            "phasewise explain --help",
+        ),
+        _outside("ask for shorter answers: a lower max_tokens", "answers may be cut off"),
+    ),
+    Cause.ENGINE_STARVED: lambda levers: (
+        _OWN_CORES,
+        _outside("move the engine, or the other programs, to another host", "another host"),
+    ),
+    Cause.COLD_START: lambda levers: (
+        _outside("warm up the engine with requests of each kind before it serves users", "a longer startup"),
+        _outside("diagnose again now that it is warm", "none", "phasewise diagnose URL"),
+    ),
+    Cause.FRONT_END_BUSY: lambda levers: (
+        _FRONT_ENDS,
+        _FEWER_CHUNKS,
+        levers.another_engine(),
+    ),
+    Cause.NETWORK_OR_PROXY: lambda levers: (
+        _outside(
+            "time the same requests directly at the engine's port, then check what is in between: "
+            "proxies, TLS, DNS, the network",
+            "time",
+            "phasewise compare ENGINE_URL PROXY_URL",
+        ),
+        _outside("keep connections open between requests", "none"),
+    ),
+    Cause.GATEWAY: lambda levers: (
+        FAILED_ATTEMPTS if levers.attempts_failed else None,
+        _outside("run another gateway process", "a core"),
+        _outside("check what else runs on the gateway's core", "time"),
+    ),
+    Cause.GENERATOR_LAG: lambda levers: (
+        _outside(
+            "send the load from another machine, or from several processes, and measure again",
+            "none",
+            "phasewise bench URL",
+        ),
+    ),
+    Cause.WARM_CACHE: lambda levers: (
+        _outside(
+            "measure with prompts that the engine has not seen before",
+            "none",
+            "phasewise bench URL --cache cold",
+        ),
+    ),
+    Cause.DRIFT: lambda levers: (
+        _outside(
+            "watch longer, and find out what changed during the window", "time", "phasewise diagnose URL"
+        ),
+    ),
+}
+
+USELESS: dict[Cause, tuple[str, ...]] = {
+    Cause.ENGINE_HUNG: ("any engine flag: no step is running",),
+    Cause.NUMBER_FORMAT: ("smaller prefill chunks: every step is slow, whatever its size",),
+    Cause.REQUESTS_REJECTED: ("more engines: a rejected request is rejected by each of them",),
+    Cause.CLIENTS_CANCEL: ("any engine flag, unless clients leave because an answer takes too long",),
+    Cause.ENGINE_STARVED: ("any engine flag: the engine waits for a CPU core, whatever it computes",),
+    Cause.COLD_START: ("any lever: later steps of the same kind were faster without a change",),
+    Cause.FRONT_END_BUSY: ("any lever of prefill or decode: the engine core waits for its front end",),
+    Cause.NETWORK_OR_PROXY: (_NO_LEVER,),
+    Cause.GATEWAY: (_NO_LEVER,),
+    Cause.GENERATOR_LAG: (_NOT_THE_SERVER,),
+    Cause.WARM_CACHE: (_NOT_THE_SERVER,),
+    Cause.DRIFT: (_NOT_THE_SERVER,),
+}

@@ -1,0 +1,49 @@
+"""Chooses fixes for each cause, with values from the summary, and levers that would not help.
+
+It never suggests a setting that is in use already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phasewise.diagnosis.advice import around as advice_around
+from phasewise.diagnosis.advice import start as advice_start
+from phasewise.diagnosis.advice import stream as advice_stream
+from phasewise.diagnosis.advice.fix import Advice, Figure, Fix
+from phasewise.diagnosis.advice.levers import AvailableLevers
+from phasewise.diagnosis.advice.start import Remedy
+from phasewise.diagnosis.analysis.window_summary import WindowSummary
+from phasewise.diagnosis.finding import Cause, Finding, Phase
+
+REMEDIES: dict[Cause, Remedy] = advice_start.REMEDIES | advice_stream.REMEDIES | advice_around.REMEDIES
+USELESS: dict[Cause, tuple[str, ...]] = advice_start.USELESS | advice_stream.USELESS | advice_around.USELESS
+
+VERIFY_FIRST = "phasewise verify FLEET.yaml --trace window.jsonl (from --save-traffic)"
+"""A fix is verified under the observed load, which `--save-traffic window.jsonl` saves."""
+VERIFY_OTHER = "phasewise compare FLEET.yaml CHANGED.yaml"
+
+
+def advise(finding: Finding, summary: WindowSummary) -> Advice:
+    """The advice for a finding, without settings that are in use already."""
+    fixes = [fix for fix in REMEDIES[finding.cause](AvailableLevers(summary)) if fix is not None]
+    useless = USELESS[finding.cause] + advice_start.also_useless(finding.cause, summary)
+    return Advice(_with_commands([_aimed(fix, finding) for fix in fixes]), useless)
+
+
+def _aimed(fix: Fix, finding: Finding) -> Fix:
+    """Some causes slow down both phases: a fix aims at a figure of the phase that lost time."""
+    if finding.phase is Phase.STREAM and fix.aims_at in {Figure.TTFT_P50, Figure.TTFT_P90}:
+        return replace(fix, aims_at=Figure.TPOT_P50)
+    if finding.phase is Phase.START and fix.aims_at in {Figure.TPOT_P50, Figure.ITL_P99}:
+        return replace(fix, aims_at=Figure.TTFT_P50)
+    return fix
+
+
+def _with_commands(fixes: list[Fix]) -> tuple[Fix, ...]:
+    """Add the command that verifies each change of a fleet file."""
+    first = next((fix for fix in fixes if fix.lever is not None), None)
+    return tuple(
+        fix if fix.lever is None else replace(fix, verify=VERIFY_FIRST if fix is first else VERIFY_OTHER)
+        for fix in fixes
+    )

@@ -1,0 +1,132 @@
+"""A fix: what to change, the exact line, its price and its predicted effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from phasewise.core.statistics import Interval
+
+LeverValue = bool | int | str | None
+"""A lever's value; None resets it to the engine's default."""
+
+
+class Figure(StrEnum):
+    """The figure that a fix aims at, named like the metrics of a comparison."""
+
+    TTFT_P50 = "ttft_p50"
+    TTFT_P90 = "ttft_p90"
+    TPOT_P50 = "tpot_p50"
+    ITL_P99 = "itl_p99"
+    THROUGHPUT = "throughput"
+
+
+@dataclass(frozen=True, slots=True)
+class LeverChange:
+    """One key of a pool in a fleet file and its new value: a lever, or `replicas`.
+
+    `speculation` takes the number of draft tokens. If the current value is unknown,
+    `times` is the factor to apply to it, and `value` is None.
+    """
+
+    name: str
+    value: LeverValue
+    times: float | None = None
+
+    @property
+    def fleet_value(self) -> object:
+        """The value as a fleet file has it."""
+        if self.name == "speculation" and self.value is not None:
+            return {"method": "ngram", "tokens": self.value}
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedChange:
+    """A measured figure, and the factor by which it is expected to change.
+
+    `before` is in seconds, or in tokens per second for throughput. `interval` contains the ratio that a
+    measurement would find, with its confidence.
+    """
+
+    figure: Figure
+    before: float
+    ratio: float
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a fix alone would do to every figure; effects of two fixes are never multiplied.
+
+    `replay_off_by` is the largest relative difference between the replay of the window and its measurement,
+    over the figures: intervals are widened by it.
+    """
+
+    changes: tuple[PredictedChange, ...]
+    requests: int
+    draws: int
+    replay_off_by: float
+
+    def of(self, figure: Figure) -> PredictedChange | None:
+        """The prediction for one figure, if there is one."""
+        return next((change for change in self.changes if change.figure is figure), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """Something to do about a cause.
+
+    `lever` is the change of a fleet file, None for a fix outside the engine; `engine_flag` and
+    `fleet_line` are the same change as text. `aims_at` is the figure that should improve. If there
+    is no `effect`, `unpredictable` says why.
+    """
+
+    what: str
+    price: str
+    aims_at: Figure
+    lever: LeverChange | None = None
+    engine_flag: str | None = None
+    fleet_line: str | None = None
+    verify: str = ""
+    effect: Effect | None = None
+    unpredictable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What helps against a cause, best first, and what does not, with the reason.
+
+    Fixes that `do_not_pay` aim at the cause, but are predicted to make the figure worse on this traffic.
+    """
+
+    fixes: tuple[Fix, ...]
+    would_not_help: tuple[str, ...] = ()
+    do_not_pay: tuple[Fix, ...] = ()
+
+
+LEAST_GAIN = 0.02
+"""A fix that is predicted to improve its figure by less does not pay."""
+
+
+def by_gain(advice: Advice) -> Advice:
+    """The same fixes, the largest predicted gain first, then what cannot be predicted.
+
+    What is predicted to gain nothing is set apart.
+    """
+    gains = {index: _gain(fix) for index, fix in enumerate(advice.fixes)}
+    pays = [index for index, gain in gains.items() if gain is None or gain >= LEAST_GAIN]
+    pays.sort(key=lambda index: -(gains[index] or 0.0))
+    return replace(
+        advice,
+        fixes=tuple(advice.fixes[index] for index in pays),
+        do_not_pay=tuple(fix for index, fix in enumerate(advice.fixes) if index not in pays),
+    )
+
+
+def _gain(fix: Fix) -> float | None:
+    """The share by which the figure that it aims at improves; None if that is not predicted."""
+    change = None if fix.effect is None else fix.effect.of(fix.aims_at)
+    if change is None:
+        return None
+    return change.ratio - 1.0 if change.figure is Figure.THROUGHPUT else 1.0 - change.ratio

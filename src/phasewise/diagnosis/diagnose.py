@@ -1,0 +1,227 @@
+"""From evidence to a verdict: analyze the window, find what is slow and why, advise, predict.
+
+Everything here is pure: the same evidence gives the same verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from phasewise.core.latency import ttft_breakdown
+from phasewise.core.slo import Slo
+from phasewise.core.steps import EngineStep
+from phasewise.core.timeline import Part, Timeline
+from phasewise.costs.fit.step_fit import StepFit
+from phasewise.diagnosis.advice.choose import advise
+from phasewise.diagnosis.advice.fix import Advice, by_gain
+from phasewise.diagnosis.analysis.attribution import Readings, explained, readings_of
+from phasewise.diagnosis.analysis.counters import (
+    counter_summary,
+    series_of,
+    with_counted_phases,
+    with_counters,
+)
+from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, is_our_own
+from phasewise.diagnosis.analysis.kv_transfer_use import kv_transfer_use
+from phasewise.diagnosis.analysis.prefix_use import prefix_use
+from phasewise.diagnosis.analysis.standstill import (
+    Standstill,
+    standstills_of_loads,
+    standstills_of_steps,
+)
+from phasewise.diagnosis.analysis.streams import stream_summary
+from phasewise.diagnosis.analysis.ttft import start_summary
+from phasewise.diagnosis.analysis.window_summary import (
+    WindowSummary,
+    WorkloadShape,
+    outcome_counts,
+    rejections,
+    trust_of,
+    workload_shape,
+)
+from phasewise.diagnosis.analysis.workload_profile import workload_profile
+from phasewise.diagnosis.evidence import Evidence, engine_counters
+from phasewise.diagnosis.predict.costs import fit_window
+from phasewise.diagnosis.predict.effects import beyond_replay, predict_advice
+from phasewise.diagnosis.predict.setup import Setup, setup_of
+from phasewise.diagnosis.predict.traffic import Traffic, recorded_traffic
+from phasewise.diagnosis.verdict import Verdict, judge
+from phasewise.fleet.config import Levers
+
+FIT_SEED, REPLAY_SEED = 0, 1
+"""A fixed seed: the same evidence gives the same prediction."""
+NO_COSTS = (
+    "step costs are unknown: the window has too few recorded steps "
+    "(run `phasewise engine calibrate URL --save FILE`, then use --costs FILE)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Known facts besides the evidence: costs from a calibration, the levers of a fleet file, and the clients
+    of a closed loop (None for an open loop). The first `warm_up` requests are left out, as in a measurement
+    of the same load."""
+
+    fit: StepFit | None = None
+    levers: Levers | None = None
+    concurrency: int | None = None
+    warm_up: int = 0
+
+
+def diagnose(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
+    """Find what is slow in a window and why, what helps, and the predicted effect of each fix."""
+    # The window's own costs complement a calibration's: they cover other steps.
+    own_fit = fit_window(evidence.logs, np.random.default_rng(FIT_SEED), evidence.setups)
+    fits = tuple(fit for fit in (known.fit, own_fit) if fit is not None)
+    readings = readings_of(evidence.logs, fits[0] if fits else None)
+    timelines = explained(evidence.timelines, readings)
+
+    summary = _analyse(evidence, timelines, readings, slo, fits[0] if fits else None)
+    verdict = judge(summary, slo)
+    if verdict.top is None:
+        return verdict
+    advice = advise(verdict.top, summary)
+    traffic = recorded_traffic(timelines, concurrency=known.concurrency, warm_up=known.warm_up)
+    setup = setup_of(traffic, summary.engines, known.levers)
+    return replace(verdict, advice=_predict(advice, traffic, setup, fits))
+
+
+def _predict(advice: Advice, traffic: Traffic, setup: Setup, fits: Sequence[StepFit]) -> Advice:
+    """The advice with the predicted effect of each fix, or the reason why there is none."""
+    if not fits:
+        fixes = (replace(fix, unpredictable=beyond_replay(fix, setup) or NO_COSTS) for fix in advice.fixes)
+        return replace(advice, fixes=tuple(fixes))
+    rng = np.random.default_rng(REPLAY_SEED)
+    return by_gain(predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:]))
+
+
+def _analyse(
+    evidence: Evidence,
+    timelines: tuple[Timeline, ...],
+    readings: Readings,
+    slo: Slo,
+    fit: StepFit | None,
+) -> WindowSummary:
+    """The window in figures, from single requests if there are any, else from counters."""
+    standstills = _standstills(evidence, readings)
+    if timelines:
+        found = _of_requests(evidence, timelines, readings, slo)
+    else:
+        found = _of_counters(evidence, slo, standstills)
+    return replace(
+        found,
+        engines=_with_weights(evidence.surroundings, fit),
+        fit=fit,
+        synthetic=evidence.synthetic,
+        probe_cut_short=evidence.probe_cut_short,
+        standstills=standstills,
+    )
+
+
+def _standstills(evidence: Evidence, readings: Readings) -> tuple[Standstill, ...]:
+    """By its step record where an engine has one, else by its counters."""
+    found: list[Standstill] = []
+    for name, loads in evidence.loads.items():
+        if name not in readings:
+            found += standstills_of_loads(name, loads, evidence.window)
+    for name, ranks in readings.items():
+        for reading in ranks:
+            found += standstills_of_steps(name, reading, evidence.timelines, evidence.window)
+    return tuple(sorted(found, key=lambda it: it.began_unix_s))
+
+
+def _with_weights(
+    engines: tuple[EngineSurroundings, ...], fit: StepFit | None
+) -> tuple[EngineSurroundings, ...]:
+    """The machine's figures from a calibration, for all engines."""
+    if fit is None or fit.weights_read_s is None:
+        return engines
+    return tuple(replace(engine, weights_read_s=fit.weights_read_s) for engine in engines)
+
+
+def _of_counters(evidence: Evidence, slo: Slo, standstills: tuple[Standstill, ...]) -> WindowSummary:
+    counters = engine_counters(evidence.metrics, evidence.window_s, slo)
+    series = series_of(evidence.loads, evidence.window, standstills)
+    summary = counter_summary(counters, series, slo, evidence.not_observed)
+    return replace(summary, workload=_with_engine_loads(summary.workload, evidence.surroundings))
+
+
+def _with_engine_loads(workload: WorkloadShape, engines: Sequence[EngineSurroundings]) -> WorkloadShape:
+    """Over the whole window, if engines were read throughout and not only at its end."""
+    engine_loads = [engine.engine_load for engine in engines if engine.engine_load is not None]
+    if not engine_loads:
+        return workload
+    return replace(
+        workload,
+        running_mean=sum(engine_load.running_mean for engine_load in engine_loads),
+        waiting_max=max(engine_load.waiting_max for engine_load in engine_loads),
+        kv_usage_max=max(engine_load.kv_usage_max for engine_load in engine_loads),
+    )
+
+
+def _of_requests(
+    evidence: Evidence, timelines: tuple[Timeline, ...], readings: Readings, slo: Slo
+) -> WindowSummary:
+    kv_tokens = {it.name: it.kv_tokens for it in evidence.surroundings if it.kv_tokens is not None}
+    prefix = prefix_use(timelines, kv_tokens, evidence.logs)
+    summary = WindowSummary(
+        window_s=evidence.window_s,
+        seen_by=evidence.seen_by,
+        start=start_summary(timelines, slo, readings),
+        stream=stream_summary(timelines, slo, readings),
+        workload=workload_shape(
+            timelines, _steps_of_window(evidence), evidence.window_s, evidence.began_unix_s
+        ),
+        outcomes=outcome_counts(timelines),
+        rejections=rejections(timelines),
+        streamed_tokens=_streamed_tokens(evidence),
+        not_observed=evidence.not_observed + _untimed(timelines),
+        prefix=prefix,
+        trust=trust_of(timelines, are_ours=is_our_own(evidence.seen_by)),
+        profile=workload_profile(timelines, evidence.window_s, prefix, evidence.began_unix_s),
+        kv_transfer=kv_transfer_use(evidence.timelines, evidence.surroundings, evidence.began_unix_s),
+    )
+    counters = engine_counters(evidence.metrics, evidence.window_s, slo)
+    if not any(it.streamed for it in timelines):
+        summary = with_counted_phases(summary, counters, slo)
+    return with_counters(summary, counters, _first_tokens(evidence))
+
+
+def _streamed_tokens(evidence: Evidence) -> int:
+    """Pieces of answers that came within the window."""
+    began_s, until_s = evidence.window
+    return sum(
+        began_s <= it.started_unix_s + at_s <= until_s
+        for it in evidence.timelines
+        for at_s in it.content_times_s
+    )
+
+
+def _first_tokens(evidence: Evidence) -> int:
+    """The number of requests whose first token came within the window."""
+    began_s, until_s = evidence.window
+    firsts = (it.started_unix_s + it.content_times_s[0] for it in evidence.timelines if it.content_times_s)
+    return sum(began_s <= first_s <= until_s for first_s in firsts)
+
+
+def _steps_of_window(evidence: Evidence) -> list[EngineStep]:
+    """The steps of the window: logs reach back before it, for requests that began there."""
+    return [
+        timed.step
+        for ranks in evidence.logs.values()
+        for log in ranks
+        for timed in log.steps
+        if timed.step.ended_unix_s >= evidence.began_unix_s
+    ]
+
+
+def _untimed(timelines: Sequence[Timeline]) -> tuple[str, ...]:
+    """Requests whose engine did not report its phases, if others did."""
+    answered = [found for found in map(ttft_breakdown, timelines) if found is not None]
+    silent = sum(found.seconds(Part.PREFILL) is None for found in answered)
+    if not 0 < silent < len(answered):
+        return ()
+    return (f"queue and prefill of {silent} of {len(answered)} requests: their engine did not report them",)

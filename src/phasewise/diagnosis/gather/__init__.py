@@ -1,0 +1,1 @@
+"""Gathers the evidence of a live endpoint: identifies it, watches or probes it."""

@@ -1,0 +1,259 @@
+"""Watches one engine: counters before and after, its steps, or its gauges without a step recorder.
+
+It only reads. An engine that does not answer is no error: the evidence lists what was not observed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from statistics import fmean
+
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.clients.step_feed import StepFeed
+from phasewise.clients.vllm_metrics import MetricsSnapshot, delta, fetch_metrics
+from phasewise.core.errors import PhasewiseError, UpstreamError
+from phasewise.core.steps import EngineStep
+from phasewise.diagnosis.analysis.engine_load import LoadReading
+from phasewise.diagnosis.gather.target import QUICK
+from phasewise.diagnosis.observed.observation import EngineSeen, WatchedEngine
+
+# --- The current load of an engine, from its /metrics: read several times a second, so no full parser.
+
+_SERIES = {
+    b"vllm:num_requests_running": "running",
+    b"vllm:num_requests_waiting": "waiting",
+    b"vllm:kv_cache_usage_perc": "kv_usage",
+    b"vllm:iteration_tokens_total_count": "steps",
+    b"vllm:iteration_tokens_total_sum": "step_tokens",
+    b"vllm:prompt_tokens_total": "prompt_tokens",
+    b"vllm:generation_tokens_total": "output_tokens",
+    b"vllm:time_to_first_token_seconds_count": "first_tokens",
+    b"vllm:time_to_first_token_seconds_sum": "ttft_sum_s",
+    b"vllm:inter_token_latency_seconds_count": "gaps",
+    b"vllm:inter_token_latency_seconds_sum": "gaps_sum_s",
+    b"vllm:request_success_total": "finished",
+    b"vllm:num_preemptions_total": "preemptions",
+    b"vllm:prefix_cache_queries_total": "prefix_queries",
+    b"vllm:prefix_cache_hits_total": "prefix_hits",
+}
+_GAUGES = ("running", "waiting", "kv_usage")
+_LABELLED = (
+    (b"vllm:request_success_total", b'finished_reason="abort"', "aborted"),
+    (b"http_requests_total", b'status="4', "rejected"),
+    (b"http_requests_total", b'status="5', "failed"),
+)
+
+
+async def fetch_load(client: HttpClient, clock: Callable[[], float] = time.time) -> LoadReading | None:
+    """Read an engine's load; None if it does not report it."""
+    reply = await client.fetch("GET", "/metrics")
+    return parse_load(reply.body, clock()) if reply.status == 200 else None
+
+
+def parse_load(text: bytes, at_unix_s: float) -> LoadReading | None:
+    """The load in Prometheus text, over all engine cores; None if a gauge is missing or no number."""
+    found: dict[str, list[float]] = {}
+    for line in text.splitlines():
+        if not line.startswith((b"vllm:", b"http_requests_total")):
+            continue
+        series, _, value = line.rpartition(b" ")
+        name = series.partition(b"{")[0]
+        if name == b"http_requests_total" and b'handler="/v1/' not in series:
+            continue
+        fields = [field for bare, label, field in _LABELLED if bare == name and label in series]
+        if name in _SERIES:
+            fields.append(_SERIES[name])
+        for field in fields:
+            try:
+                found.setdefault(field, []).append(float(value))
+            except ValueError:
+                return None
+    if any(name not in found for name in _GAUGES):
+        return None
+    return LoadReading(
+        at_unix_s=at_unix_s,
+        running=round(sum(found.pop("running"))),
+        waiting=round(sum(found.pop("waiting"))),
+        kv_usage=fmean(found.pop("kv_usage")),
+        **{name: sum(values) for name, values in found.items()},
+    )
+
+
+# --- The round trip of an empty request to an engine.
+#
+# The shortest of several counts, because delays only add to it.
+
+PATHS = ("/version", "/health")
+"""Paths that vLLM answers without computing anything, the cheapest first."""
+MOST_READINGS = 8
+_PATIENCE = Timeouts(connect_s=2.0, head_s=5.0, idle_s=5.0)
+
+
+class RoundTrip:
+    """Round trips to one address over a separate connection."""
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._client = HttpClient(url, _PATIENCE)
+        self._clock = clock
+        self._paths = list(PATHS)
+        self._readings_s: list[float] = []
+
+    @property
+    def shortest_s(self) -> float | None:
+        """The shortest round trip; None without an answer."""
+        return min(self._readings_s, default=None)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another reading is useful: fewer than enough, and the address answers."""
+        return bool(self._paths) and len(self._readings_s) < MOST_READINGS
+
+    async def take(self) -> None:
+        """Measure once more. The first exchange opens the connection, which may have been closed."""
+        while self._paths:
+            try:
+                if await self._exchange_s(self._paths[0]) is not None:
+                    took_s = await self._exchange_s(self._paths[0])
+                    self._readings_s += [] if took_s is None else [took_s]
+                    return
+            except UpstreamError:
+                # Unreachable for now, which says nothing about the round trip.
+                return
+            del self._paths[0]
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._client.close()
+
+    async def _exchange_s(self, path: str) -> float | None:
+        began_s = self._clock()
+        reply = await self._client.fetch("GET", path)
+        return self._clock() - began_s if reply.status == 200 else None
+
+
+LOOK_BACK_S = 120.0
+"""Requests that end in the window may have begun this much before it."""
+TICK_S = 0.25
+"""How often /metrics is read without a step record: often enough to see a burst and a pause."""
+LOAD_EVERY_TICKS = 4
+"""The same with a step record, which shows the engine's load by itself."""
+STEPS_EVERY_TICKS = 20
+"""Often enough that a recorder's ring, some minutes long, never overwrites what was not read."""
+FIRST_TRIP_TICKS = 4
+TRIPS_APART = 1.6
+"""Round trips are spaced by this growing factor, so that eight of them span a window of 20 s."""
+ANSWERS_WITHIN_S = 20.0
+"""The timeout of one reading: a slow engine must not delay the window of the others."""
+
+
+class EngineWatch:
+    """Call `begin`, `mark` once all have begun, `follow` until cancelled, then `end`."""
+
+    def __init__(self, engine: WatchedEngine) -> None:
+        self.engine = engine
+        self._client = HttpClient(engine.url, QUICK)
+        self._round_trip = RoundTrip(engine.url)
+        self._feed: StepFeed | None = None
+        if engine.steps_url is not None:
+            self._feed = StepFeed(engine.steps_url, since_unix_s=time.time() - LOOK_BACK_S)
+        self._before: MetricsSnapshot | None = None
+        self._recorded = False
+        self._steps: list[EngineStep] = []
+        self._details = False
+        self._dropped = 0
+        self._loads: list[LoadReading] = []
+
+    async def begin(self) -> None:
+        """Read its counters and the position of its step record."""
+        try:
+            async with asyncio.timeout(ANSWERS_WITHIN_S):
+                self._before = await self._snapshot()
+                await self._poll()
+                await self._round_trip.take()
+        except TimeoutError:
+            return
+
+    async def mark(self) -> None:
+        """Read its counters again, if it has any: the window opens now, not at the first reading."""
+        if self._before is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWERS_WITHIN_S):
+                self._before = await self._snapshot() or self._before
+
+    async def follow(self) -> None:
+        """Read steps, or gauges without steps, at intervals until cancelled."""
+        if self._before is None and not self._recorded:
+            return
+        next_trip = FIRST_TRIP_TICKS
+        for tick in count():
+            if not self._recorded or tick % LOAD_EVERY_TICKS == 0:
+                await self._read_load()
+            if self._recorded and tick % STEPS_EVERY_TICKS == STEPS_EVERY_TICKS - 1:
+                await self._poll()
+            if tick >= next_trip and self._round_trip.wants_more:
+                await self._round_trip.take()
+                # At growing intervals, because the length of the window is unknown.
+                next_trip = max(tick + 1, round(TRIPS_APART * tick))
+            await asyncio.sleep(TICK_S)
+
+    async def end(self) -> EngineSeen:
+        """Read the rest, and return everything."""
+        after = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWERS_WITHIN_S):
+                await self._poll()
+                after = await self._snapshot()
+        return EngineSeen(
+            engine=self.engine,
+            metrics=None if self._before is None or after is None else delta(self._before, after),
+            steps=tuple(self._steps),
+            details=self._details,
+            dropped=self._dropped,
+            loads=tuple(self._loads),
+            round_trip_s=self._round_trip.shortest_s,
+            recorded=self._recorded,
+        )
+
+    def close(self) -> None:
+        """Drop every connection."""
+        self._client.close()
+        self._round_trip.close()
+        if self._feed is not None:
+            self._feed.close()
+
+    async def _snapshot(self) -> MetricsSnapshot | None:
+        try:
+            return await fetch_metrics(self._client)
+        except UpstreamError:
+            # The gateway may reach an engine that we cannot, or the engine may have died.
+            return None
+
+    async def _read_load(self) -> None:
+        try:
+            load = await fetch_load(self._client)
+        except UpstreamError:
+            return
+        if load is not None:
+            self._loads.append(load)
+
+    async def _poll(self) -> None:
+        if self._feed is None:
+            return
+        try:
+            batch = await self._feed.poll()
+        except PhasewiseError:
+            # A stock engine has no recorder; one that answered before is retried.
+            if not self._recorded:
+                self._feed.close()
+                self._feed = None
+            return
+        self._recorded = True
+        if batch.restarted:
+            self._steps.clear()
+        self._steps += batch.steps
+        self._details, self._dropped = batch.details, self._dropped + batch.dropped

@@ -1,0 +1,107 @@
+"""A short synthetic load for an idle engine: ten requests, at most five at once.
+
+Three scenes: short prompts one after another, one long prompt twice, and a long prompt that arrives while
+four streams are running. Prompts begin with words that are new in every run, so that nothing of an earlier
+run is in the prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random, SystemRandom
+from uuid import uuid4
+
+from phasewise.clients.http_client import HttpClient
+from phasewise.core.timeline import Timeline
+from phasewise.loadgen.generator import LoadGenerator, RunLimits
+from phasewise.loadgen.target import find_target, fit_prompts
+from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop
+from phasewise.loadgen.workload.lengths import Lengths
+from phasewise.loadgen.workload.plan import (
+    CONTEXT_MARGIN_TOKENS,
+    CONTEXT_TOKENS,
+    Plan,
+    PlannedRequest,
+    PlanSpec,
+    make_plan,
+)
+from phasewise.loadgen.workload.presets import Shape
+from phasewise.loadgen.workload.prompts import Message, opened, write_opening
+
+SHORT_TOKENS = 64
+LONG_TOKENS = 1_536
+STREAMS = 4
+STREAM_OUTPUT_TOKENS = 48
+LONG_ARRIVES_AT_S = 1.0
+REQUEST_LIMIT_S = 120.0
+PROBE_REQUESTS = 3 + 2 + STREAMS + 1
+
+OnScene = Callable[[str], None]
+
+
+async def probe(
+    url: str, model: str | None, api_key: str | None, seed: int, on_scene: OnScene
+) -> tuple[Timeline, ...]:
+    """Run the three scenes and return the timelines of all their requests.
+
+    The seed repeats lengths, times and words, except for the first words of every prompt.
+    """
+    client = HttpClient(url)
+    rng = Random(seed)  # noqa: S311 - prompts, not secrets
+    try:
+        target = await find_target(client, model, api_key)
+        longest = (target.context_tokens or CONTEXT_TOKENS) - STREAM_OUTPUT_TOKENS - CONTEXT_MARGIN_TOKENS
+        timelines: list[Timeline] = []
+        for title, plan in _scenes(min(LONG_TOKENS, longest), rng):
+            on_scene(title)
+            fitted = await fit_prompts(client, target, plan, rng)
+            limits = RunLimits(request_s=REQUEST_LIMIT_S, in_flight=STREAMS + 1)
+            generator = LoadGenerator(client, target, fitted, f"probe-{uuid4().hex[:12]}", limits)
+            timelines += (await generator.run()).timelines
+        return tuple(timelines)
+    finally:
+        client.close()
+
+
+def _scenes(long_tokens: int, rng: Random) -> tuple[tuple[str, Plan], ...]:
+    return (
+        ("3 short prompts, one after another", _one_by_one(SHORT_TOKENS, 24, 3, rng)),
+        (f"one prompt of {long_tokens} tokens, twice", _twice(_one_by_one(long_tokens, 8, 1, rng))),
+        (
+            f"{STREAMS} streams, joined by a prompt of {long_tokens} tokens",
+            _joined(
+                _one_by_one(SHORT_TOKENS, STREAM_OUTPUT_TOKENS, STREAMS, rng),
+                _one_by_one(long_tokens, 8, 1, rng),
+            ),
+        ),
+    )
+
+
+def _one_by_one(prompt_tokens: int, output_tokens: int, requests: int, rng: Random) -> Plan:
+    shape = Shape("probe", Lengths.fixed(prompt_tokens), Lengths.fixed(output_tokens))
+    context = prompt_tokens + output_tokens + CONTEXT_MARGIN_TOKENS
+    plan = make_plan(PlanSpec(shape, ClosedLoop(1), requests=requests, context_tokens=context), rng)
+    return replace(plan, threads=tuple((_with_nonce(planned),) for planned in plan.requests))
+
+
+def _with_nonce(planned: PlannedRequest) -> PlannedRequest:
+    """The request with new first words: no earlier run has put its prefix into a cache.
+
+    Every prompt gets words of its own. Prompts that share them could share their first block of KV.
+    """
+    first, *others = planned.messages
+    text = opened(first.content, write_opening(SystemRandom()))
+    return replace(planned, messages=(Message(first.role, text), *others))
+
+
+def _twice(plan: Plan) -> Plan:
+    (planned,) = plan.requests
+    return replace(plan, threads=((planned,), (replace(planned, index=1),)))
+
+
+def _joined(streams: Plan, late: Plan) -> Plan:
+    (prompt,) = late.requests
+    requests = tuple(replace(planned, at_s=0.0) for planned in streams.requests)
+    newcomer = replace(prompt, index=len(requests), at_s=LONG_ARRIVES_AT_S)
+    return Plan.of_singles((*requests, newcomer), OpenLoop(rate_per_s=1.0))

@@ -1,0 +1,178 @@
+"""Gathers a window's evidence: all engines, their hosts if local, and the gateway's timelines.
+
+It only reads, except with a probe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from phasewise.clients.http_client import HttpClient
+from phasewise.clients.timeline_feed import Missed, TimelineFeed
+from phasewise.core.errors import UpstreamError
+from phasewise.core.timeline import Timeline
+from phasewise.diagnosis.gather.engine_watch import EngineWatch
+from phasewise.diagnosis.gather.host_watch import HostWatch
+from phasewise.diagnosis.gather.probe import PROBE_REQUESTS, probe
+from phasewise.diagnosis.gather.target import QUICK, WatchTarget, admin_headers
+from phasewise.diagnosis.observed.observation import Observed, TargetKind
+
+AT_ONCE = 32
+"""The largest number of engines read at the same time."""
+TIMELINES_EVERY_S = 2.0
+"""How often timelines are read. A gateway keeps 10,000 by default, which is enough for some thousand requests
+a second.
+"""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class GatherOrder:
+    """How to gather: watch live traffic for `window_s`, or with `probing` send a short load of our own."""
+
+    window_s: float = 20.0
+    probing: bool = False
+    model: str | None = None
+    api_key: str | None = None
+    seed: int = 0
+
+
+class GatherProgress(Protocol):
+    """Shows progress while evidence is gathered."""
+
+    def say(self, words: str) -> None:
+        """Show a line about the next stage."""
+        ...
+
+    def watching(self, window_s: float) -> AbstractAsyncContextManager[None]:
+        """A block that lasts as long as the window."""
+        ...
+
+
+async def gather(
+    target: WatchTarget, admin_key: str | None, order: GatherOrder, progress: GatherProgress
+) -> Observed:
+    """What is seen in a window. A first Ctrl-C ends it early; what was observed is still judged."""
+    watch = Watch(target, admin_key)
+    try:
+        await watch.begin()
+        if not order.probing:
+            progress.say(f"watching {target.url} for {order.window_s:g} s; Ctrl-C ends the window early")
+            async with progress.watching(order.window_s):
+                await _unless_interrupted(asyncio.sleep(order.window_s))
+            return await watch.end()
+        progress.say(f"probing {target.url} with {PROBE_REQUESTS} requests")
+        scenes = probe(
+            target.url, order.model, order.api_key, order.seed, lambda title: progress.say(f"  {title}")
+        )
+        probed = await _unless_interrupted(scenes)
+        return replace(await watch.end(probed or ()), synthetic=True, cut_short=probed is None)
+    finally:
+        watch.close()
+
+
+async def _unless_interrupted(work: Awaitable[_T]) -> _T | None:
+    """The result; None after Ctrl-C, which asyncio turns into a cancellation."""
+    try:
+        return await work
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        return None
+
+
+class Watch:
+    """A window over a target: `begin`, let time pass or traffic flow, `end`, all in one event loop."""
+
+    def __init__(self, target: WatchTarget, admin_key: str | None = None) -> None:
+        self._target = target
+        self._engines = [EngineWatch(engine) for engine in target.engines]
+        self._host = HostWatch(target.engines)
+        self._client = HttpClient(target.url, QUICK)
+        self._gateway: TimelineFeed | None = None
+        if target.kind is TargetKind.GATEWAY:
+            self._gateway = TimelineFeed(self._client, admin_headers(admin_key))
+        self._following: list[asyncio.Task[None]] = []
+        self._began_unix_s = 0.0
+
+    async def begin(self) -> None:
+        """Read the counters and the positions of the step records, and follow them."""
+        await _bounded(engine.begin() for engine in self._engines)
+        # Readings of unresponsive engines have timed out by now: the window opens for all engines at once.
+        await asyncio.to_thread(self._host.begin)
+        await _bounded(engine.mark() for engine in self._engines)
+        if self._gateway is not None:
+            await self._gateway.skip()
+        self._began_unix_s = time.time()
+        self._following = [asyncio.create_task(engine.follow()) for engine in self._engines]
+        if self._gateway is not None:
+            self._following.append(asyncio.create_task(_keep_up_with(self._gateway)))
+
+    async def end(self, probed: tuple[Timeline, ...] = ()) -> Observed:
+        """Gather what happened since `begin`; `probed` are requests that we sent ourselves."""
+        await self._stop_following()
+        ended_unix_s = time.time()
+        reported = () if self._gateway is None else await _with_open(self._gateway)
+        hosts = await asyncio.to_thread(self._host.end)
+        # Engines come last, because one may not respond; the requests have been read by then.
+        return Observed(
+            url=self._target.url,
+            kind=self._target.kind,
+            began_unix_s=self._began_unix_s,
+            ended_unix_s=ended_unix_s,
+            engines=tuple(await _bounded(engine.end() for engine in self._engines)),
+            hosts=hosts,
+            reported=reported,
+            missed=Missed() if self._gateway is None else self._gateway.missed,
+            probed=probed,
+        )
+
+    def close(self) -> None:
+        """Drop every connection."""
+        for task in self._following:
+            task.cancel()
+        for engine in self._engines:
+            engine.close()
+        self._client.close()
+
+    async def _stop_following(self) -> None:
+        for task in self._following:
+            task.cancel()
+        for task in self._following:
+            with suppress(asyncio.CancelledError):
+                await task
+        self._following.clear()
+
+
+async def _keep_up_with(gateway: TimelineFeed) -> None:
+    while True:
+        await asyncio.sleep(TIMELINES_EVERY_S)
+        # A failed reading is retried by the next one; the last one, at the window's end, raises.
+        with suppress(UpstreamError):
+            await gateway.fetch()
+
+
+async def _with_open(gateway: TimelineFeed) -> tuple[Timeline, ...]:
+    """Finished and open requests. Open ones are read first: one that ends in between is then in both."""
+    under_way = await gateway.read_open()
+    ended = await gateway.read()
+    known = {timeline.request_id for timeline in ended}
+    return ended + tuple(timeline for timeline in under_way if timeline.request_id not in known)
+
+
+async def _bounded(jobs: Iterable[Awaitable[_T]]) -> list[_T]:
+    """All results, in order, with limited concurrency."""
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def within(job: Awaitable[_T]) -> _T:
+        async with free:
+            return await job
+
+    return await asyncio.gather(*(within(job) for job in jobs))

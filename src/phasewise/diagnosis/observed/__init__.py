@@ -1,0 +1,1 @@
+"""What a watch saw, before any judgement, and its file format."""

@@ -1,0 +1,122 @@
+"""What a window's evidence does not show, and how to observe it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from phasewise.clients.timeline_feed import Missed
+from phasewise.core.timeline import Outcome, Part, Timeline
+from phasewise.diagnosis.analysis.attribution import Logs
+from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
+from phasewise.diagnosis.observed.observation import EngineSeen, TargetKind
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a watch has gathered and missed; `probed` says that the requests were our own."""
+
+    kind: TargetKind
+    seen: Sequence[EngineSeen]
+    timelines: Sequence[Timeline]
+    logs: Logs
+    surroundings: Sequence[EngineSurroundings]
+    probed: bool
+    missed: Missed = field(default_factory=Missed)
+
+
+def not_observed(gathered: Gathered) -> tuple[str, ...]:
+    """What was not observed, the most important first."""
+    return (
+        *_of_engines(gathered),
+        *_of_steps(gathered),
+        *_of_requests(gathered),
+        *_of_hosts(gathered),
+    )
+
+
+def _of_engines(gathered: Gathered) -> Iterator[str]:
+    silent = sum(seen.metrics is None for seen in gathered.seen)
+    if silent:
+        yield f"the counters of {silent} of {len(gathered.seen)} engines: no answer"
+    restarted = sum(seen.metrics is not None and not seen.metrics.same_incarnation for seen in gathered.seen)
+    if restarted:
+        yield f"the counters of {restarted} of {len(gathered.seen)} engines: they restarted within the window"
+
+
+def _of_steps(gathered: Gathered) -> Iterator[str]:
+    if unrecorded := sum(not seen.recorded for seen in gathered.seen):
+        engines = len(gathered.seen)
+        where = "" if unrecorded == engines else f" in {unrecorded} of {engines} engines"
+        yield (
+            f"which steps stalled a stream and which requests shared a prefill{where}: no step recorder "
+            "answers (add it with `phasewise engine install --plugin-only`)"
+        )
+    if dropped := sum(seen.dropped for seen in gathered.seen):
+        yield f"{dropped} steps that the recorder overwrote before they were read"
+    if gathered.logs and not all(seen.details for seen in gathered.seen if seen.steps):
+        yield "tokens per step: start the engine with --enable-logging-iteration-details"
+
+
+def _of_requests(gathered: Gathered) -> Iterator[str]:
+    behind_gateway = gathered.kind is TargetKind.GATEWAY
+    marked = gathered.probed or behind_gateway
+    if gathered.missed.dropped:
+        yield (
+            f"{gathered.missed.dropped} finished requests, replaced by newer ones before they "
+            "were read (raise gateway.keep_timelines)"
+        )
+    if gathered.missed.still_open:
+        yield f"{gathered.missed.still_open} open requests: only those open the longest are read"
+    # An engine reports its times with the end of an answer: open and cancelled requests show no setting.
+    finished = [it for it in gathered.timelines if not it.from_cache and it.outcome is Outcome.SUCCEEDED]
+    if finished and not any(map(_has_engine_times, finished)):
+        yield (
+            "queue and prefill of single requests (means are used): start the engine with "
+            "--enable-per-request-metrics"
+        )
+    yield from _of_kinds(gathered.timelines)
+    if not marked:
+        yield "whether prompts share prefixes: only a gateway or --probe shows it"
+    if gathered.logs and not marked:
+        yield "cancelled requests: the engine has no record of them"
+    if not behind_gateway:
+        yield "time before the engine: send the traffic through `phasewise gateway`"
+    under_way = _under_way(gathered)
+    if under_way and not any(it.outcome is Outcome.UNFINISHED for it in gathered.timelines):
+        yield f"the end of {under_way} requests that were open when the window closed"
+
+
+def _of_kinds(timelines: Sequence[Timeline]) -> Iterator[str]:
+    """Requests whose tokens cannot be timed one by one."""
+    if embeddings := sum(not it.generates for it in timelines):
+        yield f"{embeddings} requests for embeddings: only generation is diagnosed"
+    if cached := sum(it.from_cache for it in timelines):
+        yield f"{cached} requests that the answer cache served: only engines are diagnosed"
+    timelines = [it for it in timelines if it.generates and not it.from_cache]
+    asked = len(timelines)
+    if plain := sum(not it.streamed for it in timelines):
+        yield f"the TTFT of {plain} of {asked} requests: their replies were not streamed"
+    if several := sum(it.streamed and it.choices != 1 for it in timelines):
+        yield f"the time per token of {several} of {asked} requests: several answers at once (n > 1)"
+
+
+def _of_hosts(gathered: Gathered) -> Iterator[str]:
+    hidden = sum(engine.host_busy_share is None for engine in gathered.surroundings)
+    if hidden:
+        yield (
+            f"the CPU waits of {hidden} of {len(gathered.surroundings)} engines: "
+            "only processes on this machine can be inspected"
+        )
+
+
+def _under_way(gathered: Gathered) -> int:
+    afters = [seen.metrics.after for seen in gathered.seen if seen.metrics is not None]
+    names = ("num_requests_running", "num_requests_waiting")
+    return round(sum(after.gauge(name) or 0.0 for after in afters for name in names))
+
+
+def _has_engine_times(timeline: Timeline) -> bool:
+    serving = timeline.serving_attempt
+    parts = {span.part for span in serving.spans} if serving is not None else set()
+    return bool(parts & {Part.ENGINE_QUEUE, Part.PREFILL})

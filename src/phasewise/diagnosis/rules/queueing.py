@@ -1,0 +1,373 @@
+"""Rules for requests that wait in the queue: a full KV cache, a low limit, uneven load, or overload."""
+
+from __future__ import annotations
+
+from phasewise.core.timeline import Part
+from phasewise.costs.fit.step import decoding
+from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings, clock_source
+from phasewise.diagnosis.analysis.stall_causes import StallCause
+from phasewise.diagnosis.analysis.window_summary import WindowSummary
+from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource
+from phasewise.diagnosis.rules.case import (
+    BEHIND_OTHERS,
+    QUEUED,
+    Claim,
+    StartCase,
+    StreamCase,
+    TokenPart,
+    busy_share,
+    context_tokens,
+    engine_load_source,
+    engine_loads,
+    fullest,
+    mean_of,
+    ms,
+    over_waiting,
+    percent,
+    prompt_work_share,
+    stall_part,
+)
+from phasewise.diagnosis.rules.machine import SATURATED_SHARE
+
+KV_FULL = 0.9
+"""A KV cache this full has no space for another typical request."""
+UNEVEN_FACTOR = 2.0
+"""Engines whose loads differ by less are evenly loaded."""
+NOT_WAITING_SHARE = 0.2
+"""An engine at which requests waited a smaller share of the time had free slots."""
+CHEAP_RATIO = 1.5
+"""Doubling the streams is worthwhile if steps get at most this much longer."""
+CHEAP_RATIO_UNFITTED = 1.3
+"""The same, judged from a full step against a nearly empty one."""
+MOSTLY_PROMPTS = 0.6
+"""An engine that spends a larger share of its time on prompts gains little from larger batches."""
+FEW_RUNNING = 8
+"""Any engine runs this many streams at nearly the cost of one: weights are read once for all."""
+IDLE_BETWEEN = 0.25
+"""An engine that is idle this share of the time serves its mean load,"""
+AT_ONCE = 5
+"""so that requests wait only if this many come together."""
+ALWAYS_CAPPED = 0.7
+"""Requests waited and the engine ran as many as it ever did for this share of the time."""
+GROWTH = 2.0
+"""This many more requests in the engine at the end than at the beginning are a trend,"""
+GROWTH_SHARE = 0.3
+"""if they are also this share of the mean."""
+
+
+def kv_exhausted(case: StartCase) -> Claim | None:
+    """Requests wait because the KV cache has no space for them."""
+    share, sure = over_waiting(case.summary, lambda engine_load: engine_load.kv_full_share), Confidence.HIGH
+    workload = case.summary.workload
+    if share is None and (workload.preemptions or 0) > 0 and (workload.kv_usage_max or 0.0) >= KV_FULL:
+        share, sure = 1.0, Confidence.LOW
+    if not share:
+        return None
+    taken = case.account.take(share, *QUEUED)
+    facts = [
+        Fact(
+            f"for {percent(share)} of the time that requests waited, the KV cache had no space for another",
+            engine_load_source(case.summary) if sure is Confidence.HIGH else FactSource.DERIVED,
+        ),
+        *kv_facts(case.summary),
+        Fact(f"this costs {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
+    ]
+    return Claim(
+        Cause.KV_EXHAUSTED, taken, tuple(facts), "requests wait as long with twice the KV cache", sure
+    )
+
+
+def kv_facts(summary: WindowSummary) -> list[Fact]:
+    """The usage and size of the KV cache, and the preemptions."""
+    facts = []
+    known = engine_loads(summary)
+    usage = max((engine_load.kv_usage_max for engine_load in known), default=summary.workload.kv_usage_max)
+    sizes = [engine.kv_tokens for engine in summary.engines if engine.kv_tokens is not None]
+    if usage is not None:
+        holds = f" of {min(sizes)} tokens" if sizes else ""
+        facts.append(
+            Fact(f"the KV cache{holds} was up to {percent(usage)} full", engine_load_source(summary))
+        )
+    if preempted := preemptions(summary):
+        facts.append(Fact(f"{preempted:.0f} preemptions of running requests", FactSource.COUNTERS))
+    return facts
+
+
+def preemptions(summary: WindowSummary) -> float | None:
+    """The number of preemptions; None if not observed."""
+    counted = [engine.preemptions for engine in summary.engines if engine.preemptions is not None]
+    return sum(counted) if counted else summary.workload.preemptions
+
+
+def uneven_load(case: StartCase) -> Claim | None:
+    """Requests wait at one engine while another has free slots."""
+    known = _of_fullest_model(case.summary)
+    if len(known) < 2:
+        return None
+    full, most = max(known, key=lambda pair: _load(pair[1]))
+    idle, least = min(known, key=lambda pair: _load(pair[1]))
+    uneven = _load(most) >= UNEVEN_FACTOR * max(_load(least), 0.5)
+    if not uneven or least.waited_share > NOT_WAITING_SHARE:
+        return None
+    every = [engine_load for _, engine_load in known]
+    share = _spared_by_evenness(every) if most.waiting_mean else 0.0
+    taken = case.account.take(share, *QUEUED)
+    taken += case.account.take(_load_spared(every), Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
+    return Claim(
+        Cause.UNEVEN_LOAD,
+        taken,
+        (
+            _uneven_fact(case.summary, (full, most), (idle, least)),
+            *_starts_there(case, full, idle),
+            Fact(f"an even load would save {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
+        ),
+        "requests wait as long when each goes to the least loaded engine",
+    )
+
+
+def uneven_load_stream(case: StreamCase) -> Claim | None:
+    """Streams share one engine's steps while another has few."""
+    known = _of_fullest_model(case.summary)
+    if len(known) < 2:
+        return None
+    full, most = max(known, key=lambda pair: _load(pair[1]))
+    idle, least = min(known, key=lambda pair: _load(pair[1]))
+    if _load(most) < UNEVEN_FACTOR * max(_load(least), 0.5) or least.waited_share > NOT_WAITING_SHARE:
+        return None
+    spared = _load_spared([engine_load for _, engine_load in known])
+    parts = (TokenPart.PROMPTS, TokenPart.BATCH, stall_part(StallCause.PREFILL_CHUNK))
+    taken = case.account.take(spared, *parts)
+    return Claim(
+        Cause.UNEVEN_LOAD,
+        taken,
+        (
+            _uneven_fact(case.summary, (full, most), (idle, least)),
+            Fact(f"an even load would save {ms(taken.seconds)} per token", FactSource.DERIVED),
+        ),
+        "streams are as slow when each request goes to the least loaded engine",
+    )
+
+
+def _uneven_fact(
+    summary: WindowSummary,
+    full: tuple[EngineSurroundings, EngineLoad],
+    idle: tuple[EngineSurroundings, EngineLoad],
+) -> Fact:
+    (busy, most), (spare, least) = full, idle
+    return Fact(
+        f"{busy.name} had {_load(most):.1f} requests on average, {most.waiting_mean:.1f} of them waiting; "
+        f"{spare.name} had {_load(least):.1f}, {least.waiting_mean:.1f} waiting",
+        engine_load_source(summary),
+    )
+
+
+def _of_fullest_model(summary: WindowSummary) -> list[tuple[EngineSurroundings, EngineLoad]]:
+    """The loads of the engines that could have served the longest queue."""
+    known = [(engine, engine.engine_load) for engine in summary.engines if engine.engine_load is not None]
+    full = max(known, key=lambda pair: pair[1].waiting_mean, default=None)
+    return [pair for pair in known if full is not None and pair[0].model == full[0].model]
+
+
+def _load(engine_load: EngineLoad) -> float:
+    return engine_load.running_mean + engine_load.waiting_mean
+
+
+def _spared_by_evenness(known: list[EngineLoad]) -> float:
+    """The share of the waiting that an even load would save."""
+    even = sum(map(_load, known)) / len(known)
+    places = max(engine_load.running_max for engine_load in known)
+    waiting = sum(engine_load.waiting_mean for engine_load in known)
+    return max(0.0, 1.0 - max(0.0, even - places) * len(known) / waiting)
+
+
+def _load_spared(known: list[EngineLoad]) -> float:
+    """How much smaller the load of a typical request's engine would be."""
+    total = sum(map(_load, known))
+    concurrency = sum(_load(engine_load) ** 2 for engine_load in known) / total
+    return 1.0 - total / len(known) / concurrency
+
+
+def _starts_there(case: StartCase, full: EngineSurroundings, idle: EngineSurroundings) -> list[Fact]:
+    starts = {start.engine: start.ttft_mean_s for start in case.start.by_engine}
+    if full.name not in starts or idle.name not in starts:
+        return []
+    return [
+        Fact(
+            f"mean TTFT {ms(starts[full.name])} at {full.name}, {ms(starts[idle.name])} at {idle.name}",
+            clock_source(case.summary.seen_by),
+        )
+    ]
+
+
+def batch_cap_low(case: StartCase) -> Claim | None:
+    """Requests wait though the KV cache has space, and running more at once would cost little."""
+    share, engine_load = (
+        over_waiting(case.summary, lambda engine_load: engine_load.capped_share),
+        fullest(case.summary),
+    )
+    held_s = case.account.seconds(Part.GATEWAY_WAIT)
+    if engine_load is None or not (share or held_s):
+        return None
+    cheap = _cheap_to_run_more(case.summary, engine_load)
+    if cheap is None:
+        return None
+    fact, sure = cheap
+    # What the gateway still has here it held back because the engine had no free slot.
+    taken = case.account.take(1.0, Part.GATEWAY_WAIT) + case.account.take(share or 0.0, Part.ENGINE_QUEUE)
+    waited = (
+        f"while up to {engine_load.waiting_max} waited" if share else "while others waited in the gateway"
+    )
+    return Claim(
+        Cause.BATCH_CAP_LOW,
+        taken,
+        (
+            Fact(
+                f"at most {engine_load.running_max} ran at once {waited}, "
+                f"for {percent(share or engine_load.full_share)} of the time with space in the KV cache",
+                engine_load_source(case.summary),
+            ),
+            fact,
+            Fact(f"this costs {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
+        ),
+        "requests wait as long with twice the max_num_seqs",
+        sure,
+    )
+
+
+def _cheap_to_run_more(summary: WindowSummary, engine_load: EngineLoad) -> tuple[Fact, Confidence] | None:
+    """Why twice as many streams would cost little, with confidence; None if they would not."""
+    now = engine_load.running_max
+    if not _decoding_matters(summary):
+        return None
+    if summary.fit is not None and summary.fit.separates_batches and now:
+        context = context_tokens(summary)
+        more = decoding([context] * 2 * now)
+        ratio = summary.fit.cost(more) / summary.fit.cost(decoding([context] * now))
+        words = f"a step of {2 * now} streams should take {ratio:.1f}x one of {now}"
+        sure = Confidence.HIGH if summary.fit.predict(more) is not None else Confidence.MEDIUM
+        return (Fact(words, FactSource.FIT), sure) if ratio <= CHEAP_RATIO else None
+    lone_s, full_s = _lone_and_usual_step_s(summary)
+    if lone_s and full_s and now > 2:
+        words = f"the median decode step takes {full_s / lone_s:.1f}x a nearly empty one"
+        cheap = full_s <= CHEAP_RATIO_UNFITTED * lone_s
+        return (Fact(words, FactSource.STEP_RECORD), Confidence.MEDIUM) if cheap else None
+    if now > FEW_RUNNING:
+        return None
+    words = "one stream leaves most of the engine unused" if now == 1 else f"{now} streams at once are few"
+    always = engine_load.capped_share * engine_load.waited_share >= ALWAYS_CAPPED
+    sure = Confidence.MEDIUM if now == 1 or always else Confidence.LOW
+    return Fact(f"{words}: more streams usually take nearly the same step time", FactSource.DERIVED), sure
+
+
+def _decoding_matters(summary: WindowSummary) -> bool:
+    """Streams share a step, prompts do not: if prompts fill the engine, more requests at once do not help."""
+    share = prompt_work_share(summary)
+    return _prefill_fits(summary) if share is None else share <= MOSTLY_PROMPTS
+
+
+def _prefill_fits(summary: WindowSummary) -> bool:
+    """Without a step record: whether all prefills fit into the window one after the other."""
+    if summary.start is None:
+        return True
+    answered = summary.start.requests - summary.start.unanswered
+    prefill_s = summary.start.seconds(Part.PREFILL) * answered
+    return prefill_s < summary.window_s * max(1, len(summary.engines))
+
+
+def _lone_and_usual_step_s(summary: WindowSummary) -> tuple[float | None, float | None]:
+    lone_s = mean_of(summary.engines, lambda engine: engine.steps.lone_step_s if engine.steps else None)
+    usual_s = mean_of(
+        summary.engines, lambda engine: engine.steps.decode_step_p50_s if engine.steps else None
+    )
+    return lone_s, usual_s
+
+
+def bursts(case: StartCase) -> Claim | None:
+    """Requests wait behind others that came with them, and between such bursts the engine is idle."""
+    loads = engine_loads(case.summary)
+    if not loads or any(map(grows, loads)):
+        return None
+    idle = min(engine_load.idle_share for engine_load in loads)
+    most = max(engine_load.running_max + engine_load.waiting_max for engine_load in loads)
+    mean = max(_load(engine_load) / max(1.0 - engine_load.idle_share, 0.01) for engine_load in loads)
+    if idle < IDLE_BETWEEN or most < AT_ONCE:
+        return None
+    taken = case.account.take(1.0, *BEHIND_OTHERS)
+    # What a prompt of a burst waits for is computed with it: without the step record both are one.
+    if not case.start.step_timed:
+        taken += case.account.take(1.0 - 1.0 / max(mean, 1.0), Part.PREFILL)
+    return Claim(
+        Cause.BURSTS,
+        taken,
+        (
+            Fact(
+                f"up to {most} requests were in the engine at once, and none {percent(idle)} of the time",
+                engine_load_source(case.summary),
+            ),
+            Fact(f"waiting behind each other costs {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
+        ),
+        "TTFT stays as high when the same requests arrive evenly",
+        Confidence.HIGH if idle >= 2 * IDLE_BETWEEN else Confidence.MEDIUM,
+    )
+
+
+def overload(case: StartCase) -> Claim | None:
+    """Overload: the waiting behind other requests that no other rule claimed."""
+    parts = {part: case.account.seconds(part) for part in BEHIND_OTHERS}
+    taken = case.account.take(1.0, *BEHIND_OTHERS)
+    if not taken.seconds:
+        return None
+    why, sure = _why_overloaded(case.summary)
+    return Claim(
+        Cause.OVERLOAD,
+        taken,
+        (
+            Fact(
+                f"waiting behind other requests: {ms(sum(parts[part] for part in QUEUED))} for a slot, "
+                f"{ms(parts[Part.STEP_IN_FLIGHT])} for the running step, "
+                f"{ms(parts[Part.PREFILL_OTHERS])} in steps shared with other requests",
+                FactSource.STEP_RECORD if case.start.step_timed else FactSource.ENGINE_REPORT,
+            ),
+            *_engine_load_facts(case.summary),
+            why,
+        ),
+        "TTFT stays as high at half the load",
+        sure,
+    )
+
+
+def _engine_load_facts(summary: WindowSummary) -> list[Fact]:
+    engine_load, workload = fullest(summary), summary.workload
+    if engine_load is not None:
+        words = f"up to {engine_load.waiting_max} waiting, {engine_load.running_mean:.1f} running on average"
+        return [Fact(words, engine_load_source(summary))]
+    if workload.waiting_max is None or workload.running_mean is None:
+        return []
+    words = f"up to {workload.waiting_max} waiting, {workload.running_mean:.1f} running on average"
+    return [Fact(words, FactSource.COUNTERS)]
+
+
+def grows(engine_load: EngineLoad) -> bool:
+    """Whether the number of requests in the engine grows."""
+    return engine_load.growth >= max(GROWTH, GROWTH_SHARE * _load(engine_load))
+
+
+def _why_overloaded(summary: WindowSummary) -> tuple[Fact, Confidence]:
+    """The evidence of overload, with confidence."""
+    growth = max(
+        (engine_load.growth for engine_load in engine_loads(summary) if grows(engine_load)), default=None
+    )
+    busy = mean_of(summary.engines, busy_share)
+    if growth is not None:
+        words = f"requests arrived faster than they finished: {growth:.0f} more in the engine at the end"
+        return Fact(words, engine_load_source(summary)), Confidence.HIGH
+    if busy is not None and busy >= SATURATED_SHARE:
+        waited = max((engine_load.waited_share for engine_load in engine_loads(summary)), default=0.0)
+        words = f"a step ran {percent(busy)} of the time, and requests waited {percent(waited)} of it"
+        sure = Confidence.HIGH if waited > NOT_WAITING_SHARE else Confidence.LOW
+        return Fact(words, FactSource.STEP_RECORD), sure
+    if busy is not None:
+        words = f"a step ran only {percent(busy)} of the time: requests arrived in bursts"
+        return Fact(words, FactSource.STEP_RECORD), Confidence.LOW
+    words = "the engine's utilization was not observed: overload is inferred from the waiting alone"
+    return Fact(words, FactSource.DERIVED), Confidence.LOW

@@ -1,0 +1,147 @@
+"""The result of a calibration: the fit, its error on held-out steps, and whether its form is right."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from phasewise.costs.fit.misfit import Cell, FormCheck
+from phasewise.costs.fit.step import Binding, CostPart, StepKind, StepWork, binding, decoding, prefilling
+from phasewise.costs.fit.step_fit import CONFIDENCE, StepFit, error_span
+
+CALIBRATION_VERSION = 1
+PREFILL_TOKENS = (32, 128, 512, 2048, 8192)
+BATCHES = (1, 4, 16, 64)
+CONTEXT_TOKENS = 256
+WORST_CELLS = 3
+
+
+class Seen(StrEnum):
+    """The source of the steps' times."""
+
+    STEPS = "step record"
+    CLIENT = "client timings"
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedMachine:
+    """What is known about the machine in addition to the fit: the weights' bytes and its read speed."""
+
+    weight_bytes: float
+    read_bytes_per_s: float
+    source: str
+
+    @property
+    def weights_read_s(self) -> float:
+        """How long reading all weights once would take at best."""
+        return self.weight_bytes / self.read_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Everything a calibration found.
+
+    `model_root` is what the engine says it loaded, `no_record` why its step record was not used. `unreported`
+    steps could not be used. `stolen` is the share of processor time that the hypervisor gave to others, None
+    where the system does not report it.
+    """
+
+    url: str
+    model: str
+    model_root: str | None
+    seen: Seen
+    fit: StepFit
+    form: FormCheck
+    rounds: float
+    unreported: int
+    took_s: float
+    stolen: float | None
+    seed: int
+    no_record: str = ""
+    machine: CalibratedMachine | None = None
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """What binds the smallest and the largest batch, and the longest prefill step, that it knows."""
+        weights_read_s = None if self.machine is None else self.machine.weights_read_s
+        decodes = [work for work in decode_works() if self.fit.predict(work)]
+        prefills = [work for work in prefill_works() if self.fit.predict(work)]
+        works = [*decodes[:1], *decodes[-1:], *prefills[-1:]]
+        return tuple(binding(self.fit.cost, work, weights_read_s) for work in dict.fromkeys(works))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain JSON types."""
+        return {
+            "v": CALIBRATION_VERSION,
+            "url": self.url,
+            "model": self.model,
+            "model_root": self.model_root,
+            "seen": self.seen,
+            "no_record": self.no_record,
+            "steps": self.fit.observations,
+            "regimes": len(self.fit.seen),
+            "unread_steps": self.unreported,
+            "rounds": round(self.rounds, 2),
+            "took_s": round(self.took_s, 1),
+            "stolen_share": self.stolen,
+            "seed": self.seed,
+            "cost": asdict(self.fit.cost),
+            "front_end_s": self.fit.fitted.front_end_s,
+            "intervals": self._intervals(),
+            "held_out": {kind.value: self._held_out(kind) for kind in StepKind},
+            "form": {
+                "fits": self.form.fits,
+                "cells": len(self.form.cells),
+                "missed": [_cell(cell) for cell in self.form.missed],
+            },
+            "predictions": [self._prediction(work) for work in (*prefill_works(), *decode_works())],
+            "bound_by": [_binding(each) for each in self.bindings],
+            "machine": None if self.machine is None else asdict(self.machine),
+        }
+
+    def _intervals(self) -> dict[str, Any]:
+        of_parts = {part.value: asdict(self.fit.intervals[part]) for part in CostPart}
+        return of_parts | {
+            "knee_tokens": asdict(self.fit.knee_tokens),
+            "front_end_s": asdict(self.fit.front_end_s),
+        }
+
+    def _held_out(self, kind: StepKind) -> dict[str, Any]:
+        errors = self.fit.errors.get(kind, ())
+        span = error_span(errors)
+        return {
+            "steps": len(errors),
+            "median_error": self.fit.held_out_error(kind),
+            "log_span": None if span is None else list(span),
+            "confidence": CONFIDENCE,
+        }
+
+    def _prediction(self, work: StepWork) -> dict[str, Any]:
+        predicted = self.fit.predict(work)
+        known = None if predicted is None else asdict(predicted)
+        return {"kind": work.kind, "work": asdict(work), "predicted": known}
+
+
+def prefill_works() -> list[StepWork]:
+    """Steps with one prompt of various lengths."""
+    return [prefilling(tokens) for tokens in PREFILL_TOKENS]
+
+
+def decode_works() -> list[StepWork]:
+    """Steps with various batches at a medium context."""
+    return [decoding([CONTEXT_TOKENS] * batch) for batch in BATCHES]
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    return {"kind": cell.kind, "work": asdict(cell.work), "visits": cell.visits, "off_by": cell.off_by}
+
+
+def _binding(each: Binding) -> dict[str, Any]:
+    return {
+        "kind": each.work.kind,
+        "work": asdict(each.work),
+        "seconds": each.seconds,
+        "bound": each.bound,
+        "share": each.share,
+    }

@@ -1,0 +1,77 @@
+"""A comparison from start to end: A against itself, as many pairs as its noise requires, the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from phasewise.experiments.compare.arms import Arm
+from phasewise.experiments.compare.runner import Measure, PairsMeasured, measure_pairs, never
+from phasewise.experiments.compare.verdict import ComparisonResult, Rules, remarks_on
+from phasewise.loadgen.session import RunSpec
+from phasewise.loadgen.statistics.comparison import Control
+
+CONTROL_PAIRS = 4
+MOST_PAIRS = 12
+CONTROL_SEEDS = 10_000
+"""Pairs use seeds from this offset on, so that they do not send the control's requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparePlan:
+    """What to measure and how strictly to judge it."""
+
+    spec: RunSpec
+    rules: Rules
+    control_pairs: int = CONTROL_PAIRS
+    pairs: int | None = None
+    max_pairs: int = MOST_PAIRS
+
+
+def _say_nothing(words: str) -> None:
+    pass
+
+
+async def compare_arms(
+    a: Arm,
+    b: Arm,
+    plan: ComparePlan,
+    measure: Measure,
+    say: Callable[[str], None] = _say_nothing,
+    forgives: Callable[[], bool] = never,
+) -> ComparisonResult:
+    """Compare two arms. The number of pairs is fixed before the first one is measured."""
+    rng = np.random.default_rng(plan.spec.seed)
+    control = needed = None
+    first = await measure_pairs((a, a), plan.control_pairs, plan.spec, measure, "control", forgives)
+    if first.pairs:
+        control = plan.rules.control(first.pairs, rng)
+        needed = plan.rules.needed(control)
+    measured = PairsMeasured(cut_short=first.cut_short, gave_up=first.gave_up)
+    if not (first.cut_short or first.gave_up):
+        count = plan.pairs or min(needed or plan.max_pairs, plan.max_pairs)
+        say(_announcement(control, needed, count))
+        spec = replace(plan.spec, seed=plan.spec.seed + CONTROL_SEEDS)
+        measured = await measure_pairs((a, b), count, spec, measure, "pair", forgives)
+    return ComparisonResult(
+        a_name=a.name,
+        b_name=b.name,
+        comparisons=plan.rules.compare(measured.pairs, rng),
+        pairs=len(measured.pairs),
+        rules=plan.rules,
+        control=control,
+        pairs_needed=needed,
+        void_pairs=first.void_pairs + measured.void_pairs,
+        cut_short=measured.cut_short,
+        gave_up=measured.gave_up,
+        remarks=remarks_on(measured.pairs, rng),
+    )
+
+
+def _announcement(control: Control | None, needed: int | None, count: int) -> str:
+    if control is None:
+        return f"no control; measuring {count} pairs"
+    asked = "more pairs than are practical" if needed is None else f"{needed} pairs"
+    return f"control done: the noise requires {asked}; measuring {count}"

@@ -1,0 +1,138 @@
+"""What each lever would do to a large model on a data-centre GPU: modelled, not measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from phasewise.core.units import duration
+from phasewise.costs.roofline.accelerators import ACCELERATORS
+from phasewise.costs.roofline.deployment import Deployment
+from phasewise.costs.roofline.model_config import architecture_of
+from phasewise.costs.roofline.precision import WEIGHT_SCHEMES
+from phasewise.costs.roofline.step_demand import PrefillChunk, decodes
+
+MODELLED_ON = "an 8B model with grouped queries on one H100"
+_CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+CONTEXT_TOKENS = 1024
+
+
+def _deployment(scheme: str | None = None) -> Deployment:
+    weights = None if scheme is None else WEIGHT_SCHEMES[scheme]
+    return Deployment(architecture_of(_CONFIG, weights), ACCELERATORS["H100"])
+
+
+def _times(on: float, off: float) -> str:
+    return f"{on / off:.2f}x"
+
+
+def _prefix_cache(base: Deployment) -> str:
+    prefill = _times(base.ttft_s(1024, 960), base.ttft_s(1024))
+    return f"TTFT of 1,024 tokens with 960 cached {prefill}, TPOT 1.00x"
+
+
+def _kv_cache(base: Deployment) -> str:
+    kept, recomputed = base.tpot_s(1, CONTEXT_TOKENS), base.ttft_s(CONTEXT_TOKENS)
+    return f"TPOT after {CONTEXT_TOKENS:,} tokens {_times(kept, recomputed)}, TTFT 1.00x"
+
+
+def _batching(base: Deployment) -> str:
+    one, six = (base.tpot_s(batch, CONTEXT_TOKENS) for batch in (1, 6))
+    return f"six streams at once: tokens/s {_times(6 / six, 1 / one)}, TPOT {_times(six, one)}"
+
+
+def _cap(base: Deployment) -> str:
+    four, sixteen = (base.tpot_s(batch, CONTEXT_TOKENS) for batch in (4, 16))
+    return f"4 streams instead of 16: tokens/s {_times(4 / four, 16 / sixteen)}, TPOT {_times(four, sixteen)}"
+
+
+def _chunks(tokens: int) -> Callable[[Deployment], str]:
+    def modelled(base: Deployment) -> str:
+        stall, prompt = base.step_seconds(PrefillChunk(8192), decodes(8, CONTEXT_TOKENS)), base.ttft_s(8192)
+        cut = replace(base, chunk_tokens=tokens)
+        short = cut.step_seconds(PrefillChunk(tokens, 8192 - tokens), decodes(8, CONTEXT_TOKENS))
+        return (
+            f"a prompt of 8,192 tokens among 8 streams: worst gap {_times(short, stall)}, its own TTFT "
+            f"{_times(cut.ttft_s(8192), prompt)}"
+        )
+
+    return modelled
+
+
+def _speculation(base: Deployment) -> str:
+    longer = base.step_seconds(PrefillChunk(6, CONTEXT_TOKENS, sampled_tokens=6)) / base.tpot_s(
+        1, CONTEXT_TOKENS
+    )
+    return (
+        f"a step that checks 5 guesses takes {longer:.2f}x: TPOT {longer / 6:.2f}x when all are right, "
+        f"{longer:.2f}x when none is"
+    )
+
+
+def _weights(scheme: str) -> Callable[[Deployment], str]:
+    def modelled(base: Deployment) -> str:
+        on = _deployment(scheme)
+        decode = _times(on.tpot_s(1, CONTEXT_TOKENS), base.tpot_s(1, CONTEXT_TOKENS))
+        batched = _times(on.tpot_s(256, CONTEXT_TOKENS), base.tpot_s(256, CONTEXT_TOKENS))
+        prefill = _times(on.ttft_s(4096), base.ttft_s(4096))
+        capacity = _times(on.kv_capacity_tokens, base.kv_capacity_tokens)
+        return (
+            f"TPOT {decode} for one stream, {batched} for 256; TTFT of 4,096 tokens {prefill}; "
+            f"KV capacity {capacity}"
+        )
+
+    return modelled
+
+
+def _kv_fp8(base: Deployment) -> str:
+    on = replace(base, kv_element_bytes=1.0)
+    one = _times(on.tpot_s(1, 2000), base.tpot_s(1, 2000))
+    batched = _times(on.tpot_s(64, 8192), base.tpot_s(64, 8192))
+    capacity = _times(on.kv_capacity_tokens, base.kv_capacity_tokens)
+    return f"KV capacity {capacity}; TPOT {one} for one stream at 2,000 tokens, {batched} for 64 at 8,192"
+
+
+def _paged(base: Deployment) -> str:
+    reserved, paged = base.requests_that_fit(8192), base.requests_that_fit(512)
+    return f"{reserved} requests fit when 8,192 tokens are reserved for each, {paged} when each holds 512"
+
+
+def _attention(base: Deployment) -> str:
+    demand = base.demand(PrefillChunk(8192))
+    written_s = 2 * demand.score_bytes / base.rates.bytes_per_s
+    return (
+        f"a score matrix that was written and read would add {duration(written_s)} to the "
+        f"{duration(base.ttft_s(8192))} of a prompt of 8,192 tokens; FlashAttention and its kin never do"
+    )
+
+
+_MODELS: Mapping[str, Callable[[Deployment], str]] = {
+    "prefix_cache": _prefix_cache,
+    "kv_cache": _kv_cache,
+    "paged_kv": _paged,
+    "batching_against_one": _batching,
+    "batch_cap": _cap,
+    "chunk_512": _chunks(512),
+    "chunk_128": _chunks(128),
+    "speculation": _speculation,
+    "w8a8": _weights("w8a8"),
+    "w4a16": _weights("w4a16"),
+    "kv_fp8": _kv_fp8,
+    "attention_backend": _attention,
+}
+
+
+def modelled_in_words(case_name: str) -> str:
+    """What the lever would do there; empty where that depends on the traffic alone."""
+    modelled = _MODELS.get(case_name)
+    return "" if modelled is None else f"modelled for {MODELLED_ON}: {modelled(_deployment())}"

@@ -1,0 +1,75 @@
+"""The fleet file: pools of engines, their levers, and the gateway in front of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from phasewise.core.worker import Role
+from phasewise.fleet.config.gateway import ByteSize, Frozen, GatewayConfig, Name, Port
+
+DEMO_MODEL = "smollm2-135m"
+
+
+class Speculation(Frozen):
+    """Guess tokens ahead and verify them in one step."""
+
+    method: Literal["ngram"] = "ngram"
+    tokens: Annotated[int, Field(ge=1, le=32)] = 5
+    lookup_max: Annotated[int, Field(ge=1, le=32)] = 4
+
+
+class Levers(Frozen):
+    """The engine's levers under phasewise's names; a missing one keeps the engine's default."""
+
+    # prefill
+    prefix_cache: bool | None = None
+    max_num_batched_tokens: Annotated[int, Field(ge=16)] | None = None
+    # decode
+    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    speculation: Speculation | None = None
+    # the KV cache between them
+    kv_cache_memory_bytes: ByteSize | None = None
+    kv_dtype: Literal["auto", "bfloat16", "fp8"] | None = None
+    max_model_len: Annotated[int, Field(ge=16)] | None = None
+    # both phases
+    weight_quantization: str | None = None
+    attention_backend: str | None = None
+
+
+class Pool(Frozen):
+    """Identical engines."""
+
+    name: Name = "main"
+    role: Role = Role.MIXED
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    cores: Annotated[int, Field(ge=1)] | None = None
+    gpus: Annotated[int, Field(ge=1)] | None = None
+    slots: Annotated[int, Field(ge=1)] | None = None
+    levers: Levers = Levers()
+    engine_flags: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_kind_of_device(self) -> Pool:
+        if self.cores is not None and self.gpus is not None:
+            raise ValueError("a pool runs on cores or on gpus, not on both")
+        return self
+
+
+class FleetConfig(Frozen):
+    """A fleet file."""
+
+    version: Literal[1] = 1
+    name: Name = "local"
+    model: str = DEMO_MODEL
+    first_engine_port: Port = 8100
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = (Pool(),)
+    gateway: GatewayConfig = GatewayConfig()
+
+    @model_validator(mode="after")
+    def _distinct_pools(self) -> FleetConfig:
+        names = [pool.name for pool in self.pools]
+        if len(set(names)) != len(names):
+            raise ValueError("pool names must be unique")
+        return self

@@ -1,0 +1,295 @@
+"""The gateway's configuration: its address, API keys, limits and caches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from phasewise.core.kv_transfer import SplitRule
+from phasewise.core.request import DEFAULT_MAX_WAIT_S
+from phasewise.core.slo import DEFAULT_SLO
+from phasewise.core.worker import DEFAULT_SLOTS, Role
+
+SHA256_PATTERN, NAME_PATTERN = r"^[0-9a-f]{64}$", r"^[a-z0-9][a-z0-9-]{0,40}$"
+# --- The base of all configuration: frozen models that reject unknown keys, and shared formats.
+
+BYTE_SIZE_PATTERN = r"^\d+(\.\d+)?(KiB|MiB|GiB)$"
+ACCEPTED_BY_PATTERN = {
+    SHA256_PATTERN: "accepted: 64 hexadecimal digits, as sha256sum prints them",
+    NAME_PATTERN: "accepted: up to 41 lower-case letters, digits and hyphens, not starting with a hyphen",
+    BYTE_SIZE_PATTERN: "accepted: a number and a unit, such as 512MiB or 1.5GiB",
+}
+Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+ByteSize = Annotated[str, Field(pattern=BYTE_SIZE_PATTERN)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Frozen(BaseModel):
+    """A part of the configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# --- The configuration of the answer cache, which is off unless `gateway.cache` is set.
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class CacheRedis(Frozen):
+    """The Redis in which gateways share answers; semantic matches need its vector search."""
+
+    url: str = "redis://127.0.0.1:6379/0"
+    key_prefix: Name = "phasewise"
+
+
+class OnnxEmbedderConfig(Frozen):
+    """A model on this machine: a known name, or a folder with model.onnx and tokenizer.json."""
+
+    kind: Literal["onnx"] = "onnx"
+    model: str = "minilm-l6"
+
+
+class HttpEmbedderConfig(Frozen):
+    """A server of OpenAI's /v1/embeddings. `url` ends before /v1; a file holds the key."""
+
+    kind: Literal["http"]
+    url: str
+    model: str
+    api_key_file: str | None = None
+
+
+class JudgeConfig(Frozen):
+    """What judges whether a stored answer would have been right, once the model has answered too.
+
+    `text`: both texts are equal except for white space and a final full stop. `embedding`: the similarity of
+    their embeddings is at least `similarity`. `model`: a model of this fleet decides.
+    """
+
+    kind: Literal["text", "embedding", "model"] = "text"
+    similarity: Share = 0.95
+    model: str | None = None
+    deadline_s: Annotated[float, Field(gt=0, le=600)] = 30.0
+
+    @model_validator(mode="after")
+    def _somebody_to_ask(self) -> JudgeConfig:
+        if self.kind == "model" and self.model is None:
+            raise ValueError("kind is model, so judge.model must name a model of this fleet")
+        return self
+
+
+class SemanticConfig(Frozen):
+    """Answers to questions with other words and the same meaning.
+
+    A kind of match is wrong when the judge rejects a share of `max_wrong_answers` or more. The chance that a
+    wrong kind is ever served is at most 1 - `confidence`, per kind and tenant, not over everything that is
+    served. Matches below `min_similarity` are ignored. The model still answers `audit_share` of what could
+    be served, so that a change is noticed.
+    """
+
+    embedder: Annotated[OnnxEmbedderConfig | HttpEmbedderConfig, Field(discriminator="kind")] = (
+        OnnxEmbedderConfig()
+    )
+    min_similarity: Share = 0.85
+    max_wrong_answers: Share = 0.01
+    confidence: Share = 0.95
+    audit_share: Share = 0.05
+    judge: JudgeConfig = JudgeConfig()
+
+    @field_validator("embedder", mode="before")
+    @classmethod
+    def _on_this_machine(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+        return {"kind": "onnx", **value} if isinstance(value, dict) else value
+
+
+class CacheConfig(Frozen):
+    """Answers that are kept and served again. In `shadow` mode nothing is served, only reported.
+
+    `deadline_s` is the longest that a request waits for the cache. `keep` limits the store in this process,
+    which is used if `redis` is not set. `replay_tokens_per_s` paces stored streams; None sends them at once.
+    """
+
+    mode: Literal["shadow", "serve"] = "shadow"
+    redis: CacheRedis | None = None
+    keep: ByteSize = "256MiB"
+    ttl_s: Annotated[float, Field(gt=0, le=31_536_000)] = 86_400.0
+    deadline_s: Annotated[float, Field(gt=0, le=10)] = 0.1
+    max_temperature: Annotated[float, Field(ge=0, le=2)] = 0.5
+    replay_tokens_per_s: Annotated[float, Field(gt=0)] | None = None
+    semantic: SemanticConfig | None = None
+
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+DEFAULT_CLASS = "default"
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class ApiKey(Frozen):
+    """A client's key, stored as its hash, and what it may use."""
+
+    sha256: Sha256
+    tenant: Name = "default"
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    slo_class: Name = DEFAULT_CLASS
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
+    max_concurrent: Annotated[int, Field(ge=1)] | None = None
+
+
+class SloClass(Frozen):
+    """The objectives of a class of requests, and how long one may wait for a free slot."""
+
+    name: Name = DEFAULT_CLASS
+    ttft_s: Seconds = DEFAULT_SLO.ttft_s
+    tpot_s: Seconds = DEFAULT_SLO.tpot_s
+    max_wait_s: Seconds = DEFAULT_MAX_WAIT_S
+
+
+class QueueConfig(Frozen):
+    """Requests that wait for a free slot on a worker."""
+
+    max_waiting: Annotated[int, Field(ge=0, le=100_000)] = 1_000
+    aging_s: Seconds = 5.0
+
+
+class RedisConfig(Frozen):
+    """The store in which several gateways count limits together."""
+
+    url: str = "redis://127.0.0.1:6379/0"
+    deadline_s: Annotated[float, Field(gt=0, le=10)] = 0.1
+    when_down: Literal["count_alone", "reject"] = "count_alone"
+    key_prefix: Name = "phasewise"
+
+
+class TlsConfig(Frozen):
+    """The gateway's certificate and its key, as PEM files."""
+
+    certificate: str
+    key: str
+
+
+class EdgeLimits(Frozen):
+    """How large a request may be, and how long its client may take to send it or to read the answer."""
+
+    body: ByteSize = "32MiB"
+    bodies: ByteSize = "512MiB"
+    head: ByteSize = "32KiB"
+    head_s: Seconds = 10.0
+    body_s: Seconds = 30.0
+    read_s: Seconds = 60.0
+
+
+class UpstreamConfig(Frozen):
+    """How long a worker may take to connect, to begin its reply, and between two pieces of it."""
+
+    connect_s: Seconds = 5.0
+    first_byte_s: Seconds = 600.0
+    idle_s: Seconds = 300.0
+
+
+class KvTransferConfig(Frozen):
+    """When prompts are computed on prefill workers, and how long a KV transfer to decode workers may take.
+
+    `threshold_tokens` is for `when: threshold` only. `timeout_s` is how long a decode worker may take until
+    its first token, `lease_s` how long a prefill worker keeps KV that was not fetched, and `canary_s` how
+    often a KV transfer is tried where no request has proved one (None: never). KV is requested within the
+    first half of the lease, so that what arrives within the second half was not released before.
+    """
+
+    when: SplitRule = SplitRule.AUTO
+    threshold_tokens: Annotated[int, Field(ge=1)] = 512
+    timeout_s: Seconds = 15.0
+    lease_s: Annotated[int, Field(ge=6, le=3_600)] = 30
+    canary_s: Annotated[float, Field(ge=1, le=86_400)] | None = 60.0
+
+    @model_validator(mode="after")
+    def _in_time(self) -> KvTransferConfig:
+        if self.timeout_s > self.lease_s / 2:
+            raise ValueError(
+                f"timeout_s is {self.timeout_s:g} and lease_s {self.lease_s}: a first token after the lease "
+                "may come from another request's KV; raise lease_s to twice timeout_s"
+            )
+        return self
+
+
+class LogConfig(Frozen):
+    """What is written to standard error; never a prompt, an answer or a key."""
+
+    format: Literal["text", "json"] = "text"
+    requests: bool = False
+
+
+class GatewayConfig(Frozen):
+    """The gateway's address, API keys and limits."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    policy: str = "prefix_affinity"
+    api_keys: tuple[ApiKey, ...] = ()
+    admin_key_sha256: Sha256 | None = None
+    keep_timelines: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    slo_classes: tuple[SloClass, ...] = ()
+    queue: QueueConfig = QueueConfig()
+    redis: RedisConfig | None = None
+    salt_secret_file: str | None = None
+    resume: Literal["text", "off"] = "text"
+    tls: TlsConfig | None = None
+    limits: EdgeLimits = EdgeLimits()
+    upstream: UpstreamConfig = UpstreamConfig()
+    kv_transfer: KvTransferConfig = KvTransferConfig()
+    cache: CacheConfig | None = None
+    log: LogConfig = LogConfig()
+    drain_s: Seconds = 120.0
+
+    @model_validator(mode="after")
+    def _no_open_door(self) -> GatewayConfig:
+        if self.host not in LOOPBACK_HOSTS and not self.api_keys:
+            raise ValueError("host is reachable from the network, so api_keys must have at least one key")
+        return self
+
+    @model_validator(mode="after")
+    def _no_key_twice(self) -> GatewayConfig:
+        seen: dict[str, int] = {}
+        for place, key in enumerate(self.api_keys):
+            first = seen.setdefault(key.sha256, place)
+            if first != place:
+                raise ValueError(
+                    f"api_keys[{first}] and api_keys[{place}] are the same key: give each key once"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _known_classes(self) -> GatewayConfig:
+        known = [slo_class.name for slo_class in self.slo_classes]
+        if len(set(known)) != len(known):
+            raise ValueError("names in slo_classes must be unique")
+        for key in self.api_keys:
+            if key.slo_class != DEFAULT_CLASS and key.slo_class not in known:
+                raise ValueError(f"api_keys names {key.slo_class!r}, which slo_classes does not define")
+        return self
+
+    def slo_class(self, name: str) -> SloClass:
+        """The class of that name; `default` always exists."""
+        return next((it for it in self.slo_classes if it.name == name), SloClass(name=name))
+
+
+class WorkerConfig(Frozen):
+    """An engine as the gateway's file describes it."""
+
+    name: str
+    url: str
+    model: str
+    role: Role = Role.MIXED
+    pool: str = "default"
+    steps_url: str | None = None
+    slots: Annotated[int, Field(ge=1)] = DEFAULT_SLOTS
+
+
+class GatewayFile(Frozen):
+    """The configuration of a gateway process."""
+
+    version: Literal[1] = 1
+    gateway: GatewayConfig
+    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1)]

@@ -1,0 +1,74 @@
+"""One request's look-up in the cache: what it may read and store, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from phasewise.core.caching import CacheNote, CacheResult, Neighbour, StoredAnswer, Vector
+from phasewise.core.request import Endpoint
+from phasewise.core.value import value
+from phasewise.semantic_match.identity import Identity
+from phasewise.semantic_match.matching import Match
+
+
+@dataclass(slots=True)
+class CacheLookup:
+    """The look-up of one request; `identity` is None if it bypasses the cache.
+
+    `reads`: it may get a stored answer; `keeps`: its own answer may be stored; `semantic`: it may match other
+    wordings. The look-up sets `found`, the answer to serve, or `near`, a near match that is not served but
+    compared with the model's answer afterwards, to learn from. `match` is the result for its neighbours, if
+    any were searched, and `vector` the question's embedding, if computed. `entered_s` is the arrival time: an
+    answer from before a purge must not be stored after it.
+    """
+
+    identity: Identity | None
+    note: CacheNote
+    reads: bool = True
+    keeps: bool = True
+    semantic: bool = False
+    entered_s: float = 0.0
+    found: StoredAnswer | None = None
+    near: Neighbour | None = None
+    match: Match | None = None
+    vector: Vector | None = None
+
+    @property
+    def result(self) -> CacheResult:
+        """The result so far."""
+        return self.note.result
+
+
+@value
+class Made:
+    """The complete answer that the model made for a request; empty if it holds anything but text.
+
+    `keepable`: it ended by itself and is text only. An answer that was cut off is still the model's answer,
+    so a stored answer is compared with it. `stop_reason` is the stop sequence of the request that ended it.
+    `start_s` and `stream_s` are the client's waits for the first token and for the rest, None if unknown.
+    """
+
+    text: str
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    start_s: float | None = None
+    stream_s: float | None = None
+    stop_reason: int | str | None = None
+    keepable: bool = True
+
+
+class ResponseCache(Protocol):
+    """Finds stored answers for requests and stores their own; AnswerCache is one."""
+
+    def enter(
+        self, endpoint: Endpoint, fields: Mapping[str, Any], headers: Mapping[bytes, bytes], tenant: str
+    ) -> CacheLookup:
+        """A request has arrived; raises RequestRejected if its cache headers are invalid."""
+
+    async def look_up(self, lookup: CacheLookup) -> None:
+        """Look for an answer within the deadline, and set it in `lookup`."""
+
+    def leave(self, lookup: CacheLookup, made: Made | None) -> None:
+        """The request has ended; `made` is its answer if complete."""

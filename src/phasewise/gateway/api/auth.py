@@ -1,0 +1,121 @@
+"""Authentication by API keys, which the gateway knows only by their sha256."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.core.limits import NO_LIMITS, Limits
+from phasewise.core.request import DEFAULT_MAX_WAIT_S
+from phasewise.fleet.config import ApiKey, GatewayConfig, load_secret
+
+# --- Keeps tenants apart in the engines' prefix cache: each tenant's requests carry its own salt.
+#
+# Without it an early first token would show a tenant that another one had sent the same text.
+
+SECRET_BYTES = 32
+
+
+def salt_secret(config: GatewayConfig) -> bytes:
+    """The secret that salts are derived from: the file's bytes, or random ones, unknown to other gateways."""
+    if config.salt_secret_file is None:
+        return secrets.token_bytes(SECRET_BYTES)
+    return load_secret(Path(config.salt_secret_file))
+
+
+def tenant_salt(secret: bytes, tenant: str) -> bytes:
+    """A tenant's salt, which its name alone does not reveal: 43 letters, digits, dashes and underscores."""
+    return base64.urlsafe_b64encode(hmac.digest(secret, tenant.encode(), "sha256")).rstrip(b"=")
+
+
+def salted(body: bytes, salt: bytes | None) -> bytes:
+    """The body, a non-empty JSON object, with the salt as its last field; None adds nothing."""
+    if salt is None:
+        return body
+    # Spliced in before the closing brace, so that a long prompt is not serialized again.
+    return body.rstrip()[:-1] + b',"cache_salt":"%b"}' % salt
+
+
+_SCHEME = b"bearer "
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The caller of a request. `salt` keeps its prompts apart from other tenants' in engines' caches."""
+
+    tenant: str = "default"
+    priority: int = 0
+    slo_class: str = "default"
+    key_id: str = ""
+    limits: Limits = NO_LIMITS
+    max_wait_s: float = DEFAULT_MAX_WAIT_S
+    salt: bytes | None = field(default=None, repr=False)
+
+
+class Authenticator:
+    """Checks `Authorization` headers."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        # Looked up by hash: the timing reveals at most something about the hash, which is not secret.
+        secret = salt_secret(config)
+        self._callers = {bytes.fromhex(key.sha256): _caller(key, config, secret) for key in config.api_keys}
+        self._anyone = Caller(max_wait_s=config.slo_class("default").max_wait_s)
+        admin_hash = config.admin_key_sha256
+        self._admin_hash = None if admin_hash is None else bytes.fromhex(admin_hash)
+
+    def caller(self, authorization: bytes | None) -> Caller:
+        """The caller with this key; without configured keys every request is allowed."""
+        if not self._callers:
+            return self._anyone
+        caller = self._callers.get(_key_hash(authorization))
+        if caller is None:
+            raise RequestRejected(
+                RejectionKind.UNAUTHENTICATED,
+                "no known API key was given" if authorization is None else "this API key is unknown",
+                hint="send it as Authorization: Bearer KEY",
+            )
+        return caller
+
+    def check_admin(self, authorization: bytes | None) -> None:
+        """Reject requests without the admin key."""
+        if self._admin_hash is None:
+            raise RequestRejected(
+                RejectionKind.FORBIDDEN,
+                "this gateway has no admin key, so its admin routes are closed",
+                hint="set gateway.admin_key_sha256 to the sha256 of a key of your choice",
+            )
+        if not hmac.compare_digest(_key_hash(authorization), self._admin_hash):
+            raise RequestRejected(
+                RejectionKind.UNAUTHENTICATED,
+                "the admin key is missing or wrong",
+                hint="send it as Authorization: Bearer KEY",
+            )
+
+
+def _caller(key: ApiKey, config: GatewayConfig, secret: bytes) -> Caller:
+    limits = Limits(key.requests_per_minute, key.tokens_per_minute, key.max_concurrent)
+    return Caller(
+        tenant=key.tenant,
+        priority=key.priority,
+        slo_class=key.slo_class,
+        key_id=key.sha256[:16],
+        limits=limits,
+        max_wait_s=config.slo_class(key.slo_class).max_wait_s,
+        salt=tenant_salt(secret, key.tenant),
+    )
+
+
+def key_sha256(key: str) -> str:
+    """The form in which configuration holds a key."""
+    return sha256(key.encode()).hexdigest()
+
+
+def _key_hash(authorization: bytes | None) -> bytes:
+    if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
+        return b""
+    return sha256(authorization[len(_SCHEME) :].strip()).digest()

@@ -1,0 +1,240 @@
+"""The gateway's routes, fields and errors as an OpenAPI document, built from the tables that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from phasewise import __version__
+from phasewise.core.request import Endpoint
+from phasewise.core.request_fields import FIELDS, PROMPT_FIELD
+from phasewise.fleet.config.gateway import Frozen
+from phasewise.gateway.api.cache_routes import PurgeOrder, Question
+from phasewise.gateway.api.fields import ALLOWED_FIELDS, IGNORED_FIELDS, LARGEST_NUMBER, MODEL_NAME_LIMIT
+from phasewise.gateway.http_errors import BREAKS_STREAMS, HTTP_ERRORS, stream_code
+from phasewise.gateway.records.timeline_store import MEASURES
+
+Json = dict[str, Any]
+
+_RANGE: Json = {"minimum": -LARGEST_NUMBER, "maximum": LARGEST_NUMBER}
+_INTEGER: Json = {"type": ["integer", "null"], **_RANGE}
+_TOKEN_IDS: Json = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_PROMPT: Json = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}},
+        _TOKEN_IDS,
+        {"type": "array", "items": _TOKEN_IDS},
+    ]
+}
+_MESSAGES: Json = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["role"],
+        "properties": {
+            "role": {"type": "string"},
+            "content": {"type": ["string", "array", "null"], "items": {"type": "object"}},
+        },
+    },
+}
+
+_SCHEMAS: dict[str, Json] = {
+    "anything": {},
+    "boolean": {"type": ["boolean", "null"]},
+    "count": _INTEGER,
+    "integer": _INTEGER,
+    "list": {"type": ["array", "null"]},
+    "messages": _MESSAGES,
+    "model": {"type": "string", "minLength": 1, "maxLength": MODEL_NAME_LIMIT},
+    "number": {"type": ["number", "null"], **_RANGE},
+    "object": {"type": ["object", "null"]},
+    "prompt": _PROMPT,
+    "text": {"type": ["string", "null"]},
+    "texts": {"type": ["string", "array", "null"], "items": {"type": "string"}},
+    "ignored": {"description": "Accepted and ignored; the reply names it in `x-phasewise-ignored`."},
+}
+NOTHING_BUT_EDGE = (400, 403, 405, 408, 413, 431)
+"""The statuses that any route may return, because they are decided before routing."""
+_ENGINES_WORK = (401, 404, 429, 503, 504)
+_ENGINES_OWN = "An engine's own rejection, passed on as it came."
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One address in the document."""
+
+    summary: str
+    answers: str
+    errors: tuple[int, ...] = ()
+    key: str | None = None
+    parameters: tuple[str, ...] = ()
+    body: type[Frozen] | None = None
+
+
+_ADMIN = (401, 403)
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("POST", "/v1/chat/completions"): Operation("Chat.", "application/json", _ENGINES_WORK, "client"),
+    ("POST", "/v1/completions"): Operation("Completions.", "application/json", _ENGINES_WORK, "client"),
+    ("POST", "/v1/embeddings"): Operation("Embeddings.", "application/json", _ENGINES_WORK, "client"),
+    ("GET", "/v1/models"): Operation("Models that workers serve.", "application/json", (401,), "client"),
+    ("GET", "/health"): Operation("Whether a worker answers.", "application/json", (503,)),
+    ("GET", "/metrics"): Operation("Prometheus metrics.", "text/plain"),
+    ("GET", "/openapi.json"): Operation("This document.", "application/json"),
+    ("GET", "/phasewise/v1/requests"): Operation(
+        "Timelines of requests that have ended.",
+        "application/x-ndjson",
+        _ADMIN,
+        "admin",
+        ("limit", "after", "since_unix_s", "slowest"),
+    ),
+    ("GET", "/phasewise/v1/requests/open"): Operation(
+        "Requests under way.", "application/x-ndjson", _ADMIN, "admin", ("limit",)
+    ),
+    ("GET", "/phasewise/v1/requests/{id}"): Operation(
+        "One request's timeline.", "application/json", (*_ADMIN, 404), "admin", ("id",)
+    ),
+    ("GET", "/phasewise/v1/workers"): Operation(
+        "Workers, their health and load.", "application/json", _ADMIN, "admin"
+    ),
+    ("GET", "/phasewise/v1/cache"): Operation(
+        "What the answer cache did, or would have done.", "application/json", (*_ADMIN, 404), "admin"
+    ),
+    ("POST", "/phasewise/v1/cache/purge"): Operation(
+        "Forget kept answers.", "application/json", (*_ADMIN, 404, 503), "admin", body=PurgeOrder
+    ),
+    ("POST", "/phasewise/v1/cache/explain"): Operation(
+        "What the answer cache would do with a question.",
+        "application/json",
+        (*_ADMIN, 404, 503),
+        "admin",
+        body=Question,
+    ),
+}
+_PARAMETER_SCHEMAS: dict[str, Json] = {
+    "limit": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
+    "since_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
+    "after": {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18},
+    "slowest": {"enum": list(MEASURES)},
+    "id": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"},
+}
+
+
+def openapi_document(addresses: Iterable[tuple[str, str]]) -> Json:
+    """The document of a gateway with these routes."""
+    paths: dict[str, Json] = {}
+    for method, path in addresses:
+        paths.setdefault(path, {})[method.lower()] = _operation(path, OPERATIONS[method, path])
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "phasewise gateway",
+            "version": __version__,
+            "description": "An OpenAI-compatible address before one or more engines.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {"Error": _ERROR, **{_schema_name(it): _body_schema(it) for it in Endpoint}},
+            "responses": {f"Error{status}": _error_response(status) for status in sorted(_codes_by_status())},
+            "securitySchemes": {
+                "client": {"type": "http", "scheme": "bearer", "description": "A client's key."},
+                "admin": {"type": "http", "scheme": "bearer", "description": "The admin key."},
+            },
+        },
+    }
+
+
+_ERROR: Json = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"enum": [*map(str, HTTP_ERRORS), *sorted(map(stream_code, BREAKS_STREAMS))]},
+            },
+        }
+    },
+}
+
+
+def _operation(path: str, operation: Operation) -> Json:
+    described: Json = {
+        "summary": operation.summary,
+        "operationId": path.strip("/").replace("/", "_").replace("{id}", "by_id").replace(".", "_"),
+        "responses": {
+            "200": {"description": "The answer.", "content": {operation.answers: {}}},
+            **{
+                str(status): {"$ref": f"#/components/responses/Error{status}"}
+                for status in sorted({*NOTHING_BUT_EDGE, *operation.errors})
+            },
+        },
+    }
+    if operation.key is not None:
+        # Without configured keys a gateway on loopback requires none.
+        described["security"] = [{operation.key: []}, *([{}] if operation.key == "client" else [])]
+    if operation.parameters:
+        described["parameters"] = [_parameter(name) for name in operation.parameters]
+    if operation.body is not None:
+        described["requestBody"] = _json_body(operation.body.model_json_schema())
+    if path in set(Endpoint):
+        _describe_engines_work(described, Endpoint(path))
+    return described
+
+
+def _describe_engines_work(described: Json, endpoint: Endpoint) -> None:
+    schema = {"$ref": f"#/components/schemas/{_schema_name(endpoint)}"}
+    described["requestBody"] = _json_body(schema)
+    described["responses"]["4XX"] = {"description": _ENGINES_OWN}
+    if endpoint.generates:
+        described["responses"]["200"]["content"]["text/event-stream"] = {}
+
+
+def _json_body(schema: Json) -> Json:
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+def _parameter(name: str) -> Json:
+    in_path = name == "id"
+    return {
+        "name": name,
+        "in": "path" if in_path else "query",
+        "required": in_path,
+        "schema": _PARAMETER_SCHEMAS[name],
+    }
+
+
+def _schema_name(endpoint: Endpoint) -> str:
+    return f"{endpoint.name.title()}Request"
+
+
+def _body_schema(endpoint: Endpoint) -> Json:
+    return {
+        "type": "object",
+        "required": ["model", PROMPT_FIELD[endpoint]],
+        "properties": {
+            name: _SCHEMAS[FIELDS[name].type]
+            for name in sorted(ALLOWED_FIELDS[endpoint] | IGNORED_FIELDS[endpoint])
+        },
+        "additionalProperties": False,
+    }
+
+
+def _codes_by_status() -> dict[int, list[str]]:
+    codes: dict[int, list[str]] = {}
+    for kind, error in HTTP_ERRORS.items():
+        codes.setdefault(error.status, []).append(kind.value)
+    return codes
+
+
+def _error_response(status: int) -> Json:
+    return {
+        "description": f"Codes: {', '.join(sorted(_codes_by_status()[status]))}.",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }

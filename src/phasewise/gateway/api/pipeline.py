@@ -1,0 +1,310 @@
+"""The stages of a generation request, from its head to its record: see `Pipeline.generate`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.core.limits import Lease
+from phasewise.core.ports import Quotas, TimelineSink
+from phasewise.core.prefixes import BLOCK_BYTES
+from phasewise.core.request import Endpoint, GenerationRequest
+from phasewise.core.timeline import Outcome, Timeline
+from phasewise.gateway.answer_cache.headers import with_all_lines
+from phasewise.gateway.answer_cache.lookup import CacheLookup
+from phasewise.gateway.api.auth import Authenticator, Caller, salted
+from phasewise.gateway.api.fields import Parsed, parse_body, request_id_from
+from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
+from phasewise.gateway.http_errors import send_error, send_rejection
+from phasewise.gateway.records.server_timing import ASKS_FOR_TIMING
+from phasewise.gateway.records.timeline_builder import TimelineBuilder
+from phasewise.gateway.server.client import Client, ClientLeft, Headers, Scope, headers_of
+from phasewise.gateway.upstream.call import STOPPED, Call, Ending, OpenRequests, Reservation
+from phasewise.gateway.upstream.driver import FlowDriver
+from phasewise.scheduling import Reject, RequestFlow, World, over_quota, request_flow
+
+logger = logging.getLogger("phasewise.gateway")
+
+PARSED_ASIDE_BYTES = 256 * 1024
+"""Larger bodies are parsed in a thread, one after the other, so that streams are not stalled."""
+
+SMALL_BODY_BYTES = 64 * 1024
+"""The server buffers this much of any body, so smaller bodies need no reservation."""
+
+_OUR_FAULT = Ending(Outcome.FAILED, "gateway_error")
+
+_Read = tuple[Parsed, tuple[int, ...], CacheLookup | None]
+"""A parsed body: its fields, its prefix hashes, and its cache look-up, if there is a cache."""
+
+
+@dataclass(slots=True)
+class Arrival:
+    """What is known of a request from its head. Every answer to it has `reply_headers`."""
+
+    endpoint: Endpoint
+    request_id: str
+    client_request_id: str | None
+    reply_headers: Headers
+    wants_timing: bool
+    started_unix_s: float
+    started_s: float
+
+    @classmethod
+    def of(cls, endpoint: Endpoint, headers: dict[bytes, bytes]) -> Arrival:
+        """A request that arrives now."""
+        started_unix_s, started_s = time.time(), time.monotonic()
+        # Never the client's id: two clients may choose the same one, and engines merge equal ids.
+        request_id = os.urandom(16).hex()
+        client_request_id = request_id_from(headers.get(b"x-request-id"))
+        reply_headers = [(b"x-request-id", request_id.encode())]
+        if client_request_id is not None:
+            reply_headers.append((b"x-client-request-id", client_request_id.encode()))
+        timing = headers.get(ASKS_FOR_TIMING) == b"1"
+        return cls(endpoint, request_id, client_request_id, reply_headers, timing, started_unix_s, started_s)
+
+    def timeline(self, request: GenerationRequest) -> TimelineBuilder:
+        """The request's timeline, which begins with its head."""
+        return TimelineBuilder(request, self.started_unix_s, self.client_request_id)
+
+
+class Pipeline:
+    """Serves the endpoints that generate."""
+
+    def __init__(
+        self,
+        world: World,
+        driver: FlowDriver,
+        authenticator: Authenticator,
+        timelines: Sequence[TimelineSink],
+        count_rejection: Callable[[RejectionKind], None],
+        open_requests: OpenRequests,
+        reservations: Reservations,
+        hashing: PrefixHashing | None = None,
+    ) -> None:
+        self._world = world
+        self._driver = driver
+        self._authenticator = authenticator
+        self._timelines = timelines
+        self._count_rejection = count_rejection
+        self._open_requests = open_requests
+        self._reservations = reservations
+        self._aside = ThreadPoolExecutor(1, "parse")
+        self._marking = Marking()
+        # None if no policy uses hashes: they cost a pass over the prompt.
+        self._hashing = hashing
+        self._found = driver.found
+
+    async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
+        """Serve one request. A stage that ends it early answers with the status in its comment."""
+        headers, reservation = headers_of(scope), Reservation()
+        arrival = Arrival.of(endpoint, headers)
+        try:
+            # 1. Authenticate: 401.
+            caller = self._authenticator.caller(headers.get(b"authorization"))
+            # 2. Count it against its key's limits: 429, or 503 if they cannot be checked.
+            if not caller.limits.unlimited and (over := await self._reservations.count(caller, reservation)):
+                await self._reject(over, client, arrival, caller)
+                return
+            # 3. Reserve memory for its body and read it: 408, 413, 503, or the client leaves.
+            body = await self._reservations.read_body(client, headers.get(b"content-length"), reservation)
+            # 4. Parse it and its cache headers: 400.
+            if len(body) <= PARSED_ASIDE_BYTES:
+                parsed, hashes, lookup = self._parse(endpoint, body, headers, scope, caller)
+            else:
+                loop = asyncio.get_running_loop()
+                parsed, hashes, lookup = await loop.run_in_executor(
+                    self._aside, self._parse, endpoint, body, headers, scope, caller
+                )
+            request = self._request(arrival, parsed, caller, body, hashes)
+            call = _call(arrival, request, parsed, caller, client, reservation, lookup)
+            # A stream may last long, so the parsed body is freed.
+            del headers, body, parsed
+            # 5. Drive the flow: look it up in the cache, place it, answer it; 4xx or 5xx if that fails.
+            # 6. Record how it ended.
+            await self._drive_and_record(request_flow(request, self._world), call)
+        except RequestRejected as rejection:
+            self._count_rejection(rejection.kind)
+            await send_rejection(client, rejection, arrival.reply_headers)
+        except ClientLeft:
+            return
+        finally:
+            self._reservations.release(reservation)
+
+    async def _reject(self, over: Reject, client: Client, arrival: Arrival, caller: Caller) -> None:
+        await send_error(
+            client,
+            over.reason,
+            over.detail,
+            headers=arrival.reply_headers,
+            retry_after_s=over.retry_after_s,
+        )
+        timeline = arrival.timeline(_head_only(arrival, caller))
+        self._record(timeline.build(Outcome.REJECTED, time.monotonic(), over.reason, None))
+
+    def _parse(
+        self, endpoint: Endpoint, body: bytes, headers: dict[bytes, bytes], scope: Scope, caller: Caller
+    ) -> _Read:
+        """All work that grows with the size of the body. May run in a thread: it changes no state."""
+        parsed, lookup = parse_body(endpoint, body), None
+        if self._found is not None and endpoint.generates:
+            headers = with_all_lines(headers, scope["headers"])
+            lookup = self._found.enter(endpoint, parsed.fields, headers, caller.tenant)
+        return parsed, self._prefix_hashes(endpoint, parsed, caller, body), lookup
+
+    async def _drive_and_record(self, flow: RequestFlow, call: Call) -> None:
+        """Drive the flow, and record the request whatever interrupts it."""
+        call.client.watch()
+        self._open_requests.add(call)
+        ending = STOPPED
+        try:
+            ending = await self._driver.drive(flow, call)
+        except Exception:
+            ending = _OUR_FAULT
+            raise
+        finally:
+            call.client.unwatch()
+            self._open_requests.discard(call)
+            ended_s = time.monotonic()
+            blocked_s = call.client.blocked_until(ended_s)
+            timeline = call.timeline.build(ending.outcome, ended_s, ending.reason, blocked_s)
+            if self._found is not None:
+                self._found.leave(call, timeline)
+            self._record(timeline)
+
+    def _record(self, timeline: Timeline) -> None:
+        for sink in self._timelines:
+            try:
+                sink.record(timeline)
+            except Exception:
+                # The client has its answer, and the other sinks must still get the request.
+                logger.exception("a request is missing in one of its records")
+
+    def _request(
+        self, arrival: Arrival, parsed: Parsed, caller: Caller, body: bytes, hashes: tuple[int, ...]
+    ) -> GenerationRequest:
+        return GenerationRequest(
+            request_id=arrival.request_id,
+            endpoint=arrival.endpoint,
+            model=parsed.model,
+            arrived_s=arrival.started_s,
+            prompt_bytes=len(body),
+            max_output_tokens=parsed.max_output_tokens,
+            stream=parsed.stream,
+            tenant=caller.tenant,
+            priority=caller.priority,
+            slo_class=caller.slo_class,
+            prefix_marks=self._marking.prefix_marks(arrival.endpoint, body),
+            choices=parsed.choices,
+            text_marks=self._marking.text_marks(parsed),
+            key_id=caller.key_id,
+            limits=caller.limits,
+            max_wait_s=caller.max_wait_s,
+            prefix_hashes=hashes,
+            splittable=parsed.splittable,
+            media_bytes=parsed.media_bytes,
+        )
+
+    def _prefix_hashes(
+        self, endpoint: Endpoint, parsed: Parsed, caller: Caller, body: bytes
+    ) -> tuple[int, ...]:
+        if self._hashing is None or len(body) < BLOCK_BYTES:
+            return ()
+        return self._hashing.hashes(endpoint, parsed.fields, caller.salt)
+
+
+class Reservations:
+    """Reserves quota and memory for each request, and bounds the memory of all large bodies."""
+
+    def __init__(self, quotas: Quotas, body_bytes: int, bodies_bytes: int) -> None:
+        self._quotas = quotas
+        self._body_bytes = body_bytes
+        self._bodies_bytes = bodies_bytes
+        self.reserved_bytes = 0
+
+    async def count(self, caller: Caller, reservation: Reservation) -> Reject | None:
+        """Count the request against its key's limits; returns the rejection, if any.
+
+        Its tokens are unknown yet: it is charged one, and the flow driver charges the rest.
+        """
+        answer = await self._quotas.take(caller.key_id, caller.limits, 1)
+        if not isinstance(answer, Lease):
+            return over_quota(answer)
+        reservation.lease = answer
+        return None
+
+    async def read_body(
+        self, client: Client, content_length: bytes | None, reservation: Reservation
+    ) -> bytes:
+        """The request's body; its memory is reserved before it is read, or part by part as it comes."""
+        if content_length is None:
+            return await client.read_body(self._body_bytes, lambda size: self._reserve(size, reservation))
+        if len(content_length) > 4 and (size_bytes := int(content_length)) > SMALL_BODY_BYTES:
+            self._reserve(size_bytes, reservation)
+        return await client.read_body(self._body_bytes)
+
+    def _reserve(self, size_bytes: int, reservation: Reservation) -> None:
+        if self.reserved_bytes + size_bytes > self._bodies_bytes:
+            raise RequestRejected(
+                RejectionKind.BODIES_FULL,
+                "the memory for large request bodies is full",
+                hint="try again soon; the operator can raise gateway.limits.bodies",
+            )
+        self.reserved_bytes += size_bytes
+        reservation.body_bytes += size_bytes
+
+    def release(self, reservation: Reservation) -> None:
+        """The request has ended."""
+        self.reserved_bytes -= reservation.body_bytes
+        if reservation.lease is not None:
+            self._quotas.settle(reservation.lease, 0)
+
+
+def _call(
+    arrival: Arrival,
+    request: GenerationRequest,
+    parsed: Parsed,
+    caller: Caller,
+    client: Client,
+    reservation: Reservation,
+    lookup: CacheLookup | None,
+) -> Call:
+    headers = arrival.reply_headers
+    if parsed.ignored:
+        headers = [*headers, (b"x-phasewise-ignored", ", ".join(parsed.ignored).encode())]
+    timeline = arrival.timeline(request)
+    if lookup is not None:
+        timeline.note_cache(lookup)
+    return Call(
+        path=arrival.endpoint.value,
+        body=salted(parsed.upstream_body, caller.salt),
+        request_id=arrival.request_id,
+        hide_usage=parsed.hide_usage,
+        client=client,
+        timeline=timeline,
+        reply_headers=headers,
+        reservation=reservation,
+        wants_timing=arrival.wants_timing,
+        cache=lookup,
+    )
+
+
+def _head_only(arrival: Arrival, caller: Caller) -> GenerationRequest:
+    """A request of which only the head is known."""
+    return GenerationRequest(
+        request_id=arrival.request_id,
+        endpoint=arrival.endpoint,
+        model="",
+        arrived_s=arrival.started_s,
+        prompt_bytes=0,
+        tenant=caller.tenant,
+        priority=caller.priority,
+        slo_class=caller.slo_class,
+        key_id=caller.key_id,
+        limits=caller.limits,
+    )

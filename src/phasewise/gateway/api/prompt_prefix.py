@@ -1,0 +1,190 @@
+"""Hashes and marks of prompt prefixes, without a tokenizer.
+
+Two requests whose prompts have a common prefix for the engine have the same bytes here, however their JSON is
+written.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+
+from phasewise.core.prefixes import (
+    HASHED_BYTES,
+    MARK_SIZES_BYTES,
+    TEXT_FROM_BYTES,
+    prefix_hashes,
+    prefix_marks,
+    text_marks,
+)
+from phasewise.core.request import Endpoint
+from phasewise.core.request_fields import FIELDS, fields_where
+from phasewise.gateway.api.fields import Parsed, prompt_bytes
+
+ROOT_FIELDS = fields_where(lambda it: it.prefix == "root")
+OPENING_FIELDS = fields_where(lambda it: it.prefix == "opening")
+"""Parts of the prompt before the messages, in about the order in which templates write them."""
+REREAD_FIELDS = frozenset(fields_where(lambda it: it.prefix == "reread"))
+
+_KEY_BYTES = 32
+
+
+class PrefixHashing:
+    """Hashes prompts with a key that never leaves the process, so that no client can forge a collision."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = secrets.token_bytes(_KEY_BYTES) if key is None else key
+
+    def hashes(self, endpoint: Endpoint, fields: dict[str, Any], salt: bytes | None) -> tuple[int, ...]:
+        """The request's prefix hashes; none unless it has a single, long prompt that may use the cache."""
+        if _is_read_again(fields):
+            return ()
+        if endpoint is Endpoint.CHAT:
+            prompt = _chat(fields)
+        elif endpoint is Endpoint.COMPLETIONS:
+            prompt = _completion(fields.get("prompt"))
+        else:
+            return ()
+        return prefix_hashes(_root(fields, salt), prompt, self._key)
+
+
+def _is_read_again(fields: dict[str, Any]) -> bool:
+    """Whether the engine computes the whole prompt again, because prompt logprobs are not cached.
+
+    Most requests with `echo` ask for them; in chats it is the default.
+    """
+    return not REREAD_FIELDS.isdisjoint(fields) and any(
+        bool(fields[name]) if FIELDS[name].type == "boolean" else fields[name] is not None
+        for name in REREAD_FIELDS & fields.keys()
+    )
+
+
+def _root(fields: dict[str, Any], salt: bytes | None) -> bytes:
+    """What separates equal prompts. An adapter is requested by its name, so the model field covers both."""
+    chosen = {name: value for name in ROOT_FIELDS if (value := fields.get(name)) is not None}
+    return _canonical([fields.get("model"), None if salt is None else salt.decode(), chosen])
+
+
+def _chat(fields: dict[str, Any]) -> bytes:
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
+        return b""
+    pieces: list[bytes] = []
+    left = HASHED_BYTES
+    for piece in _chat_pieces(fields, messages):
+        pieces.append(piece)
+        left -= len(piece)
+        if left <= 0:
+            break
+    return b"".join(pieces)
+
+
+def _chat_pieces(fields: dict[str, Any], messages: list[Any]) -> Iterator[bytes]:
+    for name in OPENING_FIELDS:
+        if parts := _listed(fields.get(name)):
+            yield _canonical(name)
+            yield from map(_canonical, parts)
+    for message in messages:
+        yield _canonical(_plain(message) if isinstance(message, dict) else message)
+
+
+def _plain(message: dict[str, Any]) -> list[Any]:
+    """A message without null fields, and without a list around its only text.
+
+    The role comes first, as in every template: messages of different roles have no common prefix.
+    """
+    head = {name: value for name, value in message.items() if value is not None and name != "content"}
+    content = message.get("content")
+    if isinstance(content, list) and len(content) == 1:
+        part = content[0]
+        if isinstance(part, dict) and part.get("type") == "text":
+            content = part.get("text")
+    return [head, content[:HASHED_BYTES] if isinstance(content, str) else content]
+
+
+def _completion(prompt: object) -> bytes:
+    if isinstance(prompt, str):
+        return prompt[:HASHED_BYTES].encode()
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        # Token ids, each with at least a digit and a comma.
+        return _canonical(prompt[: HASHED_BYTES // 2])
+    return b""
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _canonical(value: object) -> bytes:
+    """The same bytes for the same JSON, whatever the order of its keys."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+# --- Marks the prompts of requests, within a time budget.
+#
+# A mark costs a pass over the prompt, which for a long prompt is the largest cost of a request. Readers treat
+# a request without marks as unknown, so under heavy load some requests have none.
+
+SHARE_OF_TIME = 0.02
+"""The largest share of time for marking prefixes, and the same for marking texts."""
+SHORT_BYTES = 2048
+"""The prefix of a shorter request is always marked: that takes hardly longer than reading the clock."""
+SAVED_UP_S = 0.25
+"""The burst after a quiet time: some hundred long prompts in a row."""
+
+Marks = tuple[str, ...]
+
+
+class TimeBudget:
+    """A time budget for optional work: a share of all time, with a burst."""
+
+    def __init__(self, share: float, saved_up_s: float) -> None:
+        self._share = share
+        self._most_s = self._left_s = saved_up_s
+        self._seen_s = 0.0
+
+    def allows(self, now_s: float) -> bool:
+        """Whether there is any left."""
+        self._left_s = min(self._most_s, self._left_s + (now_s - self._seen_s) * self._share)
+        self._seen_s = now_s
+        return self._left_s > 0
+
+    def spend(self, seconds: float) -> None:
+        """Subtract the time spent; the budget may become negative."""
+        self._left_s -= seconds
+
+
+class Marking:
+    """Marks prompts under a key that never leaves the process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._key = secrets.token_bytes(32)
+        self._clock = clock
+        self._beginnings = TimeBudget(SHARE_OF_TIME, SAVED_UP_S)
+        self._texts = TimeBudget(SHARE_OF_TIME, SAVED_UP_S)
+
+    def prefix_marks(self, endpoint: Endpoint, body: bytes) -> Marks:
+        """Marks of the prompt's prefix; none without budget."""
+        if len(body) < MARK_SIZES_BYTES[0]:
+            return ()
+        if len(body) < SHORT_BYTES:
+            return prefix_marks(prompt_bytes(endpoint, body), self._key)
+        return self._within(self._beginnings, lambda: prefix_marks(prompt_bytes(endpoint, body), self._key))
+
+    def text_marks(self, parsed: Parsed) -> Marks:
+        """Marks of the prompt's text; none without budget."""
+        if len(parsed.text) < TEXT_FROM_BYTES:
+            return ()
+        return self._within(self._texts, lambda: text_marks(parsed.text, self._key))
+
+    def _within(self, budget: TimeBudget, mark: Callable[[], Marks]) -> Marks:
+        began_s = self._clock()
+        if not budget.allows(began_s):
+            return ()
+        marks = mark()
+        budget.spend(self._clock() - began_s)
+        return marks

@@ -1,0 +1,336 @@
+"""The table of the gateway's routes, and the handlers of all but generation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+
+from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.core.latency import TtftBreakdown, ttft_breakdown
+from phasewise.core.request import Endpoint
+from phasewise.core.timeline_record import from_record
+from phasewise.gateway.api import cache_routes
+from phasewise.gateway.api.auth import Authenticator
+from phasewise.gateway.api.cache_routes import CacheAdmin
+from phasewise.gateway.api.openapi import openapi_document
+from phasewise.gateway.api.pipeline import Pipeline
+from phasewise.gateway.http_errors import JSON, send_rejection
+from phasewise.gateway.records.metrics import CONTENT_TYPE, PrometheusMetrics
+from phasewise.gateway.records.timeline_store import LOOKED_AT, MEASURES, Page, TimelineStore, slowest
+from phasewise.gateway.server.client import Client, ClientWatch, Headers, Scope, header
+from phasewise.gateway.upstream.call import OpenRequests
+from phasewise.scheduling.world import ClusterView, Health, LoadLedger, WorkerState
+
+NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
+DEFAULT_LIMIT = 100
+MOST_LINES = 2_000
+"""A longer page would block the event loop, and every stream with it, for milliseconds."""
+LONGEST_ID = 100
+"""Characters of an id that an error repeats; ids have fewer."""
+PIECE_BYTES = 64 * 1024
+DEFAULT_OPEN_LIMIT = 1_000
+OPEN_AT_ONCE = 16
+"""How many timelines of open requests are built per turn of the event loop."""
+
+Handler = Callable[[Scope, Client], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """The objects that the routes use."""
+
+    pipeline: Pipeline
+    authenticator: Authenticator
+    cluster: ClusterView
+    ledger: LoadLedger
+    timelines: TimelineStore
+    open_requests: OpenRequests
+    metrics: PrometheusMetrics
+    clients: ClientWatch
+    cache: CacheAdmin | None = None
+
+
+class Router:
+    """Finds the handler of a request. A path that ends in `/{id}` takes one more segment."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._table: dict[tuple[str, str], Handler] = {
+            ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/completions"): self._completions,
+            ("POST", "/v1/embeddings"): self._embeddings,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/health"): self._health,
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/openapi.json"): self._openapi,
+            ("GET", "/phasewise/v1/requests"): self._requests,
+            ("GET", "/phasewise/v1/requests/open"): self._open,
+            ("GET", "/phasewise/v1/requests/{id}"): self._request,
+            ("GET", "/phasewise/v1/workers"): self._workers,
+            ("GET", "/phasewise/v1/cache"): self._cache,
+            ("POST", "/phasewise/v1/cache/purge"): self._purge_cache,
+            ("POST", "/phasewise/v1/cache/explain"): self._explain_cache,
+        }
+        self._document = orjson.dumps(openapi_document(self._table))
+
+    @property
+    def addresses(self) -> tuple[tuple[str, str], ...]:
+        """Every method and path that is answered."""
+        return tuple(self._table)
+
+    async def handle(self, scope: Scope, client: Client) -> None:
+        """Answer one request."""
+        clients = self._gateway.clients
+        clients.add(client)
+        # Load balancers send HEAD /health; the server omits the body.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        handler = self._table.get((method, scope["path"]))
+        try:
+            if handler is None:
+                handler = self._find(method, scope["path"])
+            await handler(scope, client)
+        except RequestRejected as rejection:
+            await send_rejection(client, rejection)
+        finally:
+            clients.discard(client)
+
+    def _find(self, method: str, path: str) -> Handler:
+        template = path.rpartition("/")[0] + "/{id}"
+        if handler := self._table.get((method, template)):
+            return handler
+        methods = {known for known, at in self._table if at in {path, template}}
+        if methods:
+            raise RequestRejected(
+                RejectionKind.METHOD_NOT_ALLOWED, f"this address takes {', '.join(sorted(methods))} only"
+            )
+        raise RequestRejected(RejectionKind.NOT_FOUND, "there is nothing at this address")
+
+    # --- OpenAI's ---------------------------------------------------------------------------------------
+
+    def _chat(self, scope: Scope, client: Client) -> Awaitable[None]:
+        return self._gateway.pipeline.generate(Endpoint.CHAT, scope, client)
+
+    def _completions(self, scope: Scope, client: Client) -> Awaitable[None]:
+        return self._gateway.pipeline.generate(Endpoint.COMPLETIONS, scope, client)
+
+    def _embeddings(self, scope: Scope, client: Client) -> Awaitable[None]:
+        return self._gateway.pipeline.generate(Endpoint.EMBEDDINGS, scope, client)
+
+    async def _models(self, scope: Scope, client: Client) -> None:
+        self._gateway.authenticator.caller(header(scope, b"authorization"))
+        models = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "phasewise"}
+            for name in self._gateway.cluster.models
+        ]
+        await _send_json(client, {"object": "list", "data": models})
+
+    # --- monitoring -----------------------------------------------------------------------------------
+
+    async def _health(self, scope: Scope, client: Client) -> None:
+        states = self._gateway.cluster.snapshot()
+        up = sum(state.health is Health.UP for state in states)
+        if up:
+            await _send_json(client, {"status": "ok", "workers_up": up, "workers": len(states)})
+            return
+        # Notes may hold addresses, which only admins may see.
+        answer = {
+            "status": "unavailable",
+            "reason": f"none of {len(states)} workers answers",
+            "workers_up": 0,
+            "workers": len(states),
+        }
+        await client.respond(503, JSON, orjson.dumps(answer))
+
+    async def _metrics(self, scope: Scope, client: Client) -> None:
+        await client.respond(200, [(b"content-type", CONTENT_TYPE)], self._gateway.metrics.text())
+
+    async def _openapi(self, scope: Scope, client: Client) -> None:
+        await client.respond(200, JSON, self._document)
+
+    # --- admin --------------------------------------------------------------------------------------------
+
+    async def _requests(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        query = _query(scope)
+        if "slowest" in query:
+            await self._slowest(query, client)
+            return
+        page = _page_asked(self._gateway.timelines, query)
+        headers = [(b"x-phasewise-next", b"%d" % page.next_after)]
+        if page.more:
+            headers.append((b"x-phasewise-more", b"1"))
+        if page.dropped:
+            headers.append((b"x-phasewise-dropped", b"%d" % page.dropped))
+        await _send_lines(client, page.lines, headers)
+
+    async def _slowest(self, query: dict[str, list[str]], client: Client) -> None:
+        measure = query["slowest"][-1]
+        if measure not in MEASURES:
+            accepted = ", ".join(MEASURES)
+            raise RequestRejected(
+                RejectionKind.BAD_REQUEST,
+                "slowest is no known time",
+                param="slowest",
+                hint=f"accepted: {accepted}",
+            )
+        newest = self._gateway.timelines.newest(LOOKED_AT).lines
+        lines = await slowest(newest, measure, _limit(query, DEFAULT_LIMIT))
+        await _send_lines(client, lines, [(b"x-phasewise-looked-at", b"%d" % len(newest))])
+
+    async def _open(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        limit = _limit(_query(scope), DEFAULT_OPEN_LIMIT)
+        open_requests = self._gateway.open_requests
+        headers = [
+            *NDJSON,
+            (b"x-phasewise-now", b"%.6f" % time.time()),
+            (b"x-phasewise-open", b"%d" % len(open_requests)),
+        ]
+        ids = open_requests.oldest(limit)
+        await client.start(200, headers)
+        for first in range(0, len(ids), OPEN_AT_ONCE):
+            now_s = time.monotonic()
+            lines = [open_requests.line(it, now_s) for it in ids[first : first + OPEN_AT_ONCE]]
+            for piece in _pieces([line for line in lines if line is not None]):
+                await client.send_part(piece)
+            await asyncio.sleep(0)
+        await client.finish()
+
+    async def _request(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        timelines, asked = self._gateway.timelines, scope["path"].rpartition("/")[2]
+        line = timelines.get(asked)
+        if line is None:
+            raise RequestRejected(
+                RejectionKind.NOT_FOUND,
+                f"the gateway has no record of request {asked[:LONGEST_ID]}",
+                hint=f"it keeps the last {timelines.capacity:,} requests that have ended "
+                "(gateway.keep_timelines), and none from before it was started",
+            )
+        record = orjson.loads(line)
+        breakdown = ttft_breakdown(from_record(record))
+        await _send_json(client, {**record, "ttft": None if breakdown is None else _breakdown_ms(breakdown)})
+
+    async def _workers(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        workers = [self._worker(state) for state in self._gateway.cluster.snapshot()]
+        await _send_json(client, {"workers": workers})
+
+    async def _cache(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        await _send_json(client, cache_routes.existing(self._gateway.cache).report())
+
+    async def _purge_cache(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        cache = cache_routes.existing(self._gateway.cache)
+        await _send_json(client, await cache_routes.purge(cache, await _body(client)))
+
+    async def _explain_cache(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        cache = cache_routes.existing(self._gateway.cache)
+        await _send_json(client, await cache_routes.explain(cache, await _body(client)))
+
+    def _check_admin(self, scope: Scope) -> None:
+        self._gateway.authenticator.check_admin(header(scope, b"authorization"))
+
+    def _worker(self, state: WorkerState) -> dict[str, Any]:
+        worker = state.worker
+        load = self._gateway.ledger.load(worker.ref)
+        return {
+            "name": worker.name,
+            "url": worker.url,
+            "model": worker.model,
+            "role": worker.role,
+            "pool": worker.pool,
+            "health": state.health,
+            "note": state.note,
+            "incarnation": worker.incarnation,
+            "steps_url": worker.steps_url,
+            "requests": load.requests,
+            "tokens": load.tokens,
+        }
+
+
+async def _body(client: Client) -> bytes:
+    return await client.read_body(cache_routes.BODY_LIMIT_BYTES)
+
+
+async def _send_json(client: Client, answer: dict[str, Any]) -> None:
+    await client.respond(200, JSON, orjson.dumps(answer))
+
+
+async def _send_lines(client: Client, lines: list[bytes], headers: Headers) -> None:
+    length = (b"content-length", b"%d" % sum(len(line) + 1 for line in lines))
+    await client.start(200, [*NDJSON, length, (b"x-phasewise-now", b"%.6f" % time.time()), *headers])
+    for piece in _pieces(lines):
+        await client.send_part(piece)
+        # A fast reader never makes us wait, but other streams must run too.
+        await asyncio.sleep(0)
+    await client.finish()
+
+
+def _breakdown_ms(breakdown: TtftBreakdown) -> dict[str, Any]:
+    return {
+        "total_ms": round(breakdown.ttft_s * 1e3, 3),
+        "parts": [
+            {"part": entry.part, "source": entry.source, "ms": round(entry.seconds * 1e3, 3)}
+            for entry in breakdown.parts
+        ],
+        "unexplained_ms": round(breakdown.unexplained_s * 1e3, 3),
+    }
+
+
+def _page_asked(timelines: TimelineStore, query: dict[str, list[str]]) -> Page:
+    limit = _limit(query, DEFAULT_LIMIT)
+    if "after" not in query and "since_unix_s" not in query:
+        return timelines.newest(limit)
+    return timelines.page(limit, _after(query), _number(query, "since_unix_s", 0.0))
+
+
+def _pieces(lines: list[bytes]) -> Iterator[bytes]:
+    piece: list[bytes] = []
+    size = 0
+    for line in lines:
+        piece += (line, b"\n")
+        size += len(line) + 1
+        if size >= PIECE_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    return parse_qs(scope["query_string"].decode("latin-1"))
+
+
+def _limit(query: dict[str, list[str]], default: int) -> int:
+    return min(int(_number(query, "limit", default)), MOST_LINES)
+
+
+def _after(query: dict[str, list[str]]) -> int:
+    text = query.get("after", ["0"])[-1]
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise RequestRejected(
+            RejectionKind.BAD_REQUEST,
+            "after is not a number from x-phasewise-next",
+            param="after",
+            hint="leave it out, or begin with 0",
+        )
+    return int(text)
+
+
+def _number(query: dict[str, list[str]], name: str, default: float) -> float:
+    try:
+        value = float(query.get(name, [default])[-1])
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e12:
+        raise RequestRejected(RejectionKind.BAD_REQUEST, f"{name} is not a number of 0 or more", param=name)
+    return value

@@ -1,0 +1,132 @@
+"""The time bounds of KV transfers, and the counts of their outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from phasewise.core.errors import FailureKind, UpstreamError
+from phasewise.core.kv_transfer import KvTicket, KvTransferOutcome
+from phasewise.core.request import GenerationRequest
+from phasewise.core.worker import WorkerRef
+from phasewise.gateway.kv_transfer.bodies import kv_params
+from phasewise.gateway.upstream.response import Answer, account_of
+
+SHARE_OF_LEASE = 0.5
+"""The share of the engine's KV lease for which a ticket is good: the decode engine renews the lease, but only
+once it has the request."""
+
+_COUNTED_AS = {
+    FailureKind.SERVER_ERROR: KvTransferOutcome.REJECTED,
+    FailureKind.TIMED_OUT: KvTransferOutcome.TIMED_OUT,
+    FailureKind.TOO_LATE: KvTransferOutcome.TOO_LATE,
+}
+_OF_THE_PAIR = frozenset({FailureKind.SERVER_ERROR, FailureKind.TIMED_OUT})
+"""Failures before the first content that mean that the KV did not come; the decode worker is not at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvTransfers:
+    """The bounds of KV transfers. `answers` says whether a worker is up, in the same incarnation."""
+
+    timeout_s: float
+    lease_s: float
+    answers: Callable[[WorkerRef], bool]
+    count: Callable[[KvTransferOutcome], None]
+
+    def ticket(
+        self, source: WorkerRef, reply: bytes, answer: Answer, request: GenerationRequest, good_until_s: float
+    ) -> KvTicket:
+        """The ticket for a prefill worker's KV; raises UpstreamError if it kept none."""
+        if (params := kv_params(reply)) is None:
+            self.count(KvTransferOutcome.NO_KV)
+            raise UpstreamError(
+                FailureKind.KV_TRANSFER,
+                f"{source.name} computed a prompt and kept no KV of it to be fetched",
+                hint="start its engine with a KV connector: `phasewise check` says what is missing",
+            )
+        prompt_tokens = answer.report.prompt_tokens
+        if prompt_tokens is None:
+            prompt_tokens = request.estimated_prompt_tokens
+        return KvTicket(source, params, prompt_tokens, good_until_s)
+
+    def good_until_s(self, sent_s: float, received_s: float, answer: Answer) -> float:
+        """Until when the KV of a reply may be fetched.
+
+        The engine's lease starts at the end of the prefill. This process may have seen the reply late, so the
+        engine's own times are used if it reports them.
+        """
+        account = account_of(answer)
+        if account.queue_s is not None and account.prefill_s is not None:
+            received_s = min(received_s, sent_s + account.queue_s + account.prefill_s)
+        return received_s + self.lease_s * SHARE_OF_LEASE
+
+    @asynccontextmanager
+    async def bounded(self, kv: KvTicket, *, streamed: bool) -> AsyncGenerator[Callable[[], None]]:
+        """Give up on a decode worker without first content in time; call what is yielded when it came.
+
+        An engine whose source hangs waits for ever. A stream is given up at the timeout. In a plain reply the
+        first token is not visible, so it is given up only if the source does not answer at the timeout. After
+        that the KV has been fetched, and the source no longer matters.
+        """
+        try:
+            async with asyncio.timeout(None) as limit:
+                first = _FirstContent(
+                    limit,
+                    self.timeout_s,
+                    is_hopeless=lambda: streamed or not self.answers(kv.source),
+                    on_come=lambda: self.count(KvTransferOutcome.DONE),
+                )
+                try:
+                    yield first.came
+                finally:
+                    first.stop_waiting()
+        except TimeoutError:
+            self.count(KvTransferOutcome.TIMED_OUT)
+            message = f"no first token within {self.timeout_s:g} s of asking for the KV of {kv.source.name}"
+            raise UpstreamError(FailureKind.KV_TRANSFER, message) from None
+        except UpstreamError as error:
+            if first.has_come:
+                raise
+            self.count(_COUNTED_AS.get(error.kind, KvTransferOutcome.BROKEN))
+            if error.kind not in _OF_THE_PAIR:
+                raise
+            message = f"{error.message} to a request with the KV of {kv.source.name}"
+            raise UpstreamError(FailureKind.KV_TRANSFER, message) from error
+
+
+class _FirstContent:
+    """Whether the first content has come. If not in time and `is_hopeless`, the limit expires."""
+
+    __slots__ = ("_is_hopeless", "_limit", "_on_come", "_timer", "has_come")
+
+    def __init__(
+        self,
+        limit: asyncio.Timeout,
+        wait_s: float,
+        is_hopeless: Callable[[], bool],
+        on_come: Callable[[], None],
+    ) -> None:
+        self.has_come = False
+        self._limit = limit
+        self._is_hopeless = is_hopeless
+        self._on_come = on_come
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+
+    def came(self) -> None:
+        """The first content has come."""
+        self._timer.cancel()
+        if not self._limit.expired():
+            self._limit.reschedule(None)
+            self.has_come = True
+            self._on_come()
+
+    def stop_waiting(self) -> None:
+        """Stop the timer."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        if self._is_hopeless():
+            self._limit.reschedule(asyncio.get_running_loop().time())

@@ -1,0 +1,353 @@
+"""Counts timelines into Prometheus metrics: per phase, per request, never per chunk.
+
+State of other objects (health, load, waiting requests) is read at each scrape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
+
+from phasewise.core.caching import CacheNote, CacheResult
+from phasewise.core.errors import RejectionKind
+from phasewise.core.kv_transfer import KvTransferOutcome, KvTransferState
+from phasewise.core.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s, within
+from phasewise.core.slo import DEFAULT_SLO, Slo
+from phasewise.core.timeline import TTFT_PARTS, AttemptKind, Outcome, Timeline
+from phasewise.core.worker import WorkerRef
+from phasewise.gateway.records.metric_families import (
+    CACHE_DEGRADED,
+    CACHE_LOOK_UP,
+    CACHE_REQUESTS,
+    CACHE_SAVED_S,
+    CACHE_SAVED_TOKENS,
+    CLIENTS_OWN,
+    DEFAULT_CLASS,
+    E2E,
+    KV_TRANSFER_BYTES,
+    KV_TRANSFER_FAILING,
+    KV_TRANSFER_PROOF_AGE,
+    KV_TRANSFER_RECOMPUTED,
+    KV_TRANSFERS,
+    MET,
+    METRICS,
+    MISSED,
+    NO_LABEL,
+    OBJECTIVES,
+    OTHER_REASON,
+    PLACEMENTS,
+    QUOTA_DEGRADED,
+    REASONS,
+    REQUESTS,
+    RESUMES,
+    RETRIES,
+    SERVED,
+    SHADOW,
+    SPLIT,
+    START,
+    STREAM,
+    TOKEN_KINDS,
+    TOKENS,
+    TPOT,
+    TTFT,
+    TTFT_PART,
+    UNEXPLAINED,
+    WAITING,
+    WHOLE,
+    WORKER_BREAKER_OPEN,
+    WORKER_REQUESTS,
+    WORKER_UP,
+)
+from phasewise.gateway.records.metric_series import (
+    Counter,
+    CounterFamily,
+    Histogram,
+    HistogramFamily,
+    Labels,
+    MetricFamily,
+    value_lines,
+)
+from phasewise.scheduling.world import ClusterView, Health, LoadLedger
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class PrometheusMetrics:
+    """A TimelineSink, and the text that Prometheus scrapes.
+
+    Labels come from the configuration or from closed lists. `slos` are the objectives by class; `default` is
+    that of every class which is not among them. `waiting`, `breaker_open`, `quota_degraded`, `kv_transfers`
+    and `cache_degraded` are asked at each scrape.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        ledger: LoadLedger,
+        *,
+        slos: Mapping[str, Slo] | None = None,
+        waiting: Callable[[], int] = lambda: 0,
+        breaker_open: Callable[[WorkerRef], bool] = lambda _worker: False,
+        quota_degraded: Callable[[], bool] = lambda: False,
+        kv_transfers: Callable[[], Iterable[KvTransferState]] = tuple,
+        cache_degraded: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._slos = {DEFAULT_CLASS: DEFAULT_SLO, **(slos or {})}
+        self._waiting = waiting
+        self._breaker_open = breaker_open
+        self._quota_degraded = quota_degraded
+        self._kv_transfers = kv_transfers
+        self._cache_degraded = cache_degraded
+        self._models = frozenset(cluster.models)
+        self._pools: Mapping[str, str] = {
+            state.worker.name: state.worker.pool for state in cluster.snapshot()
+        }
+        self._histograms = {it: HistogramFamily(it) for it in METRICS if it.kind == "histogram"}
+        self._counters = {it: CounterFamily(it) for it in METRICS if it.kind == "counter"}
+        self._tallies: dict[tuple[str, str, Outcome, str | None], _Tally] = {}
+        self._objectives: dict[tuple[str, str], _Objective] = {}
+        self._cache = {it: _CacheTally(self._histograms, self._counters, it) for it in CacheResult}
+
+    # --- counting ---------------------------------------------------------------------------------------
+
+    def record(self, timeline: Timeline) -> None:
+        """Count one request that has ended."""
+        serving = timeline.serving_attempt
+        pool = NO_LABEL if serving is None else self._pools.get(serving.worker.name, NO_LABEL)
+        tally = self._tallies.get((timeline.model, pool, timeline.outcome, timeline.reason))
+        if tally is None:
+            tally = self._known_tally(timeline.model, pool, timeline.outcome, timeline.reason)
+        objective = self._objectives.get((tally.model, timeline.slo_class))
+        if objective is None:
+            objective = self._known_objective(tally.model, timeline.slo_class)
+        tally.count(timeline, objective)
+        if len(timeline.attempts) > 1:
+            self._count_attempts(timeline, tally.model)
+        if (way := _way(timeline)) is not None:
+            self._counters[PLACEMENTS].series((way,)).add(1)
+        if timeline.cache is not None:
+            self._cache[timeline.cache.result].count(timeline.cache)
+
+    def count_rejection(self, kind: RejectionKind) -> None:
+        """Count a request that was rejected before it had a timeline."""
+        self._counters[REQUESTS].series((NO_LABEL, Outcome.REJECTED, kind)).add(1)
+
+    def count_kv_transfer(self, outcome: KvTransferOutcome) -> None:
+        """Count a KV transfer that was tried."""
+        self._counters[KV_TRANSFERS].series((outcome,)).add(1)
+
+    def _known_tally(self, model: str, pool: str, outcome: Outcome, reason: str | None) -> _Tally:
+        model = model if model in self._models else NO_LABEL
+        reason = reason if reason is None or reason in REASONS else OTHER_REASON
+        key = (model, pool, outcome, reason)
+        if key not in self._tallies:
+            self._tallies[key] = _Tally(self._histograms, self._counters, key)
+        return self._tallies[key]
+
+    def _known_objective(self, model: str, slo_class: str) -> _Objective:
+        key = (model, slo_class if slo_class in self._slos else DEFAULT_CLASS)
+        if key not in self._objectives:
+            self._objectives[key] = _Objective(self._slos[key[1]], self._counters[OBJECTIVES], key)
+        return self._objectives[key]
+
+    def _count_attempts(self, timeline: Timeline, model: str) -> None:
+        resumed = [it.outcome for it in timeline.attempts if it.kind is AttemptKind.RESUMED]
+        for outcome in resumed:
+            self._counters[RESUMES].series((model, outcome)).add(1)
+        self._counters[RETRIES].series((model,)).add(max(0, timeline.tries - len(resumed) - 1))
+
+    # --- scraping ---------------------------------------------------------------------------------------
+
+    def text(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return "".join(self._lines()).encode()
+
+    @property
+    def most_lines(self) -> int:
+        """The upper bound of samples: labels multiply."""
+        values = {
+            "model": len(self._models) + 1,
+            "pool": len(set(self._pools.values())) + 1,
+            "worker": len(self._pools),
+            "outcome": len(Outcome),
+            "reason": len(set(REASONS)) + 2,
+            "part": len(TTFT_PARTS) + 1,
+            "kind": len(TOKEN_KINDS),
+            "slo_class": len(self._slos),
+            "result": len(CacheResult),
+            "phase": len((START, STREAM)),
+            "mode": len((SERVED, SHADOW)),
+            "way": len((SPLIT, WHOLE)),
+        }
+        return sum(it.lines_per_series * prod(values[label] for label in it.labels) for it in METRICS)
+
+    def _lines(self) -> Iterator[str]:
+        for histograms in self._histograms.values():
+            yield from histograms.lines()
+        kv_transfers = tuple(self._kv_transfers())
+        self._take_over_counts(kv_transfers)
+        for counters in self._counters.values():
+            yield from counters.lines()
+        yield from self._worker_lines()
+        failing = (((it.worker,), it.failing) for it in kv_transfers)
+        yield from value_lines(KV_TRANSFER_FAILING, failing)
+        proven = (
+            ((it.worker,), round(it.proven_ago_s)) for it in kv_transfers if it.proven_ago_s is not None
+        )
+        yield from value_lines(KV_TRANSFER_PROOF_AGE, proven)
+        yield from value_lines(WAITING, [((), self._waiting())])
+        yield from value_lines(QUOTA_DEGRADED, [((), int(self._quota_degraded()))])
+        yield from value_lines(CACHE_DEGRADED, [((), int(self._cache_degraded()))])
+
+    def _take_over_counts(self, kv_transfers: Iterable[KvTransferState]) -> None:
+        """Copy counts of other objects. An engine's own counters reset when it restarts, as counters may."""
+        for it in kv_transfers:
+            for metric, value in (
+                (KV_TRANSFER_RECOMPUTED, it.recomputed_tokens),
+                (KV_TRANSFER_BYTES, it.moved_bytes),
+            ):
+                counter = self._counters[metric].series((it.worker,))
+                counter.add(value - counter.value)
+
+    def _worker_lines(self) -> Iterator[str]:
+        states = self._cluster.snapshot()
+        workers: list[Labels] = [(state.worker.name, state.worker.pool) for state in states]
+        up = (int(state.health is Health.UP) for state in states)
+        yield from value_lines(WORKER_UP, zip(workers, up, strict=True))
+        requests = (self._ledger.load(state.worker.ref).requests for state in states)
+        yield from value_lines(WORKER_REQUESTS, zip(workers, requests, strict=True))
+        breakers = (int(self._breaker_open(state.worker.ref)) for state in states)
+        yield from value_lines(WORKER_BREAKER_OPEN, zip(workers, breakers, strict=True))
+
+
+def _way(timeline: Timeline) -> str | None:
+    """Whether the request was disaggregated; None if that was not considered."""
+    if timeline.attempts and timeline.attempts[0].kind is AttemptKind.PREFILL_SIDE:
+        return SPLIT
+    placement = timeline.placement
+    weighed = placement is not None and any(it.prefill is not None for it in placement.options)
+    return WHOLE if weighed and timeline.attempts else None
+
+
+class _Tally:
+    """The cached series of requests of one model, pool and ending."""
+
+    __slots__ = (
+        "_cached",
+        "_e2e",
+        "_offered",
+        "_output",
+        "_parts",
+        "_prompt",
+        "_requests",
+        "_tpot",
+        "_ttft",
+        "_unexplained",
+        "model",
+    )
+
+    def __init__(
+        self,
+        histograms: Mapping[MetricFamily, HistogramFamily],
+        counters: Mapping[MetricFamily, CounterFamily],
+        ending: tuple[str, str, Outcome, str | None],
+    ) -> None:
+        self.model, pool, outcome, reason = ending
+        self._offered = reason not in CLIENTS_OWN
+        phase: Labels = (self.model, pool, outcome)
+        self._ttft = histograms[TTFT].series(phase)
+        self._tpot = histograms[TPOT].series(phase)
+        self._e2e = histograms[E2E].series(phase)
+        self._parts: dict[str, Histogram] = {
+            part: histograms[TTFT_PART].series((*phase, part)) for part in TTFT_PARTS
+        }
+        self._unexplained = histograms[TTFT_PART].series((*phase, UNEXPLAINED))
+        self._requests = counters[REQUESTS].series((self.model, outcome, reason or NO_LABEL))
+        tokens = (counters[TOKENS].series((self.model, kind)) for kind in TOKEN_KINDS)
+        self._prompt, self._cached, self._output = tokens
+        # A rate is the difference of two scrapes, so the first retry shows only after a 0.
+        counters[RETRIES].series((self.model,)).add(0)
+        for ended in (Outcome.SUCCEEDED, Outcome.FAILED):
+            counters[RESUMES].series((self.model, ended)).add(0)
+
+    def count(self, timeline: Timeline, objective: _Objective) -> None:
+        """Count one request."""
+        self._requests.add(1)
+        self._count_tokens(timeline)
+        if not timeline.generates:
+            return
+        first_s, whole_s, per_token_s = ttft_s(timeline), e2e_s(timeline), tpot_s(timeline)
+        if first_s is not None:
+            self._observe_start(timeline, first_s)
+        if whole_s is not None:
+            self._e2e.observe(whole_s)
+        if per_token_s is not None:
+            self._tpot.observe(per_token_s)
+        if self._offered:
+            met = within(objective.slo, first_s, per_token_s, whole_s, timeline.output_tokens)
+            (objective.met if met else objective.missed).add(1)
+
+    def _count_tokens(self, timeline: Timeline) -> None:
+        if timeline.from_cache:
+            return  # no engine computed any
+        if (prompt_tokens := timeline.prompt_tokens) is not None:
+            self._prompt.add(prompt_tokens)
+        if (cached_tokens := timeline.cached_tokens) is not None:
+            self._cached.add(cached_tokens)
+        if (output_tokens := timeline.output_tokens) is not None:
+            self._output.add(output_tokens)
+
+    def _observe_start(self, timeline: Timeline, first_s: float) -> None:
+        self._ttft.observe(first_s)
+        explained_s = 0.0
+        for (part, _), seconds in ttft_part_seconds(timeline).items():
+            self._parts[part].observe(seconds)
+            explained_s += seconds
+        self._unexplained.observe(max(0.0, first_s - explained_s))
+
+
+class _Objective:
+    """The objectives of one model and class, and how many requests met them."""
+
+    __slots__ = ("met", "missed", "slo")
+
+    def __init__(self, slo: Slo, counters: CounterFamily, of: tuple[str, str]) -> None:
+        self.slo = slo
+        self.met = counters.series((*of, MET))
+        self.missed = counters.series((*of, MISSED))
+        for counter in (self.met, self.missed):
+            counter.add(0)
+
+
+class _CacheTally:
+    """The cached series of requests with one cache result. Only some results have savings."""
+
+    __slots__ = ("_look_up", "_requests", "_saved")
+
+    def __init__(
+        self,
+        histograms: Mapping[MetricFamily, HistogramFamily],
+        counters: Mapping[MetricFamily, CounterFamily],
+        result: CacheResult,
+    ) -> None:
+        self._requests = counters[CACHE_REQUESTS].series((result,))
+        self._look_up = histograms[CACHE_LOOK_UP].series((result,))
+        shadowed = result in {CacheResult.SHADOW_EXACT, CacheResult.SHADOW_SEMANTIC}
+        mode = SERVED if result.served else SHADOW if shadowed else None
+        self._saved: tuple[Counter, Counter, Counter] | None = None
+        if mode is not None:
+            start, stream = (counters[CACHE_SAVED_S].series((phase, mode)) for phase in (START, STREAM))
+            self._saved = start, stream, counters[CACHE_SAVED_TOKENS].series((mode,))
+
+    def count(self, note: CacheNote) -> None:
+        """Count one request."""
+        self._requests.add(1)
+        if note.look_up_s:
+            self._look_up.observe(note.look_up_s)
+        if self._saved is not None:
+            start, stream, tokens = self._saved
+            start.add(note.saved_start_s or 0.0)
+            stream.add(note.saved_stream_s or 0.0)
+            tokens.add(note.saved_tokens or 0)

@@ -1,0 +1,189 @@
+"""The latest timelines in memory, encoded, by id and in the order of their ends; lost with the process."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import NamedTuple
+
+from phasewise.core.latency import e2e_s, tpot_s, ttft_s
+from phasewise.core.timeline import Timeline
+from phasewise.core.timeline_record import decode, encode
+
+CAPACITY_BYTES = 64 * 1024 * 1024
+ENTRY_BYTES = 512
+"""The size of an entry beside its line: two ids, two floats and entries in three dicts."""
+
+# vLLM prepends the endpoint's name to the id that it is sent (for one of several answers, its number too). It
+# appends the prompt's number and a random suffix; the gateway appends the attempt's number.
+_ENGINES_FORM = re.compile(r"(?:[0-9]+_)?(?:(?:chatcmpl|cmpl|embd)-)?([0-9a-f]{32})(?:-[A-Za-z0-9_-]*)?")
+
+
+def gateway_id_in(text: str) -> str | None:
+    """The gateway's id inside an engine's id of the same request; None if there is none."""
+    found = _ENGINES_FORM.fullmatch(text)
+    return None if found is None else found[1]
+
+
+class _Entry(NamedTuple):
+    request_id: str
+    client_request_id: str | None
+    ended_unix_s: float
+    latest_end_unix_s: float
+    line: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some timelines as JSON, oldest first, and the number after which to continue.
+
+    `dropped` counts timelines after the requested number that newer ones have replaced.
+    """
+
+    lines: list[bytes]
+    next_after: int
+    more: bool
+    dropped: int = 0
+
+
+class TimelineStore:
+    """A ring of encoded timelines, bounded in number and bytes; a TimelineSink.
+
+    Every timeline gets the next number. A process should start above the numbers of the one before it, so
+    that a reader misses nothing after a restart.
+    """
+
+    def __init__(self, capacity: int, capacity_bytes: int = CAPACITY_BYTES, *, first_number: int = 1) -> None:
+        self._capacity = capacity
+        self._capacity_bytes = capacity_bytes
+        # Exactly the numbers from _oldest up to, not including, _next.
+        self._entries: dict[int, _Entry] = {}
+        self._number_of: dict[str, int] = {}
+        # Of requests that share a client's id, the newest.
+        self._number_of_clients: dict[str, int] = {}
+        self._first = self._oldest = self._next = first_number
+        self._bytes = 0
+        self._latest_end_unix_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def record(self, timeline: Timeline) -> None:
+        """Keep the timeline; drop the oldest ones beyond the capacity."""
+        ended_unix_s = timeline.started_unix_s + timeline.ended_s
+        self._latest_end_unix_s = max(self._latest_end_unix_s, ended_unix_s)
+        line = encode(timeline)
+        number = self._next
+        self._next += 1
+        client_id = timeline.client_request_id
+        self._entries[number] = _Entry(
+            timeline.request_id, client_id, ended_unix_s, self._latest_end_unix_s, line
+        )
+        self._number_of[timeline.request_id] = number
+        if client_id is not None:
+            self._number_of_clients[client_id] = number
+        self._bytes += len(line) + ENTRY_BYTES
+        while len(self._entries) > self._capacity or self._bytes > self._capacity_bytes:
+            self._forget_oldest()
+
+    @property
+    def capacity(self) -> int:
+        """How many timelines are kept at most."""
+        return self._capacity
+
+    def get(self, any_id: str) -> bytes | None:
+        """One timeline as JSON: by the gateway's id, an engine's id that holds it, or the client's own.
+
+        The gateway's id comes first, because a client can choose one that looks like it.
+        """
+        number = self._number_of.get(any_id)
+        if number is None and (own_id := gateway_id_in(any_id)):
+            number = self._number_of.get(own_id)
+        if number is None:
+            number = self._number_of_clients.get(any_id)
+        return None if number is None else self._entries[number].line
+
+    def newest(self, limit: int) -> Page:
+        """The last timelines."""
+        first = max(self._oldest, self._next - limit)
+        return Page([self._entries[it].line for it in range(first, self._next)], self._next - 1, more=False)
+
+    def page(self, limit: int, after: int = 0, ended_since_unix_s: float = 0.0) -> Page:
+        """The first timelines numbered above `after` whose requests ended at or after a time."""
+        # A number that was never given out is from another run of the gateway: everything here is new.
+        first = self._oldest if after >= self._next else max(after + 1, self._oldest)
+        dropped = self._dropped_after(after)
+        lines: list[bytes] = []
+        last = first - 1
+        for number in range(self._first_ended(ended_since_unix_s, first), self._next):
+            entry = self._entries[number]
+            if entry.ended_unix_s < ended_since_unix_s:
+                continue
+            if len(lines) >= limit:
+                return Page(lines, last, more=True, dropped=dropped)
+            lines.append(entry.line)
+            last = number
+        return Page(lines, self._next - 1, more=False, dropped=dropped)
+
+    def _dropped_after(self, after: int) -> int:
+        # A reader that starts with the oldest misses nothing. Timelines of earlier processes are not counted.
+        return max(0, self._oldest - max(after + 1, self._first)) if after else 0
+
+    def _first_ended(self, unix_s: float, first: int) -> int:
+        # Ends are in order unless the wall clock was set back. The latest end so far is always in order, and
+        # nothing before the place where it reaches the time can have ended later.
+        numbers = range(first, self._next)
+        return first + bisect_left(
+            numbers, unix_s, key=lambda number: self._entries[number].latest_end_unix_s
+        )
+
+    def _forget_oldest(self) -> None:
+        entry = self._entries.pop(self._oldest)
+        if self._number_of[entry.request_id] == self._oldest:
+            del self._number_of[entry.request_id]
+        client_id = entry.client_request_id
+        if client_id is not None and self._number_of_clients[client_id] == self._oldest:
+            del self._number_of_clients[client_id]
+        self._oldest += 1
+        self._bytes -= len(entry.line) + ENTRY_BYTES
+
+    def check_invariants(self) -> None:
+        """Numbers have no gap, bytes are counted right, and both bounds hold."""
+        if list(self._entries) != list(range(self._oldest, self._next)):
+            raise AssertionError(f"kept numbers have a gap between {self._oldest} and {self._next}")
+        if self._bytes != (held := sum(len(entry.line) + ENTRY_BYTES for entry in self._entries.values())):
+            raise AssertionError(f"{self._bytes} bytes are booked but {held} held")
+        if len(self) > self._capacity or self._bytes > self._capacity_bytes:
+            raise AssertionError(f"{len(self)} timelines of {self._bytes} bytes are beyond the bounds")
+        if any(self._entries[number].request_id != it for it, number in self._number_of.items()):
+            raise AssertionError("an id leads to another request's timeline")
+        named = {it.client_request_id: number for number, it in self._entries.items() if it.client_request_id}
+        if named != self._number_of_clients:
+            raise AssertionError("a client's id does not lead to the newest of its timelines")
+
+
+# --- Finds the slowest of the timelines that are kept.
+
+MEASURES: dict[str, Callable[[Timeline], float | None]] = {"ttft": ttft_s, "tpot": tpot_s, "e2e": e2e_s}
+LOOKED_AT = 10_000
+"""How many of the newest timelines are searched: all that are kept, unless more are configured."""
+DECODED_AT_ONCE = 16
+"""Decoding one takes tens of microseconds; this many per turn of the event loop stall no stream."""
+
+
+async def slowest(lines: Sequence[bytes], measure: str, limit: int) -> list[bytes]:
+    """The slowest of these timelines that have such a time, slowest first."""
+    seconds_of = MEASURES[measure]
+    timed: list[tuple[float, int]] = []
+    for first in range(0, len(lines), DECODED_AT_ONCE):
+        for place, line in enumerate(lines[first : first + DECODED_AT_ONCE], first):
+            timeline = decode(line)
+            seconds = seconds_of(timeline) if timeline.generates else None
+            if seconds is not None:
+                timed.append((seconds, place))
+        await asyncio.sleep(0)
+    return [lines[place] for _, place in nlargest(limit, timed)]

@@ -1,0 +1,106 @@
+"""Runs the gateway's application in this process until a signal ends it."""
+
+from __future__ import annotations
+
+import gc
+import math
+import signal
+import ssl
+import sys
+from functools import partial
+from types import FrameType
+
+import uvicorn
+
+from phasewise.clients.host import allow_many_streams
+from phasewise.core.errors import ConfigError
+from phasewise.fleet.config import GatewayFile, TlsConfig
+from phasewise.gateway.app import GatewayApp, build_app
+from phasewise.gateway.records.logs import set_up_logging
+from phasewise.gateway.server.edge import EdgeConnection
+
+KEEP_ALIVE_S = 75
+BACKLOG = 4096
+COLLECT_AFTER = (700, 10, 1000)
+"""Python's defaults except the last: a full collection is due after a thousand smaller ones, not after
+ten."""
+
+
+def serve(file: GatewayFile) -> None:
+    """Serve until SIGINT or SIGTERM, let running streams finish, and return."""
+    # uvicorn raises the signal again after a clean shutdown; the process then just exits.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    set_up_logging(file.gateway.log)
+    allow_many_streams()
+    app = build_app(file)
+    config = server_config(file, app)
+    # Objects built so far live until the end, so the collector skips them. It rarely scans thousands of open
+    # streams, which stalls all of them for tens of milliseconds: requests leave no reference cycles.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+    try:
+        GatewayServer(config).run()
+    except SystemExit:
+        # uvicorn exits this way if the application did not start.
+        if app.start_error is None:
+            raise
+        raise app.start_error from None
+
+
+class GatewayServer(uvicorn.Server):
+    """A server that exits at once on a second SIGINT or SIGTERM."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if self.should_exit:
+            self.force_exit = True
+        super().handle_exit(sig, frame)
+
+
+def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
+    """The uvicorn configuration of the gateway."""
+    tls = file.gateway.tls
+    if tls is not None:
+        _check_certificate(tls)
+    return uvicorn.Config(
+        app,
+        host=file.gateway.host,
+        port=file.gateway.port,
+        interface="asgi3",
+        loop="auto",
+        http=partial(EdgeConnection, edge=app.edge),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(file.gateway.drain_s),
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
+    )
+
+
+def _check_certificate(tls: TlsConfig) -> None:
+    """Fail early with a clear message if the certificate cannot be loaded."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key, password="")
+    except OSError as error:
+        reason = error.strerror or "they are not a certificate and its key"
+        # The setting may hold the key itself instead of its path.
+        pasted = "\n" in tls.certificate + tls.key
+        which = "what should be two paths" if pasted else f"{tls.certificate} and {tls.key}"
+        raise ConfigError(
+            f"gateway.tls: {which} cannot be used ({reason})",
+            hint="give two PEM files: the certificate with its chain, and its key without a password",
+        ) from None
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    sys.exit(0)

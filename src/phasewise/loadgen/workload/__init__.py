@@ -1,0 +1,1 @@
+"""What is asked of an engine, and when: everything follows from a seed, and nothing is sent."""

@@ -1,0 +1,122 @@
+"""The parts of the mean TTFT and of the mean token time, as rows that add up, with source and colour.
+
+Colours are the names of CSS variables in report/bench/style.css.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phasewise.core.latency import PartTime
+from phasewise.core.timeline import Part, Source
+from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary, TokenLedger
+from phasewise.diagnosis.finding import FactSource
+from phasewise.report.bench.phases import PHASES, UNEXPLAINED
+
+SMALL_SHARE = 0.01
+"""Rows with a smaller share than this are merged."""
+SEEN_SHARE = 0.005
+"""Less than this is shown as 0%, so it is left out."""
+PARTS = {
+    Part.CLIENT_LAG: "generator lag",
+    Part.GATEWAY_WAIT: "gateway",
+    Part.CACHE_LOOK_UP: "cache lookup",
+    Part.EARLIER_ATTEMPTS: "earlier attempts",
+    Part.STEP_IN_FLIGHT: "waiting for running step",
+    Part.ENGINE_QUEUE: "engine queue",
+    Part.PREFILL: "prefill, own tokens",
+    Part.PREFILL_OTHERS: "other requests' prefill",
+    Part.KV_TRANSFER: "KV transfer",
+}
+UNEXPLAINED_ROW = "unexplained"
+NO_CLOCK = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One part of a mean latency."""
+
+    name: str
+    seconds: float
+    source: str
+    colour: str
+
+
+def start_rows(start: StartSummary) -> tuple[LedgerRow, ...]:
+    """The mean TTFT of the requests whose engine reported its phases."""
+    text = (
+        LedgerRow(_part_name(entry), entry.seconds, _source(entry.source), PHASES[entry.part].colour)
+        for entry in start.parts
+    )
+    return (*text, _unexplained(start.unexplained_s))
+
+
+def _part_name(entry: PartTime) -> str:
+    # Only the step record separates a prompt's own tokens from those of other requests in the same steps.
+    if entry.part is Part.PREFILL and entry.source is not Source.STEP_RECORD:
+        return "prefill (own and others', not separable)"
+    return PARTS[entry.part]
+
+
+def _source(source: Source) -> str:
+    return source.value.replace("_", " ")
+
+
+def stream_rows(stream: StreamSummary) -> tuple[LedgerRow, ...]:
+    """The mean time of a token after the first, split as far as the evidence allows."""
+    if stream.ledger is not None:
+        return _ledger_rows(stream.ledger)
+    if stream.step_s is None:
+        return ()
+    source = FactSource.STEP_RECORD if stream.step_timed else FactSource.COUNTERS
+    step_s = min(stream.step_s, stream.tpot_mean_s)
+    prompts_s = min(stream.chunk_excess_s or 0.0, stream.tpot_mean_s - step_s)
+    return (
+        LedgerRow("decode steps", step_s, source, "--decode"),
+        LedgerRow("other requests' prefill", prompts_s, source, "--prefill"),
+        _unexplained(stream.tpot_mean_s - step_s - prompts_s),
+    )
+
+
+def _ledger_rows(ledger: TokenLedger) -> tuple[LedgerRow, ...]:
+    steps, fit = FactSource.STEP_RECORD, FactSource.FIT
+    split = (
+        ("decode step at batch 1", ledger.floor_s, fit, "--decode"),
+        ("added by batching", ledger.batch_s, fit, "--prefill-others"),
+        ("reading the KV cache", ledger.kv_read_s, fit, "--kv-transfer"),
+    )
+    whole = (("decode steps", ledger.step_s, steps, "--decode"),)
+    known = all(seconds is not None for _, seconds, _, _ in split)
+    rows = (
+        *(split if known else whole),
+        ("other requests' prefill", ledger.prompts_s, steps, "--prefill"),
+        ("preempted", ledger.preempted_s, steps, "--earlier-attempts"),
+        ("engine paused", ledger.paused_s, steps, "--client-lag"),
+        ("client did not read", ledger.client_s, FactSource.GATEWAY, "--gateway-wait"),
+        ("cold steps", ledger.cold_s, steps, "--step-in-flight"),
+    )
+    text = (LedgerRow(name, seconds or 0.0, source, colour) for name, seconds, source, colour in rows)
+    return (*text, _unexplained(ledger.unexplained_s))
+
+
+def _unexplained(seconds: float) -> LedgerRow:
+    return LedgerRow(UNEXPLAINED_ROW, seconds, NO_CLOCK, UNEXPLAINED.colour)
+
+
+def worth_a_row(rows: tuple[LedgerRow, ...], whole_s: float) -> tuple[LedgerRow, ...]:
+    """The visible rows, the smaller ones merged into one row, and the unexplained part last."""
+    *text, unexplained = rows
+    small = [row for row in text if abs(row.seconds) < SMALL_SHARE * whole_s]
+    seen = [row for row in text if row not in small]
+    small_s = sum(row.seconds for row in small)
+    if abs(small_s) >= SEEN_SHARE * whole_s:
+        names = "; ".join(row.name for row in small if row.seconds)
+        seen.append(LedgerRow("smaller parts", small_s, names, UNEXPLAINED.colour))
+    return (*seen, unexplained)
+
+
+def share_in_words(seconds: float, whole_s: float) -> str:
+    """A row's share of the whole in per cent; a share that rounds to zero has no sign."""
+    if whole_s <= 0:
+        return ""
+    return f"{round(seconds / whole_s, 2) + 0.0:.0%}"

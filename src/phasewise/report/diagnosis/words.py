@@ -1,0 +1,250 @@
+"""The words of a verdict, for the screen and the page."""
+
+from __future__ import annotations
+
+from phasewise.core.statistics import Interval
+from phasewise.core.units import duration, share
+from phasewise.diagnosis.advice.fix import Figure, Fix, PredictedChange
+from phasewise.diagnosis.analysis.stall_causes import StallCause
+from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary
+from phasewise.diagnosis.finding import Cause, Finding, Phase
+from phasewise.diagnosis.verdict import Ruling, Verdict
+
+RULINGS = {
+    Ruling.SLOW_TO_START: "slow to start",
+    Ruling.SLOW_TO_STREAM: "slow to stream",
+    Ruling.FAILING: "requests fail",
+    Ruling.HEALTHY: "healthy",
+    Ruling.NOT_ENOUGH_TRAFFIC: "not enough traffic to judge",
+}
+CAUSES = {
+    Cause.OVERLOAD: "more requests arrive than the engines can serve",
+    Cause.BATCH_CAP_LOW: "the batch limit is too low",
+    Cause.KV_EXHAUSTED: "the KV cache is full",
+    Cause.UNEVEN_LOAD: "load is uneven across engines",
+    Cause.BURSTS: "requests arrive in bursts",
+    Cause.LONG_PROMPTS: "long prompts take long to prefill",
+    Cause.CHUNKS_SMALL: "prefill chunks are too small",
+    Cause.PREFIX_CACHE_OFF: "prefix caching is off",
+    Cause.PREFIX_SALTED: "prompts differ before their shared part",
+    Cause.PREFIX_SCATTERED: "prompts with the same prefix go to different engines",
+    Cause.PREFIX_EVICTED: "shared prefixes are evicted too soon",
+    Cause.KV_NOT_TRANSFERRED: "prompts are computed twice, because their KV is not transferred",
+    Cause.CHUNKS_STALL: "other requests' prompts stall running streams",
+    Cause.ENGINE_PAUSES: "the engine stood still for a while",
+    Cause.ENGINE_HUNG: "the engine stands still now",
+    Cause.NUMBER_FORMAT: "the processor has no instructions for the engine's number format",
+    Cause.SLOW_CLIENT: "the client reads slowly",
+    Cause.DECODE_WEIGHTS: "every decode step reads all the weights",
+    Cause.DECODE_KV_READS: "every decode step reads a long KV cache",
+    Cause.DECODE_OVERHEAD: "every step has a fixed overhead",
+    Cause.DECODE_FLOOR: "a step takes long even with a single stream",
+    Cause.BATCH_CAP_HIGH: "too many streams share a step",
+    Cause.SPECULATION_UNPAID: "speculative decoding costs more than it saves",
+    Cause.ENGINE_STARVED: "the engine does not get enough CPU",
+    Cause.COLD_START: "the engine is still warming up",
+    Cause.FRONT_END_BUSY: "the engine's front end is out of CPU",
+    Cause.NETWORK_OR_PROXY: "time is lost in the network",
+    Cause.GATEWAY: "requests wait in the gateway",
+    Cause.REQUESTS_REJECTED: "requests are rejected",
+    Cause.CLIENTS_CANCEL: "clients leave before the answer ends",
+    Cause.GENERATOR_LAG: "the load generator sends late",
+    Cause.WARM_CACHE: "the cache was warm from before the window",
+    Cause.DRIFT: "latencies drifted during the window",
+}
+NOT_THE_SERVER = frozenset({Cause.GENERATOR_LAG})
+"""Causes within a phase that no change to the server would remove."""
+UNEXPLAINED_SHARE = 0.1
+"""A verdict reports its unexplained share from this share on."""
+WHOLES = {
+    Phase.START: "of the late requests' TTFT",
+    Phase.STREAM: "of the mean time per token",
+    Phase.FAILING: "of the requests",
+}
+STALLS = {
+    StallCause.PREFILL_CHUNK: "another request's prefill chunk",
+    StallCause.PREEMPTION: "a preemption",
+    StallCause.SLOW_STEP: "a slow step without prompt tokens",
+    StallCause.PAUSE: "a pause: the engine had work and did none",
+    StallCause.COLD_STEP: "a cold step: the first of its kind",
+    StallCause.STEPS_WENT_ON: "no step: steps went on as usual",
+    StallCause.ENGINE_IDLE: "no step: the engine paused",
+    StallCause.CLIENT: "a client that did not read",
+    StallCause.UNKNOWN: "an unexplained pause",
+}
+
+
+def headline(verdict: Verdict) -> str:
+    """The verdict in one line, without its confidence."""
+    ruling = RULINGS[verdict.ruling].upper()
+    if verdict.summary.synthetic:
+        ruling = f"SYNTHETIC PROBE: {ruling}"
+    if verdict.top is None:
+        return ruling
+    rival = "" if verdict.top.rival is None else f", or {CAUSES[verdict.top.rival]}"
+    return f"{ruling}: {CAUSES[verdict.top.cause]}{rival}"
+
+
+def also_slow(verdict: Verdict) -> str:
+    """The other phase that is slow, in words; empty if there is none."""
+    return "" if verdict.also_slow is None else f"also {verdict.also_slow.value.replace('_', ' ')}"
+
+
+def weight(finding: Finding) -> str:
+    """A finding's share of its phase."""
+    whole = WHOLES.get(finding.phase)
+    return f"{share(finding.share)} {whole}" if whole is not None else "about the measurement"
+
+
+def cost(finding: Finding, verdict: Verdict) -> str:
+    """A finding's share of its phase, and of the time lost beyond the objective."""
+    lost = {
+        Phase.START: verdict.summary.start.lost_s if verdict.summary.start is not None else 0.0,
+        Phase.STREAM: verdict.summary.stream.lost_s if verdict.summary.stream is not None else 0.0,
+    }.get(finding.phase, 0.0)
+    if lost <= 0:
+        return weight(finding)
+    part = share(min(finding.lost_s / lost, 1.0))
+    return f"{weight(finding)}, {part} of the time lost beyond the objective"
+
+
+def unexplained(verdict: Verdict) -> str:
+    """The share of the lost time without a cause; empty if it is small."""
+    missing = verdict.unexplained_share
+    if missing is None or missing < UNEXPLAINED_SHARE:
+        return ""
+    return f"no cause was found for {share(missing)} of the lost time"
+
+
+def is_caveat(finding: Finding) -> bool:
+    """Whether a finding is about the measurement rather than the server."""
+    return finding.phase is Phase.MEASUREMENT or finding.cause in NOT_THE_SERVER
+
+
+def caveats(verdict: Verdict) -> tuple[str, ...]:
+    """The warnings to read before acting on the verdict."""
+    return tuple(_caveat(found, verdict) for found in verdict.findings if is_caveat(found))
+
+
+def _caveat(found: Finding, verdict: Verdict) -> str:
+    warning = "not your server" if found.cause in NOT_THE_SERVER else "careful"
+    if found is verdict.top:
+        return f"{warning}: no change to the engine would help"
+    text = "; ".join(fact.words for fact in found.facts)
+    return f"{warning}: {CAUSES[found.cause]}{f' ({text})' if text else ''}"
+
+
+def what_next(verdict: Verdict) -> str:
+    """The next step without a fix; empty if there is a finding to act on."""
+    if verdict.ruling is Ruling.NOT_ENOUGH_TRAFFIC:
+        if verdict.summary.synthetic:
+            return "run the probe again and let it finish"
+        return "watch longer with --window, send streamed requests while this runs, or add --probe"
+    if verdict.ruling is Ruling.FAILING:
+        return _find_out_why(verdict) if verdict.top is None else ""
+    if verdict.ruling is Ruling.HEALTHY:
+        return _all_is_well(verdict)
+    if verdict.top is None:
+        return "no rule explains it from this evidence; see what was not observed"
+    return ""
+
+
+def _find_out_why(verdict: Verdict) -> str:
+    start = verdict.summary.start
+    if start is None or start.unanswered == start.requests or start.late > start.unanswered:
+        return "find out why requests are not answered: see their outcomes and the engine's log"
+    return "the answered requests were fast: find out why the others were not answered"
+
+
+def _all_is_well(verdict: Verdict) -> str:
+    summary = verdict.summary
+    if summary.start is None or summary.stream is None:
+        unseen = "the start" if summary.start is None else "streaming"
+        return f"no problem in what was observed; {unseen} was not observed"
+    return "none needed: both phases meet their objectives"
+
+
+# --- A fix in words: how to apply it, and its predicted effect.
+
+FIGURES = {
+    Figure.TTFT_P50: "TTFT p50",
+    Figure.TTFT_P90: "TTFT p90",
+    Figure.TPOT_P50: "TPOT p50",
+    Figure.ITL_P99: "ITL p99",
+    Figure.THROUGHPUT: "tokens/s",
+}
+NO_CHANGE = 0.03
+"""Smaller changes than this are not shown."""
+
+
+def how_in_words(fix: Fix) -> tuple[str, ...]:
+    """The engine's flag and the fleet file's line, if any."""
+    lines = (
+        fix.engine_flag and f"engine flag: {fix.engine_flag}",
+        fix.fleet_line and f"fleet file:  {fix.fleet_line}",
+    )
+    return tuple(line for line in lines if line)
+
+
+def prediction_in_words(fix: Fix) -> str:
+    """The effect of this fix alone: the figure it aims at first, then the others that change."""
+    if fix.effect is None:
+        return f"not predictable: {fix.unpredictable}" if fix.unpredictable else "not predicted"
+    aimed = [change for change in fix.effect.changes if change.figure is fix.aims_at]
+    others = [
+        change
+        for change in fix.effect.changes
+        if change.figure is not fix.aims_at and not _stays(change.interval)
+    ]
+    text = ", ".join(map(change_in_words, (*aimed, *others)))
+    doubt = ", though it may not help" if any(map(_may_not_help, aimed)) else ""
+    return f"predicted{doubt}: {text or 'no change'}"
+
+
+def _may_not_help(change: PredictedChange) -> bool:
+    """Whether the interval includes no change or a change for the worse."""
+    if change.figure is Figure.THROUGHPUT:
+        return change.interval.low <= 1.0
+    return change.interval.high >= 1.0
+
+
+def change_in_words(change: PredictedChange) -> str:
+    """One figure's change, such as `TTFT p50 -40 to -62%`."""
+    return f"{FIGURES[change.figure]} {interval_in_words(change.interval)}"
+
+
+def interval_in_words(ratio: Interval) -> str:
+    """A ratio's interval as changes in per cent, the smaller change first."""
+    ends = sorted((ratio.low - 1, ratio.high - 1), key=abs if ratio.low >= 1 or ratio.high <= 1 else None)
+    low, high = (f"{end * 100:+.0f}" for end in ends)
+    return f"{low}%" if low == high else f"{low} to {high}%"
+
+
+def _stays(ratio: Interval) -> bool:
+    return ratio.low >= 1 - NO_CHANGE and ratio.high <= 1 + NO_CHANGE
+
+
+# --- TTFT and TPOT, each in a line.
+
+
+def ttft_in_words(start: StartSummary) -> str:
+    """Quantiles, and how many requests were late or unanswered."""
+    quantiles = (
+        _quantile("p50", start.ttft_p50_s, at_least=start.ttft_p50_at_least),
+        _quantile("p90", start.ttft_p90_s, at_least=start.ttft_p90_at_least),
+    )
+    counts = ((start.unanswered, "unanswered"), (start.unfinished, "still waiting"))
+    silent = (f"{count} {how}" for count, how in counts if count)
+    late = f"{start.late} of {start.requests} late"
+    return f"{', '.join(quantiles)}; {', '.join((late, *silent))}"
+
+
+def _quantile(name: str, seconds: float, *, at_least: bool) -> str:
+    return f"{name} {'at least ' if at_least else ''}{duration(seconds)}"
+
+
+def tpot_in_words(stream: StreamSummary) -> str:
+    """Quantiles, the number of slow streams, and the longest gap."""
+    worst = f", worst gap {duration(stream.gap_max_s)}" if stream.gap_max_s is not None else ""
+    quantiles = f"p50 {duration(stream.tpot_p50_s)}, p90 {duration(stream.tpot_p90_s)}"
+    return f"{quantiles}; {stream.slow} of {stream.streams} slow{worst}"

@@ -1,0 +1,213 @@
+"""The evaluation of matching rules on question pairs, as text and as a page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from phasewise import __version__
+from phasewise.core.units import NONE, counted, share
+from phasewise.report.bench.page import repeat_section, whole_page
+from phasewise.report.bench.sections import chart_grid, section
+from phasewise.report.figures import Chart, axis, figure, plain
+from phasewise.report.markup import Html, element, table, together
+from phasewise.semantic_match.evaluation import Evaluation, Guarding, KindCount
+
+BAR_CELLS = 8
+GUARDS_WORDS = {
+    Guarding.NONE: "no guards",
+    Guarding.BUT_CONTENT: "guards but content",
+    Guarding.ALL: "all guards",
+}
+WHICH_GUARDS = {Guarding.NONE: "none", Guarding.BUT_CONTENT: "all but content", Guarding.ALL: "all"}
+DRAWN_COSINE = 0.90
+"""The threshold shown by kind: the common advice for sentence embeddings."""
+
+
+def render(evaluations: Sequence[Evaluation], pairs: int, space: str) -> RenderableType:
+    """The rules, then the kinds at one threshold, then the conclusion."""
+    drawn = [it for it in evaluations if it.rule.min_similarity == DRAWN_COSINE]
+    count = counted(pairs, "pair")
+    parts: list[RenderableType] = [Text(f"{count}, embedded by {space}"), _rules(evaluations)]
+    kinds = drawn[0].kinds if drawn else ()
+    if any(kind.others for kind in kinds):
+        parts.append(_by_kind(f"False hits by kind, at cosine {DRAWN_COSINE:.2f}", drawn, False))
+    if any(kind.duplicates for kind in kinds):
+        parts.append(_by_kind(f"Hits by kind, at cosine {DRAWN_COSINE:.2f}", drawn, True))
+    return Group(*parts, *(Text(line) for line in conclusion(drawn)))
+
+
+def _rules(evaluations: Sequence[Evaluation]) -> Table:
+    # A rule takes two short columns, because its name in one would wrap at 80 columns.
+    table = Table("cosine", title="Rules", title_justify="left")
+    table.add_column("guards", no_wrap=True)
+    for column in ("precision", "recall", "false hits"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("worst kind", overflow="fold")
+    for it in evaluations:
+        table.add_row(
+            f"{it.rule.min_similarity:.2f}",
+            WHICH_GUARDS[it.rule.guarding],
+            share(it.total.precision),
+            share(it.total.recall),
+            f"{it.total.false_hits:,} of {it.total.others:,}",
+            worst_words(it),
+            end_section=it.rule.min_similarity == evaluations[-1].rule.min_similarity,
+        )
+    return table
+
+
+def worst_words(evaluation: Evaluation) -> str:
+    """The kind with the most false hits under a rule."""
+    worst = evaluation.worst_kind
+    if worst is None or not worst.false_hits:
+        return NONE
+    return f"{worst.kind} {share(worst.false_hit_share)}"
+
+
+def _by_kind(title: str, drawn: Sequence[Evaluation], duplicates: bool) -> Table:
+    table = Table("kind", title=title, title_justify="left")
+    table.columns[0].overflow = "fold"
+    table.add_column("pairs", justify="right")
+    for it in drawn:
+        table.add_column(GUARDS_WORDS[it.rule.guarding], no_wrap=True)
+    for rows in zip(*(it.kinds for it in drawn), strict=True):
+        count = rows[0].duplicates if duplicates else rows[0].others
+        if count:
+            table.add_row(rows[0].kind, f"{count:,}", *(_bar(kind, duplicates) for kind in rows))
+    return table
+
+
+def _bar(kind: KindCount, duplicates: bool) -> Text:
+    value = (kind.recall if duplicates else kind.false_hit_share) or 0.0
+    cells = round(value * BAR_CELLS)
+    colour = "green" if duplicates else "red"
+    return Text(f"{share(value):>5} ").append("█" * cells, colour)
+
+
+def conclusion(drawn: Sequence[Evaluation]) -> list[str]:
+    """The conclusion."""
+    plain, guarded = (
+        next((it for it in drawn if it.rule.guarding is wanted), None)
+        for wanted in (Guarding.NONE, Guarding.ALL)
+    )
+    if plain is None or guarded is None or not plain.total.others:
+        return []
+    lines = []
+    if plain.total.false_hits:
+        lines.append(
+            f"Cosine {DRAWN_COSINE:.2f} alone would serve {share(plain.total.false_hit_share)} of the pairs "
+            f"that mean something else (worst kind: {worst_words(plain)})."
+        )
+    through = f"{guarded.total.false_hits:,}" if guarded.total.false_hits else "none"
+    worst = f" (worst kind: {worst_words(guarded)})" if guarded.total.false_hits else ""
+    left = f"let {through} of {guarded.total.others:,} through{worst}"
+    kept = f" and keep {share(guarded.total.recall)} of the true ones" if plain.total.duplicates else ""
+    lines.append(
+        f"All guards together {left}{kept}. What a gateway serves semantically is also bounded by what "
+        "it verifies: `phasewise cache stats` shows that."
+    )
+    return lines
+
+
+# --- The evaluation as one HTML file that opens offline.
+#
+
+
+TITLE = "Which questions an answer cache would match"
+COLOURS = {Guarding.NONE: "--bad", Guarding.BUT_CONTENT: "--warn", Guarding.ALL: "--accent"}
+
+
+def render_page(evaluations: Sequence[Evaluation], file: str, space: str, command: str) -> str:
+    """The whole page."""
+    drawn = [it for it in evaluations if it.rule.min_similarity == DRAWN_COSINE]
+    charts = [
+        _kinds_section(
+            drawn, "Which near misses would get a wrong answer?", "others", lambda it: it.false_hit_share
+        ),
+        _kinds_section(drawn, "Which paraphrases would be served?", "duplicates", lambda it: it.recall),
+    ]
+    parts = (
+        _header(evaluations, drawn, file, space),
+        section("By kind of pair", chart_grid([it for it in charts if it is not None])),
+        section("Every rule", _rules_section(evaluations)),
+        section("Every kind under every rule", _kinds(evaluations)),
+        repeat_section(command),
+    )
+    return whole_page(TITLE, together(parts))
+
+
+def _header(evaluations: Sequence[Evaluation], drawn: Sequence[Evaluation], file: str, space: str) -> Html:
+    button = element("button", "light / dark", id="scheme", type="button", hidden=True)
+    total = evaluations[0].total
+    facts = {
+        "Pairs": f"{total.duplicates + total.others:,} of {file}",
+        "Embedder": space,
+        "Made": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "phasewise": __version__,
+    }
+    pairs = (element("div", element("dt", name), element("dd", value)) for name, value in facts.items())
+    return element(
+        "header",
+        element("div", element("h1", TITLE), button, class_="top"),
+        *(element("p", line, class_="verdict") for line in conclusion(drawn)),
+        element("noscript", element("p", "The charts need JavaScript; the figures do not.")),
+        element("dl", *pairs, class_="facts"),
+    )
+
+
+def _kinds_section(
+    drawn: Sequence[Evaluation], question: str, counted: str, value: Callable[[KindCount], float | None]
+) -> Chart | None:
+    traces = [
+        {
+            "type": "bar",
+            "name": GUARDS_WORDS[it.rule.guarding],
+            "x": [plain(kind.kind) for kind in it.kinds if getattr(kind, counted)],
+            "y": [100 * (value(kind) or 0.0) for kind in it.kinds if getattr(kind, counted)],
+            "marker": {"color": COLOURS[it.rule.guarding]},
+            "hovertemplate": "%{x}: %{y:.1f}%<extra>%{fullData.name}</extra>",
+        }
+        for it in drawn
+    ]
+    if not traces or not traces[0]["x"]:
+        return None
+    shares = axis("share of the kind's pairs, %", range=[0, 100])
+    caption = f"At a cosine of {DRAWN_COSINE:.2f}, the common advice, without and with guards."
+    return Chart(question, caption, figure(traces, axis("", rangemode="normal"), shares, barmode="group"))
+
+
+def _rules_section(evaluations: Sequence[Evaluation]) -> Html:
+    rows = [
+        (
+            it.rule.name,
+            worst_words(it),
+            share(it.total.precision),
+            share(it.total.recall),
+            f"{it.total.false_hits:,} of {it.total.others:,}",
+        )
+        for it in evaluations
+    ]
+    return table(("rule", "worst kind", "precision", "recall", "false hits"), rows, words=2)
+
+
+def _kinds(evaluations: Sequence[Evaluation]) -> Html:
+    rows = [
+        (
+            kind.kind,
+            it.rule.name,
+            _of(kind.hits, kind.duplicates),
+            _of(kind.false_hits, kind.others),
+        )
+        for it in evaluations
+        for kind in it.kinds
+    ]
+    return table(("kind", "rule", "hits", "false hits"), rows, words=2)
+
+
+def _of(part: int, whole: int) -> str:
+    return f"{part:,} of {whole:,}" if whole else NONE

@@ -1,0 +1,85 @@
+"""A model sheet as text: the result, then each figure with its formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from phasewise.core.units import size
+from phasewise.costs.roofline.accelerators import ASSUMPTION_MEANINGS, Accelerator
+from phasewise.costs.sheet.facts import STATEMENT, FactTable, Section, Sheet, SheetFact
+
+LABEL_WIDTH = 30
+
+
+def render(sheet: Sheet) -> Group:
+    """The whole page."""
+    deployment = sheet.asked.deployment
+    head = f"{sheet.asked.name} on {deployment.gpus} x {deployment.accelerator.name}: {STATEMENT}"
+    parts: list[RenderableType] = [Text(head, style="bold"), *(_indented(line) for line in sheet.answer)]
+    for section in sheet.sections:
+        parts += [Text(), *_section(section)]
+    parts += [Text(), *_assumptions(sheet), Text(), *_device(deployment.accelerator)]
+    if notes := sheet.asked.notes:
+        parts += [Text(), Text("Notes", style="bold"), *(_indented(f"- {note}") for note in notes)]
+    return Group(*parts)
+
+
+def _section(section: Section) -> Iterator[RenderableType]:
+    yield Text(section.title, style="bold")
+    for fact in section.facts:
+        yield from _fact(fact)
+    if section.table is not None:
+        yield _table(section.table)
+    if section.remark:
+        yield _indented(section.remark, style="italic")
+
+
+def _fact(fact: SheetFact) -> Iterator[RenderableType]:
+    line = Table.grid(padding=(0, 2, 0, 0))
+    line.add_column(width=LABEL_WIDTH)
+    line.add_column()
+    line.add_row(fact.label, Text(fact.text))
+    yield Padding(line, (0, 0, 0, 2), expand=False)
+    if fact.formula:
+        yield _indented(f"= {fact.formula}", by=6, style="dim")
+
+
+def _table(table: FactTable) -> Table:
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="underline")
+    drawn.add_column("  ")
+    for column, first in zip(table.columns, table.rows[0].values, strict=True):
+        is_text = isinstance(first, str | bool)
+        drawn.add_column(column.head, justify="left" if is_text else "right", no_wrap=True)
+    for row in table.rows:
+        drawn.add_row("", *row.texts)
+    return drawn
+
+
+def _assumptions(sheet: Sheet) -> Iterator[RenderableType]:
+    yield Text("Assumed (--assume NAME=VALUE changes it)", style="bold")
+    for name, meaning in ASSUMPTION_MEANINGS.items():
+        value = getattr(sheet.asked.deployment.assumptions, name)
+        yield _indented(f"{name:<14}{value:<6g}{meaning}")
+
+
+def _device(accelerator: Accelerator) -> Iterator[RenderableType]:
+    yield Text("The device, and where its figures are from", style="bold")
+    peaks = ", ".join(f"{peak / 1e12:g} ({kind})" for kind, peak in accelerator.peak_flops.items())
+    lines = {
+        "peak_flops": f"TFLOP/s: {peaks}",
+        "bandwidth_bytes_per_s": f"memory bandwidth: {size(accelerator.bandwidth_bytes_per_s)}/s",
+        "memory_bytes": f"memory: {size(accelerator.memory_bytes)}",
+        "link_bytes_per_s": f"link: {size(accelerator.link_bytes_per_s)}/s one way",
+        "price_per_hour": f"price: ${accelerator.price_per_hour:.2f} per hour",
+    }
+    for key, line in lines.items():
+        yield _indented(f"{line} [{accelerator.sources[key]}]")
+
+
+def _indented(line: str, by: int = 2, style: str = "") -> Padding:
+    return Padding(Text(line, style=style), (0, 0, 0, by), expand=False)

@@ -1,1 +1,0 @@
-"""Decisions over a snapshot: pure functions that change nothing."""

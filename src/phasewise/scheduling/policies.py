@@ -1,0 +1,113 @@
+"""Placement policies for whole requests, by name. Each ranks the candidates that the flow gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import nsmallest
+from itertools import count
+from operator import attrgetter
+from typing import Protocol
+
+from phasewise.core.decision import KEPT_CANDIDATES, Candidate, Decision
+from phasewise.core.request import GenerationRequest
+from phasewise.core.worker import Worker
+from phasewise.scheduling.prefix_index import PrefixIndex
+
+WholePolicy = Callable[[GenerationRequest, Sequence[Candidate]], Decision]
+"""Places a whole request on one of at least one candidate."""
+CanTransfer = Callable[[Worker, Worker], bool]
+"""Whether KV may be transferred from the first worker to the second."""
+
+_OUTSTANDING = attrgetter("outstanding_tokens", "outstanding_requests")
+
+
+class Policy(Protocol):
+    """Places a request, whole or disaggregated."""
+
+    def __call__(
+        self, request: GenerationRequest, candidates: Sequence[Candidate], can_transfer: CanTransfer
+    ) -> Decision:
+        """Choose among at least one candidate, of all roles."""
+
+
+def whole(policy: WholePolicy) -> Policy:
+    """The policy of a fleet whose workers all run both phases."""
+    return lambda request, candidates, can_transfer: policy(request, candidates)
+
+
+def least_outstanding(request: GenerationRequest, candidates: Sequence[Candidate]) -> Decision:
+    """The worker with the fewest tokens still to compute; ties go to the fewest requests, then to order."""
+    ranked = nsmallest(KEPT_CANDIDATES, candidates, key=_OUTSTANDING)
+    best = ranked[0]
+    return Decision(
+        chosen=best.worker,
+        policy="least_outstanding",
+        reason=f"{best.outstanding_tokens} tokens under way, the fewest of {len(candidates)}",
+        candidates=tuple(ranked),
+    )
+
+
+def prefix_affinity(prefixes: PrefixIndex) -> WholePolicy:
+    """The worker with the fewest tokens to compute, this request included and its cached tokens excluded.
+
+    So a conversation stays where its KV is while that costs less than computing it again elsewhere. Ties go
+    to the fewest requests, then to the worker with the fewest known blocks, which spreads new conversations
+    over idle workers.
+    """
+
+    def place(request: GenerationRequest, candidates: Sequence[Candidate]) -> Decision:
+        prompt_tokens = request.estimated_prompt_tokens
+        hashes = request.prefix_hashes
+        cached_on = prefixes.cached_on(hashes, prompt_tokens) if hashes else {}
+
+        def left(it: Candidate) -> tuple[int, int]:
+            return it.outstanding_tokens - cached_on.get(it.worker.ref, 0), it.outstanding_requests
+
+        cost = left if cached_on else _OUTSTANDING
+        ranked = nsmallest(KEPT_CANDIDATES, candidates, key=cost)
+        least = cost(ranked[0])
+        if len(ranked) > 1 and cost(ranked[1]) == least:
+            # Among all ties, not just those kept: otherwise the last workers of a large idle fleet stay idle.
+            equals = [it for it in candidates if cost(it) == least]
+            equals.sort(key=lambda it: prefixes.known_blocks(it.worker.ref))
+            ranked = [*equals, *ranked[len(equals) :]][:KEPT_CANDIDATES]
+        best = ranked[0]
+        return Decision(
+            chosen=best.worker,
+            policy="prefix_affinity",
+            reason=f"{cached_on.get(best.worker.ref, 0)} of about {prompt_tokens} prompt tokens expected "
+            f"in its cache, {best.outstanding_tokens} tokens under way",
+            candidates=tuple(ranked),
+        )
+
+    return place
+
+
+def round_robin() -> WholePolicy:
+    """One worker after the other, whatever its load: the baseline for comparisons.
+
+    The only policy with state of its own.
+    """
+    turns = count()
+
+    def place(request: GenerationRequest, candidates: Sequence[Candidate]) -> Decision:
+        turn = next(turns) % len(candidates)
+        in_order = (*candidates[turn:], *candidates[:turn])
+        return Decision(
+            chosen=in_order[0].worker,
+            policy="round_robin",
+            reason=f"its turn among {len(candidates)}",
+            candidates=in_order[:KEPT_CANDIDATES],
+        )
+
+    return place
+
+
+POLICIES: dict[str, Callable[[PrefixIndex], WholePolicy]] = {
+    "least_outstanding": lambda prefixes: least_outstanding,
+    "prefix_affinity": prefix_affinity,
+    "round_robin": lambda prefixes: round_robin(),
+}
+"""Builds each policy for one gateway."""
+READS_PREFIXES = frozenset({"prefix_affinity"})
+"""Policies that use a request's prefix hashes."""

@@ -1,0 +1,329 @@
+"""The state that all flows of a gateway share: the workers, their load, the queue and the breakers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from phasewise.core.decision import Candidate
+from phasewise.core.ports import QuotaSettlement
+from phasewise.core.value import value
+from phasewise.core.worker import Worker, WorkerRef
+from phasewise.scheduling.breakers import LONGEST_PAIR_OPEN_S, PAIR_FAILURES_TO_OPEN, Breakers, RetryBudget
+from phasewise.scheduling.engine_speed import EngineSpeeds
+from phasewise.scheduling.policies import Policy
+from phasewise.scheduling.prefix_index import PrefixIndex
+from phasewise.scheduling.queue import WaitingQueue
+
+# --- Which workers exist and which of them answer. Written by the health watcher and by reports of failure.
+
+
+class Health(StrEnum):
+    """The health of a worker at its last check."""
+
+    UNKNOWN = "unknown"
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker and its health at the last check."""
+
+    worker: Worker
+    health: Health
+    note: str = ""
+
+
+class ClusterView:
+    """The workers of one gateway, by name.
+
+    Changes are rare, so the usable workers of a model are precomputed.
+    """
+
+    def __init__(self, workers: Iterable[Worker]) -> None:
+        self._states = {worker.name: WorkerState(worker, Health.UNKNOWN) for worker in workers}
+        self._usable: dict[str, tuple[Worker, ...]] = {}
+        served = (name for state in self._states.values() for name in _models_of(state.worker))
+        self._models = tuple(dict.fromkeys(served))
+
+    def snapshot(self) -> tuple[WorkerState, ...]:
+        """Every worker, in the order given."""
+        return tuple(self._states.values())
+
+    def state(self, name: str) -> WorkerState:
+        """One worker at its last check."""
+        return self._states[name]
+
+    def is_current(self, ref: WorkerRef) -> bool:
+        """Whether this is the worker's present incarnation, up or down."""
+        return self._states[ref.name].worker.incarnation == ref.incarnation
+
+    def usable(self, model: str) -> tuple[Worker, ...]:
+        """Workers that answer and serve the model."""
+        return self._usable.get(model, ())
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Every model that some worker serves, whether it answers now or not."""
+        return self._models
+
+    def mark_up(self, name: str, incarnation: str) -> None:
+        """A worker answered; a new incarnation replaces the old one."""
+        worker = self._states[name].worker
+        if worker.incarnation != incarnation:
+            worker = replace(worker, incarnation=incarnation)
+        self._put(WorkerState(worker, Health.UP))
+
+    def mark_down(self, name: str, note: str) -> None:
+        """A worker did not answer."""
+        self._put(replace(self._states[name], health=Health.DOWN, note=note))
+
+    def report_unreachable(self, ref: WorkerRef, note: str) -> None:
+        """A request could not reach the worker. Ignored if the worker has restarted since."""
+        if self.is_current(ref):
+            self.mark_down(ref.name, note)
+
+    def check_invariants(self) -> None:
+        """The precomputed usable workers match the workers' states."""
+        if self._usable != (expected := self._index()):
+            raise AssertionError(f"usable workers out of step: {self._usable} but states say {expected}")
+
+    def _put(self, state: WorkerState) -> None:
+        before = self._states[state.worker.name]
+        self._states[state.worker.name] = state
+        if state.worker is not before.worker or state.health is not before.health:
+            self._usable = self._index()
+
+    def _index(self) -> dict[str, tuple[Worker, ...]]:
+        index: dict[str, list[Worker]] = {}
+        for state in self._states.values():
+            if state.health is Health.UP:
+                for model in _models_of(state.worker):
+                    index.setdefault(model, []).append(state.worker)
+        return {model: tuple(workers) for model, workers in index.items()}
+
+
+def _models_of(worker: Worker) -> tuple[str, ...]:
+    """The model names that requests may use: the model's and its adapter's."""
+    if worker.lora is None or worker.lora == worker.model:
+        return (worker.model,)
+    return (worker.model, worker.lora)
+
+
+# --- The work placed on each worker and not yet finished. Only the flow writes it.
+
+
+@value
+class Load:
+    """Work under way on one worker.
+
+    `tokens` are still to be computed: `unread_tokens` of prompts whose answer has not begun, and the expected
+    output. `unread_requests` counts prompts still in prefill here, `streams` the answers in decode. A request
+    in neither has its prefill on another worker.
+    """
+
+    requests: int = 0
+    tokens: int = 0
+    unread_tokens: int = 0
+    streams: int = 0
+    unread_requests: int = 0
+
+
+IDLE = Load()
+
+
+class Booking:
+    """A reservation on a worker, released exactly once. Only the ledger changes it.
+
+    `read_alone`: the worker had no other prompt in prefill until this answer began, so the prefill time is
+    this request's own.
+    """
+
+    __slots__ = ("answering", "number", "read_alone", "tokens", "unread_tokens", "worker")
+
+    def __init__(self, number: int, worker: WorkerRef, tokens: int, unread_tokens: int) -> None:
+        self.number = number
+        self.worker = worker
+        self.tokens = tokens
+        self.unread_tokens = unread_tokens
+        self.answering = False
+        self.read_alone = False
+
+
+class LoadLedger:
+    """Books work on workers and releases it."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Booking] = {}
+        self._loads: dict[WorkerRef, Load] = {}
+        self._alone: dict[WorkerRef, Booking] = {}
+        self._next_number = 0
+
+    def book(self, worker: WorkerRef, tokens: int, unread_tokens: int = 0) -> Booking:
+        """Reserve `tokens` of work on a worker, `unread_tokens` of them prefill."""
+        booking = Booking(self._next_number, worker, tokens, unread_tokens)
+        self._next_number += 1
+        self._open[booking.number] = booking
+        load = self._loads.get(worker, IDLE)
+        if unread_tokens:
+            self._note_reader(booking, load)
+        self._loads[worker] = Load(
+            load.requests + 1,
+            load.tokens + tokens,
+            load.unread_tokens + unread_tokens,
+            load.streams,
+            load.unread_requests + (unread_tokens > 0),
+        )
+        return booking
+
+    def answering(self, booking: Booking) -> None:
+        """The prefill is done and the answer has begun. A second or late call changes nothing."""
+        if booking.answering or booking.number not in self._open:
+            return
+        booking.answering = True
+        self._forget_reader(booking)
+        load = self._loads[booking.worker]
+        read = booking.unread_tokens
+        self._loads[booking.worker] = Load(
+            load.requests,
+            load.tokens - read,
+            load.unread_tokens - read,
+            load.streams + 1,
+            load.unread_requests - (read > 0),
+        )
+
+    def release(self, booking: Booking) -> None:
+        """Release a booking. To release it twice is an error."""
+        del self._open[booking.number]
+        self._forget_reader(booking)
+        load = self._loads[booking.worker]
+        if load.requests == 1:
+            del self._loads[booking.worker]
+        else:
+            unread = 0 if booking.answering else booking.unread_tokens
+            read = booking.unread_tokens - unread
+            self._loads[booking.worker] = Load(
+                load.requests - 1,
+                load.tokens - booking.tokens + read,
+                load.unread_tokens - unread,
+                load.streams - booking.answering,
+                load.unread_requests - (unread > 0),
+            )
+
+    @property
+    def loads(self) -> Mapping[WorkerRef, Load]:
+        """The load of every worker that has any. Read-only, for callers that need many workers."""
+        return self._loads
+
+    def load(self, worker: WorkerRef) -> Load:
+        """The load of one worker."""
+        return self._loads.get(worker, IDLE)
+
+    @property
+    def total_requests(self) -> int:
+        """Bookings over all workers; a disaggregated request has two during its prefill."""
+        return len(self._open)
+
+    def check_invariants(self) -> None:
+        """The sums match the open bookings, and a booking that reads alone is its worker's only prefill."""
+        sums: dict[WorkerRef, Load] = {}
+        for it in self._open.values():
+            load = sums.get(it.worker, IDLE)
+            unread = 0 if it.answering else it.unread_tokens
+            sums[it.worker] = Load(
+                load.requests + 1,
+                load.tokens + it.tokens - it.unread_tokens + unread,
+                load.unread_tokens + unread,
+                load.streams + it.answering,
+                load.unread_requests + (unread > 0),
+            )
+        if sums != self._loads:
+            raise AssertionError(f"ledger out of step: {self._loads} but bookings say {sums}")
+        for worker, it in self._alone.items():
+            if not it.read_alone or sums[worker].unread_tokens != it.unread_tokens:
+                raise AssertionError(f"booking {it.number} does not read alone on {worker.name}")
+
+    def _note_reader(self, booking: Booking, load: Load) -> None:
+        if not load.unread_tokens:
+            booking.read_alone = True
+            self._alone[booking.worker] = booking
+        elif (disturbed := self._alone.pop(booking.worker, None)) is not None:
+            disturbed.read_alone = False
+
+    def _forget_reader(self, booking: Booking) -> None:
+        if self._alone.get(booking.worker) is booking:
+            del self._alone[booking.worker]
+
+
+# --- The latest time that was reported, for code that runs without a time of its own.
+
+
+class LatestTime:
+    """A clock that moves only when it is advanced."""
+
+    __slots__ = ("now_s",)
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def advance(self, at_s: float) -> None:
+        """Something happened at this time."""
+        self.now_s = max(self.now_s, at_s)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The state that flows share.
+
+    `pairs` are the breakers of worker pairs that transfer KV, by `pair_ref`. `learns_pace` is false where no
+    policy uses the engines' speeds, to save time.
+    """
+
+    cluster: ClusterView
+    ledger: LoadLedger
+    retries: RetryBudget
+    policy: Policy
+    breakers: Breakers
+    queue: WaitingQueue
+    quotas: QuotaSettlement
+    clock: LatestTime = field(default_factory=LatestTime)
+    paces: EngineSpeeds = field(default_factory=EngineSpeeds)
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    pairs: Breakers = field(default_factory=lambda: Breakers(PAIR_FAILURES_TO_OPEN, LONGEST_PAIR_OPEN_S))
+    learns_pace: bool = True
+
+    def candidates(self, model: str, now_s: float) -> list[Candidate]:
+        """Healthy workers of the model with a free slot and no open circuit, with their load."""
+        load_of = self.ledger.loads.get
+        candidates = [
+            Candidate(
+                worker, load.tokens, load.requests, load.unread_tokens, load.streams, load.unread_requests
+            )
+            for worker in self.cluster.usable(model)
+            if (load := load_of(worker.ref, IDLE)).requests < worker.slots
+        ]
+        if not self.breakers.any_open:
+            return candidates
+        return [it for it in candidates if self.breakers.allowance(it.worker.ref, now_s)]
+
+    def free_slots(self, model: str, now_s: float) -> int:
+        """How many more requests the model's workers, of every role, can take now."""
+        load_of, workers = self.ledger.loads.get, self.cluster.usable(model)
+        free_slots = [worker.slots - load_of(worker.ref, IDLE).requests for worker in workers]
+        if not self.breakers.any_open:
+            return sum(free_slots)
+        allowances = (self.breakers.allowance(worker.ref, now_s) for worker in workers)
+        return sum(map(min, free_slots, allowances))
+
+
+def let_waiting_in(world: World, now_s: float) -> None:
+    """Grant as many tickets as there are free slots.
+
+    Called when a slot may be free: a request ends, a worker comes back, a circuit admits a trial. A granted
+    ticket keeps its slot until its flow uses it.
+    """
+    world.clock.advance(now_s)
+    for model in world.queue.models:
+        world.queue.grant(model, world.free_slots(model, now_s), now_s)

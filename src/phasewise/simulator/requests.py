@@ -1,0 +1,204 @@
+"""A virtual engine's sizes, the requests it gets, and its reports about steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from phasewise.core.errors import ConfigError
+from phasewise.core.steps import EngineStep, FinishedRequest
+from phasewise.costs.fit.step import StepWork, chunk_pairs
+from phasewise.simulator.blocks import BlockHash, chain_hash, root_hash
+from phasewise.simulator.kv import RemoteKv
+from phasewise.simulator.tokens import ContextHash
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """The sizes of an engine, under vLLM's names; the defaults are those of the demo engine on a CPU."""
+
+    max_model_len: int = 8192
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    block_size: int = 128
+    total_blocks: int = 364
+    mean_output_tokens: int = 512
+    """Mean length of answers that may end by themselves."""
+    prefix_cache: bool = True
+    """Whether requests share blocks with others that begin with the same tokens."""
+
+    def __post_init__(self) -> None:
+        smallest = min(self.max_num_seqs, self.block_size, self.total_blocks, self.mean_output_tokens)
+        if smallest < 1 or self.max_model_len < 2:
+            raise ConfigError("an engine's sizes must be positive", hint="max_model_len must be at least 2")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens} is below "
+                f"max_num_seqs={self.max_num_seqs}",
+                hint="a step must hold one token of every running request",
+            )
+        if self.total_blocks * self.block_size < self.max_model_len:
+            raise ConfigError(
+                f"{self.total_blocks} blocks of {self.block_size} tokens hold less than one request of "
+                f"max_model_len={self.max_model_len}",
+                hint="raise total_blocks or lower max_model_len",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualRequest:
+    """A request to the engine. `arrived_s` is when the front end got it.
+
+    `request_id` is unique here; `client_id` is its name in records, and clients may repeat theirs. With
+    `keep_kv` another engine will decode it; with `remote_kv` another engine has computed its prompt. An
+    engine without a connector ignores both and computes the whole request.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    arrived_s: float
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    cache_salt: str = ""
+    client_id: str | None = None
+    keep_kv: bool = False
+    remote_kv: RemoteKv | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedToken:
+    """One token of one request; `gap_s` counts from the token before it, or from arrival for the first.
+
+    The last token of a request carries the account of the request, and the blocks that are kept for another
+    engine to read.
+    """
+
+    request_id: str
+    token_id: int
+    index: int
+    gap_s: float
+    finished: FinishedRequest | None = None
+    kept_blocks: tuple[int, ...] | None = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the request ended with this token, if it did."""
+        return None if self.finished is None else self.finished.reason
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What happened in a step; it takes effect at `step.ended_unix_s`, not before.
+
+    `queried_tokens` and `hit_tokens` count requests that were scheduled for the first time, `fetched_tokens`
+    what they fetch from other engines. Fields that start with `begun` count requests that got their first
+    token. `deferred` requests wait for KV from another engine.
+    """
+
+    step: EngineStep
+    duration_s: float
+    emitted: tuple[EmittedToken, ...]
+    work: StepWork
+    queried_tokens: int
+    hit_tokens: int
+    begun_prompt_tokens: int
+    begun_cached_tokens: int
+    begun_fetched_tokens: int = 0
+    fetched_tokens: int = 0
+    deferred: int = 0
+
+
+# --- A request inside a virtual engine, and the batch of them that one step carries.
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request inside the engine: its tokens so far, the blocks it holds and the times of its events."""
+
+    request: VirtualRequest
+    ids: list[int]
+    context: ContextHash
+    hashes: list[BlockHash]
+    queued_s: float
+    computed_tokens: int = 0
+    blocks: list[int] = field(default_factory=list)
+    outputs: int = 0
+    preemptions: int = 0
+    cached_tokens: int | None = None
+    fetched_tokens: int = 0
+    remote_kv: RemoteKv | None = None
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float = 0.0
+
+    @property
+    def remaining(self) -> int:
+        """Tokens to compute before the next one can be generated."""
+        return len(self.ids) - self.computed_tokens
+
+    @property
+    def decoding(self) -> bool:
+        """Whether its prompt is done and only the last token is left to compute."""
+        return self.outputs > 0 and self.remaining == 1
+
+    def hash_full_blocks(self, block_size: int) -> None:
+        """Extend the hash chain to every full block of the sequence."""
+        for end in range((len(self.hashes) + 1) * block_size, len(self.ids) + 1, block_size):
+            parent = self.hashes[-1] if self.hashes else root_hash(self.request.cache_salt)
+            self.hashes.append(chain_hash(parent, self.ids[end - block_size : end]))
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one step carries: a number of tokens of each sequence."""
+
+    budget_tokens: int
+    chunks: dict[Sequence, int] = field(default_factory=dict)
+    preempted: int = 0
+
+    def put(self, sequence: Sequence, tokens: int) -> None:
+        """Carry this many tokens of a sequence."""
+        self.chunks[sequence] = tokens
+        self.budget_tokens -= tokens
+
+    def drop(self, sequence: Sequence) -> bool:
+        """Remove a sequence; returns whether it was in the batch."""
+        tokens = self.chunks.pop(sequence, 0)
+        self.budget_tokens += tokens
+        return tokens > 0
+
+
+def work_of(batch: Batch) -> StepWork:
+    """A step's work, as costs count it."""
+    prompt_tokens = decode_tokens = pairs = kv_read = 0
+    for sequence, tokens in batch.chunks.items():
+        if sequence.decoding:
+            decode_tokens += 1
+            kv_read += len(sequence.ids)
+        else:
+            prompt_tokens += tokens
+            pairs += chunk_pairs(tokens, sequence.computed_tokens)
+    return StepWork(prompt_tokens, decode_tokens, len(batch.chunks), pairs, kv_read)
+
+
+def account_of(sequence: Sequence, reason: str, ended_s: float) -> FinishedRequest:
+    """What is known about a request when it ends."""
+    request = sequence.request
+    first_token_s = sequence.last_token_s if sequence.first_token_s is None else sequence.first_token_s
+    scheduled_s = sequence.queued_s if sequence.scheduled_s is None else sequence.scheduled_s
+    # As in vLLM, the engine that fetched a prompt's KV reports what the other engine had found cached.
+    reported_tokens = (
+        request.remote_kv.cached_tokens if sequence.fetched_tokens and request.remote_kv else None
+    )
+    return FinishedRequest(
+        request_id=request.client_id or request.request_id,
+        reason=reason,
+        prompt_tokens=len(request.prompt_ids),
+        cached_tokens=(sequence.cached_tokens or 0) if reported_tokens is None else reported_tokens,
+        output_tokens=sequence.outputs,
+        queue_s=scheduled_s - sequence.queued_s,
+        prefill_s=first_token_s - scheduled_s,
+        decode_s=sequence.last_token_s - first_token_s,
+        e2e_s=ended_s - request.arrived_s,
+        preemptions=sequence.preemptions,
+    )

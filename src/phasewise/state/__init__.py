@@ -1,1 +1,0 @@
-"""What a gateway knows right now: mutable, one writer each, no IO."""

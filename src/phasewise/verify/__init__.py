@@ -1,1 +1,0 @@
-"""Proves or refutes a fix: predicts, applies it to a copy of the fleet, measures both, keeps the score."""

@@ -1,0 +1,83 @@
+"""The table of request fields is whole, and no other file lists fields by name."""
+
+from __future__ import annotations
+
+import ast
+from typing import get_args, get_type_hints
+
+import pytest
+
+from phasewise.core.request import Endpoint
+from phasewise.core.request_fields import _TABLE, FIELDS, PROMPT_FIELD, RequestField
+from tests.paths import ROOT
+
+SRC = ROOT / "src" / "phasewise"
+DECIDE_BY_FIELDS = [*sorted((SRC / "gateway").rglob("*.py")), SRC / "semantic_match" / "identity.py"]
+NOT_LISTS = (
+    {"messages", "model", "prompt"},  # types of fields, in openapi.py
+    {"messages", "model"},  # what a question to the cache has in other places, in cache_routes.py
+    {"audio", "function_call"},  # parts of a reply, in response.py
+)
+
+
+def words_of(column):
+    hint = get_type_hints(RequestField)[column]
+    return {word for it in (hint, *get_args(hint)) for word in get_args(it) if isinstance(word, str)}
+
+
+@pytest.mark.parametrize("row", FIELDS.values(), ids=FIELDS)
+def test_every_cell_holds_a_word_of_its_column(row):
+    for column in ("type", "prefill", "resume", "prefix"):
+        assert getattr(row, column) in {None, *words_of(column)}
+
+
+def test_no_field_has_two_rows():
+    rows = [line.split()[0] for line in _TABLE.strip().splitlines()[1:] if not line.startswith("#")]
+    assert len(",".join(rows).split(",")) == len(FIELDS)
+
+
+@pytest.mark.parametrize("row", FIELDS.values(), ids=FIELDS)
+def test_every_field_passed_to_an_engine_that_writes_is_decided_on(row):
+    if row.is_passed_on and any(endpoint.generates for endpoint in row.endpoints):
+        assert row.prefill is not None
+        assert (row.resume is None) != (row.obstacle is None)
+
+
+def test_every_endpoint_has_one_prompt():
+    assert set(PROMPT_FIELD) == set(Endpoint)
+    assert sum(row.prefix == "prompt" for row in FIELDS.values()) == len(Endpoint)
+
+
+def lists_of_fields(source):
+    """Literals that name two fields or more; reading one field's value is nobody else's knowledge."""
+    tree = ast.parse(source)
+    slots = [node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) and is_slots(node)]
+    tables = [node.value for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.List | ast.Tuple | ast.Set) and node not in slots:
+            items = node.elts
+        elif isinstance(node, ast.Dict) and node in tables:
+            items = node.keys
+        else:
+            continue
+        named = {it.value for it in items if isinstance(it, ast.Constant) and it.value in FIELDS}
+        if len(named) > 1:
+            yield named
+
+
+def is_slots(node):
+    return isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__slots__"
+
+
+@pytest.mark.parametrize("path", DECIDE_BY_FIELDS, ids=lambda path: str(path.relative_to(SRC)))
+def test_no_other_file_lists_fields(path):
+    assert [named for named in lists_of_fields(path.read_text()) if named not in NOT_LISTS] == []
+
+
+def test_the_check_sees_lists_of_fields():
+    source = "A = ('seed', 'stop')\nB: dict = {'n': 1, 'echo': 2}\nfor x in {'tools', 'user'}: C = ['n']"
+    assert sorted(map(sorted, lists_of_fields(source))) == [
+        ["echo", "n"],
+        ["seed", "stop"],
+        ["tools", "user"],
+    ]

@@ -1,0 +1,35 @@
+"""Fixes stand in the order of what they are predicted to gain; what hurts stands apart."""
+
+from dataclasses import replace
+
+from phasewise.diagnosis.advice.fix import Advice, Figure, LeverChange, by_gain
+from tests.experiments.verify.builders import make_effect, make_fix
+
+
+def predicted(name, low, high, aims_at=None):
+    fix = replace(make_fix(LeverChange("max_num_seqs", 8), make_effect(low, high)), what=name)
+    return fix if aims_at is None else replace(fix, aims_at=aims_at)
+
+
+def unpredicted(name):
+    return replace(make_fix(LeverChange("max_num_seqs", 8), None), what=name, unpredictable="no costs")
+
+
+def names(fixes):
+    return [fix.what for fix in fixes]
+
+
+def test_the_largest_gain_comes_first_and_what_cannot_be_predicted_follows():
+    given = (unpredicted("unknown"), predicted("small", 0.8, 0.9), predicted("large", 0.2, 0.4))
+    assert names(by_gain(Advice(given)).fixes) == ["large", "small", "unknown"]
+
+
+def test_what_is_predicted_to_hurt_or_to_change_nothing_does_not_pay():
+    found = by_gain(Advice((predicted("hurts", 1.2, 1.6), predicted("idle", 0.99, 1.01), unpredicted("x"))))
+    assert names(found.fixes) == ["x"]
+    assert names(found.do_not_pay) == ["hurts", "idle"]
+
+
+def test_a_figure_that_is_not_predicted_decides_nothing():
+    found = by_gain(Advice((predicted("other", 1.2, 1.6, aims_at=Figure.ITL_P99),)))
+    assert names(found.fixes) == ["other"]

@@ -1,0 +1,95 @@
+"""Fixes fit themselves to what is there and never stop an engine from starting."""
+
+import importlib
+import logging
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from phasewise_engine_plugin import fixes
+
+
+@pytest.fixture
+def fake_vllm(monkeypatch):
+    """As much of vLLM as the fixes touch, on the CPU platform."""
+
+    class LoggingStatLogger:
+        def _log_iteration_details(self, scheduler_stats, engine_idx):
+            raise AssertionError("a line per step")
+
+    class CpuPlatform:
+        @classmethod
+        def discover_numa_topology(cls):
+            return [[0, 1]]
+
+    modules = {
+        "vllm": {},
+        "vllm.v1": {},
+        "vllm.v1.metrics": {},
+        "vllm.v1.metrics.loggers": {"LoggingStatLogger": LoggingStatLogger},
+        "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: True)},
+        "vllm.platforms.cpu": {"CpuPlatform": CpuPlatform},
+    }
+    for name, attributes in modules.items():
+        module = ModuleType(name)
+        vars(module).update(attributes)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    return SimpleNamespace(logger=LoggingStatLogger, cpu=CpuPlatform, platforms=sys.modules["vllm.platforms"])
+
+
+@pytest.fixture
+def fake_nixl(tmp_path, monkeypatch):
+    """A package named and shaped like NIXL's bindings."""
+    package = tmp_path / "nixl_fake"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "_bindings.py").write_text(
+        "def nixlAgent(name, config):\n    return (name, config.pthrDelay)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield lambda: importlib.import_module("nixl_fake._bindings")
+    for name in ("nixl_fake", "nixl_fake._bindings"):
+        sys.modules.pop(name, None)
+
+
+def test_all_fixes_apply_and_may_be_applied_twice(fake_vllm, fake_nixl, caplog):
+    fixes.apply()
+    fixes.apply()
+    assert fake_vllm.logger()._log_iteration_details("stats", engine_idx=0) is None
+    assert fake_vllm.cpu.discover_numa_topology() == []
+    assert fake_nixl().nixlAgent("a", SimpleNamespace(pthrDelay=0)) == ("a", 1000)
+    assert caplog.records == []
+
+
+def test_a_delay_that_somebody_chose_is_kept(fake_vllm, fake_nixl):
+    fixes.apply()
+    assert fake_nixl().nixlAgent("a", SimpleNamespace(pthrDelay=50)) == ("a", 50)
+
+
+def test_nixl_that_is_loaded_already_is_fixed_too(fake_vllm, fake_nixl):
+    bindings = fake_nixl()
+    fixes.apply()
+    assert bindings.nixlAgent("a", SimpleNamespace(pthrDelay=0)) == ("a", 1000)
+
+
+def test_with_a_gpu_only_the_log_is_silenced(fake_vllm, fake_nixl):
+    fake_vllm.platforms.current_platform = SimpleNamespace(is_cpu=lambda: False)
+    fixes.apply()
+    assert fake_vllm.cpu.discover_numa_topology() == [[0, 1]]
+    assert fake_nixl().nixlAgent("a", SimpleNamespace(pthrDelay=0)) == ("a", 0)
+
+
+def test_a_changed_vllm_costs_one_line_and_the_other_fixes_still_apply(fake_vllm, caplog):
+    del fake_vllm.logger._log_iteration_details
+    with caplog.at_level(logging.WARNING):
+        fixes.apply()
+    assert fake_vllm.cpu.discover_numa_topology() == []
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "silence_iteration_log" in caplog.text
+
+
+def test_fixes_can_be_switched_off(fake_vllm, monkeypatch):
+    monkeypatch.setenv("PHASEWISE_FIXES", "off")
+    fixes.apply()
+    assert fake_vllm.cpu.discover_numa_topology() == [[0, 1]]

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from phasewise.core.errors import ConfigError
+from phasewise.experiments.calibrate import machine
+from phasewise.experiments.calibrate.machine import Devices, check_given, find_machine
+from tests.paths import ROOT
+
+MODELS = ROOT / "examples" / "models"
+HERE, ELSEWHERE = "http://127.0.0.1:8000", "http://10.0.0.5:8000"
+
+
+@pytest.fixture
+def config():
+    return str(MODELS / "llama-3-8b.json")
+
+
+@pytest.fixture(autouse=True)
+def a_core_that_reads_8_gb_per_s(monkeypatch):
+    monkeypatch.setattr(machine, "core_read_bytes_per_s", lambda: 8e9)
+    monkeypatch.setattr(machine, "visible_gpus", lambda environ: ())
+
+
+def test_devices_that_are_named_read_at_their_peak_together(config, tmp_path):
+    one, two = (find_machine(ELSEWHERE, config, Devices("H100", count), tmp_path) for count in (1, 2))
+    assert two.read_bytes_per_s == 2 * one.read_bytes_per_s
+    assert one.weights_read_s == pytest.approx(one.weight_bytes / one.read_bytes_per_s)
+    assert "2 x" in two.source
+
+
+def test_an_engine_on_this_machine_without_a_gpu_reads_as_a_core_does(config, tmp_path):
+    found = find_machine(HERE, config, Devices(), tmp_path)
+    assert found.read_bytes_per_s == 8e9
+    assert "8 GB/s, measured" in found.source
+
+
+def test_nothing_is_said_about_an_unknown_machine(config, tmp_path, monkeypatch):
+    assert find_machine(ELSEWHERE, config, Devices(), tmp_path) is None
+    monkeypatch.setattr(machine, "visible_gpus", lambda environ: (0,))
+    assert find_machine(HERE, config, Devices(), tmp_path) is None
+
+
+@pytest.mark.parametrize("model", [None, "/nowhere/model", "some/hub-model"])
+def test_a_model_whose_configuration_is_elsewhere_leaves_the_floor_whole(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert find_machine(HERE, model, Devices("H100", 1), tmp_path) is None
+
+
+def test_what_was_given_and_cannot_be_used_is_rejected(config, tmp_path):
+    check_given("H100", config, tmp_path)
+    check_given(None, None, tmp_path)
+    with pytest.raises(ConfigError, match="abacus") as caught:
+        check_given("abacus", None, tmp_path)
+    assert "H100" in caught.value.hint
+    with pytest.raises(ConfigError, match="there is no"):
+        check_given(None, str(tmp_path / "config.json"), tmp_path)

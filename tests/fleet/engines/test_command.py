@@ -1,0 +1,88 @@
+"""The command of one engine: bound to this machine, reporting its phases, with its levers, on its cores."""
+
+import pytest
+
+from phasewise.core.errors import ConfigError
+from phasewise.fleet.config import Levers, Pool
+from phasewise.fleet.engines.command import ServedModel, engine_command
+from phasewise.fleet.local.placement import Place
+from tests.fleet.builders import make_engine
+
+FOLDER = ServedModel("smollm2-135m", "/models/smollm2-135m", is_folder=True)
+HUB = ServedModel("org/name", "org/name", is_folder=False)
+
+
+def command(pool=None, engine=None, model=FOLDER, cores=(0,), spare_cores=(), gpus=()):
+    place = Place("main-0", pool or Pool(), 8100, cores, spare_cores, gpus)
+    return engine_command(place, engine or make_engine(), model)
+
+
+def value_of(argv, flag):
+    """The value that argparse would take: the last."""
+    last = len(argv) - 1 - argv[::-1].index(flag)
+    return argv[last + 1]
+
+
+def test_engine_listens_on_loopback_whatever_stands_before():
+    argv = command().argv
+    assert argv[-4:] == ("--host", "127.0.0.1", "--port", "8100")
+    assert value_of(argv, "--served-model-name") == "smollm2-135m"
+    assert argv[argv.index("serve") + 1] == "/models/smollm2-135m"
+
+
+@pytest.mark.parametrize("engine", [make_engine(), make_engine(plugin_version=None), make_engine("cuda")])
+def test_engine_reports_its_phases(engine):
+    argv = command(engine=engine).argv
+    assert {"--enable-per-request-metrics", "--enable-prompt-tokens-details"} <= set(argv)
+
+
+def test_steps_are_asked_for_only_where_the_recorder_is_installed():
+    with_recorder, without = command(), command(engine=make_engine(plugin_version=None))
+    assert "--enable-logging-iteration-details" in with_recorder.argv
+    assert with_recorder.env["PHASEWISE_STEPS_ADDR"] == "127.0.0.1:18100"
+    assert "--enable-logging-iteration-details" not in without.argv
+    assert "PHASEWISE_STEPS_ADDR" not in without.env
+
+
+def test_model_hub_is_left_alone_only_for_a_folder():
+    assert command().env["HF_HUB_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in command(model=HUB).env
+
+
+def test_on_cores_the_engine_runs_eagerly_in_few_threads_with_a_bounded_kv_cache():
+    made = command(cores=(2, 3))
+    assert "--enforce-eager" in made.argv
+    assert value_of(made.argv, "--kv-cache-memory-bytes") == str(2**30)
+    assert made.env["OMP_NUM_THREADS"] == made.env["NUMBA_NUM_THREADS"] == "2"
+    assert made.env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert "CUDA_VISIBLE_DEVICES" not in made.env
+
+
+def test_kv_cache_memory_lever_replaces_the_default():
+    made = command(Pool(levers=Levers(kv_cache_memory_bytes="512MiB")))
+    assert made.argv.count("--kv-cache-memory-bytes") == 1
+    assert value_of(made.argv, "--kv-cache-memory-bytes") == str(2**29)
+
+
+def test_engine_may_start_on_its_own_and_the_spare_cores():
+    assert command(cores=(0,), spare_cores=(1, 2)).affinity == (0, 1, 2)
+    assert command(cores=(1,)).affinity == (1,)
+
+
+def test_on_gpus_nothing_is_said_about_cores():
+    made = command(engine=make_engine("cuda"), cores=(), gpus=(1, 2))
+    assert made.env["CUDA_VISIBLE_DEVICES"] == "1,2"
+    assert value_of(made.argv, "--tensor-parallel-size") == "2"
+    assert "--enforce-eager" not in made.argv
+    assert made.affinity == ()
+
+
+def test_own_flags_come_after_ours():
+    argv = command(Pool(engine_flags=("--no-enforce-eager",))).argv
+    assert argv.index("--no-enforce-eager") > argv.index("--enforce-eager")
+
+
+@pytest.mark.parametrize("flag", ["--host", "--host=0.0.0.0", "--port=1", "--served-model-name"])
+def test_flags_that_would_move_an_engine_are_rejected(flag):
+    with pytest.raises(ConfigError, match=r"pools\.main\.engine_flags"):
+        command(Pool(engine_flags=(flag, "x")))

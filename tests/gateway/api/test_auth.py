@@ -1,0 +1,60 @@
+"""Keys are known by hash; without keys the door is open, without an admin key the admin's is shut."""
+
+from __future__ import annotations
+
+import pytest
+
+from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.core.limits import NO_LIMITS, Limits
+from phasewise.fleet.config import ApiKey, GatewayConfig, SloClass
+from phasewise.gateway.api.auth import Authenticator, Caller, key_sha256
+
+KEYS = (
+    ApiKey(sha256=key_sha256("one"), tenant="a", priority=3, slo_class="fast", max_concurrent=2),
+    ApiKey(sha256=key_sha256("two")),
+)
+
+
+def authenticator(keys=(), admin_key_sha256=None):
+    classes = (SloClass(name="fast", max_wait_s=0.5),)
+    return Authenticator(GatewayConfig(api_keys=keys, admin_key_sha256=admin_key_sha256, slo_classes=classes))
+
+
+def rejected(call, *arguments):
+    with pytest.raises(RequestRejected) as caught:
+        call(*arguments)
+    return caught.value
+
+
+def test_a_key_identifies_the_caller():
+    door = authenticator(KEYS)
+    one = door.caller(b"Bearer one")
+    assert (one.tenant, one.priority, one.slo_class, one.max_wait_s) == ("a", 3, "fast", 0.5)
+    assert one.limits == Limits(max_concurrent=2)
+    two = door.caller(b"bearer  two ")
+    assert (two.tenant, two.limits) == ("default", NO_LIMITS)
+    assert one.key_id != two.key_id
+
+
+@pytest.mark.parametrize("given", [None, b"", b"Bearer", b"Bearer ", b"Bearer three", b"Basic one", b"one"])
+def test_a_wrong_or_missing_key_is_rejected_without_repeating_it(given):
+    error = rejected(authenticator(KEYS).caller, given)
+    assert error.kind is RejectionKind.UNAUTHENTICATED
+    assert "three" not in str(error)
+
+
+def test_without_configured_keys_everyone_may_ask():
+    assert authenticator().caller(None) == Caller()
+
+
+def test_a_client_key_does_not_open_the_admin_routes():
+    door = authenticator(KEYS, key_sha256("admin"))
+    door.check_admin(b"Bearer admin")
+    assert rejected(door.check_admin, b"Bearer one").kind is RejectionKind.UNAUTHENTICATED
+    assert rejected(door.check_admin, None).kind is RejectionKind.UNAUTHENTICATED
+
+
+def test_without_an_admin_key_the_admin_routes_are_closed_and_say_how_to_open_them():
+    error = rejected(authenticator().check_admin, b"Bearer anything")
+    assert error.kind is RejectionKind.FORBIDDEN
+    assert "admin_key_sha256" in str(error)

@@ -1,0 +1,157 @@
+"""Which requests are taken to begin alike."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from phasewise.core.prefixes import HASHED_BYTES
+from phasewise.core.request import Endpoint
+from phasewise.gateway.api.fields import ALLOWED_FIELDS, parse_body
+from phasewise.gateway.api.prompt_prefix import OPENING_FIELDS, ROOT_FIELDS, PrefixHashing
+
+HASHING = PrefixHashing(key=b"k" * 32)
+SYSTEM = {"role": "system", "content": "You are a patient clerk. " * 60}
+FIRST = {"role": "user", "content": "Tell me about the river. " * 40}
+REPLY = {"role": "assistant", "content": "It is long and slow. " * 40}
+NEXT = {"role": "user", "content": "And of its fish? " * 40}
+TOOL = {
+    "type": "function",
+    "function": {"name": "look_up", "parameters": {"type": "object", "b": "x" * 1_100}},
+}
+
+
+def hashes(*messages, salt=None, endpoint=Endpoint.CHAT, **fields):
+    body = {"model": "m", **fields}
+    if messages:
+        body["messages"] = list(messages)
+    return HASHING.hashes(endpoint, parse_body(endpoint, orjson.dumps(body)).fields, salt)
+
+
+def in_common(one, other):
+    return sum(a == b for a, b in zip(one, other, strict=False))
+
+
+def test_a_conversation_begins_as_its_last_turn_did():
+    before, after = hashes(SYSTEM, FIRST), hashes(SYSTEM, FIRST, REPLY, NEXT)
+    assert len(before) >= 4
+    assert after[: len(before)] == before
+
+
+def test_conversations_under_the_same_instructions_share_those():
+    one, other = hashes(SYSTEM, FIRST), hashes(SYSTEM, NEXT)
+    assert 0 < in_common(one, other) < len(one)
+
+
+def test_order_of_keys_whitespace_and_escapes_do_not_matter():
+    plain = b'{"model":"m","messages":[{"role":"user","name":"Ann","content":"%b"}]}' % (b"river " * 200)
+    other = (
+        b'{\n "messages":[ {"content": "%b", "name": "Ann", "role": "user"} ], "seed": 3, "model": "\\u006d"}'
+        % (b"\\u0072iver " * 200)
+    )
+    fields = [parse_body(Endpoint.CHAT, body).fields for body in (plain, other)]
+    one, two = (HASHING.hashes(Endpoint.CHAT, it, None) for it in fields)
+    assert one
+    assert one == two
+
+
+@pytest.mark.parametrize("same", [
+    {**FIRST, "content": [{"type": "text", "text": FIRST["content"]}]},
+    {**FIRST, "name": None, "tool_calls": None},
+])  # fmt: skip
+def test_a_message_that_says_the_same_in_other_words_of_json_is_the_same(same):
+    assert hashes(FIRST) == hashes(same)
+
+
+@pytest.mark.parametrize("other", [
+    {**FIRST, "role": "system"},
+    {**FIRST, "name": "Ann"},
+    {**FIRST, "content": [{"type": "text", "text": FIRST["content"]}, {"type": "text", "text": "."}]},
+])  # fmt: skip
+def test_a_message_that_differs_from_the_beginning_is_another(other):
+    assert in_common(hashes(FIRST), hashes(other)) == 0
+
+
+@pytest.mark.parametrize("difference", [
+    {"model": "adapter-of-m"},
+    {"salt": b"another tenant"},
+    {"chat_template_kwargs": {"enable_thinking": False}},
+    {"reasoning_effort": "low"},
+    {"tools": [TOOL]},
+    {"documents": [{"title": "t"}]},
+])  # fmt: skip
+def test_what_changes_the_prompt_from_its_beginning_keeps_it_apart(difference):
+    assert in_common(hashes(SYSTEM, FIRST), hashes(SYSTEM, FIRST, **difference)) == 0
+
+
+@pytest.mark.parametrize("difference", [
+    {"temperature": 0.9}, {"max_tokens": 5}, {"stream": True}, {"tool_choice": "none"}, {"user": "u"},
+])  # fmt: skip
+def test_what_only_changes_the_answer_does_not(difference):
+    assert hashes(SYSTEM, FIRST) == hashes(SYSTEM, FIRST, **difference)
+
+
+def test_equal_tools_are_a_beginning_in_common():
+    one, other = hashes(FIRST, tools=[TOOL]), hashes(NEXT, tools=[TOOL])
+    assert in_common(one, other) == 2
+
+
+def test_equal_parts_of_two_fields_are_two_prompts():
+    part = [{"title": "x" * 1_100}]
+    assert in_common(hashes(FIRST, tools=part), hashes(FIRST, documents=part)) == 0
+
+
+@pytest.mark.parametrize("unread", [{"prompt_logprobs": 0}, {"prompt_logprobs": 1}, {"echo": True}])
+def test_a_request_for_which_engines_do_not_read_their_cache_has_no_hashes(unread):
+    assert hashes(SYSTEM, FIRST, **unread) == ()
+    assert hashes(endpoint=Endpoint.COMPLETIONS, prompt="river " * 400, **unread) == ()
+
+
+@pytest.mark.parametrize("read", [{"prompt_logprobs": None}, {"echo": False}, {"logprobs": True}])
+def test_a_request_that_only_names_those_fields_has_its_hashes(read):
+    assert hashes(SYSTEM, FIRST, **read) == hashes(SYSTEM, FIRST)
+
+
+def test_token_ids_are_known_by_the_ids():
+    ids = list(range(1_000, 2_000))
+    before = hashes(endpoint=Endpoint.COMPLETIONS, prompt=ids)
+    after = hashes(endpoint=Endpoint.COMPLETIONS, prompt=[*ids, 5, 6, 7])
+    assert before
+    assert after[: len(before)] == before
+    assert in_common(before, hashes(endpoint=Endpoint.COMPLETIONS, prompt=[7, *ids])) == 0
+
+
+def test_a_completion_is_known_by_its_text():
+    text = "It was the best of times. " * 60
+    before = hashes(endpoint=Endpoint.COMPLETIONS, prompt=text)
+    assert before
+    assert hashes(endpoint=Endpoint.COMPLETIONS, prompt=text + text)[: len(before)] == before
+
+
+@pytest.mark.parametrize("prompt", [None, "", [], ["a" * 900, "b" * 900], [[1] * 900, [2] * 900], {"a": 1}])
+def test_what_is_no_single_prompt_has_no_hashes(prompt):
+    assert hashes(endpoint=Endpoint.COMPLETIONS, prompt=prompt) == ()
+
+
+@pytest.mark.parametrize("messages", [None, "text", {}, [], [None, 3, "text"]])
+def test_messages_of_any_kind_are_borne(messages):
+    assert hashes(messages=messages) == ()
+
+
+def test_embeddings_have_no_hashes():
+    assert hashes(endpoint=Endpoint.EMBEDDINGS, input="a" * 900) == ()
+
+
+def test_no_more_than_the_beginning_is_looked_at():
+    long = {"role": "user", "content": "river " * HASHED_BYTES}
+    assert hashes(long) == hashes(long, NEXT)
+
+
+def test_each_process_has_a_key_of_its_own():
+    fields = {"model": "m", "messages": [FIRST]}
+    one, other = (PrefixHashing().hashes(Endpoint.CHAT, fields, None) for _ in range(2))
+    assert set(one).isdisjoint(other)
+
+
+def test_the_fields_looked_at_are_fields_that_clients_may_set():
+    assert set(ROOT_FIELDS) | set(OPENING_FIELDS) <= ALLOWED_FIELDS[Endpoint.CHAT]

@@ -1,0 +1,145 @@
+"""What is logged, in which form, and what never is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+
+import orjson
+import pytest
+
+from phasewise.core.caching import CacheNote, CacheResult
+from phasewise.core.errors import UpstreamError
+from phasewise.core.timeline import Outcome
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.fleet.config import GatewayConfig
+from phasewise.gateway.api.auth import key_sha256
+from phasewise.gateway.records.logs import LineFormatter, request_fields
+from tests.builders import make_timeline
+from tests.gateway.gateway_process import running_process
+from tests.gateway.harness import chat_body
+
+SECRET = "xyzzy"
+KEY = f"pw-{SECRET}-key"
+
+
+def settings(form):
+    return {
+        "log": {"format": form, "requests": True},
+        "api_keys": [{"sha256": key_sha256(KEY), "tenant": "acme"}],
+        "admin_key_sha256": key_sha256(f"admin-{SECRET}"),
+    }
+
+
+async def say_secrets_everywhere(client, engine):
+    """Requests of every kind: served, rejected, failed in the engine, and not HTTP at all."""
+    good, bad = ((b"authorization", f"Bearer {key}".encode()) for key in (KEY, f"wrong-{SECRET}"))
+    named = (b"x-request-id", SECRET.encode())
+    body = chat_body(f"my {SECRET} is safe")
+    bodies = [
+        body,
+        {**body, "stream": True},
+        {**body, "model": SECRET},
+        {**body, SECRET: SECRET},
+        {**body, "n": SECRET},
+        {**body, "max_tokens": SECRET},
+        {**body, "chat_template_kwargs": {"tokenize": SECRET}},
+        [SECRET],
+    ]
+    path = f"/v1/chat/completions?key={SECRET}"
+    for headers in ([good, named], [bad, named]):
+        for each in bodies:
+            await client.fetch("POST", path, headers=headers, body=orjson.dumps(each))
+    await client.fetch("POST", path, headers=[good], body=f'{{"{SECRET}'.encode())
+    await client.fetch("GET", f"/phasewise/v1/requests?after={SECRET}", headers=[bad])
+    await client.fetch("GET", f"/{SECRET}")
+    engine.inject("error")
+    await client.fetch("POST", path, headers=[good], body=orjson.dumps(body))
+    with contextlib.suppress(UpstreamError):
+        await client.fetch("GET", "/health", headers=[(b"transfer-encoding", SECRET.encode())])
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_every_request_has_a_line_and_no_line_has_a_secret(tmp_path, capfd, form):
+    async with (
+        running_engines(1) as (engine,),
+        running_process(tmp_path, engine, **settings(form)) as gateway,
+    ):
+        await say_secrets_everywhere(gateway.client, engine)
+        gateway.process.terminate()
+        _, errors = await gateway.ended()
+    lines = errors.splitlines()
+    requests = [line for line in lines if "request ended" in line]
+    assert SECRET not in errors + capfd.readouterr().out
+    assert len(requests) == 5  # two served, one unknown model, one the engine rejected, one it failed
+    if form == "json":
+        reported = [orjson.loads(line) for line in lines]
+        served = next(it for it in reported if it.get("outcome") == "succeeded")
+        assert served["tenant"] == "acme"
+        assert served["worker"] == "w0"
+        assert served["output_tokens"] > 0
+        assert {it.get("reason") for it in reported} >= {"no_worker_for_model", "engine_4xx"}
+    else:
+        assert any("outcome=succeeded" in line and "tenant=acme" in line for line in requests)
+
+
+def record_of(error=None, message="words"):
+    exc_info = (type(error), error, error.__traceback__) if error else None
+    return logging.LogRecord("phasewise.gateway", logging.ERROR, __file__, 1, message, (), exc_info)
+
+
+def failed():
+    try:
+        raise KeyError(SECRET)
+    except KeyError as error:
+        return error
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_an_error_is_logged_by_its_kind_and_place_and_not_by_its_words(form):
+    line = LineFormatter(form).format(record_of(failed()))
+    assert "KeyError at " in line
+    assert "in failed" in line
+    assert SECRET not in line
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_an_error_that_no_task_awaited_is_logged_without_its_words(form, caplog):
+    async def fail():
+        raise failed()
+
+    task = asyncio.create_task(fail())
+    await asyncio.wait([task])
+    del task
+    gc.collect()
+    (record,) = [it for it in caplog.records if it.name == "asyncio"]
+    assert SECRET in record.getMessage()
+    line = LineFormatter(form).format(record)
+    assert "Task exception was never retrieved" in line
+    assert "KeyError" in line
+    assert SECRET not in line
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_record_is_one_line_whatever_it_holds(form):
+    assert "\n" not in LineFormatter(form).format(record_of(message="one\ntwo\r\nthree"))
+
+
+def test_unknown_fields_of_a_request_are_left_out():
+    timeline = make_timeline((), outcome=Outcome.REJECTED, attempts=(), prompt_tokens=None)
+    fields = request_fields(timeline, {"m"})
+    assert "ttft_ms" not in fields
+    assert "worker" not in fields
+    assert fields["attempts"] == 0
+
+
+def test_what_a_request_had_of_the_cache_stands_in_its_line():
+    note = CacheNote(CacheResult.HIT_EXACT)
+    assert request_fields(make_timeline(cache=note), {"m"})["cache"] == "hit_exact"
+    assert "cache" not in request_fields(make_timeline(), {"m"})
+
+
+def test_requests_are_not_logged_unless_that_is_wanted():
+    assert GatewayConfig().log.requests is False

@@ -1,0 +1,54 @@
+"""The slowest of the kept timelines are found without holding up anybody else."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from phasewise.core.timeline_record import encode
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.gateway.records.timeline_store import slowest
+from tests.builders import make_timeline
+from tests.gateway.harness import ADMIN, eventually, running_gateway
+
+
+def line(request_id, *times_s, **fields):
+    return encode(make_timeline(times_s, request_id=request_id, **fields))
+
+
+LINES = [
+    line("late", 3.0, 3.1, 3.2),
+    line("slow", 0.1, 2.1, 4.1),
+    line("quick", 0.1, 0.2, 0.3),
+    line("none"),
+    line("vector", streamed=False, generates=False, ended_s=9.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("measure", "ids"),
+    [("ttft", ["late", "quick"]), ("tpot", ["slow", "late"]), ("e2e", ["slow", "late"])],
+)
+async def test_the_slowest_come_first_by_the_time_asked_for(measure, ids):
+    found = [orjson.loads(it)["id"] for it in await slowest(LINES, measure, 2)]
+    # Equal first tokens: either may come.
+    assert found == ids or (measure == "ttft" and found == ["late", "slow"])
+
+
+async def test_requests_without_such_a_time_are_left_out():
+    assert len(await slowest(LINES, "tpot", 10)) == 3
+
+
+async def test_it_is_asked_for_over_http():
+    async with running_engines(1) as engines, running_gateway(engines) as gateway:
+        for length in (2, 40, 3):
+            assert (await gateway.chat(max_tokens=length, stream=True, ignore_eos=True)).status == 200
+        await eventually(lambda: len(gateway.app.gateway.timelines) == 3)
+        reply = await gateway.fetch("GET", "/phasewise/v1/requests?slowest=e2e&limit=1", headers=ADMIN)
+        assert dict(reply.headers)[b"x-phasewise-looked-at"] == b"3"
+        (record,) = map(orjson.loads, reply.body.splitlines())
+        assert record["out"] == 40
+        wrong = await gateway.fetch("GET", "/phasewise/v1/requests?slowest=all", headers=ADMIN)
+        assert wrong.status == 400
+        assert "ttft, tpot, e2e" in orjson.loads(wrong.body)["error"]["message"]
+        assert (await gateway.fetch("GET", "/phasewise/v1/requests?slowest=e2e")).status == 401
