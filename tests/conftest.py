@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from phasewise.fake_engine.engine import FakeEngineConfig
 from tests.fake_engine_thread import running_fake_engine
+from tests.open_connections import pytest_runtest_teardown  # noqa: F401 - a hook
 from tests.real_engine import running_real_engine
 from tests.real_pair import running_real_pair
 from tests.redis_search import running_redis_search

@@ -25,6 +25,7 @@ from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.http_connection import HEAD_LIMIT_BYTES, READ_AHEAD_BYTES
 from phasewise.core.errors import ConfigError, FailureKind, UpstreamError
 from tests.few_files import no_more_files
+from tests.raw_server import raw_server
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -119,32 +120,26 @@ class Server:
 @asynccontextmanager
 async def serving(script: Script, **timeouts: float) -> AsyncIterator[tuple[HttpClient, Server]]:
     """A client and the server it talks to, which plays `script` on each connection and then closes it."""
-    served, tasks = Server(), []
+    served, errors = Server(), []
 
-    async def play(peer: Peer) -> None:
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.peers.append(peer := Peer(len(served.peers), reader, writer))
         try:
             with suppress(ConnectionError):
                 await script(peer)
+        except Exception as error:
+            errors.append(error)
         finally:
-            peer.writer.close()
+            writer.close()
 
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        served.peers.append(Peer(len(served.peers), reader, writer))
-        tasks.append(asyncio.create_task(play(served.peers[-1])))
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    served.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    client = HttpClient(served.url, Timeouts(**timeouts))
-    try:
-        yield client, served
-    finally:
-        client.close()
-        server.close()
-        for task in tasks:
-            task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)  # the transports' last callbacks
-    assert not [end for end in ends if isinstance(end, Exception)]
+    async with raw_server(play) as port:
+        served.url = f"http://127.0.0.1:{port}"
+        client = HttpClient(served.url, Timeouts(**timeouts))
+        try:
+            yield client, served
+        finally:
+            client.close()
+    assert not errors
 
 
 def sized(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:

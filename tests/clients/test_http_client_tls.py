@@ -12,6 +12,7 @@ import pytest
 
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import FailureKind, UpstreamError
+from tests.raw_server import raw_server
 
 CERTIFICATE = Path(__file__).parent / "localhost-for-tests-only.pem"
 
@@ -30,11 +31,8 @@ async def tls_server() -> AsyncIterator[tuple[str, list[bytes]]]:
 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(CERTIFICATE)
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    try:
-        yield f"https://localhost:{server.sockets[0].getsockname()[1]}", asked
-    finally:
-        server.close()
+    async with raw_server(serve, tls=context) as port:
+        yield f"https://localhost:{port}", asked
 
 
 async def test_a_server_that_is_trusted_is_talked_to_over_tls(monkeypatch):
@@ -43,7 +41,6 @@ async def test_a_server_that_is_trusted_is_talked_to_over_tls(monkeypatch):
         client = HttpClient(url)
         bodies = [(await client.fetch("GET", "/v1/models")).body for _ in range(2)]
         client.close()
-        await asyncio.sleep(0.05)
     assert bodies == [b"hello", b"hello"]
     assert all(head.startswith(b"GET /v1/models HTTP/1.1") for head in asked)
 
@@ -54,6 +51,5 @@ async def test_a_server_that_nobody_vouches_for_is_rejected_with_the_reason():
         with pytest.raises(UpstreamError, match="certificate") as rejection:
             await client.fetch("GET", "/v1/models")
         client.close()
-        await asyncio.sleep(0.05)
     assert rejection.value.kind is FailureKind.CONNECTION_REFUSED
     assert asked == []

@@ -17,6 +17,7 @@ from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.app import build_app
 from phasewise.gateway.health import PROBE_TIMEOUTS
 from phasewise.gateway.serve import server_config
+from tests.raw_server import raw_server
 
 ADMIN_KEY = "the-admins"
 ADMIN = [(b"authorization", b"Bearer " + ADMIN_KEY.encode())]
@@ -101,10 +102,7 @@ async def listening(answer=None, pages=None):
     GET is answered with the page of that path, or an empty one.
     """
 
-    writers = []
-
     async def serve(reader, writer):
-        writers.append(writer)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -116,16 +114,8 @@ async def listening(answer=None, pages=None):
                     page = (pages or {}).get(head.split()[1].decode(), b"")
                     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(page) + page)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        yield WorkerConfig(name="stub", url=url, model="fake-model")
-    finally:
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
-        # Aborted connections are notified on the loop's next turn; their tasks end by it.
-        await asyncio.sleep(0.01)
+    async with raw_server(serve) as port:
+        yield WorkerConfig(name="stub", url=f"http://127.0.0.1:{port}", model="fake-model")
 
 
 async def eventually(check, timeout_s=60.0):

@@ -19,6 +19,7 @@ from phasewise.scheduling.world import ClusterView, Health
 from tests.builders import make_worker
 from tests.few_files import no_more_files
 from tests.gateway.harness import chat_body, events_of, eventually, listening, request_id_of, running_gateway
+from tests.raw_server import raw_server
 
 PATIENT = Timeouts(connect_s=60.0, head_s=60.0, idle_s=60.0)
 IMPATIENT = Timeouts(connect_s=0.5, head_s=0.5, idle_s=0.5)
@@ -171,10 +172,9 @@ def test_silence_is_believed_when_it_lasts():
 @contextlib.asynccontextmanager
 async def streaming_worker():
     """A worker that streams until `enough` is set; once `silent` is set it answers nothing else."""
-    silent, enough, writers = asyncio.Event(), asyncio.Event(), []
+    silent, enough = asyncio.Event(), asyncio.Event()
 
     async def serve(reader, writer):
-        writers.append(writer)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -192,15 +192,8 @@ async def streaming_worker():
         writer.write(b"data: [DONE]\n\n")
         writer.write_eof()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        yield WorkerConfig(name="w0", url=url, model="fake-model"), silent, enough
-    finally:
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
-        await asyncio.sleep(0.01)  # aborted connections are notified on the loop's next turn
+    async with raw_server(serve) as port:
+        yield WorkerConfig(name="w0", url=f"http://127.0.0.1:{port}", model="fake-model"), silent, enough
 
 
 async def test_a_request_whose_worker_hangs_goes_on_elsewhere_long_before_its_own_deadline():

@@ -16,6 +16,7 @@ from benchmarks.resuming.undisturbed import undisturbed
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.fleet.config import WorkerConfig
 from tests.gateway.harness import events_of, request_id_of, running_gateway
+from tests.raw_server import raw_server
 
 pytestmark = pytest.mark.real
 
@@ -57,17 +58,13 @@ class Cutter:
 async def cut_off(engine, after_events):
     """A gateway whose first worker breaks off in mid-answer; the second is the engine itself."""
     cutter = Cutter(int(engine.base_url.rpartition(":")[2]), after_events)
-    server = await asyncio.start_server(cutter.serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    workers = [
-        WorkerConfig(name="w0", url=url, model=engine.model),
-        WorkerConfig(name="w1", url=engine.base_url, model=engine.model),
-    ]
-    try:
+    async with raw_server(cutter.serve) as port:
+        workers = [
+            WorkerConfig(name="w0", url=f"http://127.0.0.1:{port}", model=engine.model),
+            WorkerConfig(name="w1", url=engine.base_url, model=engine.model),
+        ]
         async with running_gateway(workers, timeouts=PATIENT, poll_interval_s=60.0) as gateway:
             yield gateway, cutter
-    finally:
-        server.close()
 
 
 @pytest.fixture

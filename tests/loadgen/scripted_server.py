@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import orjson
 
+from tests.raw_server import raw_server
+
 HEAD = b"HTTP/1.1 %d X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 HANG = b"hang"
 CLOSE = b"close"
@@ -41,16 +43,13 @@ async def scripted_server(answer: Callable[[Asked], Answer]) -> AsyncIterator[st
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await _answer(head, answer, reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+        except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
+    async with raw_server(serve) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 async def _answer(

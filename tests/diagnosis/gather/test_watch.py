@@ -22,6 +22,7 @@ from phasewise.simulator.engine import EngineShape
 from phasewise.simulator.step_times import PRESETS
 from tests.costs.fits import make_fit
 from tests.gateway.harness import ADMIN_KEY, eventually, running_gateway
+from tests.raw_server import raw_server
 from tests.real_engine import free_port
 
 NO_RECORDER = f"http://127.0.0.1:{free_port()}"
@@ -46,19 +47,12 @@ async def watched(target, admin_key=None):
 @asynccontextmanager
 async def mute_engine():
     """It takes every connection and never says a word."""
-    quiet = asyncio.Event()
 
     async def listen(reader, writer):
-        await quiet.wait()
-        writer.close()
+        await asyncio.Event().wait()
 
-    server = await asyncio.start_server(listen, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        quiet.set()
-        server.close()
-        await server.wait_closed()
+    async with raw_server(listen) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def target_of(*urls, steps=None):
