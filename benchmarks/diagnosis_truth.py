@@ -46,7 +46,7 @@ from truth.removal import Truth, find_truth, loss_of, seed_text
 from truth.scene import LEVELS, Scene, scene_from_record, scene_record
 
 import phasewise
-from phasewise.diagnosis.diagnose import Known, diagnose
+from phasewise.diagnosis.diagnose import Known, find_cause
 
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "records" / "truth_runs.jsonl"
@@ -137,7 +137,7 @@ def judge_scene(kept: Kept) -> tuple[Judged, dict[str, Any]]:
     scene = scene_from_record(kept["scene"])
     played = play(setting_of(scene, frozenset(scene.planted)), seed_text(scene, 0))
     truth = truth_from_record(kept["truth"]) if "truth" in kept else find_truth(scene, loss_of(played))
-    said = said_by(diagnose(observe(played, scene.level), scene.slo, Known()))
+    said = said_by(find_cause(observe(played, scene.level), scene.slo, Known()))
     row = Judged(scene.id, scene.level, scene.planted, truth, said, is_right(truth, said, scene.level))
     return row, _kept(scene, truth, row)
 

@@ -346,7 +346,11 @@ def _slow_client(draft: Draft) -> Sizes:
 
 
 def _disconnects(draft: Draft) -> Sizes:
-    return {"share": draft.between(0.2, 0.5), "after_s": draft.between(0.3, 2.0) * draft.slo.ttft_s}
+    # Half of the requests and more would be a verdict of its own.
+    return {
+        "share": min(0.45, draft.between(0.2, 0.4)),
+        "after_s": draft.between(0.3, 2.0) * draft.slo.ttft_s,
+    }
 
 
 def _rejected(draft: Draft) -> Sizes:

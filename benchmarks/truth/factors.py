@@ -21,7 +21,7 @@ from .worlds import World
 START, STREAM, FAILING = "slow_to_start", "slow_to_stream", "failing"
 HEALTHY = "healthy"
 NO_KNOWN_CAUSE = "no known cause"
-LOAD, INTRINSIC = "load", "intrinsic"
+LOAD, INTRINSIC, INTRINSIC_PROMPTS = "load", "intrinsic", "intrinsic prompts"
 
 LEVER_GRIDS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {"chunk": (256, 1024, 4096), "cap": (8, 24, 64, 256)}
@@ -201,8 +201,14 @@ RESIDUAL_SAYS: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
             START: frozenset({Cause.LONG_PROMPTS}),
             STREAM: frozenset({*_FLOOR, Cause.DECODE_KV_READS}),
         },
+        INTRINSIC_PROMPTS: {
+            START: frozenset({Cause.LONG_PROMPTS}),
+            STREAM: frozenset({Cause.CHUNKS_STALL}),
+        },
     }
 )
+"""Intrinsic in the prompts: a request alone starts late but streams well, so its stream is slow only while
+the prompts of others are computed."""
 LEVER_SAYS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "chunk up": frozenset({Cause.CHUNKS_SMALL}),

@@ -21,6 +21,7 @@ from .factors import (
     FAILING,
     HEALTHY,
     INTRINSIC,
+    INTRINSIC_PROMPTS,
     LEVER_GRIDS,
     LEVER_SAYS,
     LOAD,
@@ -372,7 +373,10 @@ def _residual(
             found.append(name)
             _add(says, {START: LEVER_SAYS[name], STREAM: LEVER_SAYS[name]}, true_phases)
     slow = removal.late(nothing) > SLOW_ABOVE
-    kind = INTRINSIC if slow and removal.alone().late_share > SLOW_ABOVE else LOAD
+    alone = removal.alone() if slow else Loss()
+    kind = LOAD
+    if alone.late_share > SLOW_ABOVE:
+        kind = INTRINSIC if alone.stream_s >= PHASE_SHARE * alone.total_s else INTRINSIC_PROMPTS
     shares[kind] = left_s / lost_s
     if slow and shares[kind] >= CAUSE_SHARE and left_s > noise_s:
         found.append(kind)

@@ -152,8 +152,15 @@ def test_a_trifle_on_top_of_what_is_needed_is_not_to_blame():
 
 
 def test_what_is_lost_by_stalls_goes_to_their_causes():
-    claims = [claim(Cause.CHUNKS_STALL, 0.1, stall_share=1.0), claim(Cause.DECODE_FLOOR, 0.3)]
+    claims = [claim(Cause.SLOW_CLIENT, 0.1, stall_share=1.0), claim(Cause.DECODE_FLOOR, 0.3)]
     assert share_out(claims, Taken(), 0.1, by_stalls=0.6).shares == pytest.approx((0.6 + 0.4 / 3, 0.8 / 3))
+
+
+def test_what_others_add_is_no_cause_of_its_own_if_a_request_is_too_slow_alone():
+    claims = [claim(Cause.OVERLOAD, 0.4), claim(Cause.LONG_PROMPTS, 0.3), claim(Cause.ENGINE_PAUSES, 0.1)]
+    too_slow_alone, on_time_alone = (share_out(claims, Taken(), each).shares for each in (0.2, 0.4))
+    assert too_slow_alone == pytest.approx((0.0, 5 / 6, 1 / 6))
+    assert on_time_alone == pytest.approx((0.8, 0.0, 0.2))
 
 
 def test_a_cache_warmed_by_an_earlier_run_and_figures_that_drift_are_said_though_all_is_well():

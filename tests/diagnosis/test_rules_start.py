@@ -17,6 +17,7 @@ from tests.diagnosis.summaries import (
     make_prefix,
     make_start,
     make_steps,
+    make_stream,
     make_summary,
     make_workload,
     the_finding,
@@ -84,8 +85,8 @@ def test_without_a_fit_a_full_step_that_is_hardly_longer_than_a_lone_one_shows_a
 def test_with_nothing_to_compare_a_cap_of_a_few_is_low_and_one_of_many_is_not_said_to_be():
     one, few = (loaded(capped_share=0.95, running_max=most) for most in (1, 4))
     at_times = loaded(capped_share=0.6, running_max=4)
-    assert the_finding(one, Cause.BATCH_CAP_LOW).confidence is Confidence.MEDIUM
-    assert the_finding(few, Cause.BATCH_CAP_LOW).confidence is Confidence.MEDIUM
+    assert the_finding(one, Cause.BATCH_CAP_LOW).confidence is Confidence.HIGH
+    assert the_finding(few, Cause.BATCH_CAP_LOW).confidence is Confidence.HIGH
     assert the_finding(at_times, Cause.BATCH_CAP_LOW).confidence is Confidence.LOW
     assert Cause.BATCH_CAP_LOW not in causes(loaded(capped_share=0.95, running_max=64))
 
@@ -370,3 +371,62 @@ def test_a_cause_with_a_rival_of_half_its_size_is_not_sure():
     clear = make_start(gateway_wait_s=1.9, engine_queue_s=0.2)
     assert the_finding(make_summary(rivals), Cause.GATEWAY).confidence is Confidence.MEDIUM
     assert the_finding(make_summary(clear), Cause.GATEWAY).confidence is Confidence.HIGH
+
+
+# --- What chance, other causes and more load would do.
+
+
+def crowded(running_max, idle_share, requests=20):
+    behind = make_start(prefill_others_s=3.0, prefill_s=0.2)
+    engine_load = make_engine_load(
+        running_mean=1.0, running_max=running_max, waiting_mean=0.0, waiting_max=0, idle_share=idle_share
+    )
+    workload = make_workload(requests=requests)
+    return make_summary(behind, engines=[make_engine(engine_load=engine_load)], workload=workload)
+
+
+def test_more_requests_at_once_than_chance_brings_are_a_burst():
+    assert causes(crowded(running_max=10, idle_share=0.7)) == [Cause.BURSTS]
+    assert causes(crowded(running_max=5, idle_share=0.5)) == [Cause.OVERLOAD]
+
+
+def test_a_cap_is_not_the_cause_if_prompts_alone_are_more_than_the_engine_can_compute():
+    """Half of its time goes into prompts, and three times as many requests come as it serves."""
+    fields = {"capped_share": 1.0, "running_max": 2, "waited_share": 1.0}
+    prompts = make_start(engine_queue_s=4.0, prefill_s=0.5)
+    steady, growing = (
+        loaded(prompts, steps=make_steps(busy_share=1.0), growth=each, **fields) for each in (0.0, 27.0)
+    )
+    share = {
+        name: the_finding(summary, Cause.BATCH_CAP_LOW).share
+        for name, summary in (("steady", steady), ("growing", growing))
+    }
+    assert share["growing"] < 0.8 * share["steady"]
+
+
+def test_small_chunks_that_saturate_an_engine_own_its_queue():
+    start = make_start(engine_queue_s=6.0, prefill_s=0.8)
+    shape = make_steps(busy_share=0.99, chunk_p50_tokens=16.0, budget_tokens=16, lone_step_s=None)
+    assert causes(loaded(start, steps=shape, running_max=3)) == [Cause.CHUNKS_SMALL]
+
+
+def test_without_a_step_record_long_prompts_that_stall_nobody_are_cut_small():
+    prompts = make_start(prefill_s=2.0, source=Source.DERIVED, step_timed=0)
+    engine = make_engine(engine_load=make_engine_load(running_mean=1.5, waiting_mean=0.0, waiting_max=0))
+    fields = {"engines": [engine], "seen_by": COUNTERS, "workload": make_workload(shared_share=None)}
+    quick, stalled = (
+        make_summary(prompts, make_stream(step_timed=0, gap_p99_s=each), **fields) for each in (0.08, 1.5)
+    )
+    assert causes(quick)[0] is Cause.CHUNKS_SMALL
+    assert Cause.CHUNKS_SMALL not in causes(stalled)
+
+
+def test_requests_at_the_fullest_of_two_engines_would_wait_less_at_an_even_load():
+    busy, idle = (
+        make_engine(name, engine_load=make_engine_load(running_mean=mean, waiting_mean=0.0, waited_share=0.0))
+        for name, mean in (("w0", 5.0), ("w1", 1.0))
+    )
+    behind = make_start(prefill_others_s=3.0, prefill_s=0.2)
+    finding = the_finding(make_summary(behind, engines=[busy, idle]), Cause.UNEVEN_LOAD)
+    # Used for 5/6 and 1/2 of the time: at 2/3 each there would be 2 requests instead of 5.
+    assert finding.share == pytest.approx(3.0 * (1 - 2 / 5) / 3.2)

@@ -14,6 +14,7 @@ from tests.diagnosis.summaries import (
     make_engine,
     make_engine_load,
     make_stall,
+    make_start,
     make_steps,
     make_stream,
     make_summary,
@@ -232,3 +233,29 @@ def test_a_generator_that_is_later_than_a_token_cannot_time_tokens():
     in_time = streaming(late, trust=Trust(lag_mean_s=0.001, lag_p90_s=SLO.tpot_s / 4))
     assert Cause.GENERATOR_LAG in causes(lagging)
     assert Cause.GENERATOR_LAG not in causes(in_time)
+
+
+def test_causes_are_searched_in_the_slow_streams():
+    """On average a token is within the objective; of the slow streams, most is lost to cold steps."""
+    mean, slow = split(0.05, cold_s=0.01), split(0.05, cold_s=0.2)
+    stream = make_stream(mean, slow_ledger=slow, slow=5, lost_s=10.0)
+    assert causes(make_summary(stream=stream)) == [Cause.COLD_START]
+
+
+def test_prompts_that_stall_nobody_slow_streams_by_their_number():
+    ledger = split(0.05, prompts_s=0.1)
+    short, long = (
+        make_summary(
+            make_start(prefill_s=each), make_stream(ledger), engines=[running(6.0, steps=make_steps())]
+        )
+        for each in (0.2, 0.9)
+    )
+    assert causes(short) == [Cause.OVERLOAD]
+    assert causes(long) == [Cause.CHUNKS_STALL]
+
+
+def test_batching_is_the_cause_if_a_stream_alone_would_be_fast_enough():
+    beside = streaming(split(0.08, 0.05), engines=[running(4.0)])
+    assert causes(beside) == [Cause.BATCH_CAP_HIGH]
+    alone_too_slow = streaming(split(0.2, 0.05), engines=[running(4.0)])
+    assert causes(alone_too_slow) == [Cause.DECODE_FLOOR]

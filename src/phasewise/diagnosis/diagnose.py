@@ -73,20 +73,38 @@ class Known:
 
 def diagnose(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
     """Find what is slow in a window and why, what helps, and the predicted effect of each fix."""
+    window = _window(evidence, slo, known)
+    verdict = judge(window.summary, slo)
+    if verdict.top is None:
+        return verdict
+    advice = advise(verdict.top, window.summary)
+    traffic = recorded_traffic(window.timelines, concurrency=known.concurrency, warm_up=known.warm_up)
+    setup = setup_of(traffic, window.summary.engines, known.levers)
+    return replace(verdict, advice=_predict(advice, traffic, setup, window.fits))
+
+
+def find_cause(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
+    """The same verdict without advice, whose predictions take most of the time."""
+    return judge(_window(evidence, slo, known).summary, slo)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A window in figures, with its requests and the step costs, the most trusted first."""
+
+    summary: WindowSummary
+    timelines: tuple[Timeline, ...]
+    fits: tuple[StepFit, ...]
+
+
+def _window(evidence: Evidence, slo: Slo, known: Known) -> _Window:
     # The window's own costs complement a calibration's: they cover other steps.
     own_fit = fit_window(evidence.logs, np.random.default_rng(FIT_SEED), evidence.setups)
     fits = tuple(fit for fit in (known.fit, own_fit) if fit is not None)
     readings = readings_of(evidence.logs, fits[0] if fits else None)
     timelines = explained(evidence.timelines, readings)
-
     summary = _analyse(evidence, timelines, readings, slo, fits[0] if fits else None)
-    verdict = judge(summary, slo)
-    if verdict.top is None:
-        return verdict
-    advice = advise(verdict.top, summary)
-    traffic = recorded_traffic(timelines, concurrency=known.concurrency, warm_up=known.warm_up)
-    setup = setup_of(traffic, summary.engines, known.levers)
-    return replace(verdict, advice=_predict(advice, traffic, setup, fits))
+    return _Window(summary, timelines, fits)
 
 
 def _predict(advice: Advice, traffic: Traffic, setup: Setup, fits: Sequence[StepFit]) -> Advice:
@@ -108,7 +126,7 @@ def _analyse(
     """The window in figures, from single requests if there are any, else from counters."""
     standstills = _standstills(evidence, readings)
     if timelines:
-        found = _of_requests(evidence, timelines, readings, slo)
+        found = _of_requests(evidence, timelines, readings, slo, standstills)
     else:
         found = _of_counters(evidence, slo, standstills)
     return replace(
@@ -144,7 +162,8 @@ def _with_weights(
 
 def _of_counters(evidence: Evidence, slo: Slo, standstills: tuple[Standstill, ...]) -> WindowSummary:
     counters = engine_counters(evidence.metrics, evidence.window_s, slo)
-    series = series_of(evidence.loads, evidence.window, standstills)
+    ages = {engine.name: engine.age_s for engine in evidence.surroundings if engine.age_s is not None}
+    series = series_of(evidence.loads, evidence.window, standstills, ages)
     summary = counter_summary(counters, series, slo, evidence.not_observed)
     return replace(summary, workload=_with_engine_loads(summary.workload, evidence.surroundings))
 
@@ -163,14 +182,18 @@ def _with_engine_loads(workload: WorkloadShape, engines: Sequence[EngineSurround
 
 
 def _of_requests(
-    evidence: Evidence, timelines: tuple[Timeline, ...], readings: Readings, slo: Slo
+    evidence: Evidence,
+    timelines: tuple[Timeline, ...],
+    readings: Readings,
+    slo: Slo,
+    standstills: tuple[Standstill, ...],
 ) -> WindowSummary:
     kv_tokens = {it.name: it.kv_tokens for it in evidence.surroundings if it.kv_tokens is not None}
     prefix = prefix_use(timelines, kv_tokens, evidence.logs)
     summary = WindowSummary(
         window_s=evidence.window_s,
         seen_by=evidence.seen_by,
-        start=start_summary(timelines, slo, readings),
+        start=start_summary(timelines, slo, readings, standstills),
         stream=stream_summary(timelines, slo, readings),
         workload=workload_shape(
             timelines, _steps_of_window(evidence), evidence.window_s, evidence.began_unix_s

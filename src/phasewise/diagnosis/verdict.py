@@ -77,7 +77,7 @@ def judge(summary: WindowSummary, slo: Slo) -> Verdict:
     explained = explain(summary, slo)
     late, slow = starts_late(summary), streams_slowly(summary)
     if not late and not slow:
-        if fails(summary) or are_cancelled(summary) or any(it.lasts for it in summary.standstills):
+        if fails(summary) or are_cancelled(summary) or any(it.hangs for it in summary.standstills):
             return Verdict(Ruling.FAILING, slo, summary, explained.findings)
         if not _seen_enough(summary):
             return Verdict(Ruling.NOT_ENOUGH_TRAFFIC, slo, summary, ())

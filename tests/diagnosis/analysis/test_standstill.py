@@ -11,6 +11,8 @@ from phasewise.diagnosis.analysis.counters import Series, series_of
 from phasewise.diagnosis.analysis.engine_load import LoadReading
 from phasewise.diagnosis.analysis.standstill import (
     HUNG_S,
+    LEAST_S,
+    cold_gaps,
     standstills_of_loads,
     standstills_of_steps,
     step_gaps,
@@ -70,14 +72,32 @@ def test_an_idle_engine_does_not_stand_still():
 def test_an_engine_that_makes_no_progress_until_the_end_is_hung():
     before = going(20.0)
     (found,) = standstills_of_loads("e", before, WINDOW)
-    assert found.lasts
+    assert found.hangs
     assert found.seconds == pytest.approx(10.0)
-    assert not any(it.lasts for it in standstills_of_loads("e", before, (0.0, 20.0 + HUNG_S - 1)))
+
+
+def test_an_engine_that_stands_still_for_less_pauses():
+    (found,) = standstills_of_loads("e", going(20.0), (0.0, 20.0 + HUNG_S - 1))
+    assert found.lasts
+    assert not found.hangs
+    assert not standstills_of_loads("e", going(20.0), (0.0, 20.0 + LEAST_S / 2))
 
 
 def test_a_reading_that_is_only_a_little_late_is_no_gap():
     loads = [replace(it, at_unix_s=it.at_unix_s + 0.1 * (it.at_unix_s % 0.5)) for it in going(30.0)]
     assert step_gaps(loads) == ()
+
+
+def test_slow_steps_of_a_young_engine_are_cold_if_the_same_work_is_fast_later():
+    cold = [reading(it / 4, it // 4, first_tokens=float(it // 4)) for it in range(21)]
+    loads = cold + going(30.0, from_s=5.25, steps=5)
+    assert sum(gap.seconds - gap.needed_s for gap in cold_gaps(loads)) == pytest.approx(4.5, abs=0.6)
+    assert series_of({"e": loads}, WINDOW, ages={"e": 20.0}).cold_gaps
+    assert not series_of({"e": loads}, WINDOW, ages={"e": 7200.0}).cold_gaps
+
+
+def test_steps_that_are_slow_throughout_are_not_cold():
+    assert cold_gaps([reading(it / 4, it // 4) for it in range(121)]) == ()
 
 
 # --- From the step record.

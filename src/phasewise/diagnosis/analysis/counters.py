@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 from phasewise.core.latency import PartTime, Stall
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Part, Source
-from phasewise.diagnosis.analysis.engine_load import COUNTERS, LoadReading, Window
+from phasewise.diagnosis.analysis.engine_load import COUNTERS, YOUNG_S, LoadReading, Window
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallCause
 from phasewise.diagnosis.analysis.standstill import (
     Standstill,
     StepGap,
+    cold_gaps,
     pace_of,
     step_gaps,
 )
 from phasewise.diagnosis.analysis.window_summary import (
     StartSummary,
     StreamSummary,
+    TokenLedger,
     WindowSummary,
     WorkloadShape,
 )
@@ -27,6 +30,10 @@ from phasewise.diagnosis.analysis.workload_profile import Distribution, Workload
 
 NOTICED_PROMPT_TOKENS = 128
 """A step of fewer prompt tokens is mostly weight reads and overhead."""
+NOTICED_LOSS = 0.05
+"""A late request that lost less than this share of the objective may be one on time."""
+MOSTLY_STEPS = 0.75
+"""If steps take this share of a mean token, counters do not show what else slow streams have."""
 OWN_MARGIN = 1.5
 """A prompt's own tokens may take this much longer than the engine's usual pace."""
 SAME_TRAFFIC = 0.1
@@ -80,12 +87,14 @@ class EngineCounters:
 @dataclass(frozen=True, slots=True)
 class Series:
     """What readings within the window add to its counters: pauses, and steps that were long for their
-    prompts. `waited_s` is the time that requests waited in queues, summed over them; `decode_step_s` the
-    usual step without prompts; `prompts_share` the part of the engines' working time that went into prompts.
+    prompts. `cold_gaps` are those of an engine that was started shortly before. `waited_s` is the time that
+    requests waited in queues, summed over them; `decode_step_s` the usual step without prompts;
+    `prompts_share` the part of the engines' working time that went into prompts.
     """
 
     standstills: tuple[Standstill, ...] = ()
     prompt_gaps: tuple[StepGap, ...] = ()
+    cold_gaps: tuple[StepGap, ...] = ()
     running_max: int = 0
     output_tokens: float = 0.0
     waited_s: float | None = None
@@ -98,15 +107,23 @@ class Series:
 
 
 def series_of(
-    loads: Mapping[str, Sequence[LoadReading]], window: Window, standstills: tuple[Standstill, ...] = ()
+    loads: Mapping[str, Sequence[LoadReading]],
+    window: Window,
+    standstills: tuple[Standstill, ...] = (),
+    ages: Mapping[str, float] = MappingProxyType({}),
 ) -> Series:
-    """The readings of all engines, of which the standstills are known."""
+    """The readings of all engines, of which the standstills are known, and how old they are in seconds."""
+    young = [own for name, own in loads.items() if ages.get(name, YOUNG_S) < YOUNG_S]
+    cold = tuple(gap for own in young for gap in cold_gaps(own))
     gaps = [gap for own in loads.values() for gap in step_gaps(own)]
     paces = [pace_of(own) for own in loads.values()]
     return Series(
-        standstills=standstills,
+        standstills=() if cold else standstills,
+        cold_gaps=cold,
         prompt_gaps=tuple(
-            gap for gap in gaps if not gap.paused_s and gap.prompt_tokens >= NOTICED_PROMPT_TOKENS
+            gap
+            for gap in gaps
+            if not gap.paused_s and gap.prompt_tokens >= NOTICED_PROMPT_TOKENS and gap not in cold
         ),
         running_max=sum(max((load.running for load in own), default=0) for own in loads.values()),
         output_tokens=sum(
@@ -195,7 +212,8 @@ def _start(counters: EngineCounters, series: Series, slo: Slo) -> StartSummary |
     if ttft is None or ttft.count == 0:
         return _waiting_start(series, slo)
     parts = _parts_by_waiting(ttft, counters.uncached_tokens, series) or mean_parts(counters)
-    late = round(ttft.count * ttft.over_share)
+    # A bucket holds an objective only roughly: those that are late must have lost something.
+    late = min(round(ttft.count * ttft.over_share), int(ttft.over_sum / (NOTICED_LOSS * slo.ttft_s)))
     return StartSummary(
         requests=ttft.count,
         unanswered=0,
@@ -210,10 +228,27 @@ def _start(counters: EngineCounters, series: Series, slo: Slo) -> StartSummary |
         unexplained_abs_p50_s=None,
         late=late,
         lost_s=ttft.over_sum,
-        # Requests whose first token came when a standstill ended had waited for it.
-        paused_s=sum(min(it.ttft_sum_s, it.first_tokens * it.seconds) for it in series.standstills)
+        cold_s=_cold_s(series, ttft) if series.cold_gaps else None,
+        paused_s=sum(_waited_for(it, ttft.count / counters.window_s) for it in series.standstills)
         / ttft.count,
     )
+
+
+def _cold_s(series: Series, ttft: Spread) -> float:
+    """What a request waited for cold steps: by how much those that began in them were later than others."""
+    first = sum(gap.first_tokens for gap in series.cold_gaps)
+    waited_s = sum(gap.ttft_sum_s for gap in series.cold_gaps)
+    others = ttft.count - first
+    usual_s = (ttft.mean * ttft.count - waited_s) / others if others > 0 else 0.0
+    return max(0.0, waited_s - first * max(0.0, usual_s)) / ttft.count
+
+
+def _waited_for(standstill: Standstill, rate_per_s: float) -> float:
+    """What requests waited for it in all: those whose first token came when it ended, or as many as usually
+    arrive in that time, each for half of it.
+    """
+    seen_s = min(standstill.ttft_sum_s, standstill.first_tokens * standstill.seconds)
+    return max(seen_s, rate_per_s * standstill.seconds * standstill.seconds / 2)
 
 
 def _waiting_start(series: Series, slo: Slo) -> StartSummary | None:
@@ -295,6 +330,29 @@ def _stream(counters: EngineCounters, series: Series, slo: Slo) -> StreamSummary
         lost_s=max(slow_s, stall_s),
         stall_lost_s=stall_s,
         stalls=stalls,
+        slow_ledger=_slow_ledger(tpot, slow, _step_s(itl, tpot.mean, series), series) if slow else None,
+    )
+
+
+def _slow_ledger(tpot: Spread, slow: int, step_s: float | None, series: Series) -> TokenLedger | None:
+    """The mean token of slow streams: a usual step, and beyond it what the engine lost with streams in it,
+    in the proportions of all streams.
+    """
+    if step_s is None or not series.output_tokens or step_s >= MOSTLY_STEPS * tpot.mean:
+        return None
+    whole_s = max(tpot.mean, (tpot.bound or 0.0) + tpot.over_sum / slow)
+    paused_s = sum(it.seconds * (it.requests - it.first_tokens) for it in series.standstills)
+    cold_s = sum((gap.seconds - gap.needed_s) * gap.streams for gap in series.cold_gaps)
+    prompts_s = tpot.mean * series.prompts_share
+    rest_s = max(0.0, tpot.mean - step_s)
+    known_s = prompts_s + (paused_s + cold_s) / series.output_tokens
+    scale = (whole_s - step_s) / max(rest_s, known_s) if max(rest_s, known_s) > 0 else 0.0
+    return TokenLedger(
+        step_s=step_s,
+        prompts_s=scale * prompts_s,
+        paused_s=scale * paused_s / series.output_tokens,
+        cold_s=scale * cold_s / series.output_tokens,
+        unexplained_s=scale * max(0.0, rest_s - known_s),
     )
 
 
@@ -343,6 +401,7 @@ def _stalls(itl: Spread | None, series: Series) -> tuple[ExplainedStall, ...]:
     known = [
         *((StallCause.PAUSE, it.seconds, it.requests - round(it.first_tokens)) for it in series.standstills),
         *((StallCause.PREFILL_CHUNK, it.seconds, it.streams) for it in series.prompt_gaps),
+        *((StallCause.COLD_STEP, it.seconds, it.streams) for it in series.cold_gaps),
     ]
     found = []
     left, left_s = noticed, itl.over_sum

@@ -179,6 +179,9 @@ def clock_source(seen_by: str) -> FactSource:
 
 # --- The load and the steps of an engine, from its step record or from its gauges.
 
+YOUNG_S = 300.0
+"""An older engine has run its usual steps before: a step that looks cold may only be the first recorded one.
+"""
 KV_FULL_USAGE = 0.95
 """Without a known cache size: the usage at which a typical request does not fit."""
 CUT_STEPS = 3

@@ -18,9 +18,14 @@ from phasewise.diagnosis.analysis.step_reading import StepReading
 LEAST_S = 1.5
 """Shorter pauses are part of any engine's life."""
 HUNG_S = 8.0
-"""An engine that stands still for this long at the window's end is called hung,"""
+"""An engine that stands still for this long at the window's end is called hung; for less, it pauses."""
 LONGEST_STEPS = 2.0
-"""if that is also this many times as long as its longest step."""
+"""Standing still at the end is this many times as long as the longest step,"""
+LONGEST_STEPS_OF_PAUSE = 4.0
+"""and more where it is not long enough for a hang."""
+SEVERAL_STEPS, ENOUGH_STEPS = 3, 10
+COLD_FACTOR = 3.0
+"""A cold step takes this many times as long as a later one of the same size."""
 GAP_READINGS = 1.8
 """A time without progress spans at least two intervals between readings."""
 
@@ -40,6 +45,18 @@ class Standstill:
     lasts: bool = False
     first_tokens: float = 0.0
     ttft_sum_s: float = 0.0
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it has lasted so long that it may never end."""
+        return self.lasts and self.seconds >= HUNG_S
+
+
+def _is_long(seconds: float, longest_step_s: float) -> bool:
+    """Whether a time without progress at the window's end is more than a long step."""
+    if seconds >= HUNG_S:
+        return seconds >= LONGEST_STEPS * longest_step_s
+    return seconds >= max(LEAST_S, LONGEST_STEPS_OF_PAUSE * longest_step_s)
 
 
 def standstills_of_steps(
@@ -73,7 +90,7 @@ def _since_last_step(
     # An idle engine's silence counts from the first request that it should have begun.
     began_s = last_s if steps and steps[-1].step.leaves_work else max(last_s, min(open_since))
     seconds = window[1] - began_s
-    if seconds < max(HUNG_S, LONGEST_STEPS * longest_s):
+    if not _is_long(seconds, longest_s):
         return None
     return Standstill(engine, began_s, seconds, len(open_since), lasts=True)
 
@@ -132,7 +149,7 @@ class Pace:
 def pace_of(loads: Sequence[LoadReading]) -> Pace:
     """The engine's pace between readings; zero where nothing of the kind was seen."""
     marks = [_Progress(*pair) for pair in _progress(loads)]
-    step_s = median([it.seconds / it.steps for it in marks if it.steps and not it.prompt_tokens] or [0.0])
+    step_s = _decode_step_s(marks)
     with_prompts = [it for it in marks if it.prompt_tokens]
     rates = [(it.seconds - it.steps * step_s) / it.prompt_tokens for it in with_prompts]
     token_s = max(0.0, median(rates)) if rates else 0.0
@@ -140,6 +157,20 @@ def pace_of(loads: Sequence[LoadReading]) -> Pace:
     # A long gap may be a pause: what prompts took is counted by their tokens.
     prompts_s = sum(min(it.seconds, it.prompt_tokens * token_s) for it in with_prompts)
     return Pace(step_s, token_s, prompts_s / whole_s if whole_s > 0 else 0.0)
+
+
+def _decode_step_s(marks: Sequence[_Progress]) -> float:
+    """The usual step without prompts. Between readings beside a prompt, a part of its step may have run."""
+    apart = [
+        it
+        for before, it, after in zip(marks, marks[1:], marks[2:], strict=False)
+        if it.steps and not (before.prompt_tokens or it.prompt_tokens or after.prompt_tokens)
+    ]
+    if sum(it.steps for it in apart) >= ENOUGH_STEPS:
+        usual_s = median(it.seconds / it.steps for it in apart)
+        usual = [it for it in apart if it.seconds <= COLD_FACTOR * it.steps * usual_s]
+        return sum(it.seconds for it in usual) / sum(it.steps for it in usual)
+    return min((it.seconds / it.steps for it in marks if it.steps >= SEVERAL_STEPS), default=0.0)
 
 
 def step_gaps(loads: Sequence[LoadReading]) -> tuple[StepGap, ...]:
@@ -151,6 +182,26 @@ def step_gaps(loads: Sequence[LoadReading]) -> tuple[StepGap, ...]:
         for it in marks
         if it.seconds > GAP_READINGS * usual_s
     )
+
+
+def cold_gaps(loads: Sequence[LoadReading]) -> tuple[StepGap, ...]:
+    """Times in the first half of the readings that took several times as long as the same work did later;
+    none if that happens later too.
+    """
+    if not loads:
+        return ()
+    middle_s = (loads[0].at_unix_s + loads[-1].at_unix_s) / 2
+    pace = pace_of([load for load in loads if load.at_unix_s >= middle_s])
+    usual_s = median([later.at_unix_s - earlier.at_unix_s for earlier, later in pairwise(loads)] or [0.0])
+    if not pace.step_s:
+        return ()
+    slow = []
+    for it in (_Progress(*pair) for pair in _progress(loads)):
+        needed_s = it.steps * pace.step_s + it.prompt_tokens * pace.prompt_token_s
+        if it.seconds > COLD_FACTOR * needed_s + usual_s:
+            slow.append(it.gap(needed_s))
+    early = tuple(gap for gap in slow if gap.began_unix_s < middle_s)
+    return early if len(early) >= COLD_FACTOR * (len(slow) - len(early)) else ()
 
 
 def _progress(loads: Sequence[LoadReading]) -> Iterator[tuple[LoadReading, LoadReading]]:
@@ -232,7 +283,7 @@ def _still(engine: str, loads: Sequence[LoadReading], window: Window, longest_s:
             break
         since = earlier
     seconds = window[1] - since.at_unix_s
-    if seconds < max(HUNG_S, LONGEST_STEPS * longest_s):
+    if not _is_long(seconds, longest_s):
         return None
     return Standstill(engine, since.at_unix_s, seconds, loads[-1].running + loads[-1].waiting, lasts=True)
 

@@ -37,8 +37,8 @@ class StreamSummary:
 
     `unexplained_s` is a mean, in which positive and negative differences between streams and their steps
     cancel; `unexplained_abs_p50_s` and `unexplained_share_p50` are the median of the absolute differences.
-    `broken_off` streams were aborted. `events` are the stalls by cause: one step that stalled many streams is
-    one event.
+    `slow_ledger` is that of slow streams, in which causes are searched. `broken_off` streams were aborted.
+    `events` are the stalls by cause: one step that stalled many streams is one event.
     """
 
     streams: int
@@ -57,6 +57,7 @@ class StreamSummary:
     stall_lost_s: float
     stalls: tuple[ExplainedStall, ...] = ()
     ledger: TokenLedger | None = None
+    slow_ledger: TokenLedger | None = None
     events: tuple[StallEvent, ...] = ()
     broken_off: int = 0
     unexplained_abs_p50_s: float | None = None
@@ -93,11 +94,20 @@ def stream_summary(timelines: Sequence[Timeline], slo: Slo, readings: Readings) 
         stall_lost_s=sum(found.stall.excess_s for found in noticed),
         stalls=noticed,
         ledger=ledger,
+        slow_ledger=_slow_ledger(stretches, slo, readings) or ledger,
         events=stall_events(noticed),
         broken_off=sum(stream.timeline.outcome not in ENDED_WELL_OR_OPEN for stream in streams),
         unexplained_abs_p50_s=median(abs(it.unexplained_s) for it in tallies) if tallies else None,
         unexplained_share_p50=median(it.unexplained_share for it in tallies) if tallies else None,
     )
+
+
+def _slow_ledger(stretches: Sequence[StreamStretch], slo: Slo, readings: Readings) -> TokenLedger | None:
+    """The mean token of the streams that missed the objective, weighted by what each lost."""
+    slow = [it for it in stretches if it.per_token_s > slo.tpot_s]
+    tallies = stream_tallies(slow, readings)
+    lost_s = [it.seconds - slo.tpot_s * it.tokens for it in slow]
+    return token_ledger(tallies, lost_s if len(tallies) == len(slow) else None)
 
 
 @dataclass(frozen=True, slots=True)

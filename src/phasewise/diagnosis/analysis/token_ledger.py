@@ -131,11 +131,11 @@ def _reading(stretch: StreamStretch, readings: Readings) -> StepReading | None:
     return found if stretch.began_unix_s >= recorded_since_s - CLOCK_SLACK_S else None
 
 
-def token_ledger(tallies: Sequence[Tally]) -> TokenLedger | None:
-    """The mean token of all these streams, equally weighted."""
+def token_ledger(tallies: Sequence[Tally], weights: Sequence[float] | None = None) -> TokenLedger | None:
+    """The mean token of all these streams, equally weighted if no weights are given."""
     if not tallies:
         return None
-    mean = Tally(*(fmean(getattr(it, name) for it in tallies) for name in Tally.__slots__))
+    mean = Tally(*(fmean([getattr(it, name) for it in tallies], weights) for name in Tally.__slots__))
     ledger = TokenLedger(
         step_s=mean.step_s,
         prompts_s=mean.prompts_s,

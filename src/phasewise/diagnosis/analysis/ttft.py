@@ -12,6 +12,7 @@ from phasewise.core.statistics import quantile
 from phasewise.core.step_log import CLOCK_SLACK_S
 from phasewise.core.timeline import Outcome, Part, Source, Timeline
 from phasewise.diagnosis.analysis.attribution import Readings, reading_of
+from phasewise.diagnosis.analysis.standstill import Standstill
 from phasewise.diagnosis.analysis.step_reading import StepReading
 
 # --- Unanswered requests count too: leaving them out would make the server look better.
@@ -77,9 +78,10 @@ class StartSummary:
     older than the objective, and until then neither late nor on time, so not among `requests`. A quantile
     with `at_least` is a lower bound, because too few requests were answered.
 
-    Causes are searched in the late requests alone: `late_parts` and `late_unexplained_s` are their means, as
-    are `cold_s`, their time in cold steps, and `paused_s`, while the engine stood still. With
-    `cold_from_its_start` cold steps were the first since the engine's start, and not only of the record.
+    Causes are searched in the late requests alone: `late_parts` and `late_unexplained_s` are their means,
+    weighted by what each lost, as are `cold_s`, their time in cold steps, and `paused_s`, while the engine
+    stood still. With `cold_from_its_start` cold steps were the first since the engine's start, not only of
+    the record.
 
     The parts do not cover unanswered requests that waited longer than every answered one. Of `lost_s`, their
     excess is `silent_gateway_s` while the gateway held them, and `silent_lost_s` elsewhere.
@@ -115,7 +117,9 @@ class StartSummary:
         return sum(entry.seconds for entry in self.parts if entry.part in parts)
 
 
-def start_summary(timelines: Sequence[Timeline], slo: Slo, readings: Readings) -> StartSummary | None:
+def start_summary(
+    timelines: Sequence[Timeline], slo: Slo, readings: Readings, standstills: Sequence[Standstill] = ()
+) -> StartSummary | None:
     """How these requests started, or None when none did or waited to."""
     answered = [(it, found) for it in timelines if (found := ttft_breakdown(it)) is not None]
     silent = [it for it in timelines if _waited_in_vain(it, slo)]
@@ -128,7 +132,9 @@ def start_summary(timelines: Sequence[Timeline], slo: Slo, readings: Readings) -
     means = _Means.of([found for _, found in timed], silent)
     placed = [(it, so_far) for it in silent if _engine_reported(so_far := wait_so_far(it))]
     late = [each for each in timed if each[1].ttft_s > slo.ttft_s] + placed or timed
-    late_means = _Means.of([found for _, found in late], silent)
+    lost_s = [max(0.0, found.ttft_s - slo.ttft_s) for _, found in late]
+    lost_s = lost_s if any(lost_s) else [1.0] * len(late)
+    late_means = _Means.of([found for _, found in late], silent, lost_s)
     known = {it.request_id for it, _ in placed}
     unseen = _unseen_losses([*values, slo.ttft_s], [it for it in silent if it.request_id not in known])
     return StartSummary(
@@ -146,7 +152,7 @@ def start_summary(timelines: Sequence[Timeline], slo: Slo, readings: Readings) -
         late=sum(value > slo.ttft_s for value in values + waits),
         lost_s=sum(max(0.0, value - slo.ttft_s) for value in values + waits),
         unfinished=sum(_is_open(it) for it in timelines),
-        cold_s=_cold_s([it for it, _ in late], readings),
+        cold_s=_cold_s([it for it, _ in late], lost_s, readings),
         by_engine=_by_engine([it for it, _ in answered] + silent),
         ttft_p50_at_least=p50.at_least,
         ttft_p90_at_least=p90.at_least,
@@ -155,7 +161,7 @@ def start_summary(timelines: Sequence[Timeline], slo: Slo, readings: Readings) -
         cold_from_its_start=any(rank.cold_from_its_start for ranks in readings.values() for rank in ranks),
         late_parts=late_means.parts,
         late_unexplained_s=late_means.unexplained_s,
-        paused_s=_paused_s([it for it, _ in late], readings),
+        paused_s=_paused_s([it for it, _ in late], lost_s, readings, standstills),
     )
 
 
@@ -208,7 +214,12 @@ class _Means:
     unexplained_abs_p50_s: float | None
 
     @classmethod
-    def of(cls, timed: Sequence[TtftBreakdown], silent: Sequence[Timeline]) -> _Means:
+    def of(
+        cls,
+        timed: Sequence[TtftBreakdown],
+        silent: Sequence[Timeline],
+        weights: Sequence[float] | None = None,
+    ) -> _Means:
         if not timed:
             wait_s = fmean(it.ended_s for it in silent)
             held_s = fmean(min(it.ended_s, _held_s(it)) for it in silent)
@@ -216,32 +227,32 @@ class _Means:
             return cls(held, wait_s, wait_s - held_s, None, None)
         shares = [abs(found.unexplained_s) / found.ttft_s for found in timed if found.ttft_s > 0]
         return cls(
-            parts=_mean_parts(timed),
-            ttft_s=fmean(found.ttft_s for found in timed),
-            unexplained_s=fmean(found.unexplained_s for found in timed),
+            parts=_mean_parts(timed, weights),
+            ttft_s=fmean([found.ttft_s for found in timed], weights),
+            unexplained_s=fmean([found.unexplained_s for found in timed], weights),
             unexplained_share_p50=median(shares) if shares else None,
             unexplained_abs_p50_s=median(abs(found.unexplained_s) for found in timed),
         )
 
 
-def _mean_parts(breakdowns: Sequence[TtftBreakdown]) -> tuple[PartTime, ...]:
-    totals: dict[tuple[Part, Source], float] = {}
-    for found in breakdowns:
+def _mean_parts(breakdowns: Sequence[TtftBreakdown], weights: Sequence[float] | None) -> tuple[PartTime, ...]:
+    parts: dict[tuple[Part, Source], list[float]] = {}
+    for index, found in enumerate(breakdowns):
         for entry in found.parts:
-            key = (entry.part, entry.source)
-            totals[key] = totals.get(key, 0.0) + entry.seconds
+            values = parts.setdefault((entry.part, entry.source), [0.0] * len(breakdowns))
+            values[index] += entry.seconds
     order = list(Part)
-    ranked = sorted(totals.items(), key=lambda item: order.index(item[0][0]))
-    return tuple(PartTime(part, source, total / len(breakdowns)) for (part, source), total in ranked)
+    ranked = sorted(parts.items(), key=lambda item: order.index(item[0][0]))
+    return tuple(PartTime(part, source, fmean(each, weights)) for (part, source), each in ranked)
 
 
-def _cold_s(timelines: Sequence[Timeline], readings: Readings) -> float | None:
+def _cold_s(timelines: Sequence[Timeline], weights: Sequence[float], readings: Readings) -> float | None:
     """Mean seconds that requests waited in cold steps; None without a record of them."""
     recorded = [reading_of(it, readings) for it in timelines]
     if all(reading is None for reading in recorded):
         return None
     pairs = zip(timelines, recorded, strict=True)
-    return fmean(0.0 if reading is None else _waited_cold_s(it, reading) for it, reading in pairs)
+    return fmean([0.0 if reading is None else _waited_cold_s(it, reading) for it, reading in pairs], weights)
 
 
 def _waited_cold_s(timeline: Timeline, reading: StepReading) -> float:
@@ -255,10 +266,33 @@ def _waited_cold_s(timeline: Timeline, reading: StepReading) -> float:
     )
 
 
-def _paused_s(timelines: Sequence[Timeline], readings: Readings) -> float:
+def _paused_s(
+    timelines: Sequence[Timeline],
+    weights: Sequence[float],
+    readings: Readings,
+    standstills: Sequence[Standstill],
+) -> float:
     """Mean seconds before the first token in which the engine had work and did none."""
-    recorded = [(it, reading) for it in timelines if (reading := reading_of(it, readings)) is not None]
-    return fmean(_waited_paused_s(*each) for each in recorded) if recorded else 0.0
+    recorded = [reading_of(it, readings) for it in timelines]
+    pairs = zip(timelines, recorded, strict=True)
+    waited_s = [
+        0.0 if reading is None else _waited_paused_s(it, reading) + _waits_now_s(it, standstills)
+        for it, reading in pairs
+    ]
+    return fmean(waited_s, weights) if any(recorded) else 0.0
+
+
+def _waits_now_s(timeline: Timeline, standstills: Sequence[Standstill]) -> float:
+    """For how long its engine has stood still, if the request is without a first token."""
+    serving = timeline.serving_attempt
+    if timeline.content_times_s or serving is None:
+        return 0.0
+    ended_s = timeline.started_unix_s + timeline.ended_s
+    return sum(
+        max(0.0, ended_s - max(timeline.started_unix_s, it.began_unix_s))
+        for it in standstills
+        if it.lasts and it.engine == serving.worker.name
+    )
 
 
 def _waited_paused_s(timeline: Timeline, reading: StepReading) -> float:

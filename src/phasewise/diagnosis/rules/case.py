@@ -126,7 +126,10 @@ STEP_PARTS = (TokenPart.FLOOR, TokenPart.BATCH, TokenPart.KV_READ, TokenPart.STE
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A rule's claim: a cause, what it took, the facts, and the highest confidence of such evidence."""
+    """A rule's claim: a cause, what it took, the facts, and the highest confidence of such evidence.
+
+    With `seen_itself` the cause is observed and not inferred from how well requests match steps.
+    """
 
     cause: Cause
     taken: Taken
@@ -134,6 +137,7 @@ class Claim:
     refuted_by: str
     at_most: Confidence = Confidence.HIGH
     rival: Cause | None = None
+    seen_itself: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +186,8 @@ def open_start(summary: WindowSummary, start: StartSummary, slo: Slo) -> StartCa
 
 
 def open_stream(summary: WindowSummary, stream: StreamSummary, slo: Slo) -> StreamCase:
-    """The parts of the mean token, and the stalls beside them, by their causes."""
-    ledger = stream.ledger or _ledger_of(stream)
+    """The parts of the mean token of slow streams, and the stalls beside them, by their causes."""
+    ledger = stream.slow_ledger or stream.ledger or _ledger_of(stream)
     parts = {part: Taken(value) for part, value in _token_parts(ledger).items()}
     stalled_s = sum(found.stall.excess_s for found in stream.stalls)
     for found in stream.stalls if stalled_s > 0 else ():
@@ -290,6 +294,41 @@ def slots_are_taken(summary: WindowSummary) -> bool:
 def busy_share(engine: EngineSurroundings) -> float | None:
     """The part of the window in which a step ran."""
     return engine.steps.busy_share if engine.steps is not None else None
+
+
+SATURATED_SHARE = 0.9
+"""An engine that computes at least this share of the time is saturated."""
+AT_EASE_SHARE = 0.75
+"""Below this utilization an engine's queue stays short."""
+
+
+def queue_relief(summary: WindowSummary, spared: float, *, capped: bool = False) -> float:
+    """The share of the waiting that would go if engines had this share less work: all of it if they are
+    saturated only by that work, except that requests would still wait for KV blocks and, with `capped`, for
+    a slot.
+    """
+    busy = mean_of(summary.engines, _used_share)
+    offered = (busy or 0.0) * (1.0 + excess(summary))
+    if busy is None or busy < SATURATED_SHARE or offered * (1.0 - spared) > AT_EASE_SHARE:
+        return spared
+    held_back = (
+        over_waiting(summary, lambda it: it.kv_full_share + (it.capped_share if capped else 0.0)) or 0.0
+    )
+    return spared + (1.0 - spared) * (1.0 - min(1.0, held_back))
+
+
+def excess(summary: WindowSummary) -> float:
+    """How many more requests came than were served, as a share of those served: 0 if none were left over."""
+    # The last third has as many more than the first as came too many in two thirds of the window.
+    growth = sum(max(0.0, engine_load.growth) for engine_load in engine_loads(summary)) * 1.5
+    return growth / max(1.0, summary.workload.requests)
+
+
+def _used_share(engine: EngineSurroundings) -> float | None:
+    """The part of the window in which a step ran or, without a record of steps, requests were there."""
+    if engine.steps is None and engine.engine_load is not None:
+        return 1.0 - engine.engine_load.idle_share
+    return busy_share(engine)
 
 
 def running_mean(summary: WindowSummary) -> float | None:

@@ -27,9 +27,8 @@ CAUTIOUS = 0.5
 are read anyway, so an extra token costs less than its share."""
 MANY_RUNNING = 8
 """With fewer streams a step costs about what it costs with one."""
-NOTICED_CONTEXT = 0.05
-"""Reading a context that takes a smaller share of the floor than this is not noticeable for a single stream.
-"""
+NOTICED_CONTEXT = 0.2
+"""If reading one context takes a smaller share of the floor than this, the number of streams is the cause."""
 MOSTLY = 0.5
 """A part that takes at least this share of a step is its bottleneck."""
 
@@ -94,7 +93,7 @@ def batch_cap_high(case: StreamCase) -> Claim | None:
         return None
     batch_s, floor_s = _batch_and_floor_s(case)
     others_kv_s = _kv_of_others_s(case, running, floor_s)
-    if batch_s + others_kv_s <= floor_s:
+    if batch_s + others_kv_s <= floor_s and (floor_s >= case.slo.tpot_s or not _is_split(case)):
         return None
     taken = case.account.take(1.0, TokenPart.BATCH)
     taken += case.account.take_seconds(batch_s - taken.seconds, TokenPart.STEP)

@@ -41,6 +41,7 @@ from phasewise.diagnosis.rules.queueing import (
     bursts,
     kv_exhausted,
     overload,
+    overload_stream,
     uneven_load,
     uneven_load_stream,
 )
@@ -51,6 +52,10 @@ from phasewise.diagnosis.rules.standstill import hung_start, hung_stream, paused
 
 NEEDED = frozenset({Cause.LONG_PROMPTS, Cause.DECODE_FLOOR, Cause.DECODE_WEIGHTS, Cause.DECODE_OVERHEAD})
 """The parts that a request needs even alone on the engine: its own prompt, and steps."""
+LOAD = frozenset({Cause.OVERLOAD, Cause.BURSTS, Cause.BATCH_CAP_HIGH})
+"""What only makes it worse if a request is too slow even alone,"""
+LOAD_IF_SMALLER = frozenset({Cause.CHUNKS_STALL})
+"""and what does so if it is the smaller part."""
 WORTH_SPEAKING_OF = 0.25
 """If the other parts are a smaller share of the latency than this, they do not explain a slow phase."""
 
@@ -79,6 +84,8 @@ def share_out(claims: Sequence[Claim], unclaimed: Taken, objective_s: float, by_
         value * (1.0 - paid_s / needed_s) if claim.cause in NEEDED and needed_s > 0 else value
         for claim, value in zip(claims, seconds, strict=True)
     ]
+    if needed_s > objective_s:
+        beyond = _slow_alone(claims, beyond, needed_s)
     per_second = (1.0 - by_stalls) / (whole_s - paid_s) if whole_s > paid_s else 0.0
     return Loss(
         shares=tuple(
@@ -87,6 +94,18 @@ def share_out(claims: Sequence[Claim], unclaimed: Taken, objective_s: float, by_
         ),
         unexplained=unclaimed.seconds * per_second + by_stalls * unclaimed.stall_share,
     )
+
+
+def _slow_alone(claims: Sequence[Claim], beyond: Sequence[float], needed_s: float) -> list[float]:
+    """The same if a request alone misses the objective: what others add to it is then no cause of its own."""
+    added = [
+        value
+        if claim.cause in LOAD or (claim.cause in LOAD_IF_SMALLER and claim.taken.seconds < needed_s)
+        else 0.0
+        for claim, value in zip(claims, beyond, strict=True)
+    ]
+    own = [claim.taken.seconds / needed_s if claim.cause in NEEDED else 0.0 for claim in claims]
+    return [value - less + share * sum(added) for value, less, share in zip(beyond, added, own, strict=True)]
 
 
 def with_silent(loss: Loss, claims: Sequence[Claim], unseen: float, held: float) -> Loss:
@@ -121,8 +140,12 @@ _ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 def seen(requests: int, timed: int, step_timed: int) -> Confidence:
     """High confidence needs enough requests, mostly matched to steps; engine timings alone count half."""
     if step_timed >= MOST * requests:
-        return Confidence.HIGH if requests >= ENOUGH_REQUESTS else Confidence.MEDIUM
+        return _many(requests)
     return Confidence.MEDIUM if timed >= MOST * requests and requests >= ENOUGH_REQUESTS else Confidence.LOW
+
+
+def _many(requests: int) -> Confidence:
+    return Confidence.HIGH if requests >= ENOUGH_REQUESTS else Confidence.MEDIUM
 
 
 def least(*confidences: Confidence) -> Confidence:
@@ -164,10 +187,10 @@ START_RULES: tuple[StartRule, ...] = (
     number_format_start,
     kv_exhausted,
     uneven_load,
-    batch_cap_low,
     kv_not_transferred,
     prefix_not_reused,
     chunks_small,
+    batch_cap_low,
     bursts,
     long_prompts,
     overload,
@@ -185,6 +208,7 @@ STREAM_RULES: tuple[StreamRule, ...] = (
     paused_stream,
     uneven_load_stream,
     prefix_not_reused_stream,
+    overload_stream,
     chunks_stall,
     speculation_unpaid,
     batch_cap_high,
@@ -213,7 +237,9 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
         claims = _claims(rule(opened) for rule in START_RULES)
         loss = _with_silent(share_out(claims, opened.account.unclaimed, slo.ttft_s), claims, start)
         sure = seen(start.requests, start.timed, start.step_timed)
-        found += _findings(Phase.START, claims, loss, opened.account.whole_s, start.lost_s, sure)
+        found += _findings(
+            Phase.START, claims, loss, opened.account.whole_s, start.lost_s, (sure, _many(start.requests))
+        )
         unexplained[Phase.START] = loss.unexplained
     if summary.stream is not None and streams_slowly(summary):
         stream = summary.stream
@@ -222,7 +248,14 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
         loss = share_out(claims, streaming.account.unclaimed, slo.tpot_s, _lost_by_stalls(stream))
         timed = 0 if streaming.guessed_step else stream.streams
         sure = seen(stream.streams, timed, stream.step_timed)
-        found += _findings(Phase.STREAM, claims, loss, streaming.account.whole_s, stream.lost_s, sure)
+        found += _findings(
+            Phase.STREAM,
+            claims,
+            loss,
+            streaming.account.whole_s,
+            stream.lost_s,
+            (sure, _many(stream.streams)),
+        )
         unexplained[Phase.STREAM] = loss.unexplained
     found.sort(key=lambda finding: -finding.lost_s)
     return Explanation((*found, *failures(summary), *caveats(summary.trust, slo)), unexplained)
@@ -268,9 +301,14 @@ def _excluded(share: float, rival: float, unexplained: float) -> Confidence:
 
 
 def _findings(
-    phase: Phase, claims: Sequence[Claim], loss: Loss, whole_s: float, lost_s: float, sure: Confidence
+    phase: Phase,
+    claims: Sequence[Claim],
+    loss: Loss,
+    whole_s: float,
+    lost_s: float,
+    sure: tuple[Confidence, Confidence],
 ) -> Iterator[Finding]:
-    """The findings to report."""
+    """The findings to report. Confidence is at most `sure`: of what is inferred, and of what is observed."""
     for index, (claim, share) in enumerate(zip(claims, loss.shares, strict=True)):
         if share < MIN_SHARE:
             continue
@@ -282,7 +320,7 @@ def _findings(
             share=claim.taken.seconds / whole_s if whole_s > 0 else 0.0,
             lost_s=lost_s * share,
             facts=claim.facts,
-            confidence=least(sure, claim.at_most, doubt),
+            confidence=least(sure[claim.seen_itself], claim.at_most, doubt),
             refuted_by=claim.refuted_by,
             rival=claim.rival,
         )

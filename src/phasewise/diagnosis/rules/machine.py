@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from phasewise.core.timeline import Part
 from phasewise.core.units import elapsed
-from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
+from phasewise.diagnosis.analysis.engine_load import COUNTERS, YOUNG_S, EngineSurroundings
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource
@@ -18,11 +18,10 @@ from phasewise.diagnosis.rules.case import (
     StreamCase,
     Taken,
     TokenPart,
-    busy_share,
     mean_of,
     ms,
-    over_waiting,
     percent,
+    queue_relief,
     stall_part,
     worst_of,
 )
@@ -31,13 +30,6 @@ STARVED_SHARE = 0.15
 """Threads that wait for a core less than this share of their time are not starved."""
 FRONT_END_FULL_CORES = 0.8
 """The front end's Python runs on one core at a time, so a use near one core is saturation."""
-SATURATED_SHARE = 0.9
-"""An engine that computes at least this share of the time is saturated."""
-YOUNG_S = 300.0
-"""An older engine has run its usual steps before: a step that looks cold may only be the first recorded one.
-"""
-AT_EASE_SHARE = 0.75
-"""Below this utilization an engine's queue stays short."""
 
 
 def cold_start(case: StartCase) -> Claim | None:
@@ -62,7 +54,7 @@ def _cold(summary: WindowSummary, taken: Taken, as_before: str) -> Claim:
         Fact(
             f"cold steps took {ms(taken.seconds)} more, per request or token, than later ones "
             "of the same size",
-            FactSource.STEP_RECORD,
+            FactSource.COUNTERS if summary.seen_by == COUNTERS else FactSource.STEP_RECORD,
         )
     ]
     ages = [engine.age_s for engine in summary.engines if engine.age_s is not None]
@@ -93,7 +85,7 @@ def starved_start(case: StartCase) -> Claim | None:
     if not share:
         return None
     taken = case.account.take(share, Part.PREFILL, Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
-    taken += case.account.take(_queue_share(case.summary, share), Part.ENGINE_QUEUE)
+    taken += case.account.take(queue_relief(case.summary, share, capped=True), Part.ENGINE_QUEUE)
     return _starved(case.summary, taken)
 
 
@@ -129,21 +121,6 @@ def _noticeable_wait(engine: EngineSurroundings) -> float | None:
     return share if share is None or share >= STARVED_SHARE else 0.0
 
 
-def _queue_share(summary: WindowSummary, share: float) -> float:
-    """The share of the queue caused by the shared core: all of it if the engine is saturated only for that
-    reason.
-
-    Requests that wait for a slot or for KV blocks would wait on a dedicated core too, only less.
-    """
-    busy = mean_of(summary.engines, busy_share)
-    if busy is None or busy < SATURATED_SHARE or busy * (1.0 - share) > AT_EASE_SHARE:
-        return share
-    held_back = (
-        over_waiting(summary, lambda engine_load: engine_load.capped_share + engine_load.kv_full_share) or 0.0
-    )
-    return share + (1.0 - share) * (1.0 - min(1.0, held_back))
-
-
 def _starved(summary: WindowSummary, taken: Taken) -> Claim:
     worst = worst_of(summary.engines, lambda engine: engine.cpu_wait_share)
     facts = []
@@ -163,6 +140,7 @@ def _starved(summary: WindowSummary, taken: Taken) -> Claim:
         taken,
         tuple(facts),
         "steps of the same size take as long with nothing else on the engine's cores",
+        seen_itself=True,
     )
 
 

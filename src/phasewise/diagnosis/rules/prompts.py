@@ -7,7 +7,7 @@ from math import ceil
 
 from phasewise.core.timeline import Part, Source
 from phasewise.costs.fit.step import StepCost, prefilling
-from phasewise.diagnosis.analysis.engine_load import clock_source, is_within_engine
+from phasewise.diagnosis.analysis.engine_load import COUNTERS, clock_source, is_within_engine
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.window_summary import PrefixUse, WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource
@@ -19,10 +19,10 @@ from phasewise.diagnosis.rules.case import (
     Taken,
     TokenPart,
     engine_loads,
-    mean_of,
     ms,
     percent,
     prompt_work_share,
+    queue_relief,
     running_mean,
     stall_part,
 )
@@ -38,6 +38,12 @@ CUT_AT_BUDGET = 0.8
 """Steps with at least this share of prompt tokens were limited by the budget, not by the prompt's end."""
 WASTED_SHARE = 0.3
 """Less waste than this is normal."""
+MANY_STEPS = 8.0
+"""Without a step record, prompts are known to be cut only if they take this many steps,"""
+SEEN_IN_GAPS = 0.015
+"""and if so many of all gaps between tokens have a prompt of another request in them,"""
+ALONE = 0.5
+"""which takes more requests than this at a time."""
 FEW_AHEAD = 2.0
 """A wait behind at most this many requests is due to their length, not their number."""
 LONG_OF_OBJECTIVE = 0.5
@@ -64,13 +70,15 @@ class _Chunking:
 def chunks_small(case: StartCase) -> Claim | None:
     """Each chunk pays for a whole step, and there are too many of them."""
     cut = _chunking(case.summary)
-    if cut is None or cut.chunks < LARGER_CHUNK / 2:
+    if cut is None:
+        return _chunks_small_by_gaps(case)
+    if cut.chunks < LARGER_CHUNK / 2:
         return None
     waste, source = _wasted_share(case, cut)
     if waste < WASTED_SHARE:
         return None
     taken = case.account.take(waste, Part.PREFILL, Part.PREFILL_OTHERS)
-    taken += case.account.take(waste * (prompt_work_share(case.summary) or 0.0), *WAITING)
+    taken += case.account.take(_queue_relief(case.summary, waste), *WAITING)
     return Claim(
         Cause.CHUNKS_SMALL,
         taken,
@@ -84,7 +92,43 @@ def chunks_small(case: StartCase) -> Claim | None:
             Fact(f"that is {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
         ),
         f"prefill takes as long with chunks of {cut.larger_tokens} tokens",
-        Confidence.HIGH if source is FactSource.FIT else Confidence.MEDIUM,
+    )
+
+
+def _chunks_small_by_gaps(case: StartCase) -> Claim | None:
+    """The same without a record of steps: prompts take long, but no stream that runs beside them stalls."""
+    summary, stream = case.summary, case.summary.stream
+    workload = summary.workload
+    if summary.seen_by != COUNTERS or stream is None or not stream.gap_p99_s:
+        return None
+    prefill_s = case.start.seconds(Part.PREFILL, Part.PREFILL_OTHERS)
+    prompt_tokens = (workload.prompt_p50_tokens or 0.0) * (1 - (workload.cached_share or 0.0))
+    # The number of gaps into which another request's prefill falls, if each takes one step.
+    beside = case.start.requests * max(0.0, (running_mean(summary) or 0.0) - ALONE)
+    gaps = stream.streams * (workload.output_p50_tokens or 0.0)
+    steps = prefill_s / stream.gap_p99_s
+    needed = ceil(prompt_tokens / FLAT_TOKENS)
+    if prompt_tokens < 2 * FLAT_TOKENS or not gaps or beside / gaps < SEEN_IN_GAPS:
+        return None
+    if steps < MANY_STEPS or needed / steps > 1 - WASTED_SHARE:
+        return None
+    waste = 1.0 - needed / steps
+    taken = case.account.take(waste, Part.PREFILL, Part.PREFILL_OTHERS)
+    taken += case.account.take(_queue_relief(summary, waste), *WAITING)
+    return Claim(
+        Cause.CHUNKS_SMALL,
+        taken,
+        (
+            Fact(
+                f"computing a prompt takes {ms(prefill_s)}, but 99% of the gaps between tokens beside it are "
+                f"below {ms(stream.gap_p99_s)}: prompts of about {prompt_tokens:.0f} uncached tokens take "
+                f"{steps:.0f} steps or more",
+                FactSource.COUNTERS,
+            ),
+            Fact(f"larger chunks would save about {percent(waste)} of it", FactSource.DERIVED),
+        ),
+        "prefill takes as long with larger chunks",
+        Confidence.MEDIUM,
     )
 
 
@@ -108,16 +152,12 @@ def _chunking(summary: WindowSummary) -> _Chunking | None:
 def _wasted_share(case: StartCase, cut: _Chunking) -> tuple[float, FactSource]:
     """The share of a prompt's time that larger chunks would save, and the source."""
     fit = case.summary.fit
-    if fit is not None:
+    if fit is not None and fit.predict(prefilling(cut.larger_tokens)) is not None:
         now_s = _prefill_s(fit.cost, cut.prompt_tokens, cut.chunk_tokens)
         then_s = _prefill_s(fit.cost, cut.prompt_tokens, cut.larger_tokens)
         return max(0.0, 1.0 - then_s / now_s), FactSource.FIT
-    lone_s = mean_of(case.summary.engines, lambda engine: engine.steps.lone_step_s if engine.steps else None)
-    prefill_s = case.start.seconds(Part.PREFILL, Part.PREFILL_OTHERS)
-    if lone_s is None or prefill_s <= 0:
-        return 0.0, FactSource.DERIVED
-    spared = cut.chunks - ceil(cut.prompt_tokens / FLAT_TOKENS)
-    return min(1.0, max(0.0, spared * lone_s / prefill_s)), FactSource.STEP_RECORD
+    needed = ceil(cut.prompt_tokens / max(FLAT_TOKENS, cut.chunk_tokens))
+    return 1.0 - needed / cut.chunks, FactSource.STEP_RECORD
 
 
 def _prefill_s(cost: StepCost, prompt_tokens: int, chunk_tokens: int) -> float:
@@ -126,6 +166,11 @@ def _prefill_s(cost: StepCost, prompt_tokens: int, chunk_tokens: int) -> float:
     return sum(
         cost(prefilling(min(chunk_tokens, prompt_tokens - begin), context_tokens=begin)) for begin in begins
     )
+
+
+def _queue_relief(summary: WindowSummary, wasted: float) -> float:
+    """The share of the waiting that is due to work on prompts of which this share is wasted."""
+    return queue_relief(summary, wasted * (prompt_work_share(summary) or 0.0))
 
 
 def long_prompts(case: StartCase) -> Claim | None:
@@ -194,7 +239,7 @@ def prefix_not_reused(case: StartCase) -> Claim | None:
     if lost is None:
         return None
     taken = case.account.take(lost.again, Part.PREFILL, Part.PREFILL_OTHERS)
-    taken += case.account.take(lost.again * (prompt_work_share(case.summary) or 0.0), *WAITING)
+    taken += case.account.take(_queue_relief(case.summary, lost.again), *WAITING)
     cost = f"computing it again takes {ms(taken.seconds)} of TTFT, including the wait for other requests"
     return lost.claim(case.summary, taken, cost)
 
@@ -206,7 +251,7 @@ def prefix_not_reused_stream(case: StreamCase) -> Claim | None:
         return None
     taken = case.account.take(lost.again, TokenPart.PROMPTS, stall_part(StallCause.PREFILL_CHUNK))
     return lost.claim(
-        case.summary, taken, f"computing it again adds {ms(taken.seconds)} to a token on average"
+        case.summary, taken, f"computing it again adds {ms(taken.seconds)} to a slow stream's token"
     )
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from math import log
+
 from phasewise.core.timeline import Part
 from phasewise.costs.fit.step import decoding
-from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings, clock_source
+from phasewise.diagnosis.analysis.engine_load import (
+    EngineLoad,
+    EngineSurroundings,
+    clock_source,
+    is_within_engine,
+)
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource
 from phasewise.diagnosis.rules.case import (
     BEHIND_OTHERS,
     QUEUED,
+    SATURATED_SHARE,
     Claim,
     StartCase,
     StreamCase,
@@ -19,6 +27,7 @@ from phasewise.diagnosis.rules.case import (
     context_tokens,
     engine_load_source,
     engine_loads,
+    excess,
     fullest,
     mean_of,
     ms,
@@ -27,7 +36,6 @@ from phasewise.diagnosis.rules.case import (
     prompt_work_share,
     stall_part,
 )
-from phasewise.diagnosis.rules.machine import SATURATED_SHARE
 
 KV_FULL = 0.9
 """A KV cache this full has no space for another typical request."""
@@ -39,14 +47,27 @@ CHEAP_RATIO = 1.5
 """Doubling the streams is worthwhile if steps get at most this much longer."""
 CHEAP_RATIO_UNFITTED = 1.3
 """The same, judged from a full step against a nearly empty one."""
+FEW_PROMPTS = 0.35
+"""An engine that spends at most this share of its time on prompts gains most from larger batches;"""
 MOSTLY_PROMPTS = 0.6
-"""An engine that spends a larger share of its time on prompts gains little from larger batches."""
+"""one that spends a larger share than this gains little."""
 FEW_RUNNING = 8
 """Any engine runs this many streams at nearly the cost of one: weights are read once for all."""
 IDLE_BETWEEN = 0.25
 """An engine that is idle this share of the time serves its mean load,"""
 AT_ONCE = 5
 """so that requests wait only if this many come together."""
+MANY_AT_ONCE = 12.0
+"""With this many requests in an engine whose time goes into prompts, their number is the cause,"""
+NEVER_IDLE = 0.05
+"""if it has no idle time."""
+STALLS_MATTER = 0.1
+SHORT_PROMPT = 0.5
+"""A prompt that takes less than this share of the TTFT objective is short."""
+BURSTY = 1.5
+"""Gaps between random arrivals vary as much as their mean; those of bursts vary this many times as much."""
+BY_CHANCE_MARGIN = 1.3
+"""So many times as many requests at once as chance brings are a burst."""
 ALWAYS_CAPPED = 0.7
 """Requests waited and the engine ran as many as it ever did for this share of the time."""
 GROWTH = 2.0
@@ -73,7 +94,12 @@ def kv_exhausted(case: StartCase) -> Claim | None:
         Fact(f"this costs {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
     ]
     return Claim(
-        Cause.KV_EXHAUSTED, taken, tuple(facts), "requests wait as long with twice the KV cache", sure
+        Cause.KV_EXHAUSTED,
+        taken,
+        tuple(facts),
+        "requests wait as long with twice the KV cache",
+        sure,
+        seen_itself=True,
     )
 
 
@@ -135,7 +161,8 @@ def uneven_load_stream(case: StreamCase) -> Claim | None:
     if _load(most) < UNEVEN_FACTOR * max(_load(least), 0.5) or least.waited_share > NOT_WAITING_SHARE:
         return None
     spared = _load_spared([engine_load for _, engine_load in known])
-    parts = (TokenPart.PROMPTS, TokenPart.BATCH, stall_part(StallCause.PREFILL_CHUNK))
+    stalls = map(stall_part, (StallCause.PREFILL_CHUNK, StallCause.UNKNOWN))
+    parts = (TokenPart.PROMPTS, TokenPart.BATCH, *stalls)
     taken = case.account.take(spared, *parts)
     return Claim(
         Cause.UNEVEN_LOAD,
@@ -181,10 +208,14 @@ def _spared_by_evenness(known: list[EngineLoad]) -> float:
 
 
 def _load_spared(known: list[EngineLoad]) -> float:
-    """How much smaller the load of a typical request's engine would be."""
-    total = sum(map(_load, known))
-    concurrency = sum(_load(engine_load) ** 2 for engine_load in known) / total
-    return 1.0 - total / len(known) / concurrency
+    """How much less the requests of the fullest engine would wait for others if the load were even.
+
+    An engine that is used for a share u of the time has u / (1 - u) requests in it on average, so that its
+    use follows from their number.
+    """
+    most = max(map(_load, known))
+    used = sum(_load(engine_load) / (1.0 + _load(engine_load)) for engine_load in known) / len(known)
+    return 1.0 - used / (1.0 - used) / most
 
 
 def _starts_there(case: StartCase, full: EngineSurroundings, idle: EngineSurroundings) -> list[Fact]:
@@ -213,7 +244,9 @@ def batch_cap_low(case: StartCase) -> Claim | None:
         return None
     fact, sure = cheap
     # What the gateway still has here it held back because the engine had no free slot.
-    taken = case.account.take(1.0, Part.GATEWAY_WAIT) + case.account.take(share or 0.0, Part.ENGINE_QUEUE)
+    fed = _served_without_cap(case.summary)
+    taken = case.account.take(fed, Part.GATEWAY_WAIT)
+    taken += case.account.take(fed * (share or 0.0), Part.ENGINE_QUEUE)
     waited = (
         f"while up to {engine_load.waiting_max} waited" if share else "while others waited in the gateway"
     )
@@ -231,7 +264,17 @@ def batch_cap_low(case: StartCase) -> Claim | None:
         ),
         "requests wait as long with twice the max_num_seqs",
         sure,
+        seen_itself=True,
     )
+
+
+def _served_without_cap(summary: WindowSummary) -> float:
+    """The share of the requests that came too many which an engine without a cap would serve: prompts take
+    their time however many streams share a step.
+    """
+    too_many = excess(summary)
+    left = (1.0 + too_many) * (prompt_work_share(summary) or 0.0) - 1.0
+    return 1.0 - min(1.0, max(0.0, left) / too_many) if too_many > 0 else 1.0
 
 
 def _cheap_to_run_more(summary: WindowSummary, engine_load: EngineLoad) -> tuple[Fact, Confidence] | None:
@@ -256,6 +299,8 @@ def _cheap_to_run_more(summary: WindowSummary, engine_load: EngineLoad) -> tuple
     words = "one stream leaves most of the engine unused" if now == 1 else f"{now} streams at once are few"
     always = engine_load.capped_share * engine_load.waited_share >= ALWAYS_CAPPED
     sure = Confidence.MEDIUM if now == 1 or always else Confidence.LOW
+    if always and (prompt_work_share(summary) or 0.0) <= FEW_PROMPTS:
+        sure = Confidence.HIGH
     return Fact(f"{words}: more streams usually take nearly the same step time", FactSource.DERIVED), sure
 
 
@@ -290,7 +335,7 @@ def bursts(case: StartCase) -> Claim | None:
     idle = min(engine_load.idle_share for engine_load in loads)
     most = max(engine_load.running_max + engine_load.waiting_max for engine_load in loads)
     mean = max(_load(engine_load) / max(1.0 - engine_load.idle_share, 0.01) for engine_load in loads)
-    if idle < IDLE_BETWEEN or most < AT_ONCE:
+    if idle < IDLE_BETWEEN or most < AT_ONCE or not _is_bursty(case.summary, idle, most):
         return None
     taken = case.account.take(1.0, *BEHIND_OTHERS)
     # What a prompt of a burst waits for is computed with it: without the step record both are one.
@@ -309,6 +354,16 @@ def bursts(case: StartCase) -> Claim | None:
         "TTFT stays as high when the same requests arrive evenly",
         Confidence.HIGH if idle >= 2 * IDLE_BETWEEN else Confidence.MEDIUM,
     )
+
+
+def _is_bursty(summary: WindowSummary, idle: float, most: int) -> bool:
+    """Whether arrivals are less even than chance makes them: by their gaps, or by how many came together.
+
+    At random, an engine that is busy for a share b of the time has k requests in it in b^k of the time.
+    """
+    varies = None if summary.profile is None else summary.profile.burstiness
+    by_chance = log(max(2, summary.workload.requests)) / -log(min(0.99, 1.0 - idle))
+    return (varies or 0.0) >= BURSTY or most >= BY_CHANCE_MARGIN * by_chance + 1
 
 
 def overload(case: StartCase) -> Claim | None:
@@ -336,6 +391,37 @@ def overload(case: StartCase) -> Claim | None:
     )
 
 
+def overload_stream(case: StreamCase) -> Claim | None:
+    """So many requests at once that their prompts fill the engine's time, and streams get what is left."""
+    share, load = prompt_work_share(case.summary), fullest(case.summary)
+    if share is None or load is None or not (_prompts_fill(share, load) or _prompts_are_short(case)):
+        return None
+    taken = case.account.take(1.0, TokenPart.PROMPTS, stall_part(StallCause.PREFILL_CHUNK))
+    return Claim(
+        Cause.OVERLOAD,
+        taken,
+        (
+            Fact(f"prompts took {percent(share)} of the engine's time", engine_load_source(case.summary)),
+            *_engine_load_facts(case.summary),
+            Fact(f"this adds {ms(taken.seconds)} to a slow stream's token", FactSource.DERIVED),
+        ),
+        "a token takes as long at half the load",
+    )
+
+
+def _prompts_fill(share: float, load: EngineLoad) -> bool:
+    """Whether many requests are in an engine whose time goes into prompts."""
+    return share >= MOSTLY_PROMPTS and _load(load) >= MANY_AT_ONCE and load.idle_share <= NEVER_IDLE
+
+
+def _prompts_are_short(case: StreamCase) -> bool:
+    """Whether no prompt stalls a stream noticeably, so that only their number slows streams."""
+    start, stream = case.summary.start, case.stream
+    if start is None or not stream.step_timed or stream.stall_lost_s > STALLS_MATTER * stream.lost_s:
+        return False
+    return start.seconds(Part.PREFILL) < SHORT_PROMPT * case.slo.ttft_s
+
+
 def _engine_load_facts(summary: WindowSummary) -> list[Fact]:
     engine_load, workload = fullest(summary), summary.workload
     if engine_load is not None:
@@ -352,6 +438,12 @@ def grows(engine_load: EngineLoad) -> bool:
     return engine_load.growth >= max(GROWTH, GROWTH_SHARE * _load(engine_load))
 
 
+def _if_prompts_are_seen(summary: WindowSummary) -> Confidence:
+    """Whether prompts that fill the engine's time repeat each other is not seen from within it."""
+    unseen = is_within_engine(summary.seen_by) and (prompt_work_share(summary) or 0.0) > MOSTLY_PROMPTS
+    return Confidence.MEDIUM if unseen else Confidence.HIGH
+
+
 def _why_overloaded(summary: WindowSummary) -> tuple[Fact, Confidence]:
     """The evidence of overload, with confidence."""
     growth = max(
@@ -360,11 +452,11 @@ def _why_overloaded(summary: WindowSummary) -> tuple[Fact, Confidence]:
     busy = mean_of(summary.engines, busy_share)
     if growth is not None:
         words = f"requests arrived faster than they finished: {growth:.0f} more in the engine at the end"
-        return Fact(words, engine_load_source(summary)), Confidence.HIGH
+        return Fact(words, engine_load_source(summary)), _if_prompts_are_seen(summary)
     if busy is not None and busy >= SATURATED_SHARE:
         waited = max((engine_load.waited_share for engine_load in engine_loads(summary)), default=0.0)
         words = f"a step ran {percent(busy)} of the time, and requests waited {percent(waited)} of it"
-        sure = Confidence.HIGH if waited > NOT_WAITING_SHARE else Confidence.LOW
+        sure = _if_prompts_are_seen(summary) if waited > NOT_WAITING_SHARE else Confidence.LOW
         return Fact(words, FactSource.STEP_RECORD), sure
     if busy is not None:
         words = f"a step ran only {percent(busy)} of the time: requests arrived in bursts"

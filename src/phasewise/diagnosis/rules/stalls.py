@@ -38,7 +38,7 @@ def kv_exhausted_stream(case: StreamCase) -> Claim | None:
     """Running streams are preempted because the KV cache is full, and computed again."""
     preempted_s = case.account.seconds(TokenPart.PREEMPTED)
     taken = case.account.take(1.0, TokenPart.PREEMPTED, stall_part(StallCause.PREEMPTION))
-    facts = [Fact(f"preemptions cost {ms(preempted_s)} per token on average", FactSource.STEP_RECORD)]
+    facts = [Fact(f"preemptions cost {ms(preempted_s)} per token of slow streams", FactSource.STEP_RECORD)]
     guessed = 0.0 if case.stream.step_timed else _lost_places_per_slow_stream(case)
     if guessed:
         taken += case.account.take(guessed, stall_part(StallCause.UNKNOWN), UNEXPLAINED)
@@ -65,7 +65,7 @@ def chunks_stall(case: StreamCase) -> Claim | None:
     found, unknown = case.stalls(StallCause.PREFILL_CHUNK), case.stalls(StallCause.UNKNOWN)
     taken = case.account.take(1.0, TokenPart.PROMPTS, stall_part(StallCause.PREFILL_CHUNK))
     source = FactSource.STEP_RECORD if case.stream.step_timed else FactSource.COUNTERS
-    facts = [Fact(f"other requests' prefill adds {ms(prompts_s)} to a token on average", source)]
+    facts = [Fact(f"other requests' prefill adds {ms(prompts_s)} to a slow stream's token", source)]
     guesses = bool(unknown) and not found and _prompts_can_stall(case)
     if not found and not prompts_s:
         facts = [Fact(_GUESS, FactSource.DERIVED)] if guesses else []

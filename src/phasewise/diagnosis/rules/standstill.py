@@ -57,20 +57,21 @@ def paused_stream(case: StreamCase) -> Claim | None:
     """The engine had streams to serve and no step ended, or one took long without a visible reason."""
     paused_s = case.account.seconds(TokenPart.PAUSED)
     taken = case.account.take(1.0, TokenPart.PAUSED, *map(stall_part, _PAUSES))
-    cost = f"this costs {ms(paused_s)} per token on average"
+    cost = f"this costs {ms(paused_s)} per token of slow streams"
     return _paused(case.summary, taken, cost, stall_facts(case, case.stalls(*_PAUSES)))
 
 
 def _paused(summary: WindowSummary, taken: Taken, cost: str, stalls: Sequence[Fact] = ()) -> Claim | None:
     if not taken.is_something:
         return None
-    past = [it for it in summary.standstills if not it.lasts]
+    past = [it for it in summary.standstills if not it.hangs]
     return Claim(
         Cause.ENGINE_PAUSES,
         taken,
         (*_named(past, summary), Fact(cost, _source(summary)), *stalls),
         "the engine's steps follow each other without a gap at those times",
         Confidence.HIGH if past else Confidence.MEDIUM,
+        seen_itself=bool(past),
     )
 
 
@@ -96,7 +97,7 @@ def hung_facts(summary: WindowSummary) -> tuple[Fact, ...]:
 
 
 def _lasting(summary: WindowSummary) -> list[Standstill]:
-    return [it for it in summary.standstills if it.lasts]
+    return [it for it in summary.standstills if it.hangs]
 
 
 def _named(found: Sequence[Standstill], summary: WindowSummary) -> list[Fact]:
