@@ -305,6 +305,8 @@ def _explain(
         for name in causes:
             if in_phase[name] >= PHASE_SHARE * phase_s:
                 _add(says, _says(name), [phase])
+    if "pauses" in causes and _still_paused(removal.scene):
+        _add(says, _says("pauses"), [FAILING])
     causes += _residual(removal, lost_s, noise_s, shares, says, true_phases)
     return Truth(
         state=SLOW if causes else UNSCORED,
@@ -316,6 +318,12 @@ def _explain(
         noise=round(noise_s / lost_s, 3) if lost_s else 0.0,
         runs=removal.runs,
     )
+
+
+def _still_paused(scene: Scene) -> bool:
+    """Whether the engine stands still when the window closes: then requests that wait have no answer."""
+    setting = setting_of(scene, frozenset({"pauses"}))
+    return any(begins_s < setting.ends_s < ends_s for begins_s, ends_s in setting.pauses)
 
 
 def _add(

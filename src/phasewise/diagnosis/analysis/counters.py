@@ -310,7 +310,7 @@ def _stream(counters: EngineCounters, series: Series, slo: Slo) -> StreamSummary
     if tpot is None or tpot.count == 0:
         return _unfinished_stream(itl, series, slo)
     tokens = counters.output_tokens.mean if counters.output_tokens is not None else 1.0
-    slow = round(tpot.count * tpot.over_share)
+    slow = min(round(tpot.count * tpot.over_share), int(tpot.over_sum / (NOTICED_LOSS * slo.tpot_s)))
     slow_s = tpot.over_sum * max(0.0, tokens - 1)
     stalls = _stalls(itl, series)
     stall_s = sum(found.count * found.stall.excess_s for found in stalls)

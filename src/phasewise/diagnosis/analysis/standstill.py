@@ -17,12 +17,13 @@ from phasewise.diagnosis.analysis.step_reading import StepReading
 
 LEAST_S = 1.5
 """Shorter pauses are part of any engine's life."""
-HUNG_S = 8.0
+HUNG_S = 5.0
 """An engine that stands still for this long at the window's end is called hung; for less, it pauses."""
+CERTAIN_S = 8.0
 LONGEST_STEPS = 2.0
-"""Standing still at the end is this many times as long as the longest step,"""
+"""If it lasts longer than CERTAIN_S, standing still is this many times as long as the longest step,"""
 LONGEST_STEPS_OF_PAUSE = 4.0
-"""and more where it is not long enough for a hang."""
+"""else this many times."""
 SEVERAL_STEPS, ENOUGH_STEPS = 3, 10
 COLD_FACTOR = 3.0
 """A cold step takes this many times as long as a later one of the same size."""
@@ -54,7 +55,7 @@ class Standstill:
 
 def _is_long(seconds: float, longest_step_s: float) -> bool:
     """Whether a time without progress at the window's end is more than a long step."""
-    if seconds >= HUNG_S:
+    if seconds >= CERTAIN_S:
         return seconds >= LONGEST_STEPS * longest_step_s
     return seconds >= max(LEAST_S, LONGEST_STEPS_OF_PAUSE * longest_step_s)
 

@@ -16,8 +16,8 @@ from phasewise.costs.fit.step import CostPart, StepCost, StepWork
 COLD_FACTOR = 3.0
 """A first step of its kind is cold if it took this many times as long as later ones: compiling, loading
 and allocating take seconds, and the spread within a kind is smaller."""
-COLD_STEPS = 3
-"""This many steps of a kind can be cold: an engine warms up a shape in one or two steps."""
+COLD_STEPS = 8
+"""At most this many steps of a kind are cold: an engine warms up a shape in few steps."""
 FEWEST_LIKE = 3
 """With fewer steps of a kind than this, their median is not used."""
 COLD_LOG_STEPS = 16
@@ -300,7 +300,9 @@ def _cold_excess_s(steps: Sequence[TimedStep]) -> dict[int, float]:
     """The excess of the first steps of a kind over later ones."""
     excess: dict[int, float] = {}
     for index, timed in enumerate(steps[:COLD_STEPS]):
-        later = [it.duration_s for it in steps[index + 1 :] if it.duration_s is not None]
+        later = [
+            it.duration_s for it in steps[max(index + 1, len(steps) // 2) :] if it.duration_s is not None
+        ]
         if len(later) < FEWEST_LIKE or timed.duration_s is None:
             break
         usual_s = median(later)

@@ -31,6 +31,7 @@ from phasewise.diagnosis.rules.network import (
 )
 from phasewise.diagnosis.rules.prompts import (
     chunks_small,
+    chunks_small_by_gaps,
     kv_not_transferred,
     long_prompts,
     prefix_not_reused,
@@ -157,18 +158,28 @@ def least(*confidences: Confidence) -> Confidence:
 
 AFFECTED_SHARE = 0.1
 """A phase is slow when at least this share of its requests missed the objective."""
+AFFECTED_BY_BOTH = 0.15
+"""Requests that start late and those that stream slowly, added up, if each share alone is smaller."""
 
 
 def starts_late(summary: WindowSummary) -> bool:
     """Whether enough requests missed the TTFT objective to call it slow to start."""
     start = summary.start
-    return start is not None and start.late >= max(1, AFFECTED_SHARE * start.requests)
+    return start is not None and start.late >= max(1, _affected_share(summary) * start.requests)
 
 
 def streams_slowly(summary: WindowSummary) -> bool:
     """Whether enough streams missed the TPOT objective, or stalled, to call it slow to stream."""
     stream = summary.stream
-    return stream is not None and stream.slow >= max(1, AFFECTED_SHARE * stream.streams)
+    return stream is not None and stream.slow >= max(1, _affected_share(summary) * stream.streams)
+
+
+def _affected_share(summary: WindowSummary) -> float:
+    """The share from which on a phase is slow: half of the usual one if both phases together affect many."""
+    start, stream = summary.start, summary.stream
+    late = start.late / start.requests if start is not None else 0.0
+    slow = stream.slow / stream.streams if stream is not None else 0.0
+    return AFFECTED_SHARE / 2 if late + slow >= AFFECTED_BY_BOTH else AFFECTED_SHARE
 
 
 MIN_SHARE = 0.25
@@ -192,6 +203,7 @@ START_RULES: tuple[StartRule, ...] = (
     chunks_small,
     batch_cap_low,
     bursts,
+    chunks_small_by_gaps,
     long_prompts,
     overload,
     front_end_start,

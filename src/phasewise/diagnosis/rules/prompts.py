@@ -70,9 +70,7 @@ class _Chunking:
 def chunks_small(case: StartCase) -> Claim | None:
     """Each chunk pays for a whole step, and there are too many of them."""
     cut = _chunking(case.summary)
-    if cut is None:
-        return _chunks_small_by_gaps(case)
-    if cut.chunks < LARGER_CHUNK / 2:
+    if cut is None or cut.chunks < LARGER_CHUNK / 2:
         return None
     waste, source = _wasted_share(case, cut)
     if waste < WASTED_SHARE:
@@ -95,7 +93,7 @@ def chunks_small(case: StartCase) -> Claim | None:
     )
 
 
-def _chunks_small_by_gaps(case: StartCase) -> Claim | None:
+def chunks_small_by_gaps(case: StartCase) -> Claim | None:
     """The same without a record of steps: prompts take long, but no stream that runs beside them stalls."""
     summary, stream = case.summary, case.summary.stream
     workload = summary.workload
@@ -107,7 +105,7 @@ def _chunks_small_by_gaps(case: StartCase) -> Claim | None:
     beside = case.start.requests * max(0.0, (running_mean(summary) or 0.0) - ALONE)
     gaps = stream.streams * (workload.output_p50_tokens or 0.0)
     steps = prefill_s / stream.gap_p99_s
-    needed = ceil(prompt_tokens / FLAT_TOKENS)
+    needed = ceil(prompt_tokens / (2 * FLAT_TOKENS))
     if prompt_tokens < 2 * FLAT_TOKENS or not gaps or beside / gaps < SEEN_IN_GAPS:
         return None
     if steps < MANY_STEPS or needed / steps > 1 - WASTED_SHARE:
