@@ -53,8 +53,9 @@ describe. A cause is true if its removal takes 0.4 of the loss away. Cost famili
 from those that rules were tuned on; the seed is the hash of the commit that froze the rules
 (`python benchmarks/diagnosis_truth.py --set held-out --json`).
 
-**{virtual_right} of {virtual_scenes} verdicts were right ({right})**: {gateway} through the gateway, {recorder} with
-a step record, {stock} from counters alone. {false_alarms} false alarms in {healthy} healthy scenes.
+**{virtual_right} of {virtual_scenes} verdicts were right ({right})**: {gateway} through the gateway,
+{recorder} with a step record, {stock} from counters alone. {false_alarms} false alarms in {healthy} healthy
+scenes.
 
 | confidence | verdicts | right |
 |---|---|---|
@@ -62,8 +63,8 @@ a step record, {stock} from counters alone. {false_alarms} false alarms in {heal
 | medium | {medium} | {medium_right} |
 | low, or no cause named | {rest} | {rest_right} |
 
-{two} named two causes. Of {unknown} scenes with a fault that no rule knows, {unknown_right} were answered with
-the phase and "no known cause".
+{two} named two causes. Of {unknown} scenes with a fault that no rule knows, {unknown_right} were answered
+with the phase and "no known cause".
 """
 READING = """\
 ### How to read it

@@ -128,7 +128,7 @@ def test_the_file_of_a_running_fleet_stands_for_its_gateway(home, fleet_file, fa
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["nonsense"], "neither an address nor a fleet file", "http://host:port"),
+        (["nonsense"], "neither an address nor a file", "http://host:port"),
         (["http://127.0.0.1:9", "--costs", "missing.json"], "cannot be read", "calibrate"),
         (["http://127.0.0.1:9", "--save-traffic", "/no/such/folder/x"], "cannot be written", "another file"),
     ],

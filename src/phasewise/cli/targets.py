@@ -40,11 +40,20 @@ def address_of(target: str, home: Path) -> str:
         return _gateway_of(Path(target), home)
     if "://" not in target:
         raise ConfigError(
-            f"{target!r} is neither an address nor a fleet file",
+            f"{target!r} {_what_is_wrong(Path(target))}",
             hint="give http://host:port of a gateway or an engine, a file that ends in .yaml, or one that "
             "`phasewise diagnose --save-evidence` wrote",
         )
     return origin(target)
+
+
+def _what_is_wrong(path: Path) -> str:
+    """Why a target without a scheme is none."""
+    if path.is_dir():
+        return "is a directory"
+    if path.is_file():
+        return "is a file that phasewise did not write" if path.stat().st_size else "is an empty file"
+    return "is neither an address nor a file"
 
 
 def subject_of(target: WatchTarget | Observed) -> str:

@@ -1,11 +1,14 @@
 """The file format of what a watch saw: one gzipped JSON object, versioned, without any text of a prompt.
 
+Requests are numbered, because clients choose their ids.
+
 A verdict is made of nothing else, so a file is judged again by later rules, and by anybody it is sent to.
 """
 
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from math import isnan, nan
@@ -26,12 +29,15 @@ from phasewise.diagnosis.observed.observation import EngineSeen, HostCpu, Observ
 BUNDLE_VERSION = 1
 MAGIC = b"\x1f\x8b"
 """A gzipped file begins so."""
+ID_KEYS = frozenset({"id", "client_id", "engine_id", "request_id"})
+"""What the ids of requests are called, in timelines and in steps."""
 
 Record = dict[str, Any]
 
 
 def bundle_of(observed: Observed, slo: Slo, program: str) -> bytes:
     """The file's content; `program` names the version that wrote it."""
+    numbers: dict[str, str] = {}
     record = {
         "phasewise_evidence": BUNDLE_VERSION,
         "written_by": program,
@@ -40,11 +46,11 @@ def bundle_of(observed: Observed, slo: Slo, program: str) -> bytes:
         "kind": observed.kind,
         "began_unix_s": observed.began_unix_s,
         "ended_unix_s": observed.ended_unix_s,
-        "engines": [_engine_record(engine) for engine in observed.engines],
+        "engines": _numbered([_engine_record(engine) for engine in observed.engines], numbers),
         "hosts": {name: asdict(host) for name, host in observed.hosts.items()},
-        "reported": [to_record(timeline) for timeline in observed.reported],
+        "reported": _numbered([to_record(timeline) for timeline in observed.reported], numbers),
         "missed": asdict(observed.missed),
-        "probed": [to_record(timeline) for timeline in observed.probed],
+        "probed": _numbered([to_record(timeline) for timeline in observed.probed], numbers),
         "synthetic": observed.synthetic,
         "cut_short": observed.cut_short,
     }
@@ -52,12 +58,28 @@ def bundle_of(observed: Observed, slo: Slo, program: str) -> bytes:
     return gzip.compress(orjson.dumps(record), mtime=0)
 
 
+def _numbered(value: Any, numbers: dict[str, str]) -> Any:  # noqa: ANN401 - any JSON value
+    """The same with every request's id replaced by its number, one for each id."""
+    if isinstance(value, list):
+        return [_numbered(each, numbers) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: numbers.setdefault(it, f"r{len(numbers) + 1}")
+        if key in ID_KEYS and isinstance(it, str)
+        else _numbered(it, numbers)
+        for key, it in value.items()
+    }
+
+
 def read_bundle(content: bytes) -> tuple[Observed, Slo]:
     """What was seen, and the objective it was judged by; ConfigError if this is no such file."""
     try:
         record = orjson.loads(gzip.decompress(content))
         version = record["phasewise_evidence"]
-    except (OSError, EOFError, ValueError, LookupError, TypeError):
+    except (EOFError, zlib.error):
+        raise ConfigError("the evidence file is cut off or damaged", hint="copy it again") from None
+    except (OSError, ValueError, LookupError, TypeError):
         raise ConfigError(
             "this is not an evidence file", hint="`phasewise diagnose URL --save-evidence FILE` writes one"
         ) from None

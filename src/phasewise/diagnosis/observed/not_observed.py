@@ -11,6 +11,10 @@ from phasewise.diagnosis.analysis.attribution import Logs
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
 from phasewise.diagnosis.observed.observation import EngineSeen, TargetKind
 
+NO_ANSWER = "no answer from"
+NAMED = 3
+"""The most engines that are named."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
@@ -36,9 +40,12 @@ def not_observed(gathered: Gathered) -> tuple[str, ...]:
 
 
 def _of_engines(gathered: Gathered) -> Iterator[str]:
-    silent = sum(seen.metrics is None for seen in gathered.seen)
+    silent = [seen.engine.name for seen in gathered.seen if seen.metrics is None]
     if silent:
-        yield f"the counters of {silent} of {len(gathered.seen)} engines: no answer"
+        yield (
+            f"the counters of {len(silent)} of {len(gathered.seen)} engines: {NO_ANSWER} "
+            f"{', '.join(silent[:NAMED])} (hung, dead, or out of reach from here)"
+        )
     restarted = sum(seen.metrics is not None and not seen.metrics.same_incarnation for seen in gathered.seen)
     if restarted:
         yield f"the counters of {restarted} of {len(gathered.seen)} engines: they restarted within the window"

@@ -8,6 +8,7 @@ from phasewise.diagnosis.advice.fix import Figure, Fix, PredictedChange
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary
 from phasewise.diagnosis.finding import Cause, Finding, Phase
+from phasewise.diagnosis.observed.not_observed import NO_ANSWER
 from phasewise.diagnosis.verdict import Ruling, Verdict
 
 RULINGS = {
@@ -161,6 +162,8 @@ def _all_is_well(verdict: Verdict) -> str:
     if summary.start is None or summary.stream is None:
         unseen = "the start" if summary.start is None else "streaming"
         return f"no problem in what was observed; {unseen} was not observed"
+    if any(NO_ANSWER in it for it in summary.not_observed):
+        return "requests meet both objectives, but an engine did not answer: see what was not observed"
     return "none needed: both phases meet their objectives"
 
 
