@@ -245,7 +245,7 @@ def _why(verdict: Verdict, width: int) -> Iterator[Text]:
     yield from title("Why", "" if top is None else words.cost(top, verdict), width)
     if top is not None:
         yield from bullets(_evidence(top), width)
-    yield from bullets(map(_in_a_line, others), width)
+    yield from bullets((_in_a_line(found, verdict) for found in others), width)
     if missing:
         yield from bullets((missing,), width)
 
@@ -257,8 +257,9 @@ def _evidence(found: Finding) -> Iterator[str]:
     yield f"refuted if {found.refuted_by}"
 
 
-def _in_a_line(found: Finding) -> str:
-    return f"also: {words.CAUSES[found.cause]}, {words.weight(found)} (confidence {found.confidence})"
+def _in_a_line(found: Finding, verdict: Verdict) -> str:
+    share = words.brief_cost(found, verdict)
+    return f"also: {words.CAUSES[found.cause]}, {share} (confidence {found.confidence})"
 
 
 def _not_observed(summary: WindowSummary, width: int) -> Iterator[Text]:

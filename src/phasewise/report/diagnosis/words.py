@@ -55,11 +55,13 @@ CAUSES = {
 }
 NOT_THE_SERVER = frozenset({Cause.GENERATOR_LAG})
 """Causes within a phase that no change to the server would remove."""
+LEAST_SHARE = 0.01
+"""A smaller share of a phase's latency is not worth a word."""
 UNEXPLAINED_SHARE = 0.1
 """A verdict reports its unexplained share from this share on."""
 WHOLES = {
     Phase.START: "of the late requests' TTFT",
-    Phase.STREAM: "of the mean time per token",
+    Phase.STREAM: "of the slow streams' time per token",
     Phase.FAILING: "of the requests",
 }
 STALLS = {
@@ -99,14 +101,25 @@ def weight(finding: Finding) -> str:
 
 def cost(finding: Finding, verdict: Verdict) -> str:
     """A finding's share of its phase, and of the time lost beyond the objective."""
-    lost = {
+    part = _part_of_loss(finding, verdict)
+    return f"{weight(finding)}, {part}" if part and finding.share >= LEAST_SHARE else part or weight(finding)
+
+
+def brief_cost(finding: Finding, verdict: Verdict) -> str:
+    """One of both: stalls are a part of the loss, and hardly any of a mean token."""
+    part = _part_of_loss(finding, verdict)
+    return weight(finding) if finding.share >= LEAST_SHARE or not part else part
+
+
+def _part_of_loss(finding: Finding, verdict: Verdict) -> str:
+    """Its share of what the phase lost, in words; empty for a phase that lost nothing."""
+    lost_s = {
         Phase.START: verdict.summary.start.lost_s if verdict.summary.start is not None else 0.0,
         Phase.STREAM: verdict.summary.stream.lost_s if verdict.summary.stream is not None else 0.0,
     }.get(finding.phase, 0.0)
-    if lost <= 0:
-        return weight(finding)
-    part = share(min(finding.lost_s / lost, 1.0))
-    return f"{weight(finding)}, {part} of the time lost beyond the objective"
+    if lost_s <= 0:
+        return ""
+    return f"{share(min(finding.lost_s / lost_s, 1.0))} of the time lost beyond the objective"
 
 
 def unexplained(verdict: Verdict) -> str:
