@@ -1,7 +1,7 @@
 """Judges verdicts on virtual scenes whose truth is found by removal, not by what was planted.
 
     python benchmarks/diagnosis_truth.py [--set tune|held-out] [--scenes N|FILE] [--seed N] [--levels LIST]
-                                         [--quick] [--json] [--save DIR] [--rejudge DIR]
+                                         [--quick] [--json] [--save DIR] [--rejudge DIR] [--advice N]
 
 A scene is a random fleet with random traffic, settings and faults: alone, in twos, or none. It is played in
 virtual time on machines whose step costs the product's fit does not contain. Its loss is the time beyond the
@@ -16,8 +16,9 @@ held-out ranges are wider. The seed of the held-out set is the hash of the commi
 unless --seed is given, and every held-out run is added to records/truth_runs.jsonl: who changes a rule after
 a look at one has turned that seed into a tuning seed.
 
-`--save DIR` keeps scenes and truths; `--rejudge DIR` judges them again without the removal runs. The last
-line is one JSON object.
+`--save DIR` keeps scenes and truths; `--rejudge DIR` judges them again without the removal runs. `--advice N`
+follows the first advice on the first N slow scenes and says what it gained (truth/advice.py). The last line
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from truth.advice import Advised, advice_summary, judge_advice
 from truth.draw import HELD_OUT, TUNE, draw_scene
 from truth.evidence import observe
 from truth.factors import setting_of
 from truth.judging import Judged, is_right, said_by, summary, table, truth_from_record, truth_record
 from truth.play import play
-from truth.removal import Truth, find_truth, loss_of, seed_text
+from truth.removal import SLOW, Truth, find_truth, loss_of, seed_text
 from truth.scene import LEVELS, Scene, scene_from_record, scene_record
 
 import phasewise
@@ -69,20 +72,30 @@ def main() -> None:
             kept.append(record)
             if not options.json:
                 say(line_of(row))
+        slow = (scene_from_record(it["scene"]) for it in kept if it["truth"]["state"] == SLOW)
+        advised: list[Advised] = []
+        for each in pool.map(judge_advice, islice(slow, options.advice), chunksize=2):
+            advised.append(each)
+            if not options.json:
+                say(advice_line(each))
     if options.save is not None:
         options.save.mkdir(parents=True, exist_ok=True)
         (options.save / KEPT).write_text(
             "".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8"
         )
     found = summary(rows, (time.monotonic() - began_s) / 60)
-    record = found | {
-        "set": options.set,
-        "seed": options.seed,
-        "commit": judged_commit,
-        "cpu_minutes": round(cpu_s() / 60, 2),
-        "interpreter": platform.python_version(),
-        "build": phasewise.__version__,
-    }
+    record = (
+        found
+        | advice_summary(advised)
+        | {
+            "set": options.set,
+            "seed": options.seed,
+            "commit": judged_commit,
+            "cpu_minutes": round(cpu_s() / 60, 2),
+            "interpreter": platform.python_version(),
+            "build": phasewise.__version__,
+        }
+    )
     if options.set == HELD_OUT and options.rejudge is None:
         log(record)
     if not options.json:
@@ -105,6 +118,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--rejudge", type=Path)
+    parser.add_argument("--advice", type=int, default=0, metavar="N")
     options = parser.parse_args()
     options.levels = tuple(options.levels.split(","))
     if unknown := set(options.levels) - set(LEVELS):
@@ -159,6 +173,15 @@ def line_of(row: Judged) -> str:
     return (
         f"{mark} {row.id} {row.level} planted {planted}; true {row.truth.name} {dict(row.truth.shares)} "
         f"late {row.truth.late_share:.0%}; said {row.said.ruling} {row.said.name}{sure}"
+    )
+
+
+def advice_line(row: Advised) -> str:
+    """What an advice gained, as it happens."""
+    mark = "harm" if row.harmful else "    " if row.regret > 0.1 else "ok  "
+    return (
+        f"{mark} {row.id} {row.cause}: {row.advice} gains {row.gain:.0%}, "
+        f"{row.best} {row.best_gain:.0%} (equal runs differ by {row.noise:.0%})"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,14 +134,13 @@ def headline(real: list[Row]) -> str:
 
 def table(real: list[Row]) -> str:
     """What was planted, and what was said of it if that was wrong."""
-    lines = ["| planted | the verdict must be | right | else |", "|---|---|---|---|"]
-    for case in dict.fromkeys(row["case"] for row in real):
-        runs = [row for row in real if row["case"] == case]
-        expected = " or ".join(f"`{cause}`" for cause in runs[0]["expected"])
-        wrong = Counter(row["said"] for row in runs if not row["right"])
-        words = ", ".join(f"`{cause}`{f' x{times}' if times > 1 else ''}" for cause, times in wrong.items())
-        lines.append(f"| {case.replace('_', ' ')} | {expected} | {share(runs)} | {words} |")
-    return "\n".join(lines) + "\n"
+    causes = sorted({cause for row in real for cause in row["expected"]})
+    wrong = Counter(
+        f"{row['case'].replace('_', ' ')} was called {row['said']}" for row in real if not row["right"]
+    )
+    missed = ", ".join(f"{words}{f' {times} times' if times > 1 else ''}" for words, times in wrong.items())
+    planted = ", ".join(f"`{cause}`" for cause in causes)
+    return fill(f"Planted: {planted}. Wrong: {missed or 'none'}.", 110, break_long_words=False) + "\n"
 
 
 def residuals(real: list[Row]) -> str:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from phasewise.cli import diagnose as diagnosing
 from phasewise.cli.app import app
+from phasewise.clients.host import CpuTimes
 from phasewise.core.errors import FleetError, PhasewiseError
 from phasewise.diagnosis.finding import Cause
 from phasewise.diagnosis.gather import probe as probing
@@ -36,25 +37,40 @@ def diagnose(*arguments):
     return [sys.executable, "-m", "phasewise.cli", "diagnose", *arguments]
 
 
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    """Whatever other machines take from this one, a probe is judged."""
+    monkeypatch.setattr(watch, "read_cpu_times", lambda: None)
+
+
 def test_a_probe_ends_in_a_verdict_for_programs(fake_engine):
-    command = diagnose(fake_engine.base_url, "--probe", "--json", "--steps-url", fake_engine.steps_url)
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=500)
+    done = invoke(fake_engine.base_url, "--probe", "--json", "--steps-url", fake_engine.steps_url)
+    assert done.exit_code == 0, done.output
     verdict = json.loads(done.stdout)
     assert verdict["verdict"] == "healthy"
     assert verdict["synthetic"] is True
     assert verdict["start"]["requests"] == 10
     assert verdict["start"]["step_timed"] > 0
+    assert verdict["probe"]["streams"] == 4
     assert "probing" in done.stderr
 
 
 def test_a_probe_ends_in_a_screen_for_people(fake_engine):
-    command = diagnose(f"{fake_engine.base_url}/v1", "--probe", "--slo", "ttft=1ms,tpot=1ms")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
-    assert done.returncode in {3, 5}  # 5 where this machine itself is too busy
-    for word in ("SLOW TO", "Time to first token", "Time per output token", "unexplained", "objective"):
+    done = invoke(f"{fake_engine.base_url}/v1", "--probe", "--slo", "ttft=1ms,tpot=1ms")
+    assert done.exit_code in {3, 5}, done.output  # 5 where the probe itself was sent late
+    for word in ("Time to first token", "Time per output token", "unexplained", "objective", "measured"):
         assert word in done.stdout
-    assert done.stdout.startswith("SYNTHETIC PROBE: SLOW TO")
+    assert done.stdout.startswith(("SYNTHETIC PROBE: SLOW TO", "SYNTHETIC PROBE: MACHINE TOO BUSY"))
     assert all(len(line) <= 110 for line in done.stdout.splitlines())
+
+
+def test_a_probe_from_a_machine_that_is_taken_away_is_not_judged(fake_engine, monkeypatch):
+    readings = iter((CpuTimes(0.0, 0.0, 0.0), CpuTimes(4.0, 5.0, 10.0)))
+    monkeypatch.setattr(watch, "read_cpu_times", lambda: next(readings))
+    done = invoke(fake_engine.base_url, "--probe", "--steps-url", fake_engine.steps_url)
+    assert done.exit_code == 5
+    assert done.stdout.startswith("SYNTHETIC PROBE: MACHINE TOO BUSY TO JUDGE\n")
+    assert "took 50% of this machine's processor time" in done.stdout
 
 
 def test_an_interrupt_ends_the_window_early_with_a_verdict(fake_engine):

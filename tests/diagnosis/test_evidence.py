@@ -1,5 +1,7 @@
 """Counters stand in where no request shows its phases, and lose nothing that buckets hold."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,8 @@ from phasewise.core.slo import Slo
 from phasewise.core.timeline import Part
 from phasewise.diagnosis.analysis.counters import COUNTERS
 from phasewise.diagnosis.diagnose import Known, diagnose
-from phasewise.diagnosis.evidence import Evidence, excess_over
+from phasewise.diagnosis.evidence import Evidence, evidence_of, excess_over
+from phasewise.diagnosis.observed.observation import Observed, TargetKind
 from phasewise.diagnosis.verdict import Ruling, judge
 from tests.builders import EPOCH_S, make_timeline
 
@@ -55,6 +58,15 @@ def test_a_stream_among_plain_replies_speaks_for_itself():
     mixed = seen([*plain, make_timeline()], ttft=(30.0, {"1.0": 0, "5.0": 10, "+Inf": 10}))
     assert (mixed.seen_by, mixed.start.requests) == ("the gateway", 1)
     assert mixed.start.ttft_p50_s == pytest.approx(0.5)
+
+
+def test_a_probe_through_a_gateway_is_judged_by_its_own_requests_alone():
+    ours = make_timeline(request_id="g1", client_request_id="probe-1-0")
+    others = make_timeline(request_id="g2", client_request_id=None)
+    observed = Observed("http://g", TargetKind.GATEWAY, EPOCH_S, EPOCH_S + 20, (), reported=(ours, others))
+    assert evidence_of(observed).timelines == (ours, others)
+    probed = replace(observed, synthetic=True, probed=(make_timeline(request_id="probe-1-0"),))
+    assert evidence_of(probed).timelines == (ours,)
 
 
 BOUNDS = (0.1, 0.5, 1.0, 2.5, 10.0, float("inf"))

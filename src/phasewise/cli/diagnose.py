@@ -41,8 +41,8 @@ EXIT_CODES = {
     Ruling.SLOW_TO_STREAM: 3,
     Ruling.FAILING: 3,
     Ruling.NOT_ENOUGH_TRAFFIC: 4,
+    Ruling.MACHINE_BUSY: 5,
 }
-TOO_BUSY = 5
 
 
 def diagnose(
@@ -154,7 +154,7 @@ async def _observe(url: str, admin_key: str | None, steps_url: str | None, order
 def exit_code(verdict: Verdict) -> int:
     """The exit code of a verdict. Time lost in our own load generator is no judgement of the server."""
     if verdict.top is not None and verdict.top.cause in NOT_THE_SERVER:
-        return TOO_BUSY
+        return EXIT_CODES[Ruling.MACHINE_BUSY]
     return EXIT_CODES[verdict.ruling]
 
 

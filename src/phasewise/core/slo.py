@@ -44,4 +44,6 @@ def parse_slo(text: str, default: Slo = DEFAULT_SLO) -> Slo:
                 f"unknown objective {name!r} in SLO {text!r}", hint="accepted: ttft=...,tpot=..."
             )
         bounds[name] = parse_duration_s(value)
+        if bounds[name] <= 0:
+            raise ConfigError(f"the objective {item!r} cannot be met", hint="write a time above zero")
     return Slo(ttft_s=bounds["ttft"], tpot_s=bounds["tpot"])

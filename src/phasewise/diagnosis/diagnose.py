@@ -27,6 +27,7 @@ from phasewise.diagnosis.analysis.counters import (
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, is_our_own
 from phasewise.diagnosis.analysis.kv_transfer_use import kv_transfer_use
 from phasewise.diagnosis.analysis.prefix_use import prefix_use
+from phasewise.diagnosis.analysis.probe_reading import probe_reading
 from phasewise.diagnosis.analysis.standstill import (
     Standstill,
     standstills_of_loads,
@@ -135,6 +136,8 @@ def _analyse(
         fit=fit,
         synthetic=evidence.synthetic,
         probe_cut_short=evidence.probe_cut_short,
+        probe=probe_reading(timelines) if evidence.synthetic else None,
+        stolen_share=evidence.stolen_share,
         standstills=standstills,
     )
 

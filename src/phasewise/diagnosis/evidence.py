@@ -35,7 +35,8 @@ class Evidence:
 
     `surroundings` has every engine, in the order of the target. `setups` names the set-up of each engine:
     equal ones have equal costs. `loads` are the readings of each engine within the window. `synthetic` says
-    that the requests are our own probe's, `probe_cut_short` that it was interrupted.
+    that the requests are our own probe's, `probe_cut_short` that it was interrupted. `stolen_share` is the
+    share of this machine's processor time that its hypervisor gave to others.
     """
 
     began_unix_s: float
@@ -49,6 +50,7 @@ class Evidence:
     setups: Mapping[str, Hashable] = field(default_factory=dict)
     synthetic: bool = False
     probe_cut_short: bool = False
+    stolen_share: float | None = None
     loads: Mapping[str, tuple[LoadReading, ...]] = field(default_factory=dict)
 
     @property
@@ -93,6 +95,7 @@ def evidence_of(observed: Observed) -> Evidence:
         setups={each.engine.name: setup_of(each) for each in observed.engines},
         synthetic=observed.synthetic,
         probe_cut_short=observed.cut_short,
+        stolen_share=observed.stolen_share,
         loads={each.engine.name: each.loads for each in observed.engines},
     )
 
@@ -100,7 +103,9 @@ def evidence_of(observed: Observed) -> Evidence:
 def _timelines(observed: Observed, logs: Logs) -> tuple[tuple[Timeline, ...], str]:
     """The requests of the window, from the best source there is, and its name."""
     if observed.kind is TargetKind.GATEWAY:
-        return observed.reported, GATEWAY
+        ours = {it.request_id for it in observed.probed}
+        # A probe's verdict is about its own requests, whoever else sends some.
+        return tuple(it for it in observed.reported if not ours or it.client_request_id in ours), GATEWAY
     if observed.probed:
         return observed.probed, PROBE
     seen = tuple(

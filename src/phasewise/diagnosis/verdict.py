@@ -27,6 +27,8 @@ MIN_FINISHED_TO_BE_HEALTHY = 5
 """A few slow requests show that a server is slow; a few fast ones do not show that it is healthy,"""
 MIN_TOKENS_TO_BE_HEALTHY = 150
 """unless their answers are long."""
+MOST_STOLEN = 0.4
+"""A probe from a machine that loses more of its processor time to others is not judged."""
 
 
 class Ruling(StrEnum):
@@ -37,6 +39,7 @@ class Ruling(StrEnum):
     FAILING = "failing"
     HEALTHY = "healthy"
     NOT_ENOUGH_TRAFFIC = "not_enough_traffic"
+    MACHINE_BUSY = "machine_too_busy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ def judge(summary: WindowSummary, slo: Slo) -> Verdict:
     too_few = summary.workload.requests < MIN_REQUESTS and summary.streamed_tokens < MIN_TOKENS_TO_BE_HEALTHY
     if summary.probe_cut_short or too_few or nothing_seen:
         return Verdict(Ruling.NOT_ENOUGH_TRAFFIC, slo, summary, ())
+    if summary.synthetic and (summary.stolen_share or 0.0) > MOST_STOLEN:
+        return Verdict(Ruling.MACHINE_BUSY, slo, summary, ())
     explained = explain(summary, slo)
     late, slow = starts_late(summary), streams_slowly(summary)
     if not late and not slow:
@@ -136,6 +141,8 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         "window_s": round(summary.window_s, 3),
         "seen_by": summary.seen_by,
         "synthetic": summary.synthetic,
+        "probe": None if summary.probe is None else asdict(summary.probe),
+        "stolen_share": _rounded(summary.stolen_share),
         "outcomes": dict(summary.outcomes),
         "workload": _workload(summary.workload),
         "profile": None if summary.profile is None else asdict(summary.profile),

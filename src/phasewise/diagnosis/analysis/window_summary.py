@@ -20,6 +20,7 @@ from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
 from phasewise.diagnosis.analysis.kv_transfer_use import KvTransferUse
 from phasewise.diagnosis.analysis.prefix_use import PrefixUse, prefix_use, warm_share
+from phasewise.diagnosis.analysis.probe_reading import ProbeReading
 from phasewise.diagnosis.analysis.standstill import Standstill
 from phasewise.diagnosis.analysis.streams import NOTICED_STALL_TOKENS, StreamSummary, stream_summary
 from phasewise.diagnosis.analysis.token_ledger import TokenLedger
@@ -157,8 +158,9 @@ class WindowSummary:
     """Everything that the rules may read.
 
     `synthetic` says that this is a window of `diagnose --probe`, not of live traffic; `probe_cut_short` that
-    the probe was interrupted. `rejections` are the reasons for which requests were rejected, with their
-    numbers.
+    the probe was interrupted; `probe` is what it measured. `stolen_share` is the share of this machine's
+    processor time that its hypervisor gave to others. `rejections` are the reasons for which requests were
+    rejected, with their numbers.
     """
 
     window_s: float
@@ -176,6 +178,8 @@ class WindowSummary:
     kv_transfer: KvTransferUse | None = None
     synthetic: bool = False
     probe_cut_short: bool = False
+    probe: ProbeReading | None = None
+    stolen_share: float | None = None
     standstills: tuple[Standstill, ...] = ()
     rejections: tuple[tuple[str, int], ...] = ()
     streamed_tokens: int = 0

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from phasewise.clients.host import CpuTimes, read_cpu_times, stolen_share
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.timeline_feed import Missed, TimelineFeed
 from phasewise.core.errors import UpstreamError
@@ -101,6 +102,7 @@ class Watch:
             self._gateway = TimelineFeed(self._client, admin_headers(admin_key))
         self._following: list[asyncio.Task[None]] = []
         self._began_unix_s = 0.0
+        self._began_cpu: CpuTimes | None = None
 
     async def begin(self) -> None:
         """Read the counters and the positions of the step records, and follow them."""
@@ -110,7 +112,7 @@ class Watch:
         await _bounded(engine.mark() for engine in self._engines)
         if self._gateway is not None:
             await self._gateway.skip()
-        self._began_unix_s = time.time()
+        self._began_unix_s, self._began_cpu = time.time(), read_cpu_times()
         self._following = [asyncio.create_task(engine.follow()) for engine in self._engines]
         if self._gateway is not None:
             self._following.append(asyncio.create_task(_keep_up_with(self._gateway)))
@@ -118,7 +120,7 @@ class Watch:
     async def end(self, probed: tuple[Timeline, ...] = ()) -> Observed:
         """Gather what happened since `begin`; `probed` are requests that we sent ourselves."""
         await self._stop_following()
-        ended_unix_s = time.time()
+        ended_unix_s, ended_cpu = time.time(), read_cpu_times()
         reported = () if self._gateway is None else await _with_open(self._gateway)
         hosts = await asyncio.to_thread(self._host.end)
         # Engines come last, because one may not respond; the requests have been read by then.
@@ -132,6 +134,7 @@ class Watch:
             reported=reported,
             missed=Missed() if self._gateway is None else self._gateway.missed,
             probed=probed,
+            stolen_share=_stolen(self._began_cpu, ended_cpu),
         )
 
     def close(self) -> None:
@@ -149,6 +152,10 @@ class Watch:
             with suppress(asyncio.CancelledError):
                 await task
         self._following.clear()
+
+
+def _stolen(before: CpuTimes | None, after: CpuTimes | None) -> float | None:
+    return None if before is None or after is None else stolen_share(before, after)
 
 
 async def _keep_up_with(gateway: TimelineFeed) -> None:

@@ -53,6 +53,7 @@ def bundle_of(observed: Observed, slo: Slo, program: str) -> bytes:
         "probed": _numbered([to_record(timeline) for timeline in observed.probed], numbers),
         "synthetic": observed.synthetic,
         "cut_short": observed.cut_short,
+        "stolen_share": observed.stolen_share,
     }
     # Without a time stamp: the same evidence is the same file.
     return gzip.compress(orjson.dumps(record), mtime=0)
@@ -109,6 +110,7 @@ def _observed(record: Record) -> Observed:
         probed=tuple(map(from_record, record["probed"])),
         synthetic=record["synthetic"],
         cut_short=record["cut_short"],
+        stolen_share=record.get("stolen_share"),
     )
 
 

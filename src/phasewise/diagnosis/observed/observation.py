@@ -74,7 +74,8 @@ class Observed:
     """Everything that was seen in a window.
 
     `reported` are the gateway's timelines, finished and open; `missed` are those that it could not give.
-    `probed` are requests that we sent ourselves; with `cut_short` they were interrupted.
+    `probed` are requests that we sent ourselves; with `cut_short` they were interrupted. `stolen_share` is
+    the share of this machine's processor time that its hypervisor gave to others.
     """
 
     url: str
@@ -88,3 +89,4 @@ class Observed:
     probed: tuple[Timeline, ...] = ()
     synthetic: bool = False
     cut_short: bool = False
+    stolen_share: float | None = None

@@ -61,6 +61,7 @@ def report_page(verdict: Verdict, evidence: Evidence, subject: str) -> str:
     parts = (
         _header(verdict, evidence, subject),
         section("What to do", sections.what_to_do(verdict)),
+        *_probe(verdict),
         section("Traffic", workload_section(verdict.summary)),
         *_start(verdict, evidence),
         *_stream(verdict),
@@ -106,6 +107,12 @@ def _header(verdict: Verdict, evidence: Evidence, subject: str) -> Html:
         element("noscript", element("p", "The charts of steps need JavaScript; the rest does not.")),
         element("dl", *pairs, class_="facts"),
     )
+
+
+def _probe(verdict: Verdict) -> Iterator[Html]:
+    probe = verdict.summary.probe
+    if probe is not None and (lines := tuple(words.probe_in_words(probe))):
+        yield section("What the probe measured", sections.bulleted(lines))
 
 
 def _moment(unix_s: float) -> str:

@@ -153,7 +153,11 @@ FEWEST_BAR_CELLS = 4
 FACTS = 5
 """The largest number of facts shown for the top finding, strongest first."""
 UNKNOWNS = 4
-STYLES = {Ruling.HEALTHY: "bold green", Ruling.NOT_ENOUGH_TRAFFIC: "bold yellow"}
+STYLES = {
+    Ruling.HEALTHY: "bold green",
+    Ruling.NOT_ENOUGH_TRAFFIC: "bold yellow",
+    Ruling.MACHINE_BUSY: "bold yellow",
+}
 
 
 def show(console: Console, verdict: Verdict, subject: str) -> None:
@@ -172,6 +176,8 @@ def _lines(verdict: Verdict, subject: str, width: int) -> Iterator[Text]:
         yield from fact("", implied, width)
     for place, line in enumerate(engines_in_words(summary.engines)):
         yield from fact("" if place else "engines", line, width)
+    for place, line in enumerate(() if summary.probe is None else words.probe_in_words(summary.probe)):
+        yield from fact("" if place else "measured", line, width)
     if summary.start is not None:
         yield from _start_lines(summary.start, verdict.slo, width)
     if summary.stream is not None:

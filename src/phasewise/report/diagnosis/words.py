@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from phasewise.core.statistics import Interval
 from phasewise.core.units import duration, share
 from phasewise.diagnosis.advice.fix import Figure, Fix, PredictedChange
+from phasewise.diagnosis.analysis.probe_reading import ProbeReading
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary
 from phasewise.diagnosis.finding import Cause, Finding, Phase
@@ -17,6 +20,7 @@ RULINGS = {
     Ruling.FAILING: "requests fail",
     Ruling.HEALTHY: "healthy",
     Ruling.NOT_ENOUGH_TRAFFIC: "not enough traffic to judge",
+    Ruling.MACHINE_BUSY: "machine too busy to judge",
 }
 CAUSES = {
     Cause.OVERLOAD: "more requests arrive than the engines can serve",
@@ -82,6 +86,10 @@ def headline(verdict: Verdict) -> str:
     ruling = RULINGS[verdict.ruling].upper()
     if verdict.summary.synthetic:
         ruling = f"SYNTHETIC PROBE: {ruling}"
+    if verdict.top is not None and verdict.top.cause in NOT_THE_SERVER:
+        ruling = f"SYNTHETIC PROBE: {RULINGS[Ruling.MACHINE_BUSY].upper()}"
+    if verdict.ruling is Ruling.HEALTHY and _engine_silent(verdict):
+        return f"{ruling}, but an engine did not answer"
     if verdict.top is None:
         return ruling
     rival = "" if verdict.top.rival is None else f", or {CAUSES[verdict.top.rival]}"
@@ -150,10 +158,8 @@ def _caveat(found: Finding, verdict: Verdict) -> str:
 
 def what_next(verdict: Verdict) -> str:
     """The next step without a fix; empty if there is a finding to act on."""
-    if verdict.ruling is Ruling.NOT_ENOUGH_TRAFFIC:
-        if verdict.summary.synthetic:
-            return "run the probe again and let it finish"
-        return "watch longer with --window, send streamed requests while this runs, or add --probe"
+    if verdict.ruling in {Ruling.NOT_ENOUGH_TRAFFIC, Ruling.MACHINE_BUSY}:
+        return _how_to_judge(verdict)
     if verdict.ruling is Ruling.FAILING:
         return _find_out_why(verdict) if verdict.top is None else ""
     if verdict.ruling is Ruling.HEALTHY:
@@ -161,6 +167,15 @@ def what_next(verdict: Verdict) -> str:
     if verdict.top is None:
         return "no rule explains it from this evidence; see what was not observed"
     return ""
+
+
+def _how_to_judge(verdict: Verdict) -> str:
+    if verdict.ruling is Ruling.MACHINE_BUSY:
+        lost = share(verdict.summary.stolen_share or 0.0)
+        return f"others on the same host took {lost} of this machine's processor time: probe again later"
+    if verdict.summary.synthetic:
+        return "run the probe again and let it finish"
+    return "watch longer with --window, send streamed requests while this runs, or add --probe"
 
 
 def _find_out_why(verdict: Verdict) -> str:
@@ -175,9 +190,13 @@ def _all_is_well(verdict: Verdict) -> str:
     if summary.start is None or summary.stream is None:
         unseen = "the start" if summary.start is None else "streaming"
         return f"no problem in what was observed; {unseen} was not observed"
-    if any(NO_ANSWER in it for it in summary.not_observed):
+    if _engine_silent(verdict):
         return "requests meet both objectives, but an engine did not answer: see what was not observed"
     return "none needed: both phases meet their objectives"
+
+
+def _engine_silent(verdict: Verdict) -> bool:
+    return any(NO_ANSWER in it for it in verdict.summary.not_observed)
 
 
 # --- A fix in words: how to apply it, and its predicted effect.
@@ -238,6 +257,33 @@ def interval_in_words(ratio: Interval) -> str:
 
 def _stays(ratio: Interval) -> bool:
     return ratio.low >= 1 - NO_CHANGE and ratio.high <= 1 + NO_CHANGE
+
+
+# --- What a probe measured, a line each.
+
+
+def probe_in_words(found: ProbeReading) -> Iterator[str]:
+    """TTFT against the prompt's length, the prefix cache, decode against the batch, and stalls."""
+    if found.short is not None and found.long is not None:
+        yield (
+            f"TTFT {duration(found.short.ttft_s)} with {found.short.prompt_tokens} prompt tokens, "
+            f"{duration(found.long.ttft_s)} with {found.long.prompt_tokens}"
+            + (f": {duration(found.per_1000_s)} per 1,000 tokens" if found.per_1000_s is not None else "")
+        )
+    if found.again is not None and found.long is not None:
+        state = "works" if found.reuses_prefixes else "does not help: off, or evicted"
+        yield f"the same prompt again {duration(found.again.ttft_s)}: the prefix cache {state}"
+    if found.alone_tpot_s is not None and found.together_tpot_s is not None:
+        yield (
+            f"a token takes {duration(found.alone_tpot_s)} alone, {duration(found.together_tpot_s)} with "
+            f"{found.streams} streams"
+        )
+    if found.stall_s is not None and found.joined_tokens:
+        each = found.stall_s / found.joined_tokens
+        yield (
+            f"a prompt of {found.joined_tokens} tokens stalls running streams for {duration(found.stall_s)}, "
+            f"{duration(each)} per prompt token"
+        )
 
 
 # --- TTFT and TPOT, each in a line.

@@ -1,0 +1,106 @@
+"""What a probe measured of an engine: each figure is a comparison within the same few seconds.
+
+The probe's requests are recognised by their shape: short prompts alone, one long prompt twice, and short ones
+that a long one joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from phasewise.core.latency import tpot_s, ttft_s
+from phasewise.core.timeline import Timeline
+
+REUSED = 0.5
+"""A prompt that starts in less than this share of its first time came from the prefix cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A prompt's length and its TTFT."""
+
+    prompt_tokens: int
+    ttft_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReading:
+    """The engine's figures; None for what did not finish.
+
+    `short` and `long` are prompts alone, `again` is the long one a second time. `alone_tpot_s` is a
+    token's time in a single stream, `together_tpot_s` in one of `streams`, without stalls. `stall_s` is the
+    median over these streams of the longest gap, which the prompt of `joined_tokens` caused.
+    """
+
+    short: Start | None
+    long: Start | None
+    again: Start | None
+    alone_tpot_s: float | None
+    streams: int
+    together_tpot_s: float | None
+    stall_s: float | None
+    joined_tokens: int | None
+
+    @property
+    def per_1000_s(self) -> float | None:
+        """What 1,000 more prompt tokens add to a TTFT."""
+        if self.short is None or self.long is None or self.long.prompt_tokens <= self.short.prompt_tokens:
+            return None
+        more = self.long.prompt_tokens - self.short.prompt_tokens
+        return max(0.0, self.long.ttft_s - self.short.ttft_s) * 1000 / more
+
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Whether the second of two equal prompts started much sooner."""
+        return (
+            self.again is not None and self.long is not None and self.again.ttft_s < REUSED * self.long.ttft_s
+        )
+
+
+def probe_reading(timelines: Sequence[Timeline]) -> ProbeReading | None:
+    """The figures of a probe; None if too little of it finished."""
+    known = sorted((it for it in timelines if it.prompt_tokens), key=lambda it: it.started_unix_s)
+    longest = max((it.prompt_tokens or 0 for it in known), default=0)
+    longs = [it for it in known if 2 * (it.prompt_tokens or 0) > longest]
+    shorts = [it for it in known if it not in longs]
+    if not shorts:
+        return None
+    alone = [it for it in shorts if not any(_overlap(it, other) for other in known if other is not it)]
+    together = [it for it in shorts if it not in alone]
+    first, again, joined = (longs[at] if at < len(longs) else None for at in range(3))
+    stalls = [max(_gaps(it), default=0.0) for it in together] if joined is not None else []
+    return ProbeReading(
+        short=_median_start(alone),
+        long=None if first is None else _median_start([first]),
+        again=None if again is None else _median_start([again]),
+        alone_tpot_s=_median([found for it in alone if (found := tpot_s(it)) is not None]),
+        streams=len(together),
+        together_tpot_s=_median([median(gaps) for it in together if (gaps := _gaps(it))]),
+        stall_s=_median(stalls),
+        joined_tokens=None if joined is None else joined.prompt_tokens,
+    )
+
+
+def _overlap(one: Timeline, other: Timeline) -> bool:
+    return (
+        one.started_unix_s < other.started_unix_s + other.ended_s
+        and other.started_unix_s < one.started_unix_s + one.ended_s
+    )
+
+
+def _gaps(timeline: Timeline) -> list[float]:
+    return [after - before for before, after in pairwise(timeline.content_times_s)]
+
+
+def _median_start(timelines: Sequence[Timeline]) -> Start | None:
+    starts = [(it.prompt_tokens or 0, found) for it in timelines if (found := ttft_s(it)) is not None]
+    if not starts:
+        return None
+    return Start(round(median(tokens for tokens, _ in starts)), median(found for _, found in starts))
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
