@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.truth.advice import Advised, judge_advice
 from benchmarks.truth.draw import HELD_OUT, PLANTERS, TUNE, draw_scene, pairs
 from benchmarks.truth.evidence import observe
 from benchmarks.truth.factors import (
@@ -373,3 +374,30 @@ def test_the_gateway_sees_clients_that_left_and_requests_that_were_rejected():
     outcomes = {it.outcome for it in seen.timelines}
     assert outcomes >= {Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.REJECTED}
     assert loss_of(played).failed_s > 0
+
+
+def advised(**fields):
+    row = Advised("s", "overload", "do this", gain=0.8, best="chunk 256", best_gain=0.9, noise=0.02)
+    return replace(row, **fields)
+
+
+def test_regret_is_what_the_best_of_the_grid_gains_more():
+    assert advised().regret == pytest.approx(0.1)
+    assert advised(gain=0.95).regret == 0.0
+    assert advised(advice=None, gain=0.0).regret == 1.0
+    assert advised(advice=None, gain=0.0, best_gain=0.01).regret == 0.0, "nothing pays"
+    assert advised(gain=-0.2).harmful
+    assert not advised(gain=-0.2, noise=0.3).harmful
+
+
+def test_advice_is_played_on_the_scene_itself():
+    factor = FactorDraw("prefix_cache_off", {})
+    scene = next(
+        it
+        for number in range(400)
+        if (it := draw_scene(number, TUNE, 1, ("gateway",))).planted == ("prefix_cache_off",)
+    )
+    assert scene.factors == (factor,)
+    row = judge_advice(scene)
+    assert row.best_gain > 0.1
+    assert row.regret < 0.1, row

@@ -3,7 +3,7 @@
 A *gain* is the share of the scene's loss that a change takes away, over the scene's three seeds. A lever is
 played as its new value. A fix outside the engine is played as the absence of every planted factor for which
 its cause is true, so it gains nothing where the cause is wrong. The grid has the values of LEVERS, prefix
-caching, twice the KV cache, and the absence of each planted fault. One more engine is no lever: it is played
+caching, a larger KV cache, and the absence of each planted fault. One more engine is no lever: it is played
 where it is advised, but nothing is held against it.
 """
 
@@ -25,6 +25,7 @@ from .removal import SEEDS, loss_of, seed_text
 from .scene import Scene
 
 LEVERS: Mapping[str, tuple[int, ...]] = {"chunk": (128, 256, 512, 1024, 2048, 4096), "cap": (8, 24, 64, 256)}
+KV_TIMES = (2, 4, 8)
 PAYS = 0.05
 """Where no change of the grid gains more than this, or more than equal runs differ by, nothing pays."""
 
@@ -109,8 +110,11 @@ def _set(**settings: int | bool) -> Change:
     return change
 
 
-def _more_kv(it: Setting) -> None:
-    it.settings = replace(it.settings, kv_tokens=2 * it.settings.kv_tokens)
+def _more_kv(times: float) -> Change:
+    def change(it: Setting) -> None:
+        it.settings = replace(it.settings, kv_tokens=round(times * it.settings.kv_tokens))
+
+    return change
 
 
 def _without(names: frozenset[str], scene: Scene) -> Change:
@@ -130,11 +134,12 @@ def _grid(scene: Scene) -> dict[str, Change]:
         f"{lever} {value}": _set(**{lever: value}) for lever, values in LEVERS.items() for value in values
     }
     faults = {f"no {name}": _without(frozenset({name}), scene) for name in scene.planted if _is_fault(name)}
-    return levers | {"prefix cache": _set(prefix_cache=True), "twice the KV cache": _more_kv} | faults
+    memory = {f"{times} times the KV cache": _more_kv(times) for times in KV_TIMES}
+    return levers | {"prefix cache": _set(prefix_cache=True)} | memory | faults
 
 
 def _is_fault(name: str) -> bool:
-    return FACTORS[name].lever is None and not FACTORS[name].unknown
+    return FACTORS[name].lever is None and not FACTORS[name].unknown and name != "kv_small"
 
 
 def _change_of(fix: Fix, cause: Cause, scene: Scene) -> Change:
@@ -158,7 +163,7 @@ def _lever(change: LeverChange) -> Change:
         case "prefix_cache", bool(on):
             return _set(prefix_cache=on)
         case (("kv_cache_memory_bytes" | "kv_dtype"), _):
-            return _more_kv
+            return _more_kv(change.times or 2.0)
         case "replicas", int(engines):
             return lambda it: setattr(it, "engines", engines)
         case _:

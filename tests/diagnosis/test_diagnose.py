@@ -49,7 +49,7 @@ def test_where_no_single_request_was_seen_there_is_a_verdict_and_no_prediction(f
 def test_a_prediction_leaves_out_what_a_measurement_does_and_knows_the_windows_costs(monkeypatch):
     calibrated, own, handed = make_fit(), make_fit(), {}
 
-    def predict(advice, traffic, fit, setup, rng, *, others):
+    def predict(advice, traffic, fit, setup, rng, *, others, slo):
         handed.update(warm_up=traffic.warm_up, clients=traffic.concurrency, fits=(fit, *others))
         return advice
 

@@ -81,7 +81,7 @@ def diagnose(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
     advice = advise(verdict.top, window.summary)
     traffic = recorded_traffic(window.timelines, concurrency=known.concurrency, warm_up=known.warm_up)
     setup = setup_of(traffic, window.summary.engines, known.levers)
-    return replace(verdict, advice=_predict(advice, traffic, setup, window.fits))
+    return replace(verdict, advice=_predict(advice, traffic, setup, window.fits, slo))
 
 
 def find_cause(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
@@ -108,13 +108,13 @@ def _window(evidence: Evidence, slo: Slo, known: Known) -> _Window:
     return _Window(summary, timelines, fits)
 
 
-def _predict(advice: Advice, traffic: Traffic, setup: Setup, fits: Sequence[StepFit]) -> Advice:
+def _predict(advice: Advice, traffic: Traffic, setup: Setup, fits: Sequence[StepFit], slo: Slo) -> Advice:
     """The advice with the predicted effect of each fix, or the reason why there is none."""
     if not fits:
         fixes = (replace(fix, unpredictable=beyond_replay(fix, setup) or NO_COSTS) for fix in advice.fixes)
         return replace(advice, fixes=tuple(fixes))
     rng = np.random.default_rng(REPLAY_SEED)
-    return by_gain(predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:]))
+    return by_gain(predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:], slo=slo))
 
 
 def _analyse(

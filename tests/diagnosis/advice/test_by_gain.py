@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from phasewise.diagnosis.advice.fix import Advice, Figure, LeverChange, by_gain
+from phasewise.report.diagnosis.words import prediction_in_words
 from tests.experiments.verify.builders import make_effect, make_fix
 
 
@@ -33,3 +34,14 @@ def test_what_is_predicted_to_hurt_or_to_change_nothing_does_not_pay():
 def test_a_figure_that_is_not_predicted_decides_nothing():
     found = by_gain(Advice((predicted("other", 1.2, 1.6, aims_at=Figure.ITL_P99),)))
     assert names(found.fixes) == ["other"]
+
+
+def test_the_objective_decides_and_not_the_figure_that_a_fix_aims_at():
+    shifts = predicted("fewer stalls, later starts", 0.2, 0.4)
+    shifts = replace(shifts, effect=replace(shifts.effect, gain=-0.3))
+    helps = predicted("a little of both", 0.8, 0.9)
+    helps = replace(helps, effect=replace(helps.effect, gain=0.5))
+    found = by_gain(Advice((shifts, helps)))
+    assert names(found.fixes) == ["a little of both"]
+    assert names(found.do_not_pay) == ["fewer stalls, later starts"]
+    assert prediction_in_words(found.fixes[0]).endswith("; lost time -50%")

@@ -203,3 +203,31 @@ def test_attempts_that_fail_are_looked_into_before_the_gateway_is():
     ]
     assert "why attempts" in first[0]
     assert "another gateway process" in first[1]
+
+
+def test_prompts_that_may_repeat_each_other_are_tried_first_and_the_other_fixes_follow():
+    rivals = Finding(Phase.STREAM, Cause.CHUNKS_STALL, 0.8, 10.0, (), Confidence.MEDIUM, "")
+    rivals = dataclasses.replace(rivals, rival=Cause.PREFIX_SALTED)
+    first, *others = advise(rivals, make_summary()).fixes
+    assert "cache salt" in first.what
+    assert any("smaller chunks" in fix.what for fix in others)
+
+
+def test_a_prefix_cache_that_is_off_is_turned_on_unless_prompts_have_little_in_common():
+    off = make_summary(make_engine(prefix_cache_on=False))
+    assert levers_of(advice_on(Cause.LONG_PROMPTS, off)) == [("prefix_cache", True)]
+    apart = dataclasses.replace(off, prefix=PrefixUse(0.01, 0.01, 0.01, 0.0))
+    assert levers_of(advice_on(Cause.LONG_PROMPTS, apart)) == []
+
+
+def test_smaller_chunks_come_last_where_prompts_start_late():
+    late = dataclasses.replace(make_summary(), start=make_start(requests=40, late=30))
+    *_, last = advice_on(Cause.CHUNKS_STALL, late, Phase.STREAM).fixes
+    assert last.lever.name == "max_num_batched_tokens"
+
+
+@pytest.mark.parametrize(("kv_tokens", "times"), [(11_000, 2), (4_000, 3), (1_200, 8)])
+def test_the_kv_cache_grows_to_what_ran_and_waited(kv_tokens, times):
+    fix = advice_on(Cause.KV_EXHAUSTED, make_summary(make_engine(kv_tokens=kv_tokens))).fixes[0]
+    assert fix.lever.times == times
+    assert f"for {times * kv_tokens:,} tokens instead of {kv_tokens:,}" in fix.what

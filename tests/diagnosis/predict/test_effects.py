@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from phasewise.core.prefixes import MARK_SIZES_BYTES
+from phasewise.core.slo import Slo
 from phasewise.costs.fit.observation import regime_of
 from phasewise.costs.fit.step import StepCost, decoding, prefilling
 from phasewise.diagnosis.advice.fix import Advice, Effect, Figure, Fix, LeverChange
@@ -229,3 +230,16 @@ def test_in_a_closed_loop_any_request_may_come_first():
     assert some.requests != requests
     assert set(some.requests) == set(requests)
     assert drawn_stretch(replace(traffic, concurrency=None), np.random.default_rng(0)).requests == requests
+
+
+def test_a_gain_is_a_share_of_what_is_lost_beyond_the_objective():
+    fix = Fix("more", "none", Figure.TTFT_P50, LeverChange("max_num_seqs", 8))
+    busy = served(every(0.1, 20), CAPPED)
+
+    def gain(slo):
+        advice = predict_advice(Advice((fix,)), busy, make_fit(), CAPPED, np.random.default_rng(1), slo=slo)
+        return advice.fixes[0].effect.gain
+
+    assert 0.5 < gain(Slo(ttft_s=0.1, tpot_s=1.0)) <= 1.0
+    assert gain(Slo(ttft_s=1e6, tpot_s=1e6)) is None, "nothing is lost"
+    assert gain(None) is None

@@ -19,14 +19,25 @@ from phasewise.diagnosis.finding import Cause, Finding, Phase
 REMEDIES: dict[Cause, Remedy] = advice_start.REMEDIES | advice_stream.REMEDIES | advice_around.REMEDIES
 USELESS: dict[Cause, tuple[str, ...]] = advice_start.USELESS | advice_stream.USELESS | advice_around.USELESS
 
+FREE_TO_TRY = frozenset({Cause.PREFIX_CACHE_OFF, Cause.PREFIX_SALTED})
+
 VERIFY_FIRST = "phasewise verify FLEET.yaml --trace window.jsonl (from --save-traffic)"
 """A fix is verified under the observed load, which `--save-traffic window.jsonl` saves."""
 VERIFY_OTHER = "phasewise compare FLEET.yaml CHANGED.yaml"
 
 
 def advise(finding: Finding, summary: WindowSummary) -> Advice:
-    """The advice for a finding, without settings that are in use already."""
-    fixes = [fix for fix in REMEDIES[finding.cause](AvailableLevers(summary)) if fix is not None]
+    """The advice for a finding, without settings that are in use already.
+
+    A rival that may be the cause instead has its fixes too. Those of prompts that repeat each other come
+    first: they cost almost nothing and show whether it was that.
+    """
+    causes = [finding.cause] if finding.rival is None else [finding.cause, finding.rival]
+    if finding.rival in FREE_TO_TRY:
+        causes.reverse()
+    levers = AvailableLevers(summary)
+    found = [fix for cause in causes for fix in REMEDIES[cause](levers) if fix is not None]
+    fixes = list({fix.what: fix for fix in found}.values())
     useless = USELESS[finding.cause] + advice_start.also_useless(finding.cause, summary)
     return Advice(_with_commands([_aimed(fix, finding) for fix in fixes]), useless)
 

@@ -60,13 +60,15 @@ class Effect:
     """What a fix alone would do to every figure; effects of two fixes are never multiplied.
 
     `replay_off_by` is the largest relative difference between the replay of the window and its measurement,
-    over the figures: intervals are widened by it.
+    over the figures: intervals are widened by it. `gain` is the share of the time lost beyond the objective
+    that it takes away, below zero if it costs more.
     """
 
     changes: tuple[PredictedChange, ...]
     requests: int
     draws: int
     replay_off_by: float
+    gain: float | None = None
 
     def of(self, figure: Figure) -> PredictedChange | None:
         """The prediction for one figure, if there is one."""
@@ -106,7 +108,7 @@ class Advice:
 
 
 LEAST_GAIN = 0.02
-"""A fix that is predicted to improve its figure by less does not pay."""
+"""A fix that is predicted to take away less of the lost time does not pay."""
 
 
 def by_gain(advice: Advice) -> Advice:
@@ -125,7 +127,11 @@ def by_gain(advice: Advice) -> Advice:
 
 
 def _gain(fix: Fix) -> float | None:
-    """The share by which the figure that it aims at improves; None if that is not predicted."""
+    """Its share of the lost time, or by how much the figure that it aims at improves; None if neither is
+    predicted.
+    """
+    if fix.effect is not None and fix.effect.gain is not None:
+        return fix.effect.gain
     change = None if fix.effect is None else fix.effect.of(fix.aims_at)
     if change is None:
         return None

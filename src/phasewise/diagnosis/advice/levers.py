@@ -5,6 +5,8 @@ A method returns None if the lever is set already, or if no sensible value is le
 
 from __future__ import annotations
 
+from math import ceil
+
 from phasewise.core.timeline import Part
 from phasewise.diagnosis.advice.fix import Figure, Fix, LeverChange
 from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings
@@ -19,6 +21,10 @@ LARGEST_CHUNK_TOKENS = 8192
 """The largest that vLLM itself chooses for a server on most devices."""
 TOKENS_PER_STREAM = 2
 """A step has at least this many tokens per running stream, so that half are left for prompts."""
+LITTLE_IN_COMMON = 0.2
+"""Sharing below this saves no noticeable time."""
+MANY_LATE = 0.25
+LEAST_KV_TIMES, MOST_KV_TIMES = 2, 8
 GUESSED_TOKENS = 5
 LONGEST_MATCH_TOKENS = 4
 
@@ -35,6 +41,12 @@ class AvailableLevers:
         """Whether prompts repeat much more text than their shared prefixes."""
         use = self._summary.prefix
         return use is not None and (use.repeated or 0.0) > MARKS_APART * use.shared
+
+    @property
+    def prompts_start_late(self) -> bool:
+        """Whether more requests start late than a fix of the streams may ignore."""
+        start = self._summary.start
+        return start is not None and start.late > MANY_LATE * start.requests
 
     @property
     def attempts_failed(self) -> bool:
@@ -61,6 +73,13 @@ class AvailableLevers:
             engine_flag="--enable-prefix-caching",
             fleet_line="pools: [{levers: {prefix_cache: true}}]",
         )
+
+    def prefix_cache_on_trial(self) -> Fix | None:
+        """The same if it is off and prompts may share prefixes, or do."""
+        use = self._summary.prefix
+        little = use is not None and max(use.shared, use.repeated or 0.0) < LITTLE_IN_COMMON
+        off = any(each.prefix_cache_on is False for each in self._engines)
+        return self.prefix_cache_on() if off and not little else None
 
     def larger_chunks(self) -> Fix | None:
         """At least twice the budget, up to the size of a typical prompt."""
@@ -161,17 +180,25 @@ class AvailableLevers:
     # --- the KV cache -------------------------------------------------------------------------------------
 
     def more_kv_cache(self, aims_at: Figure) -> Fix | None:
-        """Twice the memory. The summary has no bytes, so the fix is a factor."""
-        tokens = self._kv_tokens
-        capacity = "" if tokens is None else f", for {2 * tokens:,} tokens instead of {tokens:,}"
+        """Enough for all that ran and waited. The summary has no bytes, so the fix is a factor."""
+        tokens, times = self._kv_tokens, self._kv_times
+        capacity = "" if tokens is None else f", for {times * tokens:,} tokens instead of {tokens:,}"
         return Fix(
-            what=f"double the memory of the KV cache{capacity}",
+            what=f"give the KV cache {times} times the memory{capacity}",
             price="memory, reserved at startup",
             aims_at=aims_at,
-            lever=LeverChange("kv_cache_memory_bytes", None, times=2.0),
-            engine_flag="--kv-cache-memory-bytes, twice the current value",
-            fleet_line="pools: [{levers: {kv_cache_memory_bytes: ...}}], twice the current value",
+            lever=LeverChange("kv_cache_memory_bytes", None, times=float(times)),
+            engine_flag=f"--kv-cache-memory-bytes, {times} times the current value",
+            fleet_line=f"pools: [{{levers: {{kv_cache_memory_bytes: ...}}}}], {times} times the present one",
         )
+
+    @property
+    def _kv_times(self) -> int:
+        fit = self._requests_that_fit
+        wanted = max((each.running_max + each.waiting_max for each in self._engine_loads), default=0)
+        if not fit or not wanted:
+            return LEAST_KV_TIMES
+        return min(max(LEAST_KV_TIMES, ceil(wanted / fit)), MOST_KV_TIMES)
 
     def kv_in_eight_bits(self, aims_at: Figure) -> Fix | None:
         """Half the bytes per token."""

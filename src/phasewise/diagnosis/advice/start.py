@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from phasewise.diagnosis.advice.fix import Figure, Fix
-from phasewise.diagnosis.advice.levers import AvailableLevers
+from phasewise.diagnosis.advice.levers import LITTLE_IN_COMMON, AvailableLevers
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause
 
@@ -97,7 +97,12 @@ REMEDIES: dict[Cause, Remedy] = {
         levers.another_engine(),
     ),
     Cause.UNEVEN_LOAD: lambda levers: (EVEN_LOAD,),
-    Cause.LONG_PROMPTS: lambda levers: (LESS_CONTEXT, MORE_DEVICES, SEMANTIC_CACHE),
+    Cause.LONG_PROMPTS: lambda levers: (
+        levers.prefix_cache_on_trial(),
+        LESS_CONTEXT,
+        MORE_DEVICES,
+        SEMANTIC_CACHE,
+    ),
     Cause.CHUNKS_SMALL: lambda levers: (levers.larger_chunks(), LESS_CONTEXT),
     Cause.PREFIX_CACHE_OFF: lambda levers: (levers.prefix_cache_on(), SHARED_FIRST),
     Cause.PREFIX_SALTED: lambda levers: (
@@ -111,9 +116,6 @@ REMEDIES: dict[Cause, Remedy] = {
     ),
     Cause.KV_NOT_TRANSFERRED: lambda levers: (KV_TRANSFER_CHECKED, FAILURES_SHOWN),
 }
-
-LITTLE_IN_COMMON = 0.2
-"""Sharing below this saves no noticeable time."""
 
 USELESS: dict[Cause, tuple[str, ...]] = {
     Cause.OVERLOAD: (

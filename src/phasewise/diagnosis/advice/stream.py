@@ -49,7 +49,15 @@ FIND_WHICH = _outside(
 )
 
 REMEDIES: dict[Cause, Remedy] = {
-    Cause.CHUNKS_STALL: lambda levers: (levers.smaller_chunks(), PREFILL_ELSEWHERE, LESS_CONTEXT),
+    Cause.CHUNKS_STALL: lambda levers: (
+        levers.prefix_cache_on_trial(),
+        # More steps for the same prompts: where prompts start late already, streams do not get the time back.
+        *(
+            (PREFILL_ELSEWHERE, LESS_CONTEXT, levers.smaller_chunks())
+            if levers.prompts_start_late
+            else (levers.smaller_chunks(), PREFILL_ELSEWHERE, LESS_CONTEXT)
+        ),
+    ),
     Cause.ENGINE_PAUSES: lambda levers: (
         _outside(
             "check the engine's log and its host at the times of the pauses: swapping, a debugger, a "

@@ -13,12 +13,13 @@ from math import exp, log, log1p
 
 import numpy as np
 
+from phasewise.core.slo import Slo
 from phasewise.core.statistics import Interval
 from phasewise.costs.fit.step import StepKind, StepWork
 from phasewise.costs.fit.step_fit import CONFIDENCE, StepFit
 from phasewise.diagnosis.advice.fix import Advice, Effect, Figure, Fix, LeverChange, PredictedChange
 from phasewise.diagnosis.predict.costs import DrawnForm, KnownCosts
-from phasewise.diagnosis.predict.replay import replay
+from phasewise.diagnosis.predict.replay import figures_of_replay, lost_s, replay, replay_requests
 from phasewise.diagnosis.predict.setup import (
     Drafting,
     DraftReading,
@@ -34,10 +35,12 @@ DRAWS = 30
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A pair of replays that differ only in the change."""
+    """A pair of replays that differ only in the change, and the seconds that each lost."""
 
     before: Figures
     after: Figures
+    lost_before_s: float = 0.0
+    lost_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,11 @@ class _Trial:
     form: DrawnForm
     beyond_marks: float
     before: Figures
+    lost_s: float
 
 
 class Trials:
-    """A window on which each change is tried `draws` times."""
+    """A window on which each change is tried `draws` times, by an objective if there is one."""
 
     def __init__(
         self,
@@ -66,8 +70,10 @@ class Trials:
         setup: Setup,
         rng: np.random.Generator,
         count: int = DRAWS,
+        slo: Slo | None = None,
     ) -> None:
         self._traffic = traffic
+        self._slo = slo
         self._count = count
         self._costs = costs
         self._setup = setup
@@ -77,10 +83,11 @@ class Trials:
     def draws(self, after: Setup) -> tuple[Draw, ...]:
         """Every trial with the change."""
         self._trials = self._trials or tuple(self._trial() for _ in range(self._count))
-        return tuple(
-            Draw(trial.before, self._replay(trial.traffic, after, trial.form, trial.beyond_marks))
-            for trial in self._trials
-        )
+        return tuple(self._draw(trial, after) for trial in self._trials)
+
+    def _draw(self, trial: _Trial, after: Setup) -> Draw:
+        figures, lost_after_s = self._replay(trial.traffic, after, trial.form, trial.beyond_marks)
+        return Draw(trial.before, figures, trial.lost_s, lost_after_s)
 
     def strangeness(self, setup: Setup) -> Strangeness:
         """The share of a setup's time outside measured step sizes."""
@@ -93,11 +100,15 @@ class Trials:
     def _trial(self) -> _Trial:
         some, form = drawn_stretch(self._traffic, self._rng), DrawnForm(self._costs, self._rng)
         beyond_marks = float(self._rng.random())
-        return _Trial(some, form, beyond_marks, self._replay(some, self._setup, form, beyond_marks))
+        return _Trial(some, form, beyond_marks, *self._replay(some, self._setup, form, beyond_marks))
 
-    def _replay(self, some: Traffic, setup: Setup, form: DrawnForm, beyond_marks: float) -> Figures:
+    def _replay(
+        self, some: Traffic, setup: Setup, form: DrawnForm, beyond_marks: float
+    ) -> tuple[Figures, float]:
         drafting = self._drawn_drafting(setup)
-        return replay(some, setup, form.run_cost(), drafting=drafting, beyond_marks=beyond_marks)
+        found = replay_requests(some, setup, form.run_cost(), drafting=drafting, beyond_marks=beyond_marks)
+        lost = 0.0 if self._slo is None else lost_s(found, some, self._slo)
+        return figures_of_replay(found, some), lost
 
     def _drawn_drafting(self, setup: Setup) -> Drafting:
         """Resampled readings: a few answers are not exact."""
@@ -174,9 +185,10 @@ def predict_advice(
     *,
     others: Sequence[StepFit] = (),
     drafts: Sequence[DraftReading] = (),
+    slo: Slo | None = None,
 ) -> Advice:
     """The advice with the effect of each fix alone, or the reason why there is none."""
-    trials = Trials(traffic, KnownCosts((fit, *others)), setup, rng)
+    trials = Trials(traffic, KnownCosts((fit, *others)), setup, rng, slo=slo)
 
     def predicted(fix: Fix) -> Fix:
         if fix.lever is None:
@@ -252,7 +264,17 @@ def _effect(traffic: Traffic, draws: Sequence[Draw], aims_at: Figure | None) -> 
         requests=len(traffic.requests),
         draws=len(draws),
         replay_off_by=exp(max(off_by[change.figure] for change in sharp)) - 1,
+        gain=_gain(draws),
     )
+
+
+def _gain(draws: Sequence[Draw]) -> float | None:
+    """The share of the lost seconds that the change takes away; None if nothing is lost in the replay."""
+    before_s, after_s = (
+        sum(each.lost_before_s for each in draws),
+        sum(each.lost_after_s for each in draws),
+    )
+    return 1.0 - after_s / before_s if before_s > 0 else None
 
 
 def _not_reported(credible: Sequence[PredictedChange], aims_at: Figure | None) -> Unpredictable:

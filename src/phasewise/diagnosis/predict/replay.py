@@ -12,7 +12,9 @@ from hashlib import blake2b
 from math import ceil
 
 from phasewise.core.prefixes import MARK_SIZES_BYTES
+from phasewise.core.slo import Slo
 from phasewise.costs.fit.step import StepSeconds, StepWork
+from phasewise.diagnosis.analysis.streams import NOTICED_STALL_TOKENS
 from phasewise.diagnosis.predict.setup import NO_GUESSES, Drafting, Setup
 from phasewise.diagnosis.predict.traffic import Figures, RecordedRequest, Traffic, figures_of
 from phasewise.simulator.engine import VirtualEngine, VirtualRequest
@@ -136,7 +138,20 @@ def replay(
     drafting: Drafting = NO_GUESSES,
     beyond_marks: float = 0.5,
 ) -> Figures:
-    """Run the traffic; warm-up requests do not count in the figures."""
+    """The figures of the traffic; warm-up requests do not count."""
+    found = replay_requests(traffic, setup, cost, drafting=drafting, beyond_marks=beyond_marks)
+    return figures_of_replay(found, traffic)
+
+
+def replay_requests(
+    traffic: Traffic,
+    setup: Setup,
+    cost: StepSeconds,
+    *,
+    drafting: Drafting = NO_GUESSES,
+    beyond_marks: float = 0.5,
+) -> list[Replayed]:
+    """Run the traffic; without its warm-up requests."""
     charged = _charging_guesses(cost, drafting)
     seen: list[Replayed] = []
     for requests, clients in by_engine(traffic, setup.engines):
@@ -145,7 +160,7 @@ def replay(
         if setup.shape.prefix_cache:
             _warm(engine, requests, prompts)
         seen += _run(engine, requests, prompts, drafting.tokens_per_step, clients, traffic.outside_s)
-    return _figures(seen, traffic)
+    return sorted(seen, key=lambda each: each.outcome.arrived_s)[traffic.warm_up :]
 
 
 def _run(
@@ -242,8 +257,19 @@ def _by_least_outstanding(traffic: Traffic, engines: int) -> list[list[RecordedR
     return shares
 
 
-def _figures(seen: Sequence[Replayed], traffic: Traffic) -> Figures:
-    counted = sorted(seen, key=lambda each: each.outcome.arrived_s)[traffic.warm_up :]
+def lost_s(counted: Sequence[Replayed], traffic: Traffic, slo: Slo) -> float:
+    """Seconds beyond the objective over all requests; of a stream over all tokens, or in noticed stalls."""
+    lost = 0.0
+    for each in counted:
+        lost += max(0.0, each.outcome.ttft_s + traffic.outside_s - slo.ttft_s)
+        stalls = [gap_s for gap_s in each.outcome.gaps_s if gap_s >= NOTICED_STALL_TOKENS * slo.tpot_s]
+        over_all_s = each.outcome.e2e_s - each.outcome.ttft_s - slo.tpot_s * (each.tokens - 1)
+        lost += max(0.0, over_all_s, sum(stalls) - slo.tpot_s * len(stalls))
+    return lost
+
+
+def figures_of_replay(counted: Sequence[Replayed], traffic: Traffic) -> Figures:
+    """The same figures as of a measurement."""
     if not counted:
         return {}
     outcomes = [each.outcome for each in counted]

@@ -65,6 +65,8 @@ def _prediction(fix: Fix) -> str:
     rows = [
         (FIGURES[change.figure], _before(change), interval_in_words(change.interval)) for change in ordered
     ]
+    if fix.effect.gain is not None:
+        rows.append(("time lost beyond the objective", "", f"{-fix.effect.gain * 100:+.0f}%"))
     replayed = element(
         "small",
         f"{fix.effect.requests:,} requests replayed in {fix.effect.draws} draws; the replay of the window as "

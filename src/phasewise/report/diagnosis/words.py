@@ -233,7 +233,9 @@ def prediction_in_words(fix: Fix) -> str:
     ]
     text = ", ".join(map(change_in_words, (*aimed, *others)))
     doubt = ", though it may not help" if any(map(_may_not_help, aimed)) else ""
-    return f"predicted{doubt}: {text or 'no change'}"
+    gain = fix.effect.gain
+    lost = "" if gain is None else f"; lost time {-gain * 100:+.0f}%"
+    return f"predicted{doubt}: {text or 'no change'}{lost}"
 
 
 def _may_not_help(change: PredictedChange) -> bool:
