@@ -103,7 +103,7 @@ def evidence_of(observed: Observed) -> Evidence:
 def _timelines(observed: Observed, logs: Logs) -> tuple[tuple[Timeline, ...], str]:
     """The requests of the window, from the best source there is, and its name."""
     if observed.kind is TargetKind.GATEWAY:
-        ours = {it.request_id for it in observed.probed}
+        ours = {it.request_id for it in observed.probed} if observed.synthetic else frozenset()
         # A probe's verdict is about its own requests, whoever else sends some.
         return tuple(it for it in observed.reported if not ours or it.client_request_id in ours), GATEWAY
     if observed.probed:
