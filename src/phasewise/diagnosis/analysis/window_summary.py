@@ -6,7 +6,7 @@ The rules read only the summary. A figure that was not observed is None.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
@@ -26,6 +26,7 @@ from phasewise.diagnosis.analysis.streams import NOTICED_STALL_TOKENS, StreamSum
 from phasewise.diagnosis.analysis.token_ledger import TokenLedger
 from phasewise.diagnosis.analysis.ttft import EngineStart, StartSummary, start_summary
 from phasewise.diagnosis.analysis.workload_profile import WorkloadProfile, arrivals
+from phasewise.diagnosis.finding import Cause, Phase
 
 # --- Whether a measurement can be trusted: a late generator, a cache that was warm before, a drifting server.
 
@@ -154,6 +155,20 @@ class WorkloadShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Removals:
+    """What was lost in each phase, what a replay of the window loses, and the share of it that goes with each
+    suspect; under None that of steps that get slower for no known reason. Causes that are `untested` could
+    not be replayed. Steps of one size took `slower` times as long at the end as at the beginning.
+    """
+
+    measured_s: Mapping[Phase, float]
+    lost_s: Mapping[Phase, float]
+    shares: Mapping[Phase, Mapping[Cause | None, float]]
+    untested: frozenset[Cause] = frozenset()
+    slower: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class WindowSummary:
     """Everything that the rules may read.
 
@@ -184,6 +199,7 @@ class WindowSummary:
     rejections: tuple[tuple[str, int], ...] = ()
     streamed_tokens: int = 0
     prompts_share: float | None = None
+    removals: Removals | None = None
 
 
 def workload_shape(

@@ -244,6 +244,15 @@ def _by_client(traffic: Traffic, clients: int, engines: int) -> list[list[Record
     return shares
 
 
+def least_outstanding(traffic: Traffic, engines: int) -> Traffic:
+    """The same with each request at the engine that has the fewest."""
+    shares = _by_least_outstanding(traffic, engines)
+    names = {it.request_id: f"{number}" for number, share in enumerate(shares) for it in share}
+    return replace(
+        traffic, requests=tuple(replace(it, engine=names[it.request_id]) for it in traffic.requests)
+    )
+
+
 def _by_least_outstanding(traffic: Traffic, engines: int) -> list[list[RecordedRequest]]:
     shares: list[list[RecordedRequest]] = [[] for _ in range(engines)]
     # The end in the replay is not yet known, so the recorded end is used.
@@ -257,15 +266,17 @@ def _by_least_outstanding(traffic: Traffic, engines: int) -> list[list[RecordedR
     return shares
 
 
-def lost_s(counted: Sequence[Replayed], traffic: Traffic, slo: Slo) -> float:
-    """Seconds beyond the objective over all requests; of a stream over all tokens, or in noticed stalls."""
-    lost = 0.0
+def lost_by_phase(counted: Sequence[Replayed], traffic: Traffic, slo: Slo) -> tuple[float, float]:
+    """Seconds beyond the objective over all requests, at their start and in their stream: over all tokens, or
+    in noticed stalls if that is more.
+    """
+    start_s = stream_s = 0.0
     for each in counted:
-        lost += max(0.0, each.outcome.ttft_s + traffic.outside_s - slo.ttft_s)
+        start_s += max(0.0, each.outcome.ttft_s + traffic.outside_s - slo.ttft_s)
         stalls = [gap_s for gap_s in each.outcome.gaps_s if gap_s >= NOTICED_STALL_TOKENS * slo.tpot_s]
         over_all_s = each.outcome.e2e_s - each.outcome.ttft_s - slo.tpot_s * (each.tokens - 1)
-        lost += max(0.0, over_all_s, sum(stalls) - slo.tpot_s * len(stalls))
-    return lost
+        stream_s += max(0.0, over_all_s, sum(stalls) - slo.tpot_s * len(stalls))
+    return start_s, stream_s
 
 
 def figures_of_replay(counted: Sequence[Replayed], traffic: Traffic) -> Figures:

@@ -46,6 +46,7 @@ from phasewise.diagnosis.rules.queueing import (
     uneven_load,
     uneven_load_stream,
 )
+from phasewise.diagnosis.rules.removed import weigh
 from phasewise.diagnosis.rules.stalls import chunks_stall, kv_exhausted_stream, slow_client
 from phasewise.diagnosis.rules.standstill import hung_start, hung_stream, paused_start, paused_stream
 
@@ -247,7 +248,9 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
         start = summary.start
         opened = open_start(summary, start, slo)
         claims = _claims(rule(opened) for rule in START_RULES)
-        loss = _with_silent(share_out(claims, opened.account.unclaimed, slo.ttft_s), claims, start)
+        loss = share_out(claims, opened.account.unclaimed, slo.ttft_s)
+        claims, loss = _weighed(claims, loss, summary, Phase.START)
+        loss = _with_silent(loss, claims, start)
         sure = seen(start.requests, start.timed, start.step_timed)
         found += _findings(
             Phase.START, claims, loss, opened.account.whole_s, start.lost_s, (sure, _many(start.requests))
@@ -258,6 +261,7 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
         streaming = open_stream(summary, stream, slo)
         claims = _claims(rule(streaming) for rule in STREAM_RULES)
         loss = share_out(claims, streaming.account.unclaimed, slo.tpot_s, _lost_by_stalls(stream))
+        claims, loss = _weighed(claims, loss, summary, Phase.STREAM)
         timed = 0 if streaming.guessed_step else stream.streams
         sure = seen(stream.streams, timed, stream.step_timed)
         found += _findings(
@@ -271,6 +275,19 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
         unexplained[Phase.STREAM] = loss.unexplained
     found.sort(key=lambda finding: -finding.lost_s)
     return Explanation((*found, *failures(summary), *caveats(summary.trust, slo)), unexplained)
+
+
+UNKNOWN_SHARE = 0.4
+"""If so much of a loss goes with something that no rule has a name for, no known cause explains the rest."""
+
+
+def _weighed(
+    claims: list[Claim], loss: Loss, summary: WindowSummary, phase: Phase
+) -> tuple[list[Claim], Loss]:
+    found = weigh(claims, loss.shares, summary.removals, phase)
+    if found.unknown > max(UNKNOWN_SHARE, *found.shares, 0.0):
+        return [], Loss((), 1.0)
+    return list(found.claims), Loss(found.shares, loss.unexplained + found.unknown)
 
 
 def _claims(said: Iterator[Claim | None]) -> list[Claim]:

@@ -288,6 +288,22 @@ def _lost_reuse(summary: WindowSummary) -> _LostReuse | None:
     return _LostReuse(loss, use.cached, again, Confidence.LOW if summary.prefix is None else Confidence.HIGH)
 
 
+def _may_repeat(summary: WindowSummary) -> bool:
+    """Whether only an engine is seen, with prompts of about one length of which nothing is ever cached."""
+    workload, cached, off = summary.workload, summary.workload.cached_share, _cache_is_off(summary)
+    p50, p90 = workload.prompt_p50_tokens, workload.prompt_p90_tokens
+    if not is_within_engine(summary.seen_by) or p50 is None or p90 is None or (cached is None and not off):
+        return False
+    alike = p50 >= ALIKE_TOKENS and p90 <= ALIKE_SPREAD * p50 and workload.requests >= ALIKE_REQUESTS
+    return alike and (cached or 0.0) <= NEVER_CACHED
+
+
+def repeated_text(summary: WindowSummary) -> tuple[Cause, float] | None:
+    """Why text is computed again, and its share of the computed prompt tokens; None if little is."""
+    lost = _lost_reuse(summary)
+    return None if lost is None else (lost.loss.cause, lost.again)
+
+
 def with_uncached_rival(claim: Claim, summary: WindowSummary) -> Claim:
     """The claim that prompts take the time, with its rival where only an engine is seen: prompts of about one
     length, of which nothing is ever found in the prefix cache.
@@ -296,10 +312,7 @@ def with_uncached_rival(claim: Claim, summary: WindowSummary) -> Claim:
     """
     workload, cached, off = summary.workload, summary.workload.cached_share, _cache_is_off(summary)
     p50, p90 = workload.prompt_p50_tokens, workload.prompt_p90_tokens
-    if not is_within_engine(summary.seen_by) or p50 is None or p90 is None or (cached is None and not off):
-        return claim
-    alike = p50 >= ALIKE_TOKENS and p90 <= ALIKE_SPREAD * p50 and workload.requests >= ALIKE_REQUESTS
-    if not alike or (cached or 0.0) > NEVER_CACHED:
+    if not _may_repeat(summary):
         return claim
     found = f"{percent(cached or 0.0)} of their tokens came from the prefix cache"
     words = f"prompts are of about one length (p50 {p50:.0f}, p90 {p90:.0f} tokens), and {found}"

@@ -165,7 +165,7 @@ def what_next(verdict: Verdict) -> str:
     if verdict.ruling is Ruling.HEALTHY:
         return _all_is_well(verdict)
     if verdict.top is None:
-        return "no rule explains it from this evidence; see what was not observed"
+        return _no_known_cause(verdict)
     return ""
 
 
@@ -176,6 +176,16 @@ def _how_to_judge(verdict: Verdict) -> str:
     if verdict.summary.synthetic:
         return "run the probe again and let it finish"
     return "watch longer with --window, send streamed requests while this runs, or add --probe"
+
+
+def _no_known_cause(verdict: Verdict) -> str:
+    removals = verdict.summary.removals
+    if removals is not None and removals.slower > 1:
+        return (
+            f"no known cause: steps of the same size took {removals.slower:.1f} times as long at the end of "
+            "the window as at its beginning; watch whether a restarted engine slows down again"
+        )
+    return "no rule explains it from this evidence; see what was not observed"
 
 
 def _find_out_why(verdict: Verdict) -> str:

@@ -1,0 +1,388 @@
+"""What would be left of the lost time without each thing that may be its cause, by replays of the window.
+
+Every suspect has a neutral form: a setting without its limit, arrivals at independent times, prompts without
+their repeated text. The window is replayed with every subset of the suspects that matter, and what is lost is
+shared out by Shapley's value, separately for both phases. What is left with all of them neutral is the load
+itself, or what a request needs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, count, pairwise
+from math import factorial
+from random import Random
+from statistics import median
+
+from phasewise.core.slo import Slo
+from phasewise.core.timeline import Timeline
+from phasewise.costs.fit.step import StepSeconds, StepWork, prefilling
+from phasewise.costs.fit.step_fit import StepFit
+from phasewise.diagnosis.analysis.window_summary import NOTICED_STALL_TOKENS, Removals
+from phasewise.diagnosis.finding import Cause, Phase
+from phasewise.diagnosis.predict.costs import KnownCosts
+from phasewise.diagnosis.predict.replay import least_outstanding, lost_by_phase, replay_requests
+from phasewise.diagnosis.predict.setup import Setup, drafting_of
+from phasewise.diagnosis.predict.traffic import RecordedRequest, Traffic, recorded_traffic
+
+FEWEST_REQUESTS = 6
+MOST_TOKENS = 12_000
+"""Of longer windows the latest requests are replayed, with about so many output tokens."""
+MATTERS = 0.1
+"""A suspect whose absence spares less of the loss is none."""
+MOST_SUSPECTS = 4
+BEST_LEVER = 0.4
+"""A setting that nothing points at is a cause if another value spares so much of the loss."""
+MANY = 8
+"""A limit is removed by a value this many times as large."""
+SMALL_CHUNK, TYPICAL_CHUNK, CHUNKS = 256, 1024, (256, 1024, 4096)
+FEW_RUNNING, RUNNING = 64, (8, 24, 64, 256)
+FEW_HELD = 24
+"""A KV cache that holds fewer typical requests than this is small."""
+LONG_AGAIN = 3.0
+"""A prompt that is this many times as long as the median is one of a few long ones."""
+
+Change = Callable[[Setup, Traffic], tuple[Setup, Traffic]]
+Suspects = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What else is known of the window.
+
+    `repeated` is why text is computed again, and its share of the computed prompt tokens. `bursty` says that
+    requests come together. `slower` is how many times as long steps of one size took in the last third of the
+    window as in the first, if that is no chance.
+    """
+
+    repeated: tuple[Cause, float] | None = None
+    bursty: bool = False
+    slower: float | None = None
+    window_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """Something that may be removed, and its name in each phase; None if no rule has one."""
+
+    neutral: Change
+    start: Cause | None
+    stream: Cause | None
+
+    def named(self, phase: Phase) -> Cause | None:
+        return self.start if phase is Phase.START else self.stream
+
+
+def removals(
+    timelines: Sequence[Timeline], setup: Setup, fits: Sequence[StepFit], slo: Slo, hints: Hints
+) -> Removals | None:
+    """What each suspect costs; None if the window cannot be replayed."""
+    latest = _latest(timelines)
+    traffic = recorded_traffic(latest)
+    if not fits or setup.unknown or len(traffic.requests) < FEWEST_REQUESTS:
+        return None
+    window = _Replays(
+        traffic, setup, KnownCosts(fits), slo, _suspects(setup, traffic, hints), hints.slower or 1.0
+    )
+    return window.removals(_measured(latest, slo))
+
+
+def _latest(timelines: Sequence[Timeline]) -> list[Timeline]:
+    """The requests that can be replayed; of many the latest."""
+    usable = [it for it in timelines if it.prompt_tokens and it.output_tokens and it.content_times_s]
+    usable.sort(key=lambda it: it.started_unix_s)
+    tokens, first = 0, len(usable)
+    while first > 0 and tokens < MOST_TOKENS:
+        first -= 1
+        tokens += usable[first].output_tokens or 0
+    return usable[first:]
+
+
+def _measured(timelines: Sequence[Timeline], slo: Slo) -> dict[Phase, float]:
+    start_s = stream_s = 0.0
+    for it in timelines:
+        times = it.content_times_s
+        start_s += max(0.0, times[0] - slo.ttft_s)
+        stalls = [gap for before, after in pairwise(times) if (gap := after - before) >= _noticed(slo)]
+        over_all_s = times[-1] - times[0] - slo.tpot_s * ((it.output_tokens or 1) - 1)
+        stream_s += max(0.0, over_all_s, sum(stalls) - slo.tpot_s * len(stalls))
+    return {Phase.START: start_s, Phase.STREAM: stream_s}
+
+
+def _noticed(slo: Slo) -> float:
+    return NOTICED_STALL_TOKENS * slo.tpot_s
+
+
+PHASES = (Phase.START, Phase.STREAM)
+NOBODY: Suspects = frozenset()
+
+
+@dataclass(slots=True)
+class _Replays:
+    traffic: Traffic
+    setup: Setup
+    costs: KnownCosts
+    slo: Slo
+    suspects: dict[str, _Suspect]
+    slower: float
+    _lost: dict[Suspects, tuple[float, float]] = field(default_factory=dict)
+
+    def removals(self, measured_s: Mapping[Phase, float]) -> Removals:
+        untested: frozenset[Cause] = frozenset()
+        if not self._knows(TYPICAL_CHUNK):
+            untested = frozenset({Cause.CHUNKS_SMALL})
+            self.suspects.pop(f"chunk {TYPICAL_CHUNK}", None)
+        chosen = self._chosen()
+        best = self._best_chunk(NOBODY)
+        if best is not None and self._cuts(best) and self._spared({best}) >= BEST_LEVER:
+            chosen = [*(it for it in chosen if not it.startswith("chunk")), best]
+        chosen = chosen[-MOST_SUSPECTS:]
+        lost_s = dict(zip(PHASES, self.lost(NOBODY), strict=True))
+        shares = {
+            phase: self._shares(phase, index, chosen) for index, phase in enumerate(PHASES) if lost_s[phase]
+        }
+        return Removals(measured_s, lost_s, shares, untested, self.slower)
+
+    def _shares(self, phase: Phase, index: int, chosen: Sequence[str]) -> dict[Cause | None, float]:
+        """The share of what the phase loses that goes with each cause."""
+        whole_s, everyone = self.lost(NOBODY)[index], frozenset(chosen)
+        total = _shapley(chosen, self._spared)
+        found = _shapley(chosen, lambda gone: whole_s - self.lost(gone)[index])
+        for name in self._levers_left(everyone):
+            found[name] = self.lost(everyone)[index] - self.lost(everyone | {name})[index]
+            total[name] = 1.0
+        shares: dict[Cause | None, float] = {}
+        for name, seconds in found.items():
+            if total[name] >= (LEAST_OF_LIMIT if name in LIMITS else MATTERS):
+                cause = self.suspects[name].named(phase)
+                shares[cause] = shares.get(cause, 0.0) + seconds / whole_s
+        return shares
+
+    def _chosen(self) -> list[str]:
+        """The suspects that matter, the most costly last."""
+        spared = {name: self._spared({name}) for name in self.suspects}
+        return sorted((name for name in spared if spared[name] >= MATTERS), key=lambda it: spared[it])
+
+    def _best_chunk(self, gone: Suspects) -> str | None:
+        """Another chunk size that loses least, if that is less than now."""
+        own = self.setup.shape.max_num_batched_tokens
+        names = []
+        for tokens in (it for it in CHUNKS if it != own):
+            if tokens > own and not self._knows(tokens):
+                continue
+            start = Cause.LONG_PROMPTS if tokens < own else Cause.CHUNKS_SMALL
+            stream = Cause.CHUNKS_STALL if tokens < own else Cause.CHUNKS_SMALL
+            names.append(f"chunk {tokens}")
+            self.suspects.setdefault(names[-1], _Suspect(_chunk(tokens), start, stream))
+        best = min(names, key=lambda it: sum(self.lost(gone | {it})), default=None)
+        return best if best and sum(self.lost(gone | {best})) < sum(self.lost(gone)) else None
+
+    def _knows(self, tokens: int) -> bool:
+        """Whether steps with so many prompt tokens were seen."""
+        return self.costs.of(prefilling(tokens)).seen
+
+    def _cuts(self, name: str) -> bool:
+        return self.suspects[name].stream is Cause.CHUNKS_STALL
+
+    def _levers_left(self, gone: Suspects) -> list[str]:
+        """Settings that nothing points at, and that would spare much of what is left."""
+        whole_s, left_s = sum(self.lost(NOBODY)), sum(self.lost(gone))
+        if whole_s <= 0 or left_s < BEST_LEVER * whole_s:
+            return []
+        found = []
+        if not any(it.startswith("chunk") for it in gone):
+            found.append(self._best_chunk(gone))
+        if "cap" not in gone:
+            found.append(self._best_cap(gone))
+        spared = {it: (left_s - sum(self.lost(gone | {it}))) / whole_s for it in found if it is not None}
+        best = max(spared, key=lambda it: spared[it], default=None)
+        return [best] if best is not None and spared[best] >= BEST_LEVER else []
+
+    def _best_cap(self, gone: Suspects) -> str | None:
+        own = self.setup.shape.max_num_seqs
+        names = []
+        for running in (it for it in RUNNING if it != own):
+            cause = Cause.BATCH_CAP_HIGH if running < own else Cause.BATCH_CAP_LOW
+            names.append(f"cap {running}")
+            self.suspects.setdefault(names[-1], _Suspect(_running(running), cause, cause))
+        return min(names, key=lambda it: sum(self.lost(gone | {it})))
+
+    def _spared(self, gone: Iterable[str]) -> float:
+        """The share of what is lost in both phases that goes with these."""
+        whole_s = sum(self.lost(NOBODY))
+        return (whole_s - sum(self.lost(frozenset(gone)))) / whole_s if whole_s > 0 else 0.0
+
+    def lost(self, gone: Suspects) -> tuple[float, float]:
+        """The seconds lost in both phases without these."""
+        if gone not in self._lost:
+            setup, traffic = self.setup, self.traffic
+            for name in sorted(gone):
+                setup, traffic = self.suspects[name].neutral(setup, traffic)
+            steps = sum(it.output_tokens for it in traffic.requests) / max(1.0, self.batch)
+            cost = _slowing(self.costs, self.slower, steps, slows=SLOWER not in gone)
+            seen = replay_requests(traffic, setup, cost, drafting=drafting_of(setup.drafts))
+            self._lost[gone] = lost_by_phase(seen, traffic, self.slo)
+        return self._lost[gone]
+
+    @property
+    def batch(self) -> float:
+        """About how many streams share a step."""
+        requests = self.traffic.requests
+        span_s = max(it.went_s for it in requests) - min(it.came_s for it in requests)
+        return sum(it.went_s - it.came_s for it in requests) / span_s if span_s > 0 else 1.0
+
+
+def _slowing(costs: KnownCosts, slower: float, steps: float, *, slows: bool) -> StepSeconds:
+    """The cost of steps, in the middle as fitted: each a little slower than the one before it, or all as fast
+    as the first.
+    """
+    first = 2.0 / (1.0 + slower)
+    done = count()
+
+    def cost(work: StepWork) -> float:
+        further = min(1.0, next(done) / max(steps, 1.0)) if slows else 0.0
+        return costs.of(work).cost(work) * first * (1.0 + (slower - 1.0) * further)
+
+    return cost
+
+
+def _shapley(players: Sequence[str], spared: Callable[[Suspects], float]) -> dict[str, float]:
+    """Each one's mean contribution over all orders in which they may be removed."""
+    count = len(players)
+    shares: dict[str, float] = {}
+    for player in players:
+        others = [it for it in players if it != player]
+        shares[player] = sum(
+            factorial(size)
+            * factorial(count - size - 1)
+            / factorial(count)
+            * (spared(frozenset({*group, player})) - spared(frozenset(group)))
+            for size in range(count)
+            for group in combinations(others, size)
+        )
+    return shares
+
+
+# --- The suspects.
+
+
+def _suspects(setup: Setup, traffic: Traffic, hints: Hints) -> dict[str, _Suspect]:
+    """What may be the cause besides the load."""
+    shape = setup.shape
+    found = {"long": _Suspect(_without_long, Cause.LONG_PROMPTS, Cause.CHUNKS_STALL)}
+    if shape.max_num_seqs < FEW_RUNNING:
+        found["cap"] = _Suspect(_uncapped, Cause.BATCH_CAP_LOW, Cause.BATCH_CAP_LOW)
+    each = median(it.prompt_tokens + it.output_tokens for it in traffic.requests)
+    if shape.total_blocks * shape.block_size < FEW_HELD * each:
+        found["kv"] = _Suspect(_roomy, Cause.KV_EXHAUSTED, Cause.KV_EXHAUSTED)
+    if shape.max_num_batched_tokens < SMALL_CHUNK:
+        larger = _chunk(TYPICAL_CHUNK)
+        found[f"chunk {TYPICAL_CHUNK}"] = _Suspect(larger, Cause.CHUNKS_SMALL, Cause.CHUNKS_SMALL)
+    if hints.bursty:
+        found["bursts"] = _Suspect(_by_chance(hints.window_s), Cause.BURSTS, Cause.BURSTS)
+    if setup.engines > 1:
+        found["uneven"] = _Suspect(_balanced, Cause.UNEVEN_LOAD, Cause.UNEVEN_LOAD)
+    if hints.repeated is not None:
+        cause, share = hints.repeated
+        found["repeated"] = _Suspect(_once(share), cause, cause)
+    if hints.slower is not None:
+        found[SLOWER] = _Suspect(_as_it_is, None, None)
+    return found
+
+
+SLOWER = "slower"
+LIMITS = frozenset({"cap", "kv"})
+LEAST_OF_LIMIT = 0.3
+"""Without a limit, requests wait less and slow each other down more: both phases count."""
+
+
+def _as_it_is(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
+    return setup, traffic
+
+
+def _running(running: int) -> Change:
+    def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
+        within = min(running, setup.shape.max_num_batched_tokens)
+        return replace(setup, shape=replace(setup.shape, max_num_seqs=within), most_running=running), traffic
+
+    return change
+
+
+def _uncapped(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
+    running = max(256, MANY * setup.shape.max_num_seqs)
+    within = min(running, setup.shape.max_num_batched_tokens)
+    return replace(setup, shape=replace(setup.shape, max_num_seqs=within), most_running=running), traffic
+
+
+def _roomy(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
+    return replace(setup, shape=replace(setup.shape, total_blocks=MANY * setup.shape.total_blocks)), traffic
+
+
+def _chunk(tokens: int) -> Change:
+    def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
+        running = min(setup.most_running or setup.shape.max_num_seqs, tokens)
+        shape = replace(setup.shape, max_num_batched_tokens=tokens, max_num_seqs=running)
+        return replace(setup, shape=shape), traffic
+
+    return change
+
+
+def _by_chance(window_s: float) -> Change:
+    """The same requests at independent times within the window."""
+
+    def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
+        requests = traffic.requests
+        span_s = max(window_s, requests[-1].came_s - requests[0].came_s)
+        rng = Random(0)  # noqa: S311 - the same window gives the same verdict
+        times = sorted(requests[0].came_s + rng.uniform(0.0, span_s) for _ in requests)
+        return setup, _with_requests(traffic, map(_moved, requests, times))
+
+    return change
+
+
+def _without_long(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
+    usual = round(median(it.prompt_tokens for it in traffic.requests))
+    return setup, _with_requests(
+        traffic,
+        (_shortened(it, usual) if it.prompt_tokens > LONG_AGAIN * usual else it for it in traffic.requests),
+    )
+
+
+def _once(share: float) -> Change:
+    def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
+        return setup, _with_requests(
+            traffic,
+            (
+                _shortened(it, it.prompt_tokens - round(share * max(0, it.prompt_tokens - it.cached_tokens)))
+                for it in traffic.requests
+            ),
+        )
+
+    return change
+
+
+def _balanced(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
+    return setup, least_outstanding(traffic, setup.engines)
+
+
+def _with_requests(traffic: Traffic, requests: Iterable[RecordedRequest]) -> Traffic:
+    return replace(traffic, requests=tuple(requests))
+
+
+def _moved(request: RecordedRequest, came_s: float) -> RecordedRequest:
+    return replace(request, came_s=came_s, went_s=came_s + request.went_s - request.came_s)
+
+
+def _shortened(request: RecordedRequest, tokens: int) -> RecordedRequest:
+    """The beginning of the same prompt."""
+    tokens = max(1, tokens)
+    part = tokens / request.prompt_tokens
+    kept = max(0, int(len(request.marks) * part))
+    return replace(
+        request,
+        prompt_tokens=tokens,
+        cached_tokens=min(request.cached_tokens, tokens),
+        prompt_bytes=round(request.prompt_bytes * part),
+        marks=request.marks[:kept],
+    )

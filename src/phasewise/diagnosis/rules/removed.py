@@ -1,0 +1,117 @@
+"""Claims weighed by removal: a replay of the window without a suspect shows how much of the loss it is.
+
+Rules claim time where it was spent: a request that waits for a slot waits because of the cap, or because so
+many others came that no cap would help. Only without the cap does it show. Causes outside the engine's usual
+steps (pauses, a starved core, the network) are not replayed, and keep what they claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from phasewise.core.units import share as in_percent
+from phasewise.diagnosis.analysis.window_summary import Removals
+from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, Phase
+from phasewise.diagnosis.rules.case import Claim, Taken
+
+WITHOUT: Mapping[Cause, str] = {
+    Cause.BATCH_CAP_LOW: "without a limit of running requests",
+    Cause.KV_EXHAUSTED: "with an ample KV cache",
+    Cause.BURSTS: "with the same requests at even times",
+    Cause.CHUNKS_STALL: "with smaller chunks, or without the few long prompts",
+    Cause.CHUNKS_SMALL: "with larger chunks",
+    Cause.UNEVEN_LOAD: "with requests at the engine that has the fewest",
+    Cause.PREFIX_CACHE_OFF: "without computing the same text again",
+    Cause.PREFIX_SALTED: "without computing the same text again",
+    Cause.PREFIX_SCATTERED: "without computing the same text again",
+    Cause.PREFIX_EVICTED: "without computing the same text again",
+    Cause.LONG_PROMPTS: "without the few long prompts",
+}
+REST = (
+    Cause.OVERLOAD,
+    Cause.LONG_PROMPTS,
+    Cause.BATCH_CAP_HIGH,
+    Cause.DECODE_KV_READS,
+    Cause.DECODE_FLOOR,
+    Cause.DECODE_WEIGHTS,
+    Cause.DECODE_OVERHEAD,
+)
+"""What is left when everything that can be removed is gone: the load, or what a request needs alone."""
+MOST_OFF = 2.5
+"""A replay whose loss differs from the measured one by more than this factor shows nothing."""
+WORTH_A_CLAIM = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Claims and their shares of the loss, and the share of what no rule has a name for."""
+
+    claims: tuple[Claim, ...]
+    shares: tuple[float, ...]
+    unknown: float = 0.0
+
+
+def weigh(
+    claims: Sequence[Claim], shares: Sequence[float], removals: Removals | None, phase: Phase
+) -> Weighed:
+    """The claims with what the replay shows of each; as they are if it shows nothing."""
+    untested = frozenset() if removals is None else removals.untested
+    tested = [claim.cause in {*WITHOUT, *REST} - untested for claim in claims]
+    part = sum(share for share, known in zip(shares, tested, strict=True) if known)
+    if removals is None or phase not in removals.shares or not _credible(removals, phase, part):
+        return Weighed(tuple(claims), tuple(shares))
+    every_share = {cause: max(0.0, it) for cause, it in removals.shares[phase].items()}
+    whole = max(1.0, sum(every_share.values()))
+    unknown = every_share.get(None, 0.0) / whole
+    by_cause = {cause: it / whole for cause, it in every_share.items() if cause is not None}
+    left = 1.0 - unknown - sum(by_cause.values())
+    made = {claim.cause for claim in claims}
+    added = [
+        _claim(cause, phase)
+        for cause, it in by_cause.items()
+        if cause not in made and part * it >= WORTH_A_CLAIM
+    ]
+    # With a rival that only the prompts' text would show, nobody can remove it here.
+    rest = {
+        claim.cause: share
+        for claim, share in zip(claims, shares, strict=True)
+        if claim.cause in REST or claim.rival is not None
+    }
+    if not sum(rest.values()):
+        rest = {Cause.OVERLOAD: 1.0}
+        if Cause.OVERLOAD not in made and part * left >= WORTH_A_CLAIM:
+            added.append(_claim(Cause.OVERLOAD, phase))
+    rest_share = sum(rest.values())
+    every = (*claims, *added)
+    new = []
+    for index, claim in enumerate(every):
+        if index < len(claims) and not tested[index]:
+            new.append(shares[index])
+            continue
+        own = by_cause.get(claim.cause, 0.0) + left * rest.get(claim.cause, 0.0) / rest_share
+        new.append(part * own)
+    facts = tuple(_with_fact(claim, by_cause.get(claim.cause)) for claim in every)
+    return Weighed(facts, tuple(new), part * unknown)
+
+
+def _credible(removals: Removals, phase: Phase, part: float) -> bool:
+    measured_s, replayed_s = part * removals.measured_s.get(phase, 0.0), removals.lost_s[phase]
+    if measured_s <= 0 or replayed_s <= 0:
+        return False
+    return max(measured_s / replayed_s, replayed_s / measured_s) <= MOST_OFF
+
+
+def _claim(cause: Cause, phase: Phase) -> Claim:
+    refuted = {
+        Phase.START: "TTFT stays as high",
+        Phase.STREAM: "a token takes as long",
+    }[phase]
+    return Claim(cause, Taken(), (), f"{refuted} {WITHOUT.get(cause, 'at half the load')}", Confidence.MEDIUM)
+
+
+def _with_fact(claim: Claim, share: float | None) -> Claim:
+    if share is None or claim.cause not in WITHOUT:
+        return claim
+    words = f"{WITHOUT[claim.cause]}, a replay of the window loses {in_percent(share)} less in this phase"
+    return replace(claim, facts=(*claim.facts, Fact(words, FactSource.FIT)))
