@@ -85,7 +85,8 @@ SHAPE = {
     "max_num_seqs": 1024, "max_num_batched_tokens": 10**6, "total_blocks": 20_000, "mean_output_tokens": 16,
 }  # fmt: skip
 EMBEDDING_MODEL = "minilm-l6"
-DEADLINE_S = 0.1
+DEADLINE_S, QUICK_DEADLINE_S = 0.1, 1.0
+"""The short form proves what the cache does, not how fast: on a starved machine look-ups take longer."""
 SETTLE_S = 0.2
 """After a run answers are still being kept: that work belongs to it."""
 
@@ -104,6 +105,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.entries, options.rounds, options.requests, options.held_up = 1_000, 2, 40, 1
+    options.deadline_s = QUICK_DEADLINE_S if options.quick else DEADLINE_S
     end_in_order_when_told()
     resolve_embedding_model(EMBEDDING_MODEL, phasewise_home(os.environ))
     core, gateway_core = two_cores()
@@ -136,10 +138,11 @@ async def measure(
         settings = {"admin_key_sha256": key_sha256(ADMIN_KEY), "cache": cache, "log": {"requests": False}}
         return gateway(engines, 1000, settings, cores=[core])
 
-    record: dict[str, Any] = {"entries": options.entries, "deadline_ms": 1e3 * DEADLINE_S, "unexpected": 0}
+    deadline_s: float = options.deadline_s
+    record: dict[str, Any] = {"entries": options.entries, "deadline_ms": 1e3 * deadline_s, "unexpected": 0}
     record |= await processor_time(start, redis.url, options)
     record["unexpected"] += record.pop("unexpected_on_cpu")
-    with start(serving(redis.url, "semantic") | {"semantic": {"audit_share": 1e-6}}) as semantic:
+    with start(serving(redis.url, deadline_s, "semantic") | {"semantic": {"audit_share": 1e-6}}) as semantic:
         scene = await Scene.prepared(semantic, redis.url, options.entries)
         try:
             record |= await semantic_hits(scene, options.rounds)
@@ -150,10 +153,10 @@ async def measure(
     return record
 
 
-def serving(redis_url: str | None, prefix: str = "exact") -> dict[str, Any]:
+def serving(redis_url: str | None, deadline_s: float, prefix: str = "exact") -> dict[str, Any]:
     """A cache that serves, its answers in Redis or in the process."""
     redis = None if redis_url is None else {"url": redis_url, "key_prefix": prefix}
-    return {"mode": "serve", "redis": redis, "deadline_s": DEADLINE_S}
+    return {"mode": "serve", "redis": redis, "deadline_s": deadline_s}
 
 
 # --- processor time -----------------------------------------------------------------------------------------
@@ -191,8 +194,8 @@ async def processor_time(
     streamed = body_of(PAIRS[1][0], stream=True)
     with contextlib.ExitStack() as stack:
         off, again = (stack.enter_context(start(None)) for _ in range(2))
-        process = stack.enter_context(start(serving(None)))
-        shared = stack.enter_context(start(serving(redis_url)))
+        process = stack.enter_context(start(serving(None, options.deadline_s)))
+        shared = stack.enter_context(start(serving(redis_url, options.deadline_s)))
         clients = {it.url: HttpClient(it.url, PATIENCE) for it in (off, again, process, shared)}
         await ask_until_hit(clients[process.url], known)
         await ask_until_hit(clients[process.url], streamed)

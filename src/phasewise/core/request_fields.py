@@ -122,7 +122,7 @@ OBSTACLES = {
     "mixed": "text and special tokens are mixed",
     "not_text": "its chunks hold more than text",
     "parallel": "several answers are interleaved",
-    "rendered": "it changes the prompt in a way that /tokenize cannot be determined",
+    "rendered": "it changes the prompt in a way that /tokenize does not know",
     "repeated": "the prompt is a part of the answer",
     "twice": "a word before and after the break would count twice",
 }

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, count, pairwise
 from math import factorial
-from random import Random
 from statistics import median
+
+import numpy as np
 
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Timeline
@@ -334,8 +335,9 @@ def _by_chance(window_s: float) -> Change:
     def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
         requests = traffic.requests
         span_s = max(window_s, requests[-1].came_s - requests[0].came_s)
-        rng = Random(0)  # noqa: S311 - the same window gives the same verdict
-        times = sorted(requests[0].came_s + rng.uniform(0.0, span_s) for _ in requests)
+        # A fixed seed: the same window gives the same verdict.
+        drawn = np.random.default_rng(0).uniform(0.0, span_s, len(requests))
+        times = sorted(requests[0].came_s + float(at_s) for at_s in drawn)
         return setup, _with_requests(traffic, map(_moved, requests, times))
 
     return change
