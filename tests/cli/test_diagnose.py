@@ -27,6 +27,7 @@ from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fleet.local.run_files import RunPaths, only_supervisor, write_state
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessIdentity
 from phasewise.loadgen.workload.traces import read_trace
+from phasewise.report.diagnosis.words import headline
 from phasewise.simulator.step_times import PRESETS
 from tests.experiments.verify.builders import make_verdict
 from tests.fake_engine_thread import running_fake_engine
@@ -244,6 +245,13 @@ def test_the_same_probe_gives_the_same_verdict_three_times(monkeypatch):
     assert [words.split(": ")[:2] for words in reported] == [["SYNTHETIC PROBE", "SLOW TO STREAM"]] * 3
     first, *later = [int(re.search(r"(\d+)%\s+cached", words)[1]) for words in reported]
     assert later == [first, first]
+
+
+def test_a_load_that_was_sent_late_is_not_called_a_probe_unless_it_is_one():
+    lagging = make_verdict(cause=Cause.GENERATOR_LAG)
+    assert headline(lagging).startswith("MACHINE TOO BUSY TO JUDGE: ")
+    probed = replace(lagging, summary=replace(lagging.summary, synthetic=True))
+    assert headline(probed).startswith("SYNTHETIC PROBE: MACHINE TOO BUSY TO JUDGE: ")
 
 
 VERDICTS = [

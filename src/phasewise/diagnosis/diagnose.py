@@ -14,14 +14,13 @@ from phasewise.core.latency import ttft_breakdown
 from phasewise.core.slo import Slo
 from phasewise.core.steps import EngineStep
 from phasewise.core.timeline import Part, Timeline
-from phasewise.costs.fit.history import observed_steps
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.advice.choose import advise
 from phasewise.diagnosis.advice.fix import Advice, by_gain
 from phasewise.diagnosis.analysis.attribution import Readings, explained, readings_of
+from phasewise.diagnosis.analysis.counter_series import series_of
 from phasewise.diagnosis.analysis.counters import (
     counter_summary,
-    series_of,
     with_counted_phases,
     with_counters,
 )
@@ -39,7 +38,6 @@ from phasewise.diagnosis.analysis.ttft import start_summary
 from phasewise.diagnosis.analysis.window_summary import (
     WindowSummary,
     WorkloadShape,
-    drift,
     outcome_counts,
     rejections,
     trust_of,
@@ -47,9 +45,9 @@ from phasewise.diagnosis.analysis.window_summary import (
 )
 from phasewise.diagnosis.analysis.workload_profile import workload_profile
 from phasewise.diagnosis.evidence import Evidence, engine_counters
-from phasewise.diagnosis.predict.costs import KnownCosts, fit_window
+from phasewise.diagnosis.predict.costs import fit_window
 from phasewise.diagnosis.predict.effects import beyond_replay, predict_advice
-from phasewise.diagnosis.predict.removal import Hints, removals
+from phasewise.diagnosis.predict.removal import Hints, removals, slowing_down
 from phasewise.diagnosis.predict.setup import Setup, setup_of
 from phasewise.diagnosis.predict.traffic import Traffic, recorded_traffic
 from phasewise.diagnosis.rules.find import starts_late, streams_slowly
@@ -60,8 +58,6 @@ from phasewise.fleet.config import Levers
 
 FIT_SEED, REPLAY_SEED = 0, 1
 """A fixed seed: the same evidence gives the same prediction."""
-SLOWER = 1.3
-"""Steps of one size that take so many times as long at the end of a window are no chance and no load."""
 NO_COSTS = (
     "step costs are unknown: the window has too few recorded steps "
     "(run `phasewise engine calibrate URL --save FILE`, then use --costs FILE)"
@@ -116,22 +112,13 @@ def _window(evidence: Evidence, slo: Slo, known: Known) -> _Window:
     if fits and (starts_late(summary) or streams_slowly(summary)):
         setup = setup_of(recorded_traffic(timelines), summary.engines, known.levers)
         hints = Hints(
-            repeated_text(summary), comes_in_bursts(summary), _slower(evidence, fits), evidence.window_s
+            repeated_text(summary),
+            comes_in_bursts(summary),
+            slowing_down(evidence.logs, fits),
+            evidence.window_s,
         )
         summary = replace(summary, removals=removals(timelines, setup, fits, slo, hints))
     return _Window(summary, timelines, fits)
-
-
-def _slower(evidence: Evidence, fits: Sequence[StepFit]) -> float | None:
-    """How many times as long steps took at the end as at the beginning, by what each should take."""
-    costs = KnownCosts(fits)
-    found = []
-    for ranks in evidence.logs.values():
-        steps = [timed.step for log in ranks for timed in log.steps]
-        seen = observed_steps(sorted(steps, key=lambda step: step.seq)).observations
-        found.append(drift([it.seconds / costs.of(it.typical).cost(it.typical) for it in seen]) or 1.0)
-    slower = max(found, default=1.0)
-    return slower if slower >= SLOWER else None
 
 
 def _predict(advice: Advice, traffic: Traffic, setup: Setup, fits: Sequence[StepFit], slo: Slo) -> Advice:

@@ -44,4 +44,4 @@ def test_the_objective_decides_and_not_the_figure_that_a_fix_aims_at():
     found = by_gain(Advice((shifts, helps)))
     assert names(found.fixes) == ["a little of both"]
     assert names(found.do_not_pay) == ["fewer stalls, later starts"]
-    assert prediction_in_words(found.fixes[0]).endswith("; lost time -50%")
+    assert prediction_in_words(found.fixes[0]).endswith("; time lost beyond the objective -50%")

@@ -7,7 +7,7 @@ import pytest
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.analysis.attribution import readings_of
-from phasewise.diagnosis.analysis.counters import Series, series_of
+from phasewise.diagnosis.analysis.counter_series import Series, series_of
 from phasewise.diagnosis.analysis.engine_load import LoadReading
 from phasewise.diagnosis.analysis.standstill import (
     HUNG_S,

@@ -5,7 +5,8 @@ import pytest
 from phasewise.core.slo import Slo
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome
-from phasewise.diagnosis.analysis.counters import EngineCounters, Series, Spread, counter_summary
+from phasewise.diagnosis.analysis.counter_series import Series
+from phasewise.diagnosis.analysis.counters import EngineCounters, Spread, counter_summary
 from phasewise.diagnosis.analysis.engine_view import timelines_from_steps
 from phasewise.diagnosis.analysis.prefix_use import prefix_use
 from phasewise.diagnosis.analysis.ttft import start_summary

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 
-from phasewise.core.latency import tpot_s, ttft_s
+from phasewise.core.latency import chunk_gaps_s, tpot_s, ttft_s
 from phasewise.core.timeline import Timeline
 
 REUSED = 0.5
@@ -71,14 +70,14 @@ def probe_reading(timelines: Sequence[Timeline]) -> ProbeReading | None:
     alone = [it for it in shorts if not any(_overlap(it, other) for other in known if other is not it)]
     together = [it for it in shorts if it not in alone]
     first, again, joined = (longs[at] if at < len(longs) else None for at in range(3))
-    stalls = [max(_gaps(it), default=0.0) for it in together] if joined is not None else []
+    stalls = [max(chunk_gaps_s(it), default=0.0) for it in together] if joined is not None else []
     return ProbeReading(
         short=_median_start(alone),
         long=None if first is None else _median_start([first]),
         again=None if again is None else _median_start([again]),
         alone_tpot_s=_median([found for it in alone if (found := tpot_s(it)) is not None]),
         streams=len(together),
-        together_tpot_s=_median([median(gaps) for it in together if (gaps := _gaps(it))]),
+        together_tpot_s=_median([median(gaps) for it in together if (gaps := chunk_gaps_s(it))]),
         stall_s=_median(stalls),
         joined_tokens=None if joined is None else joined.prompt_tokens,
     )
@@ -89,10 +88,6 @@ def _overlap(one: Timeline, other: Timeline) -> bool:
         one.started_unix_s < other.started_unix_s + other.ended_s
         and other.started_unix_s < one.started_unix_s + one.ended_s
     )
-
-
-def _gaps(timeline: Timeline) -> list[float]:
-    return [after - before for before, after in pairwise(timeline.content_times_s)]
 
 
 def _median_start(timelines: Sequence[Timeline]) -> Start | None:

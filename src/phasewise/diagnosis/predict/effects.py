@@ -19,7 +19,7 @@ from phasewise.costs.fit.step import StepKind, StepWork
 from phasewise.costs.fit.step_fit import CONFIDENCE, StepFit
 from phasewise.diagnosis.advice.fix import Advice, Effect, Figure, Fix, LeverChange, PredictedChange
 from phasewise.diagnosis.predict.costs import DrawnForm, KnownCosts
-from phasewise.diagnosis.predict.replay import figures_of_replay, lost_by_phase, replay, replay_requests
+from phasewise.diagnosis.predict.replay import figures_of_replay, lost_in_replay, replay, replay_requests
 from phasewise.diagnosis.predict.setup import (
     Drafting,
     DraftReading,
@@ -107,7 +107,7 @@ class Trials:
     ) -> tuple[Figures, float]:
         drafting = self._drawn_drafting(setup)
         found = replay_requests(some, setup, form.run_cost(), drafting=drafting, beyond_marks=beyond_marks)
-        lost = 0.0 if self._slo is None else sum(lost_by_phase(found, some, self._slo))
+        lost = 0.0 if self._slo is None else sum(lost_in_replay(found, some, self._slo))
         return figures_of_replay(found, some), lost
 
     def _drawn_drafting(self, setup: Setup) -> Drafting:

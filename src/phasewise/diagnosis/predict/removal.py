@@ -10,20 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, count, pairwise
+from itertools import combinations, count
 from math import factorial
 from statistics import median
 
 import numpy as np
 
+from phasewise.core.latency import chunk_gaps_s
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Timeline
+from phasewise.costs.fit.history import observed_steps
 from phasewise.costs.fit.step import StepSeconds, StepWork, prefilling
 from phasewise.costs.fit.step_fit import StepFit
-from phasewise.diagnosis.analysis.window_summary import NOTICED_STALL_TOKENS, Removals
+from phasewise.diagnosis.analysis.attribution import Logs
+from phasewise.diagnosis.analysis.window_summary import Removals, drift
 from phasewise.diagnosis.finding import Cause, Phase
 from phasewise.diagnosis.predict.costs import KnownCosts
-from phasewise.diagnosis.predict.replay import least_outstanding, lost_by_phase, replay_requests
+from phasewise.diagnosis.predict.replay import (
+    least_outstanding,
+    lost_by_phase,
+    lost_in_replay,
+    replay_requests,
+)
 from phasewise.diagnosis.predict.setup import Setup, drafting_of
 from phasewise.diagnosis.predict.traffic import RecordedRequest, Traffic, recorded_traffic
 
@@ -35,6 +43,8 @@ MATTERS = 0.1
 MOST_SUSPECTS = 4
 BEST_LEVER = 0.4
 """A setting that nothing points at is a cause if another value spares so much of the loss."""
+LEAST_SLOWER = 1.3
+"""Steps of one size that take so many times as long at the end of a window are no chance and no load."""
 MANY = 8
 """A limit is removed by a value this many times as large."""
 SMALL_CHUNK, TYPICAL_CHUNK, CHUNKS = 256, 1024, (256, 1024, 4096)
@@ -75,6 +85,20 @@ class _Suspect:
         return self.start if phase is Phase.START else self.stream
 
 
+def slowing_down(logs: Logs, fits: Sequence[StepFit]) -> float | None:
+    """How many times as long steps took at the end as at the beginning, by what each should take; None if
+    that may be chance.
+    """
+    costs = KnownCosts(fits)
+    found = []
+    for ranks in logs.values():
+        steps = [timed.step for log in ranks for timed in log.steps]
+        seen = observed_steps(sorted(steps, key=lambda step: step.seq)).observations
+        found.append(drift([it.seconds / costs.of(it.typical).cost(it.typical) for it in seen]) or 1.0)
+    slower = max(found, default=1.0)
+    return slower if slower >= LEAST_SLOWER else None
+
+
 def removals(
     timelines: Sequence[Timeline], setup: Setup, fits: Sequence[StepFit], slo: Slo, hints: Hints
 ) -> Removals | None:
@@ -101,18 +125,8 @@ def _latest(timelines: Sequence[Timeline]) -> list[Timeline]:
 
 
 def _measured(timelines: Sequence[Timeline], slo: Slo) -> dict[Phase, float]:
-    start_s = stream_s = 0.0
-    for it in timelines:
-        times = it.content_times_s
-        start_s += max(0.0, times[0] - slo.ttft_s)
-        stalls = [gap for before, after in pairwise(times) if (gap := after - before) >= _noticed(slo)]
-        over_all_s = times[-1] - times[0] - slo.tpot_s * ((it.output_tokens or 1) - 1)
-        stream_s += max(0.0, over_all_s, sum(stalls) - slo.tpot_s * len(stalls))
-    return {Phase.START: start_s, Phase.STREAM: stream_s}
-
-
-def _noticed(slo: Slo) -> float:
-    return NOTICED_STALL_TOKENS * slo.tpot_s
+    seen = ((it.content_times_s[0], chunk_gaps_s(it), it.output_tokens or 1) for it in timelines)
+    return dict(zip(PHASES, lost_by_phase(seen, slo), strict=True))
 
 
 PHASES = (Phase.START, Phase.STREAM)
@@ -223,7 +237,7 @@ class _Replays:
             steps = sum(it.output_tokens for it in traffic.requests) / max(1.0, self.batch)
             cost = _slowing(self.costs, self.slower, steps, slows=SLOWER not in gone)
             seen = replay_requests(traffic, setup, cost, drafting=drafting_of(setup.drafts))
-            self._lost[gone] = lost_by_phase(seen, traffic, self.slo)
+            self._lost[gone] = lost_in_replay(seen, traffic, self.slo)
         return self._lost[gone]
 
     @property

@@ -266,17 +266,24 @@ def _by_least_outstanding(traffic: Traffic, engines: int) -> list[list[RecordedR
     return shares
 
 
-def lost_by_phase(counted: Sequence[Replayed], traffic: Traffic, slo: Slo) -> tuple[float, float]:
-    """Seconds beyond the objective over all requests, at their start and in their stream: over all tokens, or
-    in noticed stalls if that is more.
+def lost_by_phase(requests: Iterable[tuple[float, Sequence[float], int]], slo: Slo) -> tuple[float, float]:
+    """Seconds beyond the objective, at the start and in the stream, by requests' TTFT, gaps and tokens.
+
+    A stream loses them over all tokens, or in noticed stalls if that is more.
     """
     start_s = stream_s = 0.0
-    for each in counted:
-        start_s += max(0.0, each.outcome.ttft_s + traffic.outside_s - slo.ttft_s)
-        stalls = [gap_s for gap_s in each.outcome.gaps_s if gap_s >= NOTICED_STALL_TOKENS * slo.tpot_s]
-        over_all_s = each.outcome.e2e_s - each.outcome.ttft_s - slo.tpot_s * (each.tokens - 1)
+    for ttft_s, gaps_s, tokens in requests:
+        start_s += max(0.0, ttft_s - slo.ttft_s)
+        stalls = [gap_s for gap_s in gaps_s if gap_s >= NOTICED_STALL_TOKENS * slo.tpot_s]
+        over_all_s = sum(gaps_s) - slo.tpot_s * (tokens - 1)
         stream_s += max(0.0, over_all_s, sum(stalls) - slo.tpot_s * len(stalls))
     return start_s, stream_s
+
+
+def lost_in_replay(counted: Iterable[Replayed], traffic: Traffic, slo: Slo) -> tuple[float, float]:
+    """The same of replayed requests."""
+    seen = ((it.outcome.ttft_s + traffic.outside_s, it.outcome.gaps_s, it.tokens) for it in counted)
+    return lost_by_phase(seen, slo)
 
 
 def figures_of_replay(counted: Sequence[Replayed], traffic: Traffic) -> Figures:

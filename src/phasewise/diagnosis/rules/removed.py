@@ -18,7 +18,7 @@ from phasewise.diagnosis.rules.case import Claim, Taken
 WITHOUT: Mapping[Cause, str] = {
     Cause.BATCH_CAP_LOW: "without a limit of running requests",
     Cause.KV_EXHAUSTED: "with an ample KV cache",
-    Cause.BURSTS: "with the same requests at even times",
+    Cause.BURSTS: "with the same requests at independent times",
     Cause.CHUNKS_STALL: "with smaller chunks, or without the few long prompts",
     Cause.CHUNKS_SMALL: "with larger chunks",
     Cause.UNEVEN_LOAD: "with requests at the engine that has the fewest",

@@ -83,11 +83,10 @@ STALLS = {
 
 def headline(verdict: Verdict) -> str:
     """The verdict in one line, without its confidence."""
-    ruling = RULINGS[verdict.ruling].upper()
+    late_sender = verdict.top is not None and verdict.top.cause in NOT_THE_SERVER
+    ruling = RULINGS[Ruling.MACHINE_BUSY if late_sender else verdict.ruling].upper()
     if verdict.summary.synthetic:
         ruling = f"SYNTHETIC PROBE: {ruling}"
-    if verdict.top is not None and verdict.top.cause in NOT_THE_SERVER:
-        ruling = f"SYNTHETIC PROBE: {RULINGS[Ruling.MACHINE_BUSY].upper()}"
     if verdict.ruling is Ruling.HEALTHY and _engine_silent(verdict):
         return f"{ruling}, but an engine did not answer"
     if verdict.top is None:
@@ -244,7 +243,7 @@ def prediction_in_words(fix: Fix) -> str:
     text = ", ".join(map(change_in_words, (*aimed, *others)))
     doubt = ", though it may not help" if any(map(_may_not_help, aimed)) else ""
     gain = fix.effect.gain
-    lost = "" if gain is None else f"; lost time {-gain * 100:+.0f}%"
+    lost = "" if gain is None else f"; time lost beyond the objective {-gain * 100:+.0f}%"
     return f"predicted{doubt}: {text or 'no change'}{lost}"
 
 
