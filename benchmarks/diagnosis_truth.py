@@ -11,10 +11,10 @@ true only if the scene stays slow with everything else neutral, and it is intrin
 one request at a time. Scenes with 5% to 15% late requests are not scored, nor are those without a true cause.
 
 A verdict is right if its phase and its first cause are true. truth/factors.py registers which cause is true
-for which factor. Tuning scenes and held-out scenes share no cost family, noise, arrivals or pair, and
-held-out ranges are wider. The seed of the held-out set is the hash of the commit whose rules are judged
-unless --seed is given, and every held-out run is added to records/truth_runs.jsonl: who changes a rule after
-a look at one has turned that seed into a tuning seed.
+for which factor. Tuning scenes and held-out scenes share no cost family, noise, arrivals, pair or fault
+without a name, and held-out ranges are wider. The seed of the held-out set is the hash of the commit whose
+rules are judged unless --seed is given, and every held-out run is added to records/truth_runs.jsonl: who
+changes a rule after a look at one has turned that seed into a tuning seed.
 
 `--save DIR` keeps scenes and truths; `--rejudge DIR` judges them again without the removal runs. `--advice N`
 follows the first advice on the first N slow scenes and says what it gained (truth/advice.py). The last line

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from statistics import fmean
 
 import pytest
 from hypothesis import given
@@ -24,7 +27,7 @@ from benchmarks.truth.factors import (
     STREAM,
     setting_of,
 )
-from benchmarks.truth.held_out import HELD_OUT_ONLY
+from benchmarks.truth.held_out import HELD_OUT_ONLY, TUNE_ONLY
 from benchmarks.truth.judging import (
     Judged,
     Said,
@@ -47,8 +50,23 @@ from benchmarks.truth.removal import (
     shapley,
 )
 from benchmarks.truth.scene import FactorDraw, Scene, Settings, scene_from_record, scene_record
-from benchmarks.truth.traffic import Piece, Planned, Traffic, ids_of, plan, text_of
-from benchmarks.truth.worlds import HELD_OUT_FAMILIES, TUNE_FAMILIES, World
+from benchmarks.truth.traffic import (
+    HELD_OUT_ARRIVALS,
+    TUNE_ARRIVALS,
+    Piece,
+    Planned,
+    Traffic,
+    ids_of,
+    plan,
+    text_of,
+)
+from benchmarks.truth.worlds import (
+    HELD_OUT_FAMILIES,
+    HELD_OUT_NOISES,
+    TUNE_FAMILIES,
+    TUNE_NOISES,
+    World,
+)
 from phasewise.core.slo import Slo
 from phasewise.core.steps import FinishedRequest
 from phasewise.core.timeline import Outcome
@@ -221,6 +239,26 @@ def test_a_fault_that_no_rule_knows_leaves_nothing_to_name():
     assert all(not names for names in truth.says.values())
 
 
+def test_steps_that_another_job_slows_for_a_while_heal_without_it():
+    job = ("neighbour", {"times": 4.0, "first_s": 2.0, "length_s": 5.0, "every_s": 3.0})
+    truth = find_truth(make_scene(job))
+    assert truth.causes == ("neighbour",)
+    assert truth.shares["neighbour"] > 0.9
+    assert all(not names for names in truth.says.values())
+
+
+def test_requests_that_wait_until_a_batch_has_drained_count_as_waiting_and_heal_without_it():
+    scene = make_scene(("drains_first", {}), output_tokens=40.0)
+    truth = find_truth(scene)
+    assert truth.causes == ("drains_first",)
+    assert truth.says == {START: frozenset()}
+    played = play(setting_of(scene, frozenset(scene.planted)), seed_text(scene, 0))
+    steps = [report.step for report in played.reports[0]]
+    before = [earlier for earlier, later in pairwise(steps) if later.prompt_requests]
+    assert not any(step.running for step in before)
+    assert max(step.waiting for step in steps) >= 1
+
+
 def test_a_truth_survives_being_written_down():
     truth = find_truth(make_scene(("rejected", {"share": 0.5})))
     assert truth.says == {FAILING: frozenset({Cause.REQUESTS_REJECTED})}
@@ -283,15 +321,30 @@ def test_the_record_counts_by_confidence_and_leaves_unscored_scenes_out():
 # --- scenes and what is seen of them
 
 
-def test_tuning_and_held_out_scenes_share_no_family_no_pair_and_no_unknown_fault():
-    assert not set(TUNE_FAMILIES) & set(HELD_OUT_FAMILIES)
+def test_tuning_and_held_out_scenes_share_no_family_noise_arrivals_pair_or_unknown_fault():
     assert not set(pairs(held_out=False)) & set(pairs(held_out=True))
-    tuned, held = ([draw_scene(number, name, 1) for number in range(120)] for name in (TUNE, HELD_OUT))
-    assert {scene.world.family for scene in tuned} == set(TUNE_FAMILIES)
-    assert {scene.world.family for scene in held} == set(HELD_OUT_FAMILIES)
-    assert not {scene.traffic["arrivals"] for scene in tuned} & {scene.traffic["arrivals"] for scene in held}
-    assert not {name for scene in tuned for name in scene.planted} & set(HELD_OUT_ONLY)
-    assert {name for scene in held for name in scene.planted} >= set(HELD_OUT_ONLY)
+    seen = {}
+    for name in (TUNE, HELD_OUT):
+        scenes = [draw_scene(number, name, 1) for number in range(240)]
+        seen[name] = {
+            "families": {scene.world.family for scene in scenes},
+            "noises": {scene.world.noise for scene in scenes},
+            "arrivals": {scene.traffic["arrivals"] for scene in scenes},
+            "unknown": {it for scene in scenes for it in scene.planted if FACTORS[it].unknown},
+        }
+    assert seen[TUNE] == {
+        "families": set(TUNE_FAMILIES),
+        "noises": set(TUNE_NOISES),
+        "arrivals": set(TUNE_ARRIVALS),
+        "unknown": set(TUNE_ONLY),
+    }
+    assert seen[HELD_OUT] == {
+        "families": set(HELD_OUT_FAMILIES),
+        "noises": set(HELD_OUT_NOISES),
+        "arrivals": set(HELD_OUT_ARRIVALS),
+        "unknown": set(HELD_OUT_ONLY),
+    }
+    assert all(not seen[TUNE][kind] & seen[HELD_OUT][kind] for kind in seen[TUNE])
 
 
 def test_every_factor_can_be_drawn_and_says_causes_that_a_verdict_can_name():
@@ -341,6 +394,20 @@ def test_the_same_seed_gives_the_same_run_and_other_noise_another():
         for noise in ("noise", "noise", "again")
     ]
     assert runs[0] == runs[1] != runs[2]
+
+
+@pytest.mark.parametrize("noise", [*TUNE_NOISES, *HELD_OUT_NOISES])
+def test_every_noise_has_a_mean_of_about_one(noise):
+    cost = replace(WORLD, noise=noise, spread=0.1).noisy_cost(Random(3))  # noqa: S311 - noise, no secret
+    work = StepWork(0, 1, 1, 0, 100)
+    mean = fmean(cost(work) for _ in range(20_000))
+    assert mean == pytest.approx(WORLD.cost()(work), rel=0.03)
+
+
+@pytest.mark.parametrize("arrivals", [*TUNE_ARRIVALS, *HELD_OUT_ARRIVALS])
+def test_all_arrivals_come_at_about_the_rate_that_was_asked_for(arrivals):
+    planned = plan(Traffic(arrivals=arrivals, rate_per_s=2.0), "s", 1000.0)
+    assert len(planned) == pytest.approx(2000, rel=0.15)
 
 
 @pytest.mark.parametrize("family", [*TUNE_FAMILIES, *HELD_OUT_FAMILIES])

@@ -1,4 +1,6 @@
-"""Draws scenes. Tuning and held-out scenes share no cost family, no arrivals, no pair and no range.
+"""Draws scenes. Tuning and held-out scenes share no cost family, noise, arrivals, pair or unknown fault.
+
+Held-out ranges are wider. Whatever a judged run has shown to the authors of rules is for tuning from then on.
 
 Sizes are relative to the machine's floor and to the objective, so that one range fits every machine. The
 neutral traffic of a scene is light; a factor that needs a certain traffic to matter changes it first. Whether
@@ -15,14 +17,14 @@ from random import Random
 from phasewise.core.slo import Slo
 
 from .factors import AMPLE_KV_TOKENS, FACTORS
-from .held_out import HELD_OUT_ONLY
+from .held_out import HELD_OUT_ONLY, TUNE_ONLY
 from .scene import LEVELS, FactorDraw, Scene, Settings
-from .traffic import Traffic
+from .traffic import HELD_OUT_ARRIVALS, TUNE_ARRIVALS, Traffic
 from .worlds import (
     HELD_OUT_FAMILIES,
-    HELD_OUT_NOISE,
+    HELD_OUT_NOISES,
     TUNE_FAMILIES,
-    TUNE_NOISE,
+    TUNE_NOISES,
     World,
     bend_of,
 )
@@ -30,6 +32,9 @@ from .worlds import (
 TUNE, HELD_OUT = "tune", "held-out"
 WINDOW_S = (20.0, 60.0)
 FEWEST_REQUESTS, MOST_REQUESTS = 40, 150
+PLAIN_SHARE, HELD_OUT_PLAIN_SHARE = 0.14, 0.23
+"""How many scenes have no factor and light traffic. Held-out ones must count false alarms, so they have more.
+"""
 
 
 @dataclass(slots=True)
@@ -54,7 +59,7 @@ class Draft:
     def between(self, low: float, high: float) -> float:
         """A number from a range; held-out scenes have a wider one."""
         if self.held_out:
-            low, high = 0.75 * low, 1.35 * high
+            low, high = 0.65 * low, 1.5 * high
         return self.rng.uniform(low, high)
 
     def whole(self, low: int, high: int) -> int:
@@ -127,18 +132,17 @@ def _seen_at(level: str, names: Iterable[str]) -> bool:
 
 
 def _choose(rng: Random, held_out: bool, level: str) -> tuple[str, ...]:
-    kind = rng.random()
-    if kind < 0.14:
+    if rng.random() < (HELD_OUT_PLAIN_SHARE if held_out else PLAIN_SHARE):
         return ("plain",)
-    if kind < 0.27:
+    kind = rng.random()
+    if kind < 0.15:
         return (rng.choice(("overload_prompts", "overload_streams", "slow_format", "long_alone")),)
     singles = [name for name in FACTORS if name != "cap_high" and not FACTORS[name].unknown]
-    if held_out:
-        singles += list(HELD_OUT_ONLY)
+    singles += HELD_OUT_ONLY if held_out else TUNE_ONLY
     possible = [
         name for name in singles if level in FACTORS[name].levels for _ in range(_WEIGHT.get(name, 3))
     ]
-    if kind < 0.75:
+    if kind < 0.71:
         return (rng.choice(possible),)
     return rng.choice([pair for pair in pairs(held_out) if _seen_at(level, pair)])
 
@@ -155,17 +159,18 @@ _APART = (
 
 
 def pairs(held_out: bool) -> list[tuple[str, str]]:
-    """The pairs of a set: every other one is held out."""
+    """The pairs of a set: every fourth one is held out."""
     names = [name for name in FACTORS if name not in _ALONE and not FACTORS[name].unknown]
     every = [pair for pair in combinations(names, 2) if frozenset(pair) not in _APART]
-    return every[1::2] if held_out else every[::2]
+    held = every[2::4]
+    return held if held_out else [pair for pair in every if pair not in held]
 
 
 def _draft(rng: Random, held_out: bool) -> Draft:
     draft = Draft(
         rng,
         held_out,
-        World("power", 0.03, 8, 0.5, 1, 0.5, 0.9, TUNE_NOISE, 0.05),
+        World("power", 0.03, 8, 0.5, 1, 0.5, 0.9, "lognormal", 0.05),
         Slo(1.0, 0.1),
         Traffic(),
         Settings(kv_tokens=AMPLE_KV_TOKENS, block=rng.choice((16, 32, 128))),
@@ -181,7 +186,7 @@ def _draft(rng: Random, held_out: bool) -> Draft:
         attention_floors=draft.between(0.3, 1.5),
         context_floors=draft.between(0.2, 0.8),
         bend=bend_of(family, rng),
-        noise=HELD_OUT_NOISE if held_out else TUNE_NOISE,
+        noise=rng.choice(HELD_OUT_NOISES if held_out else TUNE_NOISES),
         spread=draft.between(0.03, 0.12),
         asynchronous=asynchronous,
         output_lag_s=rng.uniform(0.1, 0.5) * floor_s if asynchronous else 0.0,
@@ -194,8 +199,10 @@ def _draft(rng: Random, held_out: bool) -> Draft:
 def _light_traffic(draft: Draft) -> None:
     rng = draft.rng
     traffic = draft.traffic
-    traffic.arrivals = rng.choice(("gamma", "ramp") if draft.held_out else ("poisson", "even"))
-    traffic.prompt_tokens = draft.prompt_taking(0.08, 0.14)
+    traffic.arrivals = rng.choice(HELD_OUT_ARRIVALS if draft.held_out else TUNE_ARRIVALS)
+    # Held-out ranges are wider at both ends; with these they end about where those for tuning do.
+    longest, most = (0.1, 2.0) if draft.held_out else (0.14, 3.0)
+    traffic.prompt_tokens = draft.prompt_taking(0.08, longest)
     traffic.prompt_spread = draft.between(0.1, 0.4)
     traffic.output_tokens = draft.between(20, 45)
     traffic.output_spread = draft.between(0.1, 0.5)
@@ -205,7 +212,7 @@ def _light_traffic(draft: Draft) -> None:
         traffic.shared_tokens = draft.prompt_taking(0.1, 0.3)
     if rng.random() < 0.15:
         traffic.leaving_share, traffic.leaving_s = draft.between(0.03, 0.1), 3 * draft.slo.ttft_s
-    draft.concurrency(1.0, 3.0)
+    draft.concurrency(1.0, most)
 
 
 # --- The planters: the traffic that a factor needs, and its sizes.
@@ -385,6 +392,27 @@ def _admission_lock(draft: Draft) -> Sizes:
     return {"extra_s": draft.between(0.4, 1.3) * draft.slo.ttft_s}
 
 
+def _neighbour(draft: Draft) -> Sizes:
+    """Steps beyond the objective, for about half of the window."""
+    window_s = max(WINDOW_S[0], draft.window_s)
+    length_s = draft.between(0.2, 0.4) * window_s
+    times = draft.between(1.3, 2.2) * draft.slo.tpot_s / draft.world.step_s(3)
+    return {
+        "times": max(1.5, times),
+        "first_s": draft.rng.uniform(0.0, 0.3) * window_s,
+        "length_s": length_s,
+        "every_s": draft.between(0.4, 1.0) * length_s,
+    }
+
+
+def _drains_first(draft: Draft) -> Sizes:
+    """Answers that take longer than a start may, so that who comes during one starts late."""
+    draft.traffic.turns = 1
+    draft.traffic.output_tokens = draft.between(1.5, 3.0) * draft.slo.ttft_s / draft.world.step_s(3)
+    draft.concurrency(1.3, 2.3)
+    return {}
+
+
 PLANTERS: Mapping[str, Callable[[Draft], Sizes]] = {
     "plain": _plain,
     "overload_prompts": _overload_prompts,
@@ -410,4 +438,6 @@ PLANTERS: Mapping[str, Callable[[Draft], Sizes]] = {
     "uneven": _uneven,
     "creep": _creep,
     "admission_lock": _admission_lock,
+    "neighbour": _neighbour,
+    "drains_first": _drains_first,
 }

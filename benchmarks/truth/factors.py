@@ -49,6 +49,9 @@ class Setting:
     skew: float = 0.0
     creep_per_step: float = 0.0
     admission_s: float = 0.0
+    shared: list[tuple[float, float]] = field(default_factory=list)
+    shared_times: float = 1.0
+    drains_first: bool = False
     one_at_a_time: bool = False
     settle_s: float = 0.0
     window_s: float = 0.0
@@ -110,12 +113,19 @@ def _starved(it: Setting, sizes: Sizes) -> None:
 
 def _pauses(it: Setting, sizes: Sizes) -> None:
     """`every_s` apart, beginning at `first_s` of the window; the last may outlast it."""
+    it.pauses += _stretches(it, sizes)
+
+
+def _stretches(it: Setting, sizes: Sizes) -> list[tuple[float, float]]:
+    """One stretch of time, or with `every_s` as many as begin before the window closes."""
+    stretches: list[tuple[float, float]] = []
     at_s = it.settle_s + sizes["first_s"]
     while at_s < it.ends_s:
-        it.pauses.append((at_s, at_s + sizes["length_s"]))
+        stretches.append((at_s, at_s + sizes["length_s"]))
         if not sizes["every_s"]:
-            return
+            break
         at_s += sizes["length_s"] + sizes["every_s"]
+    return stretches
 
 
 def _network(it: Setting, sizes: Sizes) -> None:
@@ -149,6 +159,16 @@ def _creep(it: Setting, sizes: Sizes) -> None:
 
 def _admission(it: Setting, sizes: Sizes) -> None:
     it.admission_s = sizes["extra_s"]
+
+
+def _neighbour(it: Setting, sizes: Sizes) -> None:
+    """Stretches as those of pauses, in which a step takes `times` as long."""
+    it.shared += _stretches(it, sizes)
+    it.shared_times = sizes["times"]
+
+
+def _drains_first(it: Setting, _: Sizes) -> None:
+    it.drains_first = True
 
 
 def _both(*causes: str) -> Mapping[str, frozenset[str]]:
@@ -187,6 +207,8 @@ FACTORS: Mapping[str, Factor] = MappingProxyType(
         "uneven": Factor(_uneven, _both(Cause.UNEVEN_LOAD)),
         "creep": Factor(_creep, _both(), unknown=True),
         "admission_lock": Factor(_admission, _both(), unknown=True),
+        "neighbour": Factor(_neighbour, _both(), unknown=True),
+        "drains_first": Factor(_drains_first, _both(), unknown=True),
     }
 )
 """Overload is no factor: nothing is removed for it. See LOAD."""

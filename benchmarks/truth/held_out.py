@@ -1,8 +1,11 @@
-"""Fault kinds that no rule knows; only held-out scenes have them.
+"""Fault kinds that no rule knows, in two sets: no scene of one set has a fault of the other.
 
-`creep` makes every step slower with the number of steps since the engine's start, as fragmented memory does.
-`admission_lock` stops the engine whenever a request is admitted, as the compilation of a grammar does. Right
-is the phase, and no known cause.
+For tuning, `creep` makes every step slower with the number of steps since the engine's start, as fragmented
+memory does. `admission_lock` stops the engine whenever a request is admitted, as the compilation of a grammar
+does. Held out, `neighbour` makes all steps slower for stretches of time, as another job on the same
+accelerator does. `drains_first` admits requests only once all that run have finished, as engines without
+continuous batching do. Right is the phase, and no known cause.
 """
 
-HELD_OUT_ONLY = ("creep", "admission_lock")
+TUNE_ONLY = ("creep", "admission_lock")
+HELD_OUT_ONLY = ("neighbour", "drains_first")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil
@@ -65,36 +65,48 @@ class Played:
         return self.setting.ends_s
 
 
-class _Creeping:
-    """Costs that grow with the number of steps since the engine's start, and by locks at admission."""
+class _Changed:
+    """Costs that grow with the number of steps since the engine's start, by locks at admission, and while
+    another job has a part of the machine.
+    """
 
     def __init__(self, cost: StepSeconds, setting: Setting) -> None:
         self._cost = cost
         self._per_step = setting.creep_per_step
         self._admission_s = setting.admission_s
+        self._shared, self._shared_times = setting.shared, setting.shared_times
         self._steps = 0
         self.admitted = 0
+        self.begins_s = 0.0
 
     def __call__(self, work: StepWork) -> float:
         self._steps += 1
         extra_s, self.admitted = self._admission_s * self.admitted, 0
-        return self._cost(work) * (1.0 + self._per_step * self._steps) + extra_s
+        times = 1.0 + self._per_step * self._steps
+        if any(begin_s <= self.begins_s < end_s for begin_s, end_s in self._shared):
+            times *= self._shared_times
+        return self._cost(work) * times + extra_s
 
 
 class _Host:
     """One engine, its requests on the way in, and its reports."""
 
     def __init__(self, setting: Setting, shape: EngineShape, rng: Random) -> None:
-        cost = setting.world.noisy_cost(rng)
-        self.changed = _Creeping(cost, setting) if setting.creep_per_step or setting.admission_s else None
+        self.changed = _Changed(setting.world.noisy_cost(rng), setting)
         self.machine = SlowMachine(
-            self.changed or cost, setting.share, setting.cold_steps, setting.cold_s, setting.pauses
+            self.changed, setting.share, setting.cold_steps, setting.cold_s, setting.pauses
         )
         self.engine = VirtualEngine(shape, self.machine)
         self.busy = False
         self.open_tokens = 0
         self.reports: list[StepReport] = []
         self.arrived: list[tuple[VirtualRequest, float]] = []
+        self.held: list[tuple[VirtualRequest, float]] = []
+
+    def begin(self, now_s: float) -> StepReport | None:
+        """Begin a step, if there is something to do."""
+        self.machine.begins_s = self.changed.begins_s = now_s
+        return self.engine.step(EPOCH_S + now_s)
 
 
 class _Run:
@@ -174,9 +186,26 @@ class _Run:
         self._step(host, now_s)
 
     def _add(self, host: _Host, request: VirtualRequest, arrived_s: float) -> None:
+        if self.setting.drains_first:
+            host.held.append((request, arrived_s))
+        else:
+            self._queue_up(host, request, arrived_s)
+
+    def _queue_up(self, host: _Host, request: VirtualRequest, arrived_s: float) -> None:
         host.engine.add(request, EPOCH_S + arrived_s)
-        if host.changed is not None:
-            host.changed.admitted += 1
+        host.changed.admitted += 1
+
+    def _release(self, host: _Host) -> None:
+        """Let in what was held until all that ran had finished."""
+        if host.engine.has_work:
+            return
+        for request, arrived_s in self._still_held(host):
+            self._queue_up(host, request, arrived_s)
+        host.held = []
+
+    def _still_held(self, host: _Host) -> list[tuple[VirtualRequest, float]]:
+        """Those held whose clients have not left."""
+        return [it for it in host.held if it[0].request_id in self._open]
 
     def _step(self, host: _Host, now_s: float) -> None:
         if host.busy:
@@ -185,8 +214,8 @@ class _Run:
         if not host.engine.has_work:
             self._add_all(host, waiting)
             waiting = []
-        host.machine.begins_s = now_s
-        report = host.engine.step(EPOCH_S + now_s)
+        self._release(host)
+        report = host.begin(now_s)
         # What arrived while this step was being scheduled is in the one after it.
         self._add_all(host, waiting)
         if report is None:
@@ -201,6 +230,10 @@ class _Run:
 
     def _stepped(self, host: _Host, report: StepReport, ended_s: float) -> None:
         host.busy = False
+        if host.held:
+            # An engine counts them among those that wait.
+            waiting = report.step.waiting + len(self._still_held(host))
+            report = replace(report, step=replace(report.step, waiting=waiting))
         host.reports.append(report)
         ended: list[Exchange] = []
         for token in report.emitted:

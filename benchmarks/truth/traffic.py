@@ -7,10 +7,10 @@ all others as they are: runs with and without it have the same traffic.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, floor, log
+from math import exp, floor, log, pi, sin
 from random import Random
 from typing import Any
 
@@ -19,7 +19,12 @@ from phasewise.loadgen.workload.prompts import write_text
 BYTES_PER_TOKEN = 4
 _PLAIN_TOKEN = 4 << 32
 """The virtual engines' id of a token of four plain bytes."""
-ARRIVALS = ("poisson", "even", "gamma", "ramp")
+TUNE_ARRIVALS = ("poisson", "even", "gamma", "ramp")
+HELD_OUT_ARRIVALS = ("switching", "wave", "sawtooth")
+SWITCHED_AFTER = 12
+"""Arrivals between two switches of the rate, on average."""
+WAVES, TEETH = 3, 4
+"""How often the rate rises and falls in a run."""
 MOST_OUTPUT = 400
 
 
@@ -99,24 +104,55 @@ def _begins(traffic: Traffic, seed: str, until_s: float) -> list[float]:
     """When conversations begin; those of one request are all."""
     rng = Random(f"{seed}/arrivals")
     rate = traffic.rate_per_s / traffic.turns
+    gap = _gaps(traffic.arrivals, rate, rng)
     begins: list[float] = []
     at_s = 0.0
     while True:
-        at_s += _gap(traffic.arrivals, rate, at_s / until_s, rng)
+        at_s += gap(at_s / until_s)
         if at_s >= until_s:
             return begins
         begins.append(at_s)
 
 
-def _gap(arrivals: str, rate: float, done: float, rng: Random) -> float:
+def _gaps(arrivals: str, rate: float, rng: Random) -> Callable[[float], float]:
+    """Draws the time to the next arrival, given which share of the run is over."""
     if arrivals == "even":
-        return rng.uniform(0.9, 1.1) / rate
+        return lambda _: rng.uniform(0.9, 1.1) / rate
     if arrivals == "gamma":
         # A shape below one: arrivals cluster, with gaps between the clusters.
-        return rng.gammavariate(0.4, 1.0 / (0.4 * rate))
-    if arrivals == "ramp":
-        return rng.expovariate(rate * (0.6 + 0.8 * done))
-    return rng.expovariate(rate)
+        return lambda _: rng.gammavariate(0.4, 1.0 / (0.4 * rate))
+    if arrivals == "switching":
+        return _switching(rate, rng)
+    height = _HEIGHTS[arrivals]
+    return lambda done: rng.expovariate(rate * height(done))
+
+
+_HEIGHTS: Mapping[str, Callable[[float], float]] = {
+    "poisson": lambda _: 1.0,
+    "ramp": lambda done: 0.6 + 0.8 * done,
+    "wave": lambda done: 1.0 + 0.5 * sin(2 * pi * WAVES * done),
+    # Rises slowly and falls at once, as where clients are sent elsewhere when it has become too much.
+    "sawtooth": lambda done: 0.5 + TEETH * done % 1.0,
+}
+"""How many times its mean the rate is, by the share of the run that is over."""
+
+
+def _switching(rate: float, rng: Random) -> Callable[[float], float]:
+    """Two states with a rate each, as where an application is used at times: the mean over time is `rate`."""
+    busy = rng.random() < 0.5
+
+    def gap(_: float) -> float:
+        nonlocal busy
+        at_s = 0.0
+        while True:
+            arrives_s = rng.expovariate(rate * (1.5 if busy else 0.5))
+            switches_s = rng.expovariate(rate / SWITCHED_AFTER)
+            if arrives_s < switches_s:
+                return at_s + arrives_s
+            at_s += switches_s
+            busy = not busy
+
+    return gap
 
 
 def _plan_conversation(traffic: Traffic, seed: str, begins_s: float, planned: list[Planned]) -> None:

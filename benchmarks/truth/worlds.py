@@ -1,24 +1,30 @@
 """Step costs of judged machines: families that the product's piecewise linear fit does not contain.
 
 Every size is relative to the floor, the time of a decode step with one short stream. A family belongs either
-to the scenes that rules are tuned on or to those held out, never to both.
+to the scenes that rules are tuned on or to those held out, never to both. So does a kind of noise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import ceil, exp
+from math import ceil, exp, sqrt
 from random import Random
 from types import MappingProxyType
 
 from phasewise.costs.fit.step import StepSeconds, StepWork
 
-TUNE_FAMILIES = ("power", "tiles")
-HELD_OUT_FAMILIES = ("smooth", "quadratic")
-TUNE_NOISE, HELD_OUT_NOISE = "lognormal", "pareto"
+TUNE_FAMILIES = ("power", "tiles", "smooth", "quadratic")
+HELD_OUT_FAMILIES = ("graphs", "experts", "mixing")
+TUNE_NOISES, HELD_OUT_NOISES = ("lognormal", "pareto"), ("drifting", "clocks")
 MOST_NOISE = 12.0
 """A heavy tail is cut here: a step that takes longer than so many times its cost is a pause, not noise."""
+TOUCHED_BY_ONE = 0.125
+"""The share of a mixture's experts that one token needs."""
+DRIFT_KEPT = 0.97
+"""How much of the noise of one step is still there in the next, where noise drifts."""
+FAST_STEPS, SLOW_STEPS = 150, 50
+"""How many steps a clock stays at each of its two frequencies, on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,8 @@ class World:
 
     `prompt_floors` is what 1,000 prompt tokens cost, `stream_floors` what 32 more streams add to a step,
     `attention_floors` what attention adds to a prompt of 2,000 tokens, `context_floors` what reading a
-    context of 10,000 tokens adds: all in floors. `bend` shapes the family (an exponent, or a tile's tokens).
+    context of 10,000 tokens adds: all in floors. `bend` shapes the family: an exponent, a tile's
+    tokens, or how many floors something takes.
     With `asynchronous` steps an arrival misses one step, and outputs leave the engine `output_lag_s` late.
     `slower` multiplies all compute, as a slow number format does.
     """
@@ -59,8 +66,8 @@ class World:
 
     def noisy_cost(self, rng: Random) -> StepSeconds:
         """The same with noise of mean about 1; every call draws."""
-        cost, draw = self.cost(), _NOISES[self.noise]
-        return lambda work: cost(work) * min(MOST_NOISE, draw(rng, self.spread))
+        cost, draw = self.cost(), _NOISES[self.noise](rng, self.spread)
+        return lambda work: cost(work) * min(MOST_NOISE, draw())
 
     def prefill_s(self, tokens: int, chunk: int = 2048) -> float:
         """What a prompt takes alone."""
@@ -122,28 +129,125 @@ def _quadratic(world: World) -> StepSeconds:
     )
 
 
+def _graphs(world: World) -> StepSeconds:
+    """Decodes are padded to the next captured batch size; one with prompts has no graph and starts late."""
+    token_s = world.prompt_floors * world.floor_s / 1000.0
+    stream_s = world.stream_floors * world.floor_s / 32
+
+    def seconds(work: StepWork) -> float:
+        if work.prompt_tokens:
+            own_s = world.bend * world.floor_s + token_s * work.tokens + stream_s * (work.requests - 1)
+        else:
+            own_s = (token_s + stream_s) * (_captured(work.requests) - 1)
+        return world.floor_s + own_s
+
+    return seconds
+
+
+def _captured(streams: int) -> int:
+    """The smallest captured batch that holds so many streams: 1, 2, 4 and the multiples of 8."""
+    return next((size for size in (1, 2, 4) if streams <= size), 8 * ceil(streams / 8))
+
+
+def _experts(world: World) -> StepSeconds:
+    """A mixture of experts: the more tokens, the more experts' weights are read, until all are."""
+    token_s = world.prompt_floors * world.floor_s / 1000.0
+    stream_s = world.stream_floors * world.floor_s / 32
+    most_s = world.bend * world.floor_s
+
+    def seconds(work: StepWork) -> float:
+        others = max(0, work.tokens - 1)
+        more_s = most_s * (1.0 - (1.0 - TOUCHED_BY_ONE) ** others)
+        return world.floor_s + more_s + token_s * others + stream_s * max(0, work.requests - 1)
+
+    return seconds
+
+
+def _mixing(world: World) -> StepSeconds:
+    """Prompts and decodes in one step hinder each other: neither has the caches and the bandwidth alone."""
+    token_s = world.prompt_floors * world.floor_s / 1000.0
+    stream_s = world.stream_floors * world.floor_s / 32
+
+    def seconds(work: StepWork) -> float:
+        prompts_s = token_s * work.prompt_tokens
+        decodes_s = (world.floor_s + stream_s * work.decode_tokens) if work.decode_tokens else 0.0
+        hindered_s = world.bend * sqrt(prompts_s * decodes_s)
+        streams_s = stream_s * max(0, work.requests - 1)
+        return world.floor_s + token_s * max(0, work.tokens - 1) + streams_s + hindered_s
+
+    return seconds
+
+
 _FAMILIES: Mapping[str, Callable[[World], StepSeconds]] = MappingProxyType(
-    {"power": _power, "tiles": _tiles, "smooth": _smooth, "quadratic": _quadratic}
+    {
+        "power": _power,
+        "tiles": _tiles,
+        "smooth": _smooth,
+        "quadratic": _quadratic,
+        "graphs": _graphs,
+        "experts": _experts,
+        "mixing": _mixing,
+    }
 )
 
+Noise = Callable[[], float]
+"""Draws what the next step's cost is multiplied with."""
 
-def _lognormal(rng: Random, spread: float) -> float:
-    return exp(rng.gauss(-spread * spread / 2, spread))
+
+def _lognormal(rng: Random, spread: float) -> Noise:
+    return lambda: exp(rng.gauss(-spread * spread / 2, spread))
 
 
-def _pareto(rng: Random, spread: float) -> float:
+def _pareto(rng: Random, spread: float) -> Noise:
     """A tail of index 2.5 above a narrow body: few steps take several times as long."""
-    return 1.0 + spread * (rng.paretovariate(2.5) - 2.5 / 1.5)
+    return lambda: 1.0 + spread * (rng.paretovariate(2.5) - 2.5 / 1.5)
 
 
-_NOISES: Mapping[str, Callable[[Random, float], float]] = MappingProxyType(
-    {"lognormal": _lognormal, "pareto": _pareto}
+def _drifting(rng: Random, spread: float) -> Noise:
+    """Log-normal, but steps that follow each other are alike."""
+    level = rng.gauss(0.0, spread)
+    fresh = spread * sqrt(1.0 - DRIFT_KEPT**2)
+
+    def draw() -> float:
+        nonlocal level
+        level = DRIFT_KEPT * level + rng.gauss(0.0, fresh)
+        return exp(level - spread * spread / 2)
+
+    return draw
+
+
+def _clocks(rng: Random, spread: float) -> Noise:
+    """A clock with two frequencies, each kept for many steps; the mean over both is 1."""
+    slow = rng.random() < SLOW_STEPS / (FAST_STEPS + SLOW_STEPS)
+
+    def draw() -> float:
+        nonlocal slow
+        if rng.random() < 1.0 / (SLOW_STEPS if slow else FAST_STEPS):
+            slow = not slow
+        level = 1.0 + spread * FAST_STEPS / SLOW_STEPS if slow else 1.0 - spread
+        return level * exp(rng.gauss(0.0, 0.02))
+
+    return draw
+
+
+_NOISES: Mapping[str, Callable[[Random, float], Noise]] = MappingProxyType(
+    {"lognormal": _lognormal, "pareto": _pareto, "drifting": _drifting, "clocks": _clocks}
+)
+
+_BENDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "power": (0.75, 0.95),
+        "tiles": (16, 160),
+        "smooth": (1.5, 4.0),
+        "quadratic": (16, 200),
+        "graphs": (0.1, 0.6),
+        "experts": (0.3, 0.9),
+        "mixing": (0.1, 0.4),
+    }
 )
 
 
 def bend_of(family: str, rng: Random) -> float:
-    """A family's shape: an exponent, a tile, a sharpness or a knee."""
-    low, high = {"power": (0.75, 0.95), "tiles": (16, 160), "smooth": (1.5, 4.0), "quadratic": (16, 200)}[
-        family
-    ]
+    """A family's shape: an exponent, a tile, a sharpness, a knee, or a number of floors."""
+    low, high = _BENDS[family]
     return rng.uniform(low, high)
