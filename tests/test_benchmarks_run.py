@@ -36,6 +36,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "cache_latency",
         "cache_faults",
         "known_scenes",
+        "real_scenes",
         "diagnosis_truth",
     ],
 )

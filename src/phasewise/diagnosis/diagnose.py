@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -14,17 +15,19 @@ from phasewise.core.latency import ttft_breakdown
 from phasewise.core.slo import Slo
 from phasewise.core.steps import EngineStep
 from phasewise.core.timeline import Part, Timeline
+from phasewise.costs.fit.observation import Observation
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.advice.choose import advise
 from phasewise.diagnosis.advice.fix import Advice, by_gain
 from phasewise.diagnosis.analysis.attribution import Readings, explained, readings_of
+from phasewise.diagnosis.analysis.counted_requests import Typical, counted_requests, counted_steps
 from phasewise.diagnosis.analysis.counter_series import series_of
 from phasewise.diagnosis.analysis.counters import (
     counter_summary,
     with_counted_phases,
     with_counters,
 )
-from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, is_our_own
+from phasewise.diagnosis.analysis.engine_load import COUNTERS, EngineSurroundings, is_our_own
 from phasewise.diagnosis.analysis.kv_transfer_use import kv_transfer_use
 from phasewise.diagnosis.analysis.prefix_use import prefix_use
 from phasewise.diagnosis.analysis.probe_reading import probe_reading
@@ -36,6 +39,7 @@ from phasewise.diagnosis.analysis.standstill import (
 from phasewise.diagnosis.analysis.streams import stream_summary
 from phasewise.diagnosis.analysis.ttft import start_summary
 from phasewise.diagnosis.analysis.window_summary import (
+    Removals,
     WindowSummary,
     WorkloadShape,
     outcome_counts,
@@ -45,11 +49,14 @@ from phasewise.diagnosis.analysis.window_summary import (
 )
 from phasewise.diagnosis.analysis.workload_profile import workload_profile
 from phasewise.diagnosis.evidence import Evidence, engine_counters
-from phasewise.diagnosis.predict.costs import fit_window
+from phasewise.diagnosis.finding import Phase
+from phasewise.diagnosis.predict.costs import Costs, KnownCosts, fit_window, steps_by_engine
+from phasewise.diagnosis.predict.counted_costs import counted_costs
 from phasewise.diagnosis.predict.effects import beyond_replay, predict_advice
-from phasewise.diagnosis.predict.removal import Hints, removals, slowing_down
+from phasewise.diagnosis.predict.removal import Hints, removals
 from phasewise.diagnosis.predict.setup import Setup, setup_of
 from phasewise.diagnosis.predict.traffic import Traffic, recorded_traffic
+from phasewise.diagnosis.predict.unnamed import unnamed_in
 from phasewise.diagnosis.rules.find import starts_late, streams_slowly
 from phasewise.diagnosis.rules.prompts import repeated_text
 from phasewise.diagnosis.rules.queueing import comes_in_bursts
@@ -109,16 +116,62 @@ def _window(evidence: Evidence, slo: Slo, known: Known) -> _Window:
     readings = readings_of(evidence.logs, fits[0] if fits else None)
     timelines = explained(evidence.timelines, readings)
     summary = _analyse(evidence, timelines, readings, slo, fits[0] if fits else None)
-    if fits and (starts_late(summary) or streams_slowly(summary)):
-        setup = setup_of(recorded_traffic(timelines), summary.engines, known.levers)
-        hints = Hints(
-            repeated_text(summary),
-            comes_in_bursts(summary),
-            slowing_down(evidence.logs, fits),
-            evidence.window_s,
-        )
-        summary = replace(summary, removals=removals(timelines, setup, fits, slo, hints))
+    if starts_late(summary) or streams_slowly(summary):
+        seen = _recorded(evidence, timelines, fits) if timelines else _counted(evidence, slo)
+        summary = replace(summary, removals=_removals(seen, summary, evidence, slo, known))
     return _Window(summary, timelines, fits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replayable:
+    """What a replay of the window takes: its requests, step costs, and each engine's steps."""
+
+    timelines: tuple[Timeline, ...]
+    costs: Costs
+    steps: Sequence[Sequence[Observation]]
+
+
+def _recorded(
+    evidence: Evidence, timelines: tuple[Timeline, ...], fits: tuple[StepFit, ...]
+) -> _Replayable | None:
+    return _Replayable(timelines, KnownCosts(fits), steps_by_engine(evidence.logs)) if fits else None
+
+
+def _counted(evidence: Evidence, slo: Slo) -> _Replayable | None:
+    """The same from readings of counters, where nothing else is there."""
+    counters = engine_counters(evidence.metrics, evidence.window_s, slo)
+    prompt, output, gap = counters.prompt_tokens, counters.output_tokens, counters.itl
+    if prompt is None or output is None or gap is None:
+        return None
+    cached = (counters.prefix_hits or 0.0) / (counters.prefix_queries or 1.0)
+    typical = Typical(prompt.mean, cached, output.mean, gap.mean)
+    steps = [counted_steps(loads, typical) for loads in evidence.loads.values()]
+    costs = counted_costs(chain.from_iterable(steps))
+    if costs is None:
+        return None
+    requests = (counted_requests(name, loads, typical) for name, loads in evidence.loads.items())
+    return _Replayable(tuple(chain.from_iterable(requests)), costs, steps)
+
+
+def _removals(
+    seen: _Replayable | None, summary: WindowSummary, evidence: Evidence, slo: Slo, known: Known
+) -> Removals | None:
+    if seen is None:
+        return None
+    setup = setup_of(recorded_traffic(seen.timelines), summary.engines, known.levers)
+    hints = Hints(
+        repeated_text(summary),
+        comes_in_bursts(summary),
+        unnamed_in(seen.steps, seen.costs),
+        evidence.window_s,
+        evidence.window[1],
+        len(summary.engines),
+    )
+    measured_s = None
+    if summary.seen_by == COUNTERS:
+        phases = ((Phase.START, summary.start), (Phase.STREAM, summary.stream))
+        measured_s = {phase: it.lost_s if it is not None else 0.0 for phase, it in phases}
+    return removals(seen.timelines, setup, seen.costs, slo, hints, measured_s)
 
 
 def _predict(advice: Advice, traffic: Traffic, setup: Setup, fits: Sequence[StepFit], slo: Slo) -> Advice:

@@ -112,7 +112,7 @@ def _timelines(observed: Observed, logs: Logs) -> tuple[tuple[Timeline, ...], st
         timeline
         for name, ranks in logs.items()
         for log in ranks
-        for timeline in timelines_from_steps(log, name, "")
+        for timeline in timelines_from_steps(log, name, "", observed.ended_unix_s)
         if timeline.started_unix_s + timeline.ended_s >= observed.began_unix_s
     )
     return seen, STEP_RECORD if seen else COUNTERS

@@ -17,7 +17,7 @@ from phasewise.diagnosis.analysis.window_summary import (
     WindowSummary,
     WorkloadShape,
 )
-from phasewise.diagnosis.finding import Finding, Phase
+from phasewise.diagnosis.finding import Cause, Finding, Phase
 from phasewise.diagnosis.rules.failing import are_cancelled, fails
 from phasewise.diagnosis.rules.find import explain, starts_late, streams_slowly
 
@@ -90,7 +90,7 @@ def judge(summary: WindowSummary, slo: Slo) -> Verdict:
     start_lost_s = summary.start.lost_s if summary.start is not None and late else 0.0
     stream_lost_s = summary.stream.lost_s if summary.stream is not None and slow else 0.0
     heavier, lighter = Phase.START, Phase.STREAM
-    if not late or (slow and stream_lost_s > start_lost_s):
+    if not late or (slow and _streaming_first(explained.findings, start_lost_s, stream_lost_s)):
         heavier, lighter = lighter, heavier
     unserved = heavier is Phase.START and fails(summary) and _mostly_silent(summary)
     return Verdict(
@@ -101,6 +101,34 @@ def judge(summary: WindowSummary, slo: Slo) -> Verdict:
         also_slow=lighter if late and slow else None,
         unexplained_share=explained.unexplained.get(heavier),
     )
+
+
+NEARLY_EQUAL = 0.4
+"""Two phases that each lost this share of the time are equally slow: then the costliest cause decides."""
+ONE_CAUSE = {Cause.CHUNKS_STALL: Cause.LONG_PROMPTS, Cause.BATCH_CAP_HIGH: Cause.OVERLOAD}
+"""Names of one cause in two phases: prompts that are computed, and requests that are there at once."""
+
+
+def _streaming_first(findings: tuple[Finding, ...], start_lost_s: float, stream_lost_s: float) -> bool:
+    """Whether streaming is the phase to name: it lost more or, if both lost about as much, the cause that
+    costs most over both phases is found there. Long prompts that others wait for are named by their stalls.
+    """
+    whole_s = start_lost_s + stream_lost_s
+    if min(start_lost_s, stream_lost_s) < NEARLY_EQUAL * whole_s:
+        return stream_lost_s > start_lost_s
+    lost_s: dict[Cause, float] = {}
+    phases: dict[Cause, set[Phase]] = {}
+    for it in findings:
+        if it.phase in {Phase.START, Phase.STREAM}:
+            cause = ONE_CAUSE.get(it.cause, it.cause)
+            lost_s[cause] = lost_s.get(cause, 0.0) + it.lost_s
+            phases.setdefault(cause, set()).add(it.phase)
+    if not lost_s:
+        return stream_lost_s > start_lost_s
+    costliest = max(lost_s, key=lambda cause: lost_s[cause])
+    if len(phases[costliest]) == 1:
+        return phases[costliest] == {Phase.STREAM}
+    return costliest is Cause.LONG_PROMPTS
 
 
 def _heavier_first(findings: tuple[Finding, ...], heavier: Phase) -> tuple[Finding, ...]:

@@ -5,9 +5,13 @@ from dataclasses import replace
 import pytest
 
 from phasewise.core.slo import Slo
+from phasewise.core.timeline import Outcome
+from phasewise.diagnosis.analysis.window_summary import Rest
 from phasewise.diagnosis.finding import Cause, Phase
+from phasewise.diagnosis.predict.costs import KnownCosts
 from phasewise.diagnosis.predict.removal import Hints, removals
 from phasewise.diagnosis.predict.setup import Setup
+from phasewise.diagnosis.predict.unnamed import Unnamed
 from tests.builders import EPOCH_S, make_timeline
 from tests.diagnosis.predict.traffic_builders import SETUP, SHAPE, every, make_fit, make_recorded
 
@@ -29,7 +33,9 @@ def timelines_of(requests):
 
 
 def start_shares(requests, setup, slo=SLO, **hints):
-    found = removals(timelines_of(requests), setup, [make_fit()], slo, Hints(window_s=10.0, **hints))
+    found = removals(
+        timelines_of(requests), setup, KnownCosts([make_fit()]), slo, Hints(window_s=10.0, **hints)
+    )
     return found.shares.get(Phase.START, {})
 
 
@@ -67,21 +73,72 @@ def test_steps_that_get_slower_have_no_name():
     found = removals(
         timelines_of(every(0.2, 24, prompt_tokens=40, output_tokens=30)),
         SETUP,
-        [make_fit()],
+        KnownCosts([make_fit()]),
         Slo(ttft_s=30.0, tpot_s=0.015),
-        Hints(slower=3.0, window_s=10.0),
+        Hints(unnamed=Unnamed(slower=3.0), window_s=10.0),
     )
     assert found.slower == 3.0
     assert found.shares[Phase.STREAM][None] > 0.3
 
 
-def test_without_costs_or_with_few_requests_nothing_is_replayed():
+def test_with_few_requests_nothing_is_replayed():
     some = timelines_of(every(0.1, 20))
-    assert removals(some, SETUP, [], SLO, Hints()) is None
-    assert removals(some[:3], SETUP, [make_fit()], SLO, Hints()) is None
+    assert removals(some[:3], SETUP, KnownCosts([make_fit()]), SLO, Hints()) is None
 
 
 def test_what_was_measured_stands_beside_what_the_replay_loses():
     requests = every(0.1, 20)
-    found = removals(timelines_of(requests), SETUP, [make_fit()], SLO, Hints())
+    found = removals(timelines_of(requests), SETUP, KnownCosts([make_fit()]), SLO, Hints())
     assert found.measured_s[Phase.START] == pytest.approx(20 * 0.2)
+
+
+def test_time_that_every_prompt_takes_whatever_its_length_has_no_name():
+    found = removals(
+        timelines_of(every(0.4, 20, prompt_tokens=600, output_tokens=4)),
+        SETUP,
+        KnownCosts([make_fit()]),
+        Slo(ttft_s=0.1, tpot_s=0.5),
+        Hints(unnamed=Unnamed(per_prompt_s=0.18), window_s=10.0),
+    )
+    assert found.per_prompt_s == 0.18
+    assert found.shares[Phase.START][None] > 0.6
+
+
+def test_requests_that_still_wait_count_with_their_wait_in_the_window_and_in_its_replay():
+    """Without a cap, those that were never served would have started in time."""
+    requests = every(0.1, 20)
+    ended = timelines_of(requests[:10])
+    waiting = [
+        replace(it, outcome=Outcome.UNFINISHED, content_times_s=(), output_tokens=None, ended_s=2.0)
+        for it in timelines_of(requests[10:])
+    ]
+    until_s = EPOCH_S + 4.0
+    found = removals(
+        [*ended, *waiting],
+        Setup(replace(SHAPE, max_num_seqs=1)),
+        KnownCosts([make_fit()]),
+        SLO,
+        Hints(window_s=4.0, ended_unix_s=until_s),
+    )
+    assert found.measured_s[Phase.START] == pytest.approx(10 * 0.2 + 10 * 1.7)
+    assert found.shares[Phase.START][Cause.BATCH_CAP_LOW] > 0.8
+    # Nobody can have lost more than the time until the window closed.
+    assert found.lost_s[Phase.START] <= 20 * 4.0
+
+
+@pytest.mark.parametrize(
+    ("every_s", "slo", "rest"),
+    [
+        (0.05, Slo(ttft_s=0.6, tpot_s=0.5), Rest.LOAD),
+        (2.0, Slo(ttft_s=0.1, tpot_s=0.5), Rest.PROMPTS),
+        (2.0, Slo(ttft_s=5.0, tpot_s=0.01), Rest.STEPS),
+    ],
+)
+def test_what_is_left_is_load_unless_a_request_alone_is_slow(every_s, slo, rest):
+    requests = timelines_of(every(every_s, 24, prompt_tokens=600, output_tokens=10))
+    assert removals(requests, SETUP, KnownCosts([make_fit()]), slo, Hints(window_s=10.0)).rest is rest
+
+
+def test_an_engine_that_served_nobody_could_have_served_half():
+    shares = start_shares(every(0.1, 30, prompt_tokens=400, output_tokens=4), SETUP, engines=2)
+    assert shares[Cause.UNEVEN_LOAD] > 0.5

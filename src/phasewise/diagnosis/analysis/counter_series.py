@@ -8,6 +8,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from phasewise.diagnosis.analysis.engine_load import YOUNG_S, LoadReading, Window
+from phasewise.diagnosis.analysis.open_requests import InEngine, waiting_since
 from phasewise.diagnosis.analysis.standstill import Standstill, StepGap, cold_gaps, pace_of, step_gaps
 
 NOTICED_PROMPT_TOKENS = 128
@@ -19,7 +20,8 @@ class Series:
     """What readings within the window add to its counters: pauses, and steps that were long for their
     prompts. `cold_gaps` are those of an engine that was started shortly before. `waited_s` is the time that
     requests waited in queues, summed over them; `decode_step_s` the usual step without prompts;
-    `prompts_share` the part of the engines' working time that went into prompts.
+    `prompts_share` the part of the engines' working time that went into prompts. `waits_s` is how long each
+    request has waited that is without a first token when the window closes.
     """
 
     standstills: tuple[Standstill, ...] = ()
@@ -30,6 +32,7 @@ class Series:
     waited_s: float | None = None
     waiting_since_s: float = 0.0
     waiting_now: int = 0
+    waits_s: tuple[float, ...] = ()
     open_now: int = 0
     prompt_token_s: float = 0.0
     decode_step_s: float | None = None
@@ -62,11 +65,19 @@ def series_of(
         waited_s=_waited_s(loads.values()),
         waiting_since_s=max((_waiting_since_s(own, window) for own in loads.values()), default=0.0),
         waiting_now=sum(own[-1].waiting for own in loads.values() if own),
+        waits_s=tuple(window[1] - at_s for own in loads.values() for at_s in waiting_since(_counts(own))),
         open_now=sum(own[-1].waiting + own[-1].running for own in loads.values() if own),
         prompt_token_s=max((it.prompt_token_s for it in paces), default=0.0),
         decode_step_s=min((it.step_s for it in paces if it.step_s), default=None),
         prompts_share=max((it.prompts_share for it in paces), default=0.0),
     )
+
+
+def _counts(loads: Sequence[LoadReading]) -> list[InEngine]:
+    """How many requests were there over time; nothing if the engine does not count those that end."""
+    return [
+        InEngine(it.at_unix_s, it.waiting, it.running, it.finished) for it in loads if it.finished is not None
+    ]
 
 
 def _waiting_since_s(loads: Sequence[LoadReading], window: Window) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from phasewise.core.latency import PartTime, Stall
 from phasewise.core.slo import Slo
@@ -123,14 +125,17 @@ def _silent(counters: EngineCounters) -> tuple[str, ...]:
 
 def _start(counters: EngineCounters, series: Series, slo: Slo) -> StartSummary | None:
     ttft = counters.ttft
+    waits_s = [wait_s for wait_s in series.waits_s if wait_s > slo.ttft_s]
     if ttft is None or ttft.count == 0:
         return _waiting_start(series, slo)
     parts = _parts_by_waiting(ttft, counters.uncached_tokens, series) or mean_parts(counters)
     # A bucket holds an objective only roughly: those that are late must have lost something.
     late = min(round(ttft.count * ttft.over_share), int(ttft.over_sum / (NOTICED_LOSS * slo.ttft_s)))
+    waiting_lost_s = sum(waits_s) - slo.ttft_s * len(waits_s)
+    lost_s = ttft.over_sum + waiting_lost_s
     return StartSummary(
-        requests=ttft.count,
-        unanswered=0,
+        requests=ttft.count + len(waits_s),
+        unanswered=len(waits_s),
         timed=ttft.count if parts else 0,
         step_timed=0,
         ttft_p50_s=ttft.p50,
@@ -140,12 +145,23 @@ def _start(counters: EngineCounters, series: Series, slo: Slo) -> StartSummary |
         unexplained_s=ttft.mean - sum(entry.seconds for entry in parts),
         unexplained_share_p50=None,
         unexplained_abs_p50_s=None,
-        late=late,
-        lost_s=ttft.over_sum,
+        late=late + len(waits_s),
+        lost_s=lost_s,
+        late_parts=_with_waiting(parts, waits_s, waiting_lost_s / lost_s) if waits_s and parts else (),
+        late_unexplained_s=(ttft.mean - sum(entry.seconds for entry in parts))
+        * (1.0 - waiting_lost_s / lost_s if waits_s else 1.0),
         cold_s=_cold_s(series, ttft) if series.cold_gaps else None,
         paused_s=sum(_waited_for(it, ttft.count / counters.window_s) for it in series.standstills)
         / ttft.count,
     )
+
+
+def _with_waiting(
+    parts: tuple[PartTime, ...], waits_s: Sequence[float], share: float
+) -> tuple[PartTime, ...]:
+    """The parts of late requests; those that still wait lost this share of the time, in the queue."""
+    queued = PartTime(Part.ENGINE_QUEUE, Source.DERIVED, share * fmean(waits_s))
+    return (queued, *(replace(it, seconds=(1.0 - share) * it.seconds) for it in parts))
 
 
 def _cold_s(series: Series, ttft: Spread) -> float:
@@ -310,7 +326,8 @@ def _stalls(itl: Spread | None, series: Series) -> tuple[ExplainedStall, ...]:
     others.
     """
     noticed = 0 if itl is None else round(itl.count * itl.over_share)
-    if itl is None or itl.bound is None or not noticed:
+    # If most gaps are that long, they are no stalls: every token is slow.
+    if itl is None or itl.bound is None or not noticed or itl.p50 >= itl.bound:
         return ()
     known = [
         *((StallCause.PAUSE, it.seconds, it.requests - round(it.first_tokens)) for it in series.standstills),

@@ -1,21 +1,30 @@
 """Timelines rebuilt from an engine's step record alone: no client, no network.
 
-They are used with a step recorder and without a gateway. Requests that have not ended are not in the record.
+They are used with a step recorder and without a gateway. The record names a request when it ends; those that
+are open when the window closes are put together from how many the engine had.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from math import isnan
 
 from phasewise.core.step_log import EngineMoments, StepLog
 from phasewise.core.steps import FinishedRequest
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
 from phasewise.core.worker import WorkerRef
+from phasewise.diagnosis.analysis.open_requests import InEngine, arrivals
 from phasewise.diagnosis.analysis.step_reading import StepReading
 
 
-def timelines_from_steps(log: StepLog, worker: str, model: str) -> tuple[Timeline, ...]:
-    """One timeline per request that ended within the log, including those without a token."""
+def timelines_from_steps(
+    log: StepLog, worker: str, model: str, until_unix_s: float | None = None
+) -> tuple[Timeline, ...]:
+    """One timeline per request that ended within the log, including those without a token, and one per
+    request that is open at `until_unix_s`, if that is given.
+    """
     timelines = []
     reading = StepReading(log)
     for timed in log.steps:
@@ -25,7 +34,75 @@ def timelines_from_steps(log: StepLog, worker: str, model: str) -> tuple[Timelin
                 timelines.append(_timeline(ended.request_id, *found, reading, worker, model))
             elif not isnan(ended.e2e_s):
                 timelines.append(_left_early(timed.step.ended_unix_s, ended, worker, model))
+    if until_unix_s is not None:
+        timelines += _open_requests(log, worker, model, until_unix_s)
     return tuple(timelines)
+
+
+def _open_requests(log: StepLog, worker: str, model: str, until_unix_s: float) -> Iterator[Timeline]:
+    """Those that wait came last; those that run had the latest first tokens that no ended request had."""
+    steps = [timed.step for timed in log.steps if timed.step.ended_unix_s <= until_unix_s]
+    if not steps or not steps[-1].leaves_work:
+        return
+    ended = accumulate(len(step.finished) for step in steps)
+    came_s = arrivals(
+        InEngine(step.ended_unix_s, step.waiting, step.running, count)
+        for step, count in zip(steps, ended, strict=True)
+    )
+    waiting = min(steps[-1].waiting, len(came_s))
+    for number in range(waiting):
+        yield _open(f"waiting-{number}", came_s[number - waiting], (), worker, model, until_unix_s)
+    firsts_s = [step.ended_unix_s for step in steps for _ in range(step.first_tokens)]
+    theirs = _without_ended(firsts_s, log)[-steps[-1].running :] if steps[-1].running else []
+    for index in theirs:
+        since_last = len(firsts_s) - index
+        at_s = came_s[-waiting - since_last] if waiting + since_last <= len(came_s) else came_s[0]
+        tokens_s = [step.ended_unix_s for step in steps if step.ended_unix_s >= firsts_s[index]]
+        yield _open(f"running-{index}", min(at_s, firsts_s[index]), tokens_s, worker, model, until_unix_s)
+
+
+def _without_ended(firsts_s: Sequence[float], log: StepLog) -> list[int]:
+    """Which of these first tokens are of requests that have not ended: each other one is an ended one's."""
+    left = list(range(len(firsts_s)))
+    for timed in log.steps:
+        for ended in timed.step.finished:
+            found = log.finished(ended.request_id)
+            if found is None or not left:
+                continue
+            at_s = found[0].first_token_unix_s
+            place = bisect_left(left, at_s, key=lambda index: firsts_s[index])
+            near = min(
+                range(max(0, place - 1), min(len(left), place + 1)),
+                key=lambda it: abs(firsts_s[left[it]] - at_s),
+            )
+            if abs(firsts_s[left[near]] - at_s) <= SAME_STEP_S:
+                del left[near]
+    return left
+
+
+SAME_STEP_S = 0.005
+"""The engine's own clock and the record's differ by less for one step's end."""
+
+
+def _open(
+    name: str,
+    came_unix_s: float,
+    tokens_unix_s: Sequence[float],
+    worker: str,
+    model: str,
+    until_unix_s: float,
+) -> Timeline:
+    age_s = until_unix_s - came_unix_s
+    attempt = Attempt(AttemptKind.LOCAL, WorkerRef(worker, ""), 0.0, age_s, Outcome.UNFINISHED)
+    return Timeline(
+        request_id=f"{worker}-{name}",
+        started_unix_s=came_unix_s,
+        model=model,
+        outcome=Outcome.UNFINISHED,
+        ended_s=age_s,
+        attempts=(attempt,),
+        content_times_s=tuple(at_s - came_unix_s for at_s in tokens_unix_s),
+    )
 
 
 def _left_early(ended_unix_s: float, ended: FinishedRequest, worker: str, model: str) -> Timeline:

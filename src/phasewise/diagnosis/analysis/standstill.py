@@ -149,7 +149,7 @@ class Pace:
 
 def pace_of(loads: Sequence[LoadReading]) -> Pace:
     """The engine's pace between readings; zero where nothing of the kind was seen."""
-    marks = [_Progress(*pair) for pair in _progress(loads)]
+    marks = progress_of(loads)
     step_s = _decode_step_s(marks)
     with_prompts = [it for it in marks if it.prompt_tokens]
     rates = [(it.seconds - it.steps * step_s) / it.prompt_tokens for it in with_prompts]
@@ -160,7 +160,7 @@ def pace_of(loads: Sequence[LoadReading]) -> Pace:
     return Pace(step_s, token_s, prompts_s / whole_s if whole_s > 0 else 0.0)
 
 
-def _decode_step_s(marks: Sequence[_Progress]) -> float:
+def _decode_step_s(marks: Sequence[Progress]) -> float:
     """The usual step without prompts. Between readings beside a prompt, a part of its step may have run."""
     apart = [
         it
@@ -176,7 +176,7 @@ def _decode_step_s(marks: Sequence[_Progress]) -> float:
 
 def step_gaps(loads: Sequence[LoadReading]) -> tuple[StepGap, ...]:
     """All gaps that span several readings, or in which the engine did not answer one."""
-    marks, pace = [_Progress(*pair) for pair in _progress(loads)], pace_of(loads)
+    marks, pace = progress_of(loads), pace_of(loads)
     usual_s = median([later.at_unix_s - earlier.at_unix_s for earlier, later in pairwise(loads)] or [0.0])
     return tuple(
         it.gap(it.steps * pace.step_s + it.prompt_tokens * pace.prompt_token_s)
@@ -197,7 +197,7 @@ def cold_gaps(loads: Sequence[LoadReading]) -> tuple[StepGap, ...]:
     if not pace.step_s:
         return ()
     slow = []
-    for it in (_Progress(*pair) for pair in _progress(loads)):
+    for it in progress_of(loads):
         needed_s = it.steps * pace.step_s + it.prompt_tokens * pace.prompt_token_s
         if it.seconds > COLD_FACTOR * needed_s + usual_s:
             slow.append(it.gap(needed_s))
@@ -205,8 +205,12 @@ def cold_gaps(loads: Sequence[LoadReading]) -> tuple[StepGap, ...]:
     return early if len(early) >= COLD_FACTOR * (len(slow) - len(early)) else ()
 
 
-def _progress(loads: Sequence[LoadReading]) -> Iterator[tuple[LoadReading, LoadReading]]:
+def progress_of(loads: Sequence[LoadReading]) -> list[Progress]:
     """From one sign of progress to the next, as long as the engine has work."""
+    return [Progress(*pair) for pair in _progress(loads)]
+
+
+def _progress(loads: Sequence[LoadReading]) -> Iterator[tuple[LoadReading, LoadReading]]:
     last: LoadReading | None = None
     for earlier, later in pairwise(loads):
         if last is None or not (_has_work(last) and _has_work(earlier)):
@@ -217,7 +221,7 @@ def _progress(loads: Sequence[LoadReading]) -> Iterator[tuple[LoadReading, LoadR
 
 
 @dataclass(frozen=True, slots=True)
-class _Progress:
+class Progress:
     """What the engine did between two readings."""
 
     last: LoadReading
@@ -225,18 +229,31 @@ class _Progress:
 
     @property
     def seconds(self) -> float:
+        """How long that took."""
         return self.later.at_unix_s - self.last.at_unix_s
 
     @property
     def steps(self) -> float:
+        """Its steps."""
         return self._grown("steps")
+
+    @property
+    def output_tokens(self) -> float:
+        """Tokens of answers."""
+        return self._grown("output_tokens")
+
+    @property
+    def first_tokens(self) -> float:
+        """Those of them that were the first."""
+        return self._grown("first_tokens")
 
     @property
     def prompt_tokens(self) -> float:
         """Tokens of its steps that are not answers: those of prompts, finished or not."""
-        return max(0.0, self._grown("step_tokens") - self._grown("output_tokens"))
+        return max(0.0, self._grown("step_tokens") - self.output_tokens)
 
     def gap(self, needed_s: float) -> StepGap:
+        """The same as a gap whose work needs so long."""
         return StepGap(
             began_unix_s=self.last.at_unix_s,
             seconds=self.seconds,
@@ -244,7 +261,7 @@ class _Progress:
             requests=max(self.last.running + self.last.waiting, self.later.running + self.later.waiting),
             prompt_tokens=self.prompt_tokens,
             needed_s=needed_s,
-            first_tokens=self._grown("first_tokens"),
+            first_tokens=self.first_tokens,
             ttft_sum_s=self._grown("ttft_sum_s"),
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import fmean, median
 
 import numpy as np
@@ -154,11 +155,20 @@ class WorkloadShape:
     prefix_cache_on: bool | None = None
 
 
+class Rest(StrEnum):
+    """What is left of a loss without every suspect: load or, if a request alone is slow, what it needs."""
+
+    LOAD = "load"
+    PROMPTS = "prompts"
+    STEPS = "steps"
+
+
 @dataclass(frozen=True, slots=True)
 class Removals:
     """What was lost in each phase, what a replay of the window loses, and the share of it that goes with each
-    suspect; under None that of steps that get slower for no known reason. Causes that are `untested` could
-    not be replayed. Steps of one size took `slower` times as long at the end as at the beginning.
+    suspect; under None that of what no rule has a name for. Causes that are `untested` could not be replayed.
+    Steps of one size took `slower` times as long at the end as at the beginning; each prompt takes
+    `per_prompt_s` whatever its length. `rest` is what no suspect explains.
     """
 
     measured_s: Mapping[Phase, float]
@@ -166,6 +176,8 @@ class Removals:
     shares: Mapping[Phase, Mapping[Cause | None, float]]
     untested: frozenset[Cause] = frozenset()
     slower: float = 1.0
+    per_prompt_s: float = 0.0
+    rest: Rest = Rest.LOAD
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
+from typing import Protocol
 
 import numpy as np
 
@@ -32,6 +33,14 @@ class KnownCost:
     cost: StepCost
     errors: tuple[float, ...]
     seen: bool
+
+
+class Costs(Protocol):
+    """The costs of steps, whatever they come from."""
+
+    def of(self, work: StepWork) -> KnownCost:
+        """The cost of a step."""
+        ...
 
 
 class KnownCosts:
@@ -201,6 +210,15 @@ def fit_window(
     except MeasurementError:
         return None
     return replace(found, engines=frozenset(alike))
+
+
+def steps_by_engine(logs: Logs) -> list[tuple[Observation, ...]]:
+    """The steps of each engine with their work, as far as it is known."""
+    found = []
+    for ranks in logs.values():
+        steps = [timed.step for log in ranks for timed in log.steps]
+        found.append(observed_steps(sorted(steps, key=lambda step: step.seq)).observations)
+    return found
 
 
 def _latest_steps(logs: Logs, name: str, most: int) -> list[EngineStep]:

@@ -8,24 +8,21 @@ itself, or what a request needs alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, count
-from math import factorial
+from math import factorial, inf
 from statistics import median
 
 import numpy as np
 
 from phasewise.core.latency import chunk_gaps_s
 from phasewise.core.slo import Slo
-from phasewise.core.timeline import Timeline
-from phasewise.costs.fit.history import observed_steps
+from phasewise.core.timeline import Outcome, Timeline
 from phasewise.costs.fit.step import StepSeconds, StepWork, prefilling
-from phasewise.costs.fit.step_fit import StepFit
-from phasewise.diagnosis.analysis.attribution import Logs
-from phasewise.diagnosis.analysis.window_summary import Removals, drift
+from phasewise.diagnosis.analysis.window_summary import Removals, Rest
 from phasewise.diagnosis.finding import Cause, Phase
-from phasewise.diagnosis.predict.costs import KnownCosts
+from phasewise.diagnosis.predict.costs import Costs
 from phasewise.diagnosis.predict.replay import (
     least_outstanding,
     lost_by_phase,
@@ -34,6 +31,7 @@ from phasewise.diagnosis.predict.replay import (
 )
 from phasewise.diagnosis.predict.setup import Setup, drafting_of
 from phasewise.diagnosis.predict.traffic import RecordedRequest, Traffic, recorded_traffic
+from phasewise.diagnosis.predict.unnamed import Unnamed
 
 FEWEST_REQUESTS = 6
 MOST_TOKENS = 12_000
@@ -43,14 +41,17 @@ MATTERS = 0.1
 MOST_SUSPECTS = 4
 BEST_LEVER = 0.4
 """A setting that nothing points at is a cause if another value spares so much of the loss."""
-LEAST_SLOWER = 1.3
-"""Steps of one size that take so many times as long at the end of a window are no chance and no load."""
 MANY = 8
 """A limit is removed by a value this many times as large."""
 SMALL_CHUNK, TYPICAL_CHUNK, CHUNKS = 256, 1024, (256, 1024, 4096)
 FEW_RUNNING, RUNNING = 64, (8, 24, 64, 256)
 FEW_HELD = 24
 """A KV cache that holds fewer typical requests than this is small."""
+LATE_ALONE = 0.15
+"""If more requests than this share are late even alone, the load is not the cause of what is left,"""
+OF_BOTH = 0.25
+"""and it is in the steps of streams, not only in prompts, if streams lose this share of it."""
+FAR_APART_S = 1e4
 LONG_AGAIN = 3.0
 """A prompt that is this many times as long as the median is one of a few long ones."""
 
@@ -63,14 +64,16 @@ class Hints:
     """What else is known of the window.
 
     `repeated` is why text is computed again, and its share of the computed prompt tokens. `bursty` says that
-    requests come together. `slower` is how many times as long steps of one size took in the last third of the
-    window as in the first, if that is no chance.
+    requests come together. `unnamed` is what steps have that no rule has a name for. `engines` could have
+    served them, even if some had none.
     """
 
     repeated: tuple[Cause, float] | None = None
     bursty: bool = False
-    slower: float | None = None
+    unnamed: Unnamed = Unnamed()  # noqa: RUF009 - frozen
     window_s: float = 0.0
+    ended_unix_s: float = inf
+    engines: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,37 +88,38 @@ class _Suspect:
         return self.start if phase is Phase.START else self.stream
 
 
-def slowing_down(logs: Logs, fits: Sequence[StepFit]) -> float | None:
-    """How many times as long steps took at the end as at the beginning, by what each should take; None if
-    that may be chance.
-    """
-    costs = KnownCosts(fits)
-    found = []
-    for ranks in logs.values():
-        steps = [timed.step for log in ranks for timed in log.steps]
-        seen = observed_steps(sorted(steps, key=lambda step: step.seq)).observations
-        found.append(drift([it.seconds / costs.of(it.typical).cost(it.typical) for it in seen]) or 1.0)
-    slower = max(found, default=1.0)
-    return slower if slower >= LEAST_SLOWER else None
-
-
 def removals(
-    timelines: Sequence[Timeline], setup: Setup, fits: Sequence[StepFit], slo: Slo, hints: Hints
+    timelines: Sequence[Timeline],
+    setup: Setup,
+    costs: Costs,
+    slo: Slo,
+    hints: Hints,
+    measured_s: Mapping[Phase, float] | None = None,
 ) -> Removals | None:
-    """What each suspect costs; None if the window cannot be replayed."""
+    """What each suspect costs; None if the window cannot be replayed. `measured_s` is what was lost, if the
+    timelines do not show it.
+    """
     latest = _latest(timelines)
     traffic = recorded_traffic(latest)
-    if not fits or setup.unknown or len(traffic.requests) < FEWEST_REQUESTS:
+    if setup.unknown or len(traffic.requests) < FEWEST_REQUESTS:
         return None
+    longest = max(setup.shape.max_model_len, traffic.longest_tokens + 1)
     window = _Replays(
-        traffic, setup, KnownCosts(fits), slo, _suspects(setup, traffic, hints), hints.slower or 1.0
+        traffic,
+        replace(setup, shape=replace(setup.shape, max_model_len=longest)),
+        costs,
+        slo,
+        _suspects(setup, traffic, hints),
+        hints.unnamed,
+        hints.ended_unix_s - latest[0].started_unix_s,
     )
-    return window.removals(_measured(latest, slo))
+    return window.removals(measured_s or _measured(latest, slo))
 
 
 def _latest(timelines: Sequence[Timeline]) -> list[Timeline]:
     """The requests that can be replayed; of many the latest."""
     usable = [it for it in timelines if it.prompt_tokens and it.output_tokens and it.content_times_s]
+    usable += _with_usual_lengths([it for it in timelines if it.outcome is Outcome.UNFINISHED], usable)
     usable.sort(key=lambda it: it.started_unix_s)
     tokens, first = 0, len(usable)
     while first > 0 and tokens < MOST_TOKENS:
@@ -124,9 +128,39 @@ def _latest(timelines: Sequence[Timeline]) -> list[Timeline]:
     return usable[first:]
 
 
+def _with_usual_lengths(unfinished: Sequence[Timeline], ended: Sequence[Timeline]) -> Iterator[Timeline]:
+    """Requests that are open when the window closes, as long as those that ended in it usually were."""
+    if not ended:
+        return
+    prompt, output = (
+        round(median(lengths))
+        for lengths in ([it.prompt_tokens or 1 for it in ended], [it.output_tokens or 1 for it in ended])
+    )
+    cached = sum(it.cached_tokens or 0 for it in ended) / sum(it.prompt_tokens or 1 for it in ended)
+    sized = [it.prompt_tokens / it.prompt_bytes for it in ended if it.prompt_tokens and it.prompt_bytes]
+    for it in unfinished:
+        tokens = round(it.prompt_bytes * median(sized)) if sized and it.prompt_bytes else prompt
+        yield replace(
+            it,
+            prompt_tokens=max(1, it.prompt_tokens or tokens),
+            cached_tokens=round(cached * tokens) if it.cached_tokens is None else it.cached_tokens,
+            output_tokens=max(output, len(it.content_times_s) + 1),
+        )
+
+
 def _measured(timelines: Sequence[Timeline], slo: Slo) -> dict[Phase, float]:
-    seen = ((it.content_times_s[0], chunk_gaps_s(it), it.output_tokens or 1) for it in timelines)
+    seen = (
+        (it.content_times_s[0], chunk_gaps_s(it), _so_far(it)) if it.content_times_s else (it.ended_s, (), 1)
+        for it in timelines
+    )
     return dict(zip(PHASES, lost_by_phase(seen, slo), strict=True))
+
+
+def _so_far(timeline: Timeline) -> int:
+    """The tokens that have come."""
+    if timeline.outcome is Outcome.UNFINISHED:
+        return len(timeline.content_times_s)
+    return timeline.output_tokens or 1
 
 
 PHASES = (Phase.START, Phase.STREAM)
@@ -137,10 +171,11 @@ NOBODY: Suspects = frozenset()
 class _Replays:
     traffic: Traffic
     setup: Setup
-    costs: KnownCosts
+    costs: Costs
     slo: Slo
     suspects: dict[str, _Suspect]
-    slower: float
+    unnamed: Unnamed
+    until_s: float
     _lost: dict[Suspects, tuple[float, float]] = field(default_factory=dict)
 
     def removals(self, measured_s: Mapping[Phase, float]) -> Removals:
@@ -157,7 +192,28 @@ class _Replays:
         shares = {
             phase: self._shares(phase, index, chosen) for index, phase in enumerate(PHASES) if lost_s[phase]
         }
-        return Removals(measured_s, lost_s, shares, untested, self.slower)
+        return Removals(
+            measured_s,
+            lost_s,
+            shares,
+            untested,
+            self.unnamed.slower,
+            self.unnamed.per_prompt_s,
+            self._rest(frozenset(chosen)),
+        )
+
+    def _rest(self, gone: Suspects) -> Rest:
+        """Whether what is left without these would be lost with one request at a time too."""
+        setup, traffic, cost = self._without(gone)
+        alone = _with_requests(
+            traffic, (_moved(it, FAR_APART_S * index) for index, it in enumerate(traffic.requests))
+        )
+        seen = replay_requests(alone, setup, cost, drafting=drafting_of(setup.drafts))
+        each = [lost_in_replay([it], alone, self.slo) for it in seen]
+        if sum(any(lost) for lost in each) <= LATE_ALONE * len(each):
+            return Rest.LOAD
+        start_s, stream_s = (sum(lost[index] for lost in each) for index in range(len(PHASES)))
+        return Rest.STEPS if stream_s >= OF_BOTH * (start_s + stream_s) else Rest.PROMPTS
 
     def _shares(self, phase: Phase, index: int, chosen: Sequence[str]) -> dict[Cause | None, float]:
         """The share of what the phase loses that goes with each cause."""
@@ -231,14 +287,20 @@ class _Replays:
     def lost(self, gone: Suspects) -> tuple[float, float]:
         """The seconds lost in both phases without these."""
         if gone not in self._lost:
-            setup, traffic = self.setup, self.traffic
-            for name in sorted(gone):
-                setup, traffic = self.suspects[name].neutral(setup, traffic)
-            steps = sum(it.output_tokens for it in traffic.requests) / max(1.0, self.batch)
-            cost = _slowing(self.costs, self.slower, steps, slows=SLOWER not in gone)
+            setup, traffic, cost = self._without(gone)
             seen = replay_requests(traffic, setup, cost, drafting=drafting_of(setup.drafts))
-            self._lost[gone] = lost_in_replay(seen, traffic, self.slo)
+            self._lost[gone] = lost_in_replay(seen, traffic, self.slo, self.until_s)
         return self._lost[gone]
+
+    def _without(self, gone: Suspects) -> tuple[Setup, Traffic, StepSeconds]:
+        setup, traffic = self.setup, self.traffic
+        for name in sorted(gone):
+            setup, traffic = self.suspects[name].neutral(setup, traffic)
+        steps = sum(it.output_tokens for it in traffic.requests) / max(1.0, self.batch)
+        cost = _slowing(self.costs, self.unnamed.slower, steps, slows=SLOWER not in gone)
+        if PER_PROMPT in gone:
+            cost = _without_fixed(cost, self.unnamed.per_prompt_s)
+        return setup, traffic, cost
 
     @property
     def batch(self) -> float:
@@ -248,7 +310,7 @@ class _Replays:
         return sum(it.went_s - it.came_s for it in requests) / span_s if span_s > 0 else 1.0
 
 
-def _slowing(costs: KnownCosts, slower: float, steps: float, *, slows: bool) -> StepSeconds:
+def _slowing(costs: Costs, slower: float, steps: float, *, slows: bool) -> StepSeconds:
     """The cost of steps, in the middle as fitted: each a little slower than the one before it, or all as fast
     as the first.
     """
@@ -260,6 +322,18 @@ def _slowing(costs: KnownCosts, slower: float, steps: float, *, slows: bool) -> 
         return costs.of(work).cost(work) * first * (1.0 + (slower - 1.0) * further)
 
     return cost
+
+
+def _without_fixed(cost: StepSeconds, per_prompt_s: float) -> StepSeconds:
+    """The cost of steps in which prompts take only what their tokens take."""
+
+    def cheaper(work: StepWork) -> float:
+        prompts = max(0, work.requests - work.decode_tokens)
+        if not work.prompt_tokens or not prompts:
+            return cost(work)
+        return max(cost(work) - per_prompt_s * prompts, cost(work.without_prompts()))
+
+    return cheaper
 
 
 def _shapley(players: Sequence[str], spared: Callable[[Suspects], float]) -> dict[str, float]:
@@ -296,17 +370,19 @@ def _suspects(setup: Setup, traffic: Traffic, hints: Hints) -> dict[str, _Suspec
         found[f"chunk {TYPICAL_CHUNK}"] = _Suspect(larger, Cause.CHUNKS_SMALL, Cause.CHUNKS_SMALL)
     if hints.bursty:
         found["bursts"] = _Suspect(_by_chance(hints.window_s), Cause.BURSTS, Cause.BURSTS)
-    if setup.engines > 1:
-        found["uneven"] = _Suspect(_balanced, Cause.UNEVEN_LOAD, Cause.UNEVEN_LOAD)
+    if hints.engines > 1:
+        found["uneven"] = _Suspect(_balanced(hints.engines), Cause.UNEVEN_LOAD, Cause.UNEVEN_LOAD)
     if hints.repeated is not None:
         cause, share = hints.repeated
         found["repeated"] = _Suspect(_once(share), cause, cause)
-    if hints.slower is not None:
+    if hints.unnamed.slower > 1.0:
         found[SLOWER] = _Suspect(_as_it_is, None, None)
+    if hints.unnamed.per_prompt_s > 0.0:
+        found[PER_PROMPT] = _Suspect(_as_it_is, None, None)
     return found
 
 
-SLOWER = "slower"
+SLOWER, PER_PROMPT = "slower", "per prompt"
 LIMITS = frozenset({"cap", "kv"})
 LEAST_OF_LIMIT = 0.3
 """Without a limit, requests wait less and slow each other down more: both phases count."""
@@ -378,8 +454,12 @@ def _once(share: float) -> Change:
     return change
 
 
-def _balanced(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
-    return setup, least_outstanding(traffic, setup.engines)
+def _balanced(engines: int) -> Change:
+    def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
+        even = least_outstanding(traffic, engines)
+        return replace(setup, engines=len(even.engines)), even
+
+    return change
 
 
 def _with_requests(traffic: Traffic, requests: Iterable[RecordedRequest]) -> Traffic:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from math import ceil
+from math import ceil, inf
 
 from phasewise.core.prefixes import MARK_SIZES_BYTES
 from phasewise.core.slo import Slo
@@ -280,10 +280,23 @@ def lost_by_phase(requests: Iterable[tuple[float, Sequence[float], int]], slo: S
     return start_s, stream_s
 
 
-def lost_in_replay(counted: Iterable[Replayed], traffic: Traffic, slo: Slo) -> tuple[float, float]:
-    """The same of replayed requests."""
-    seen = ((it.outcome.ttft_s + traffic.outside_s, it.outcome.gaps_s, it.tokens) for it in counted)
-    return lost_by_phase(seen, slo)
+def lost_in_replay(
+    counted: Iterable[Replayed], traffic: Traffic, slo: Slo, until_s: float = inf
+) -> tuple[float, float]:
+    """The same of replayed requests, as far as a watch that ends at `until_s` sees them."""
+    return lost_by_phase((_seen_until(it, traffic.outside_s, until_s) for it in counted), slo)
+
+
+def _seen_until(it: Replayed, outside_s: float, until_s: float) -> tuple[float, Sequence[float], int]:
+    """TTFT, gaps and tokens; without a first token, how long it has waited."""
+    outcome = it.outcome
+    if outcome.token_times_s[-1] <= until_s:
+        return outcome.ttft_s + outside_s, outcome.gaps_s, it.tokens
+    came = sum(at_s <= until_s for at_s in outcome.token_times_s)
+    if not came:
+        return max(0.0, until_s - outcome.arrived_s), (), 1
+    tokens = max(1, round(it.tokens * came / len(outcome.token_times_s)))
+    return outcome.ttft_s + outside_s, outcome.gaps_s[: came - 1], tokens
 
 
 def figures_of_replay(counted: Sequence[Replayed], traffic: Traffic) -> Figures:

@@ -84,7 +84,7 @@ def kv_exhausted(case: StartCase) -> Claim | None:
         share, sure = 1.0, Confidence.LOW
     if not share:
         return None
-    taken = case.account.take(share, *QUEUED)
+    taken = case.account.take(share * _served_without_limit(case.summary), *QUEUED)
     facts = [
         Fact(
             f"for {percent(share)} of the time that requests waited, the KV cache had no space for another",
@@ -244,7 +244,7 @@ def batch_cap_low(case: StartCase) -> Claim | None:
         return None
     fact, sure = cheap
     # What the gateway still has here it held back because the engine had no free slot.
-    fed = _served_without_cap(case.summary)
+    fed = _served_without_limit(case.summary)
     taken = case.account.take(fed, Part.GATEWAY_WAIT)
     taken += case.account.take(fed * (share or 0.0), Part.ENGINE_QUEUE)
     waited = (
@@ -268,8 +268,8 @@ def batch_cap_low(case: StartCase) -> Claim | None:
     )
 
 
-def _served_without_cap(summary: WindowSummary) -> float:
-    """The share of the requests that came too many which an engine without a cap would serve: prompts take
+def _served_without_limit(summary: WindowSummary) -> float:
+    """The share of the requests that came too many which an engine with free slots would serve: prompts take
     their time however many streams share a step.
     """
     too_many = excess(summary)

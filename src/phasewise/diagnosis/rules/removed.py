@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from phasewise.core.units import share as in_percent
-from phasewise.diagnosis.analysis.window_summary import Removals
+from phasewise.diagnosis.analysis.window_summary import Removals, Rest
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, Phase
 from phasewise.diagnosis.rules.case import Claim, Taken
 
@@ -28,16 +28,17 @@ WITHOUT: Mapping[Cause, str] = {
     Cause.PREFIX_EVICTED: "without computing the same text again",
     Cause.LONG_PROMPTS: "without the few long prompts",
 }
-REST = (
-    Cause.OVERLOAD,
-    Cause.LONG_PROMPTS,
-    Cause.BATCH_CAP_HIGH,
-    Cause.DECODE_KV_READS,
-    Cause.DECODE_FLOOR,
-    Cause.DECODE_WEIGHTS,
-    Cause.DECODE_OVERHEAD,
-)
-"""What is left when everything that can be removed is gone: the load, or what a request needs alone."""
+_STEPS = frozenset({Cause.DECODE_FLOOR, Cause.DECODE_WEIGHTS, Cause.DECODE_OVERHEAD, Cause.DECODE_KV_READS})
+REST: Mapping[tuple[Rest, Phase], tuple[Cause, frozenset[Cause]]] = {
+    (Rest.LOAD, Phase.START): (Cause.OVERLOAD, frozenset({Cause.OVERLOAD})),
+    (Rest.LOAD, Phase.STREAM): (Cause.OVERLOAD, frozenset({Cause.OVERLOAD, Cause.BATCH_CAP_HIGH})),
+    (Rest.PROMPTS, Phase.START): (Cause.LONG_PROMPTS, frozenset({Cause.LONG_PROMPTS})),
+    (Rest.PROMPTS, Phase.STREAM): (Cause.CHUNKS_STALL, frozenset({Cause.CHUNKS_STALL})),
+    (Rest.STEPS, Phase.START): (Cause.LONG_PROMPTS, frozenset({Cause.LONG_PROMPTS})),
+    (Rest.STEPS, Phase.STREAM): (Cause.DECODE_FLOOR, _STEPS),
+}
+"""The names of what is left in each phase: the one if no rule has claimed it, and all of them."""
+TESTED = frozenset({*WITHOUT, *(cause for _, causes in REST.values() for cause in causes)})
 MOST_OFF = 2.5
 """A replay whose loss differs from the measured one by more than this factor shows nothing."""
 WORTH_A_CLAIM = 0.25
@@ -57,7 +58,7 @@ def weigh(
 ) -> Weighed:
     """The claims with what the replay shows of each; as they are if it shows nothing."""
     untested = frozenset() if removals is None else removals.untested
-    tested = [claim.cause in {*WITHOUT, *REST} - untested for claim in claims]
+    tested = [claim.cause in TESTED - untested for claim in claims]
     part = sum(share for share, known in zip(shares, tested, strict=True) if known)
     if removals is None or phase not in removals.shares or not _credible(removals, phase, part):
         return Weighed(tuple(claims), tuple(shares))
@@ -72,16 +73,17 @@ def weigh(
         for cause, it in by_cause.items()
         if cause not in made and part * it >= WORTH_A_CLAIM
     ]
+    usual, names = REST[removals.rest, phase]
     # With a rival that only the prompts' text would show, nobody can remove it here.
     rest = {
         claim.cause: share
         for claim, share in zip(claims, shares, strict=True)
-        if claim.cause in REST or claim.rival is not None
+        if claim.cause in names or claim.rival is not None
     }
     if not sum(rest.values()):
-        rest = {Cause.OVERLOAD: 1.0}
-        if Cause.OVERLOAD not in made and part * left >= WORTH_A_CLAIM:
-            added.append(_claim(Cause.OVERLOAD, phase))
+        rest = {usual: 1.0}
+        if usual not in made and part * left >= WORTH_A_CLAIM:
+            added.append(_claim(usual, phase))
     rest_share = sum(rest.values())
     every = (*claims, *added)
     new = []

@@ -184,6 +184,11 @@ def _no_known_cause(verdict: Verdict) -> str:
             f"no known cause: steps of the same size took {removals.slower:.1f} times as long at the end of "
             "the window as at its beginning; watch whether a restarted engine slows down again"
         )
+    if removals is not None and removals.per_prompt_s > 0:
+        return (
+            f"no known cause: every prompt takes {duration(removals.per_prompt_s)} whatever its length; look "
+            "at what else the engine does for a new request (structured output, adapters, images)"
+        )
     return "no rule explains it from this evidence; see what was not observed"
 
 

@@ -1,0 +1,123 @@
+"""What makes steps slow that no rule has a name for.
+
+Steps slow down with time, or a prompt takes time whatever its length: fragmented memory, throttled clocks, a
+grammar that is compiled or an adapter that is loaded look so. Which of them it is, steps do not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from phasewise.costs.fit.observation import Observation
+from phasewise.costs.fit.step import StepWork, decoding
+from phasewise.diagnosis.predict.costs import Costs
+from phasewise.diagnosis.predict.counted_costs import not_negative
+
+LEAST_SLOWER = 1.3
+"""Steps of one size that take so many times as long at the end of a window are no chance and no load,"""
+GROWTHS = (0.0, 0.3, 0.6, 1.0, 1.6, 2.5, 4.0)
+MUCH_LESS, FEWEST_STEPS = 0.7, 40
+"""if costs that grow so over the window leave so much less of an error than constant ones."""
+MOSTLY_FIXED = 0.6
+"""Prompts cost time whatever their length if this share of it does not go with their tokens,"""
+FEWEST_PROMPTS, VARIED = 12, 0.08
+"""which shows in so many steps with prompts whose lengths vary by this share of their mean,"""
+BETTER = 1.5
+"""if a cost by tokens alone leaves so many times as large an error,"""
+NOTICED_STEPS = 3.0
+"""and it matters if it takes as long as so many decode steps."""
+
+
+SHORT_CONTEXT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """Steps of one size took `slower` times as long in the last third of the window as in the first; each
+    prompt takes `per_prompt_s` whatever its length. 1 and 0 if that may be chance.
+    """
+
+    slower: float = 1.0
+    per_prompt_s: float = 0.0
+
+
+def unnamed_in(engines: Iterable[Sequence[Observation]], costs: Costs) -> Unnamed:
+    """What the steps of these engines have of it, by the engine that has most."""
+    slower, fixed_s = [1.0], [0.0]
+    for seen in engines:
+        slower.append(_slower(seen))
+        fixed_s.append(_per_prompt_s(seen, costs))
+    return Unnamed(max(slower), max(fixed_s))
+
+
+def _slower(seen: Sequence[Observation]) -> float:
+    """How many times as long steps take in the last third as in the first, where time explains what their
+    work does not: more streams make steps slower too, but up and down.
+    """
+    if len(seen) < FEWEST_STEPS:
+        return 1.0
+    at_s = np.array([it.at_s for it in seen])
+    span_s = float(np.ptp(at_s))
+    if span_s <= 0:
+        return 1.0
+    passed = (at_s - at_s.min()) / span_s
+    works = np.array([_sums(it.works) for it in seen]) / np.array([it.seconds for it in seen])[:, None]
+    errors = {growth: _error(works * (1.0 + growth * passed)[:, None]) for growth in GROWTHS}
+    best = min(errors, key=lambda growth: errors[growth])
+    slower = (1.0 + best * 5 / 6) / (1.0 + best / 6)
+    return slower if slower >= LEAST_SLOWER and errors[best] <= MUCH_LESS * errors[0.0] else 1.0
+
+
+def _sums(works: Sequence[StepWork]) -> tuple[float, ...]:
+    return (
+        len(works),
+        sum(work.decode_tokens for work in works),
+        sum(work.decode_tokens**2 for work in works),
+        sum(work.prompt_tokens for work in works),
+        sum(work.kv_read_tokens for work in works),
+    )
+
+
+def _error(works: np.ndarray) -> float:
+    """By how much the best costs miss that each takes one."""
+    ones = np.ones(len(works))
+    return float(np.sum((works @ not_negative(works, ones) - ones) ** 2))
+
+
+def _cost_s(works: Iterable[StepWork], costs: Costs) -> float:
+    return sum(costs.of(work).cost(work) for work in works)
+
+
+def _per_prompt_s(seen: Sequence[Observation], costs: Costs) -> float:
+    """What a prompt takes besides its tokens, from what steps with prompts take longer than without them."""
+    rows = []
+    for it in seen:
+        tokens = sum(work.prompt_tokens for work in it.works)
+        prompts = sum(max(0, work.requests - work.decode_tokens) for work in it.works if work.prompt_tokens)
+        if tokens and prompts:
+            streams = [work.without_prompts() for work in it.works if work.decode_tokens]
+            rows.append((prompts, tokens, it.seconds - _cost_s(streams, costs)))
+    known = np.array([row for row in rows if row[2] > 0.0])
+    if len(known) < FEWEST_PROMPTS:
+        return 0.0
+    prompts, tokens, seconds = known.T
+    each = tokens / prompts
+    if float(np.std(each)) < VARIED * float(np.mean(each)):
+        return 0.0
+    # By what share each is off counts, so that long steps do not outweigh all others.
+    both = np.column_stack((prompts, tokens)) / seconds[:, None]
+    ones = np.ones(len(seconds))
+    (fixed_s, token_s), *_ = np.linalg.lstsq(both, ones, rcond=None)
+    by_tokens = both[:, 1] * (both[:, 1].sum() / (both[:, 1] ** 2).sum())
+    if token_s < 0.0:
+        fixed_s, token_s = float(both[:, 0].sum() / (both[:, 0] ** 2).sum()), 0.0
+    error = float(np.sum((both @ np.array([fixed_s, token_s]) - ones) ** 2))
+    share = float(fixed_s * prompts.sum() / seconds.sum())
+    alone = decoding([SHORT_CONTEXT])
+    step_s = costs.of(alone).cost(alone)
+    if share < MOSTLY_FIXED or fixed_s < NOTICED_STEPS * step_s:
+        return 0.0
+    return float(fixed_s) if float(np.sum((by_tokens - ones) ** 2)) >= BETTER * error else 0.0
