@@ -99,7 +99,7 @@ def play_all(folders: Iterable[Path], to: Path, only: Sequence[str] | None, *, c
     for folder in folders:
         found = json.loads((folder / SCENES).read_text(encoding="utf-8"))
         for scene in found["scenes"]:
-            client = str((folder / found["client"]).resolve())
+            client = os.path.relpath((folder / found["client"]).resolve(), HERE)
             known.setdefault(scene["name"], scene | {"client": client, "losses": {}})
     runs = [
         (scene, name, scene | copy)
@@ -142,7 +142,7 @@ def play(setting: Scene, fleet: Fleet, file: Path | None) -> Loss:
             url = stack.enter_context(proxied_gateway(fleet, int(setting["delay_ms"])))
         log = Path(folder) / "log.jsonl"
         lasting = ("--dur", f"{SETTLE_S + WINDOW_S + 15:g}", "--log", str(log))
-        client = (sys.executable, setting["client"], *shlex.split(setting["traffic"]))
+        client = (sys.executable, str(HERE / setting["client"]), *shlex.split(setting["traffic"]))
         with _gently((*client, "--port", url.rpartition(":")[2], *lasting), spare):
             if setting.get("command"):
                 stack.enter_context(_trouble(setting["command"], engine.pid, engine.cores, spare))
