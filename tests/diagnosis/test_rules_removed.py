@@ -41,7 +41,7 @@ def test_a_cause_that_no_rule_claimed_is_added_with_the_replay_as_its_fact():
     assert "with larger chunks, a replay of the window loses 90% less" in added.facts[-1].words
 
 
-@pytest.mark.parametrize("found", [None, removals({}, lost_s=1.0), removals({}, measured_s=1.0)])
+@pytest.mark.parametrize("found", [None, removals({}, lost_s=3.1), removals({}, measured_s=1.0)])
 def test_a_replay_that_is_far_from_the_measurement_shows_nothing(found):
     shares, result = weighed(found)
     assert list(shares.values()) == SHARES
@@ -64,3 +64,11 @@ def test_prompts_that_may_repeat_each_other_stay_suspects():
     claims = [claim(Cause.CHUNKS_STALL, rival=Cause.PREFIX_SALTED)]
     shares, _ = weighed(removals({}), claims, [1.0])
     assert shares == {Cause.CHUNKS_STALL: pytest.approx(1.0)}
+
+
+def test_it_is_not_the_load_if_the_same_requests_start_in_time_in_the_replay():
+    shares, result = weighed(
+        removals({}, lost_s=0.5), [claim(Cause.OVERLOAD), claim(Cause.ENGINE_PAUSES)], [0.7, 0.3]
+    )
+    assert shares == {Cause.OVERLOAD: 0.0, Cause.ENGINE_PAUSES: 0.3}
+    assert result.unknown == pytest.approx(0.7)

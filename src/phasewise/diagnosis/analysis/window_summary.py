@@ -155,6 +155,10 @@ class WorkloadShape:
     prefix_cache_on: bool | None = None
 
 
+MOST_MISSING = 0.3
+"""A replay that loses a smaller share of what was lost shows that something else holds requests back."""
+
+
 class Rest(StrEnum):
     """What is left of a loss without every suspect: load or, if a request alone is slow, what it needs."""
 
@@ -178,6 +182,12 @@ class Removals:
     slower: float = 1.0
     per_prompt_s: float = 0.0
     rest: Rest = Rest.LOAD
+
+    @property
+    def starts_in_time(self) -> bool:
+        """Whether most of the wait for first tokens is missing in the replay."""
+        measured_s = self.measured_s.get(Phase.START, 0.0)
+        return measured_s > 0 and self.lost_s.get(Phase.START, 0.0) < MOST_MISSING * measured_s
 
 
 @dataclass(frozen=True, slots=True)

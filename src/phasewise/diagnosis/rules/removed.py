@@ -61,7 +61,7 @@ def weigh(
     tested = [claim.cause in TESTED - untested for claim in claims]
     part = sum(share for share, known in zip(shares, tested, strict=True) if known)
     if removals is None or phase not in removals.shares or not _credible(removals, phase, part):
-        return Weighed(tuple(claims), tuple(shares))
+        return _without_overload(claims, shares, removals, phase)
     every_share = {cause: max(0.0, it) for cause, it in removals.shares[phase].items()}
     whole = max(1.0, sum(every_share.values()))
     unknown = every_share.get(None, 0.0) / whole
@@ -95,6 +95,20 @@ def weigh(
         new.append(part * own)
     facts = tuple(_with_fact(claim, by_cause.get(claim.cause)) for claim in every)
     return Weighed(facts, tuple(new), part * unknown)
+
+
+def _without_overload(
+    claims: Sequence[Claim], shares: Sequence[float], removals: Removals | None, phase: Phase
+) -> Weighed:
+    """The claims as they are, except overload if the same requests start in time in the replay: then it is
+    not their number that holds them back.
+    """
+    if phase is not Phase.START or removals is None or not removals.starts_in_time:
+        return Weighed(tuple(claims), tuple(shares))
+    kept = tuple(
+        0.0 if claim.cause is Cause.OVERLOAD else share for claim, share in zip(claims, shares, strict=True)
+    )
+    return Weighed(tuple(claims), kept, sum(shares) - sum(kept))
 
 
 def _credible(removals: Removals, phase: Phase, part: float) -> bool:

@@ -189,6 +189,11 @@ def _no_known_cause(verdict: Verdict) -> str:
             f"no known cause: every prompt takes {duration(removals.per_prompt_s)} whatever its length; look "
             "at what else the engine does for a new request (structured output, adapters, images)"
         )
+    if removals is not None and verdict.ruling is Ruling.SLOW_TO_START and removals.starts_in_time:
+        return (
+            "no known cause: by the costs of its steps, this engine could start the same requests in time; "
+            "look for what holds them back in its scheduler and its log"
+        )
     return "no rule explains it from this evidence; see what was not observed"
 
 
