@@ -52,7 +52,7 @@ HELD_OUT = """\
 Random fleets, traffic, settings and faults in virtual time, on machines that the product's fit cannot
 describe. A cause is true if its removal takes 0.4 of the loss away. Cost families, arrivals and pairs differ
 from those that rules were tuned on; the seed is the hash of the commit that froze the rules
-(`python benchmarks/diagnosis_truth.py --set held-out --json`).
+(`python benchmarks/diagnosis_truth.py --set held-out --json`). Rules have changed since.
 
 **{virtual_right} of {virtual_scenes} verdicts were right ({right})**: {gateway} through the gateway,
 {recorder} with a step record, {stock} from counters alone. {false_alarms} false alarms in {healthy} healthy
