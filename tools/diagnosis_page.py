@@ -34,7 +34,7 @@ scenes and the verdicts that they would accept (`benchmarks/strangers`). Rules w
 | a stock vLLM, without recorder or gateway | {stock_scenes} | {stock_right} |
 
 At confidence *high* {wrong_at_high} of {high} were wrong. The machine was slower than they had assumed: in 2
-scenes the fault slowed nobody down, and in 4 planned as healthy requests were late.
+scenes the fault made hardly any request late, and in 4 planned as healthy requests were late.
 
 The 29 before have changed the rules since: kept as files, **all are judged right**
 (`python benchmarks/known_scenes.py --json`). This says nothing about yours.
