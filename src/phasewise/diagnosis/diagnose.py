@@ -5,7 +5,7 @@ Everything here is pure: the same evidence gives the same verdict.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -165,13 +165,23 @@ def _removals(
         unnamed_in(seen.steps, seen.costs),
         evidence.window_s,
         evidence.window[1],
-        len(summary.engines),
+        _alike(summary, evidence.setups),
     )
     measured_s = None
     if summary.seen_by == COUNTERS:
         phases = ((Phase.START, summary.start), (Phase.STREAM, summary.stream))
         measured_s = {phase: it.lost_s if it is not None else 0.0 for phase, it in phases}
     return removals(seen.timelines, setup, seen.costs, slo, hints, measured_s)
+
+
+def _alike(summary: WindowSummary, setups: Mapping[str, Hashable]) -> int:
+    """How many engines could have served what the busiest did: with its model and settings. Where prefill and
+    decode have engines of their own, nobody can say.
+    """
+    if not summary.engines or summary.kv_transfer is not None:
+        return 1
+    busiest = max(summary.engines, key=lambda engine: engine.requests)
+    return sum(setups.get(it.name) == setups.get(busiest.name) for it in summary.engines)
 
 
 def _predict(advice: Advice, traffic: Traffic, setup: Setup, fits: Sequence[StepFit], slo: Slo) -> Advice:
