@@ -1,6 +1,6 @@
 """Asks for the same verdict three times in a row, as a newcomer would, and counts how often it changes.
 
-    python benchmarks/first_contact.py [--only NAME ...] [--client FILE] [--quick] [--json]
+    python benchmarks/first_contact.py [--only NAME ...] [--client FILE] [--keep DIR] [--quick] [--json]
 
 Six live scenes on the real engine, through the gateway with the step record, each watched three times while
 its traffic goes on; the first window of all is the first traffic of a new engine. Then `diagnose --probe`
@@ -50,6 +50,7 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=(*LIVE, PROBE))
     parser.add_argument("--client", type=Path, metavar="FILE", default=CLIENT, help="the traffic client")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the windows' evidence here")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     options = parser.parse_args()
@@ -58,11 +59,13 @@ def main() -> None:
     os.environ.setdefault("PHASEWISE_HOME", str(HERE.parent / ".phasewise"))
     rows: list[dict[str, object]] = []
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() as folder_of_run,
         running_fleet("", 1, fresh=True, logprobs=False) as fleet,
     ):
+        folder = options.keep or Path(folder_of_run)
+        folder.mkdir(parents=True, exist_ok=True)
         for name in wanted:
-            files = [Path(folder) / f"{name}.{index}" for index in range(times)]
+            files = [folder / f"{name}.{index}" for index in range(times)]
             play(name, fleet, files, options.client)
             for file in files:
                 rows.append(row_of(name, file))
