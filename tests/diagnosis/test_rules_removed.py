@@ -72,3 +72,16 @@ def test_it_is_not_the_load_if_the_same_requests_start_in_time_in_the_replay():
     )
     assert shares == {Cause.OVERLOAD: 0.0, Cause.ENGINE_PAUSES: 0.3}
     assert result.unknown == pytest.approx(0.7)
+
+
+STARVED_CLAIMS = [claim(Cause.ENGINE_STARVED), claim(Cause.OVERLOAD)]
+
+
+def test_a_starved_core_takes_what_cores_of_its_own_would_have_spared():
+    shares, _ = weighed(removals({Cause.ENGINE_STARVED: 0.9}), STARVED_CLAIMS, [0.3, 0.7])
+    assert shares == {Cause.ENGINE_STARVED: pytest.approx(0.9), Cause.OVERLOAD: pytest.approx(0.1)}
+
+
+def test_a_starved_core_keeps_its_claim_where_there_is_too_much_load_even_without_it():
+    shares, _ = weighed(removals({Cause.ENGINE_STARVED: 0.6}), STARVED_CLAIMS, [0.3, 0.7])
+    assert shares == {Cause.ENGINE_STARVED: 0.3, Cause.OVERLOAD: pytest.approx(0.7)}

@@ -58,6 +58,7 @@ from phasewise.diagnosis.predict.setup import Setup, setup_of
 from phasewise.diagnosis.predict.traffic import Traffic, recorded_traffic
 from phasewise.diagnosis.predict.unnamed import unnamed_in
 from phasewise.diagnosis.rules.find import starts_late, streams_slowly
+from phasewise.diagnosis.rules.machine import starved_share
 from phasewise.diagnosis.rules.prompts import repeated_text
 from phasewise.diagnosis.rules.queueing import comes_in_bursts
 from phasewise.diagnosis.verdict import Verdict, judge
@@ -166,6 +167,7 @@ def _removals(
         evidence.window_s,
         evidence.window[1],
         _alike(summary, evidence.setups),
+        starved_share(summary),
     )
     measured_s = None
     if summary.seen_by == COUNTERS:

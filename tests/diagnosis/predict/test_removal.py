@@ -81,6 +81,13 @@ def test_steps_that_get_slower_have_no_name():
     assert found.shares[Phase.STREAM][None] > 0.3
 
 
+def test_a_starved_core_is_the_cause_if_its_steps_would_be_in_time_with_cores_of_their_own():
+    slow = every(0.4, 16, prompt_tokens=600, output_tokens=4)
+    slo = Slo(ttft_s=0.1, tpot_s=0.5)
+    assert start_shares(slow, SETUP, slo, starved=0.5)[Cause.ENGINE_STARVED] > 0.6
+    assert Cause.ENGINE_STARVED not in start_shares(slow, SETUP, slo)
+
+
 def test_with_few_requests_nothing_is_replayed():
     some = timelines_of(every(0.1, 20))
     assert removals(some[:3], SETUP, KnownCosts([make_fit()]), SLO, Hints()) is None

@@ -65,7 +65,7 @@ class Hints:
 
     `repeated` is why text is computed again, and its share of the computed prompt tokens. `bursty` says that
     requests come together. `unnamed` is what steps have that no rule has a name for. `engines` could have
-    served them, even if some had none.
+    served them, even if some had none. Steps waited for a core in a share `starved` of their time.
     """
 
     repeated: tuple[Cause, float] | None = None
@@ -74,6 +74,7 @@ class Hints:
     window_s: float = 0.0
     ended_unix_s: float = inf
     engines: int = 1
+    starved: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def removals(
         costs,
         slo,
         _suspects(setup, traffic, hints),
-        hints.unnamed,
+        hints,
         hints.ended_unix_s - latest[0].started_unix_s,
     )
     return window.removals(measured_s or _measured(latest, slo))
@@ -174,7 +175,7 @@ class _Replays:
     costs: Costs
     slo: Slo
     suspects: dict[str, _Suspect]
-    unnamed: Unnamed
+    hints: Hints
     until_s: float
     _lost: dict[Suspects, tuple[float, float]] = field(default_factory=dict)
 
@@ -197,8 +198,8 @@ class _Replays:
             lost_s,
             shares,
             untested,
-            self.unnamed.slower,
-            self.unnamed.per_prompt_s,
+            self.hints.unnamed.slower,
+            self.hints.unnamed.per_prompt_s,
             self._rest(frozenset(chosen)),
         )
 
@@ -297,9 +298,12 @@ class _Replays:
         for name in sorted(gone):
             setup, traffic = self.suspects[name].neutral(setup, traffic)
         steps = sum(it.output_tokens for it in traffic.requests) / max(1.0, self.batch)
-        cost = _slowing(self.costs, self.unnamed.slower, steps, slows=SLOWER not in gone)
+        unnamed = self.hints.unnamed
+        cost = _slowing(self.costs, unnamed.slower, steps, slows=SLOWER not in gone)
         if PER_PROMPT in gone:
-            cost = _without_fixed(cost, self.unnamed.per_prompt_s)
+            cost = _without_fixed(cost, unnamed.per_prompt_s)
+        if STARVED in gone:
+            cost = _sped_up(cost, 1.0 - self.hints.starved)
         return setup, traffic, cost
 
     @property
@@ -334,6 +338,11 @@ def _without_fixed(cost: StepSeconds, per_prompt_s: float) -> StepSeconds:
         return max(cost(work) - per_prompt_s * prompts, cost(work.without_prompts()))
 
     return cheaper
+
+
+def _sped_up(cost: StepSeconds, left: float) -> StepSeconds:
+    """The cost of steps of which only this share is left."""
+    return lambda work: left * cost(work)
 
 
 def _shapley(players: Sequence[str], spared: Callable[[Suspects], float]) -> dict[str, float]:
@@ -379,10 +388,12 @@ def _suspects(setup: Setup, traffic: Traffic, hints: Hints) -> dict[str, _Suspec
         found[SLOWER] = _Suspect(_as_it_is, None, None)
     if hints.unnamed.per_prompt_s > 0.0:
         found[PER_PROMPT] = _Suspect(_as_it_is, None, None)
+    if hints.starved > 0.0:
+        found[STARVED] = _Suspect(_as_it_is, Cause.ENGINE_STARVED, Cause.ENGINE_STARVED)
     return found
 
 
-SLOWER, PER_PROMPT = "slower", "per prompt"
+SLOWER, PER_PROMPT, STARVED = "slower", "per prompt", "starved"
 LIMITS = frozenset({"cap", "kv"})
 LEAST_OF_LIMIT = 0.3
 """Without a limit, requests wait less and slow each other down more: both phases count."""

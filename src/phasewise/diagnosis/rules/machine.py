@@ -81,7 +81,7 @@ def _just_started(summary: WindowSummary, ages: Sequence[float]) -> bool:
 
 def starved_start(case: StartCase) -> Claim | None:
     """The engine's threads wait for cores that other programs use, which slows down everything."""
-    share = _starved_share(case.summary)
+    share = starved_share(case.summary)
     if not share:
         return None
     taken = case.account.take(share, Part.PREFILL, Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
@@ -92,7 +92,7 @@ def starved_start(case: StartCase) -> Claim | None:
 def starved_stream(case: StreamCase) -> Claim | None:
     """The same, step by step; of a pause it claims only its share, because threads that share a core get it
     every few milliseconds."""
-    share = _starved_share(case.summary)
+    share = starved_share(case.summary)
     if not share:
         return None
     engine_made = (*STEP_PARTS, TokenPart.PROMPTS, TokenPart.PREEMPTED, TokenPart.PAUSED)
@@ -111,7 +111,7 @@ _STALLS_OF_ENGINE = (
 )
 
 
-def _starved_share(summary: WindowSummary) -> float:
+def starved_share(summary: WindowSummary) -> float:
     """The share of time that the engines waited for a core; 0 if none was starved."""
     return mean_of(summary.engines, _noticeable_wait) or 0.0
 

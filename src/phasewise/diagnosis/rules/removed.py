@@ -2,7 +2,7 @@
 
 Rules claim time where it was spent: a request that waits for a slot waits because of the cap, or because so
 many others came that no cap would help. Only without the cap does it show. Causes outside the engine's usual
-steps (pauses, a starved core, the network) are not replayed, and keep what they claimed.
+steps (pauses, the network) are not replayed, and keep what they claimed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ WITHOUT: Mapping[Cause, str] = {
     Cause.PREFIX_SCATTERED: "without computing the same text again",
     Cause.PREFIX_EVICTED: "without computing the same text again",
     Cause.LONG_PROMPTS: "without the few long prompts",
+    Cause.ENGINE_STARVED: "with its cores for the engine alone",
 }
 _STEPS = frozenset({Cause.DECODE_FLOOR, Cause.DECODE_WEIGHTS, Cause.DECODE_OVERHEAD, Cause.DECODE_KV_READS})
 REST: Mapping[tuple[Rest, Phase], tuple[Cause, frozenset[Cause]]] = {
@@ -57,12 +58,14 @@ def weigh(
     claims: Sequence[Claim], shares: Sequence[float], removals: Removals | None, phase: Phase
 ) -> Weighed:
     """The claims with what the replay shows of each; as they are if it shows nothing."""
+    every_share = {} if removals is None else _replayed(removals, phase)
     untested = frozenset() if removals is None else removals.untested
+    if Cause.ENGINE_STARVED not in every_share:
+        untested |= {Cause.ENGINE_STARVED}
     tested = [claim.cause in TESTED - untested for claim in claims]
     part = sum(share for share, known in zip(shares, tested, strict=True) if known)
     if removals is None or phase not in removals.shares or not _credible(removals, phase, part):
         return _without_overload(claims, shares, removals, phase)
-    every_share = {cause: max(0.0, it) for cause, it in removals.shares[phase].items()}
     whole = max(1.0, sum(every_share.values()))
     unknown = every_share.get(None, 0.0) / whole
     by_cause = {cause: it / whole for cause, it in every_share.items() if cause is not None}
@@ -95,6 +98,16 @@ def weigh(
         new.append(part * own)
     facts = tuple(_with_fact(claim, by_cause.get(claim.cause)) for claim in every)
     return Weighed(facts, tuple(new), part * unknown)
+
+
+def _replayed(removals: Removals, phase: Phase) -> dict[Cause | None, float]:
+    """The share of each cause in the replays. A starved core is one of them only where cores of its own would
+    have been enough: if there is too much load even so, that comes first.
+    """
+    found = {cause: max(0.0, it) for cause, it in removals.shares.get(phase, {}).items()}
+    if removals.rest is Rest.LOAD and 1.0 - sum(found.values()) >= WORTH_A_CLAIM:
+        found.pop(Cause.ENGINE_STARVED, None)
+    return found
 
 
 def _without_overload(
