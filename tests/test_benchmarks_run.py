@@ -26,6 +26,8 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "drain",
         "faults",
         "overload",
+        "fairness",
+        "hung_engine",
         "shared_limits",
         "disaggregation",
         "check_mistakes",

@@ -8,7 +8,7 @@ from random import Random
 
 import orjson
 
-from phasewise.clients.http_client import HttpClient, StreamedReply
+from phasewise.clients.http_client import Headers, HttpClient, StreamedReply
 from phasewise.clients.sse import EventSplitter, content_text, event_data, parse_chunk
 from phasewise.core.errors import UpstreamError
 from phasewise.core.request import Endpoint
@@ -76,11 +76,12 @@ async def ask(
     on_content: Callable[[int], None] | None = None,
     *,
     keep_text: bool = False,
+    headers: Headers = HEADERS,
 ) -> Answer:
     """Send a request and read what comes; `on_content` is called with each content's number, from 1 on."""
     answer = Answer(now_s())
     try:
-        async with await client.send("POST", Endpoint.CHAT, headers=HEADERS, body=body) as reply:
+        async with await client.send("POST", Endpoint.CHAT, headers=headers, body=body) as reply:
             answer.status = reply.status
             if reply.status == 200:
                 await reply.pour(_Listener(answer, on_content, keep_text))

@@ -244,3 +244,14 @@ def test_rows_stay_with_their_keys_however_they_come_and_go(steps):
     assert [cosine for _, cosine in near] == pytest.approx(
         [present[n] for n in sorted(present)][:7], abs=1e-6
     )
+
+
+async def test_a_tenant_that_stores_much_pushes_out_its_own_answers_alone():
+    store, _ = await started(keep_bytes=10 * 12_000)
+    for number in range(3):
+        await store.put(kept_until(f"k{number}", 100.0, text="x" * 10_000, tenant="small"))
+    for number in range(3, 43):
+        await store.put(kept_until(f"k{number}", 100.0, text="x" * 10_000, tenant="large"))
+        store.check_invariants()
+    assert (await keys(store))[:3] == ["k0", "k1", "k2"]
+    assert await store.size() == 10

@@ -49,7 +49,7 @@ def test_poison_is_in_the_prompt_and_lasts():
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ({"kind": "melt"}, r"'melt'.*accepted: die, hang, cut"),
+        ({"kind": "melt"}, r"'melt'.*accepted: die, hang, core_hang, cut"),
         ({"kind": "cut", "after": 3}, r"accepted keys: after_tokens"),
         ({"kind": "poison"}, "needs a marker"),
         ({"kind": "slow", "factor": 0}, "factor must be above 0"),

@@ -40,17 +40,17 @@ class GatewayProcess:
         return self.process.returncode, errors.decode()
 
 
-async def start(path):
+async def start(path, stderr=asyncio.subprocess.PIPE):
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "phasewise.cli", "gateway", str(path), stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "phasewise.cli", "gateway", str(path), stderr=stderr
     )
 
 
 @contextlib.asynccontextmanager
-async def running_process(folder, engine, *, slots=256, **settings):
+async def running_process(folder, engine, *, slots=256, stderr=asyncio.subprocess.PIPE, **settings):
     """A gateway process before one engine until the block is left; `settings` are those under `gateway`."""
     port = _free_port()
-    process = await start(_write_file(folder, engine, slots, {"port": port, **settings}))
+    process = await start(_write_file(folder, engine, slots, {"port": port, **settings}), stderr)
     gateway = GatewayProcess(process, port)
     try:
         await eventually(lambda: _answers(gateway.client), timeout_s=STARTS_WITHIN_S)

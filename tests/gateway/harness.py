@@ -139,9 +139,14 @@ async def running_gateway(
     poll_interval_s=0.05,
     client_timeouts=None,
     probe_timeouts=PROBE_TIMEOUTS,
+    watches_loop=False,
     **options,
 ):
-    """A gateway in front of these engines (or worker configurations) until the block is left."""
+    """A gateway in front of these engines (or worker configurations) until the block is left.
+
+    It shares its event loop with the test, whose own work is no strain of the gateway unless it
+    `watches_loop`.
+    """
     workers = tuple(
         engine if isinstance(engine, WorkerConfig) else worker_for(engine, f"w{index}")
         for index, engine in enumerate(engines)
@@ -149,6 +154,8 @@ async def running_gateway(
     options.setdefault("admin_key_sha256", key_sha256(ADMIN_KEY))
     file = GatewayFile(gateway=GatewayConfig(**options), workers=workers)
     app = build_app(file, timeouts, poll_interval_s, client_timeouts, probe_timeouts)
+    if not watches_loop:
+        app.gateway.overload.look = lambda _late_s, _worked_s: None
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     server = _QuietServer(server_config(file, app))

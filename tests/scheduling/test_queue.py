@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from phasewise.scheduling.queue import LATEST_RETURN_S, PACE_OVER_GRANTS, SOONEST_RETURN_S, WaitingQueue
+from phasewise.scheduling.queue import LATEST_RETURN_S, SOONEST_RETURN_S, Tenant, WaitingQueue
+from phasewise.scheduling.tenant_lines import SPARE
 
 AGING_S = 5.0
 MODELS = st.sampled_from(["a", "b"])
@@ -75,7 +76,8 @@ class QueueBesideAList(RuleBasedStateMachine):
     @invariant()
     def tickets_that_left_are_forgotten(self):
         for queue in self.queue._by_model.values():
-            assert len(queue._heap) <= 2 * queue.waiting + PACE_OVER_GRANTS + 20
+            for line in queue.lines.values():
+                assert len(line._heap) <= 2 * line.waiting + SPARE + 20
 
 
 QueueBesideAList.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -195,3 +197,121 @@ def test_a_queue_out_of_step_with_its_tickets_is_noticed():
     queue._by_model["m"].waiting = 1
     with pytest.raises(AssertionError, match="out of step"):
         queue.check_invariants()
+
+
+# --- between tenants ----------------------------------------------------------------------------------------
+
+A, B = Tenant("a"), Tenant("b")
+
+
+def joined(queue, tenant, count=1, *, at_s=0.0, work=100.0, priority=0):
+    return [queue.join("m", priority, at_s, at_s, tenant=tenant, work=work) for _ in range(count)]
+
+
+def granted_order(queue, count, now_s=1.0):
+    """The tenants of the next tickets, each of which uses its slot and gives it back at once."""
+    order = []
+    for _ in range(count):
+        (queue_of_model,) = queue._by_model.values()
+        ticket = queue_of_model.pop(1, queue._holders.get("m", {}), queue._aging_s, now_s)
+        queue._forget(ticket)
+        order.append(ticket.tenant.name)
+        queue.leave(ticket)
+    return "".join(order)
+
+
+def test_tenants_take_turns_whoever_came_first():
+    queue = WaitingQueue()
+    joined(queue, A, 50)
+    joined(queue, B, 3, at_s=0.9)
+    assert granted_order(queue, 8) == "abababaa"
+
+
+def test_shares_are_of_work_in_tokens_and_by_weight():
+    queue = WaitingQueue()
+    joined(queue, A, 30, work=300.0)
+    joined(queue, B, 30, work=100.0)
+    assert granted_order(queue, 16).count("a") == 4
+    queue = WaitingQueue()
+    joined(queue, Tenant("a", weight=3.0), 30)
+    joined(queue, B, 30)
+    assert granted_order(queue, 16).count("a") == 12
+
+
+def test_nobody_saves_up_while_it_is_away():
+    queue = WaitingQueue()
+    joined(queue, A, 40)
+    granted_order(queue, 20)
+    joined(queue, B, 20)
+    assert granted_order(queue, 10).count("b") in {5, 6}
+
+
+def test_a_tenant_that_holds_its_share_of_slots_comes_after_others():
+    queue = WaitingQueue()
+    for _ in range(8):
+        queue.hold("m", A)
+    joined(queue, A, 20)
+    joined(queue, B, 20, work=10_000.0)
+    assert granted_order(queue, 6) == "bbbbbb", "although it has been served more work by now"
+    for _ in range(8):
+        queue.release("m", A)
+    assert "a" in granted_order(queue, 2)
+
+
+def test_higher_priority_goes_first_and_a_tenant_that_is_not_served_rises_to_it_and_no_further():
+    queue = WaitingQueue(aging_s=5.0)
+    joined(queue, A, 40, priority=1)
+    joined(queue, B, 20, at_s=0.0)
+    assert granted_order(queue, 4, now_s=1.0) == "aaaa"
+    assert granted_order(queue, 3, now_s=6.0) == "baa", "once it was served, it is a lower one again"
+
+
+def test_a_queue_that_one_tenant_filled_still_takes_the_others():
+    queue = WaitingQueue(capacity=10)
+    assert all(joined(queue, A, 10))
+    assert joined(queue, A) == [None]
+    assert all(joined(queue, B, 5))
+    assert joined(queue, B) == [None]
+    queue.check_invariants()
+    assert len(queue) == 15
+
+
+class LinesOfTenants(RuleBasedStateMachine):
+    """While two tenants wait throughout, neither is served more than one request ahead of the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.queue = WaitingQueue(capacity=10_000)
+        self.works = {}
+        self.largest = 0.0
+        for tenant in (A, B):
+            self.add(tenant, 30, 100.0)
+
+    def add(self, tenant, count, work):
+        self.largest = max(self.largest, work)
+        joined(self.queue, tenant, count, work=work)
+
+    @rule(tenant=st.sampled_from([A, B]), count=st.integers(1, 40), work=st.floats(1.0, 1_000.0))
+    def more_come(self, tenant, count, work):
+        self.add(tenant, count, work)
+
+    @rule(count=st.integers(1, 10))
+    def some_are_granted(self, count):
+        for _ in range(count):
+            (model,) = self.queue._by_model.values()
+            if len(model.lines) < 2 or not all(line.waiting for line in model.lines.values()):
+                return
+            ticket = model.pop(1, {}, 5.0, 0.0)
+            self.queue._forget(ticket)
+            self.works[ticket.tenant.name] = self.works.get(ticket.tenant.name, 0.0) + ticket.work
+            self.queue.leave(ticket)
+
+    @invariant()
+    def neither_is_far_ahead(self):
+        self.queue.check_invariants()
+        a, b = (self.works.get(name, 0.0) for name in "ab")
+        assert abs(a - b) <= self.largest + 1e-6
+
+
+LinesOfTenants.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLinesOfTenants = LinesOfTenants.TestCase

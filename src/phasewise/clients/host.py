@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,3 +93,25 @@ def allow_many_streams() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+# --- This process's memory.
+
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Of cgroups in version 2 and 1, as containers see their own."""
+_NO_LIMIT_BYTES = 1 << 60
+"""What version 1 shows without a limit is larger than this."""
+
+
+def memory_limit_bytes(files: Sequence[Path] = CGROUP_LIMITS) -> int | None:
+    """The limit of the container that this process runs in; None without one."""
+    for file in files:
+        with suppress(OSError, ValueError):
+            limit_bytes = int(file.read_text())
+            return limit_bytes if limit_bytes < _NO_LIMIT_BYTES else None
+    return None
+
+
+def memory_bytes() -> int:
+    """The memory that this process holds now."""
+    return psutil.Process().memory_info().rss

@@ -87,6 +87,16 @@ class HttpClient:
         for connection in tuple(self._open):
             connection.abort_if_silent(for_s)
 
+    def abort_not_begun(self) -> None:
+        """Abort exchanges whose reply has no body yet; the others go on."""
+        for connection in tuple(self._open):
+            connection.abort_if_not_begun()
+
+    @property
+    def last_heard_s(self) -> float:
+        """When a byte of a reply last came on an open connection, on the event loop's clock; 0 for never."""
+        return max((connection.heard_s for connection in self._open), default=0.0)
+
     def close(self) -> None:
         """Close every connection, including busy ones."""
         for connection in tuple(self._open):

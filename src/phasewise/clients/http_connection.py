@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_arrivals",
+        "_begun",
         "_between_chunks",
         "_chunk_ended",
         "_error",
@@ -108,6 +109,7 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._queued_bytes = 0
         self._framing_bytes = 0
+        self._begun = False
         self._paused = False
         self._head_done = False
         self.body_done = False
@@ -239,6 +241,16 @@ class Connection(asyncio.Protocol):
                 UpstreamError(FailureKind.TIMED_OUT, f"the worker sent nothing for {duration(silent_s)}")
             )
 
+    def abort_if_not_begun(self) -> None:
+        """Abort the exchange if a reader waits for it and nothing of the reply's body has come."""
+        if self._waiter is not None and not self._waiter.done() and not self._begun:
+            self._break_off(UpstreamError(FailureKind.TIMED_OUT, "the worker made no progress"))
+
+    @property
+    def heard_s(self) -> float:
+        """When a byte of the reply last came, on the event loop's clock; 0 before its head."""
+        return self._last_activity_s if self._head_done else 0.0
+
     async def _wait(self) -> None:
         if self._error is not None:
             raise _afresh(self._error)
@@ -338,6 +350,7 @@ class Connection(asyncio.Protocol):
                 broken = _not_http(f"a reply's head or trailers are larger than {HEAD_LIMIT_BYTES} bytes")
         else:
             self._framing_bytes = 0
+            self._begun = True
             broken = self._deliver() or broken
         if broken is not None:
             self._break_off(broken)

@@ -107,14 +107,27 @@ class _Kept:
     has_vector: bool
 
 
+class _Tenant:
+    """What one tenant has in the store: its bytes, and its keys from the least recently used on."""
+
+    __slots__ = ("held_bytes", "keys")
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.keys: OrderedDict[str, None] = OrderedDict()
+
+
 class ProcessAnswers:
-    """The store. It evicts the least recently used answers to hold at most `keep_bytes`."""
+    """The store. To hold at most `keep_bytes` it evicts answers of the tenant that has most of them, the
+    least recently used first: no tenant can push out the others.
+    """
 
     def __init__(self, keep_bytes: int, now: Callable[[], float] = time.time) -> None:
         self._keep_bytes = keep_bytes
         self._now = now
         self._dimensions: int | None = None
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: dict[str, _Kept] = {}
+        self._tenants: dict[str, _Tenant] = {}
         self._kept_bytes = 0
         self._scopes: dict[str, VectorRows] = {}
         self._expiries: list[tuple[float, str]] = []
@@ -158,11 +171,14 @@ class ProcessAnswers:
             return
         wanted_bytes = kept.size_bytes + (0 if vector is None else _BYTES_PER_SCOPE)
         while self._kept and self._held_bytes + wanted_bytes > self._keep_bytes:
-            self._forget(next(iter(self._kept)))
+            self._evict_for(answer.tenant, wanted_bytes)
         if vector is not None:
             self._add_vector(answer, vector)
         self._kept[answer.key] = kept
         self._kept_bytes += kept.size_bytes
+        tenant = self._tenants.setdefault(answer.tenant, _Tenant())
+        tenant.held_bytes += kept.size_bytes
+        tenant.keys[answer.key] = None
         self._note_expiry(answer)
 
     async def purge(self, what: Purge) -> int:
@@ -202,6 +218,10 @@ class ProcessAnswers:
         kept_bytes = sum(kept.size_bytes for kept in self._kept.values())
         if self._kept_bytes != kept_bytes or self._held_bytes > self._keep_bytes:
             raise AssertionError(f"{kept_bytes} bytes are kept, {self._kept_bytes} counted")
+        of_tenants = sum(tenant.held_bytes for tenant in self._tenants.values())
+        keys = {key for tenant in self._tenants.values() for key in tenant.keys}
+        if of_tenants != kept_bytes or keys != self._kept.keys():
+            raise AssertionError(f"{kept_bytes} bytes are kept, {of_tenants} counted by tenant")
         if not {(kept.answer.expires_unix_s, key) for key, kept in self._kept.items()} <= {*self._expiries}:
             raise AssertionError("an answer would never expire")
         with_vector = sum(kept.has_vector for kept in self._kept.values())
@@ -217,9 +237,19 @@ class ProcessAnswers:
     def _fits(self, vector: Vector) -> bool:
         return self._dimensions is not None and len(vector) == self._dimensions * _BYTES_PER_NUMBER
 
+    def _evict_for(self, name: str, wanted_bytes: int) -> None:
+        """Evict one answer of the tenant that would have most; of two that have as much, of the new one's."""
+
+        def held_bytes(other: str) -> tuple[int, bool]:
+            more_bytes = wanted_bytes if other == name else 0
+            return self._tenants[other].held_bytes + more_bytes, other == name
+
+        largest = self._tenants[max(self._tenants, key=held_bytes)]
+        self._forget(next(iter(largest.keys)))
+
     def _use(self, key: str) -> None:
-        self._kept.move_to_end(key)
         kept = self._kept[key]
+        self._tenants[kept.answer.tenant].keys.move_to_end(key)
         if kept.has_vector:
             self._scopes[kept.answer.scope].use(key)
 
@@ -251,6 +281,11 @@ class ProcessAnswers:
         if kept is None:
             return
         self._kept_bytes -= kept.size_bytes
+        tenant = self._tenants[kept.answer.tenant]
+        tenant.held_bytes -= kept.size_bytes
+        del tenant.keys[key]
+        if not tenant.keys:
+            del self._tenants[kept.answer.tenant]
         if kept.has_vector:
             rows = self._scopes[kept.answer.scope]
             rows.remove(key)

@@ -76,6 +76,7 @@ class RejectionKind(StrEnum):
     HEAD_TOO_LARGE = "head_too_large"
     HEAD_TIMEOUT = "head_timeout"
     CACHE_UNAVAILABLE = "cache_unavailable"
+    OVERLOADED = "overloaded"
 
 
 class RequestRejected(PhasewiseError):

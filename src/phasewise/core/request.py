@@ -31,6 +31,7 @@ class GenerationRequest:
     """One request for an engine, without its text.
 
     `key_id` is what its key's limits are counted under, `max_wait_s` how long it may wait for a free slot.
+    `weight` is its tenant's share of the slots when several tenants wait.
     `prefix_hashes` identify equal prompt prefixes, block by block (core/prefixes.py). The prompt of a
     `splittable` request may be computed on another worker than its answer. `media_bytes` of `prompt_bytes`
     are images and audio, beyond what their tokens are worth in text.
@@ -45,6 +46,7 @@ class GenerationRequest:
     stream: bool = False
     tenant: str = "default"
     priority: int = 0
+    weight: float = 1.0
     slo_class: str = "default"
     lora: str | None = None
     prefix_marks: tuple[str, ...] = ()

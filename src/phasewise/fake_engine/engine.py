@@ -179,7 +179,7 @@ class FakeEngine:
         if death is not None:
             self.die(death.restart_after_s)
         elif self._incarnation is not None:
-            self._incarnation.hang(self.faults.hung)
+            self._incarnation.hang(self.faults.hung, self.faults.core_hung)
 
     def step_seconds(self, work: StepWork) -> float:
         """The present cost of a step."""
@@ -260,11 +260,11 @@ class _Incarnation:
             self._servers.append(server)
         self._stepping = asyncio.create_task(self._loop.run())
 
-    def hang(self, hung: bool) -> None:
-        """Stop answering and stepping, or start again."""
+    def hang(self, hung: bool, core_hung: bool) -> None:
+        """Stop answering and stepping, or stepping alone, or start again."""
         self._app.hang(hung)
         self.engine.hang(hung)
-        if hung:
+        if hung or core_hung:
             self._loop.pause()
         else:
             self._loop.resume()

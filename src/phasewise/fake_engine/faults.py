@@ -18,6 +18,8 @@ class FaultKind(StrEnum):
     """Stop listening and drop every connection, after `after_tokens` more tokens."""
     HANG = "hang"
     """Accept connections but never answer, and stop stepping, after `after_tokens` more tokens."""
+    CORE_HANG = "core_hang"
+    """Stop stepping after `after_tokens` more tokens, and answer what needs no step: /health and /metrics."""
     CUT = "cut"
     """Close the connection of the next `times` answers after `after_tokens` of their tokens."""
     SLOW = "slow"
@@ -112,7 +114,15 @@ class FaultBoard:
     @property
     def hung(self) -> bool:
         """Whether the engine hangs now."""
-        return any(armed.fault.kind is FaultKind.HANG and armed.tokens_left <= 0 for armed in self._armed)
+        return self._is_due(FaultKind.HANG)
+
+    @property
+    def core_hung(self) -> bool:
+        """Whether it makes no steps now, though it answers."""
+        return self._is_due(FaultKind.CORE_HANG)
+
+    def _is_due(self, kind: FaultKind) -> bool:
+        return any(armed.fault.kind is kind and armed.tokens_left <= 0 for armed in self._armed)
 
     @property
     def step_factor(self) -> float:
@@ -139,7 +149,7 @@ class FaultBoard:
     def count_tokens(self, count: int) -> None:
         """Count tokens that the engine generated."""
         for armed in self._armed:
-            if armed.fault.kind in {FaultKind.DIE, FaultKind.HANG}:
+            if armed.fault.kind in {FaultKind.DIE, FaultKind.HANG, FaultKind.CORE_HANG}:
                 armed.tokens_left -= count
 
     def take_death(self) -> Fault | None:

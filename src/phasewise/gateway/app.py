@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
+from phasewise.clients.host import memory_bytes, memory_limit_bytes
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import ConfigError
 from phasewise.core.ports import TimelineSink
 from phasewise.core.slo import Slo
 from phasewise.core.worker import Role, Worker, WorkerRef
-from phasewise.fleet.config import GatewayConfig, GatewayFile, UpstreamConfig, WorkerConfig
+from phasewise.fleet.config import (
+    EdgeLimits,
+    GatewayConfig,
+    GatewayFile,
+    UpstreamConfig,
+    WorkerConfig,
+    byte_size,
+)
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.pipeline import Pipeline, Reservations
@@ -23,8 +31,10 @@ from phasewise.gateway.api.routes import Gateway, Router
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
 from phasewise.gateway.kv_transfer.watch import KvTransferWatch
+from phasewise.gateway.overload import OverloadWatch
+from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.gateway.records.logs import RequestLog
-from phasewise.gateway.records.metrics import PrometheusMetrics
+from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import TimelineStore
 from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Receive, Scope, Send, client_of
 from phasewise.gateway.server.edge import Edge, EdgeBounds
@@ -89,7 +99,8 @@ class GatewayApp:
             return
         await asyncio.gather(self._watcher.start(), self._quotas.start())
         await self._kv_transfer_watch.start()
-        watches = [asyncio.create_task(it) for it in (self.gateway.clients.run(), self.edge.run())]
+        running = (self.gateway.clients.run(), self.edge.run(), self.gateway.overload.run())
+        watches = [asyncio.create_task(it) for it in running]
         states = self.gateway.cluster.snapshot()
         logger.info("%d of %d workers up", sum(it.health is Health.UP for it in states), len(states))
         await send({"type": "lifespan.startup.complete"})
@@ -99,6 +110,7 @@ class GatewayApp:
         await asyncio.gather(self._watcher.stop(), self._quotas.stop(), self._kv_transfer_watch.stop())
         if self._cache is not None:
             await self._cache.stop()
+        self.gateway.pipeline.close()
         for client in self._clients.values():
             client.close()
         await send({"type": "lifespan.shutdown.complete"})
@@ -120,6 +132,7 @@ def build_app(
     poll_interval_s: float = POLL_INTERVAL_S,
     client_timeouts: ClientTimeouts | None = None,
     probe_timeouts: Timeouts = PROBE_TIMEOUTS,
+    log_dropped: Callable[[], int] = lambda: 0,
 ) -> GatewayApp:
     """Build a gateway. It makes no connection before it starts."""
     workers, quotas = _workers(file), build_quotas(file.gateway)
@@ -131,7 +144,25 @@ def build_app(
     # No gateway serves a request per microsecond, so the numbers after a restart are above those before it.
     timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
     kv_transfer_watch = KvTransferWatch(world, workers, file.gateway.kv_transfer)
-    metrics = _metrics(file.gateway, world, quotas, kv_transfer_watch, cache)
+    bounds, overload = EdgeBounds.of(file.gateway.limits), _overload(file.gateway.limits)
+    tenants = len({key.tenant for key in file.gateway.api_keys}) or 1
+    reservations = Reservations(quotas, overload, bounds.body_bytes, bounds.bodies_bytes, tenants)
+    metrics = PrometheusMetrics(
+        world.cluster,
+        world.ledger,
+        slos={it.name: Slo(it.ttft_s, it.tpot_s) for it in file.gateway.slo_classes},
+        breaker_open=world.breakers.is_open,
+        kv_transfers=kv_transfer_watch.states,
+        own=lambda: OwnState(
+            waiting=len(world.queue),
+            quota_degraded=quotas.degraded,
+            cache_degraded=cache is not None and bool(cache.degraded),
+            log_dropped=log_dropped(),
+            loop_lag_s=overload.take_longest_lag_s(),
+            overload_stage=overload.stage,
+            body_bytes=reservations.reserved_bytes,
+        ),
+    )
     sinks: list[TimelineSink] = [timelines, metrics]
     if _has_prefill_workers(workers):
         sinks.append(kv_transfer_watch)
@@ -139,8 +170,6 @@ def build_app(
         sinks.append(RequestLog({worker.model for worker in workers}))
     kv_transfers = _kv_transfers(file.gateway, world.cluster, metrics)
     exchange = Exchange(clients, kv_transfers, resumes=file.gateway.resume != "off")
-    limits = file.gateway.limits
-    bounds = EdgeBounds.of(limits)
     pipeline = Pipeline(
         world,
         FlowDriver(exchange, quotas, _cached_responses(file.gateway, cache, exchange)),
@@ -148,10 +177,12 @@ def build_app(
         sinks,
         metrics.count_rejection,
         open_requests,
-        Reservations(quotas, bounds.body_bytes, bounds.bodies_bytes),
+        reservations,
         _hashing(file.gateway, workers),
     )
-    clients_served = ClientWatch(client_timeouts or ClientTimeouts(limits.body_s, limits.read_s))
+    clients_served = ClientWatch(
+        client_timeouts or ClientTimeouts(file.gateway.limits.body_s, file.gateway.limits.read_s)
+    )
     gateway = Gateway(
         pipeline,
         authenticator,
@@ -161,6 +192,7 @@ def build_app(
         open_requests,
         metrics,
         clients_served,
+        overload,
         cache,
     )
     watcher = HealthWatcher(
@@ -170,8 +202,10 @@ def build_app(
         timeouts=probe_timeouts,
         on_look=lambda: let_waiting_in(world, time.monotonic()),
         on_silence=lambda name, for_s: clients[name].abort_silent(for_s),
+        progress=ProgressWatch(world, workers, clients, probe_timeouts),
     )
     edge = Edge(bounds, metrics.count_rejection, this_machine_only=not file.gateway.api_keys)
+    overload.on_stage = edge.heed
     return GatewayApp(gateway, watcher, clients, edge, quotas, kv_transfer_watch, cache)
 
 
@@ -228,23 +262,9 @@ def _cached_responses(
     return CachedResponses(cache, exchange, joins=cache.serves, replay_tokens_per_s=pace)
 
 
-def _metrics(
-    config: GatewayConfig,
-    world: World,
-    quotas: GatewayQuotas,
-    kv_transfer_watch: KvTransferWatch,
-    cache: AnswerCache | None,
-) -> PrometheusMetrics:
-    return PrometheusMetrics(
-        world.cluster,
-        world.ledger,
-        slos={it.name: Slo(it.ttft_s, it.tpot_s) for it in config.slo_classes},
-        waiting=world.queue.__len__,
-        breaker_open=world.breakers.is_open,
-        quota_degraded=lambda: quotas.degraded,
-        kv_transfers=kv_transfer_watch.states,
-        cache_degraded=lambda: cache is not None and bool(cache.degraded),
-    )
+def _overload(limits: EdgeLimits) -> OverloadWatch:
+    limit_bytes = memory_limit_bytes() if limits.memory is None else byte_size(limits.memory)
+    return OverloadWatch(limit_bytes, memory_bytes)
 
 
 def _worker(config: WorkerConfig) -> Worker:

@@ -17,6 +17,7 @@ from phasewise.clients.vllm_metrics import PROCESS_START
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.worker import Worker
 from phasewise.gateway.guard import ErrorGuard
+from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.scheduling.world import ClusterView, Health
 
 logger = logging.getLogger("phasewise.gateway")
@@ -34,7 +35,8 @@ class HealthWatcher:
     """Watches the workers of one cluster view from `start` to `stop`.
 
     `on_look` is called after every check of a worker. `on_silence` is called with the worker's name and a
-    time while its checks time out: requests that have waited for that long get no answer.
+    time while its checks time out: requests that have waited for that long get no answer. `progress` looks
+    further at workers that have answered.
     """
 
     def __init__(
@@ -46,12 +48,14 @@ class HealthWatcher:
         timeouts: Timeouts = PROBE_TIMEOUTS,
         on_look: Callable[[], None] = lambda: None,
         on_silence: Callable[[str, float], None] = lambda _name, _for_s: None,
+        progress: ProgressWatch | None = None,
     ) -> None:
         self._cluster = cluster
         self._interval_s = interval_s
         self._silence_s = SILENCES_TO_DOWN * timeouts.head_s
         self._on_look = on_look
         self._on_silence = on_silence
+        self._progress = progress
         self._guard = ErrorGuard("checking workers")
         self._probes = [_Probe(worker, timeouts) for worker in workers]
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,6 +78,8 @@ class HealthWatcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for probe in self._probes:
             probe.close()
+        if self._progress is not None:
+            await self._progress.stop()
 
     async def _watch(self, probe: _Probe, first_after_s: float) -> None:
         await asyncio.sleep(first_after_s)
@@ -97,9 +103,15 @@ class HealthWatcher:
                 self._cluster.mark_down(probe.name, error.message)
                 if error.kind is FailureKind.TIMED_OUT:
                     self._on_silence(probe.name, self._silence_s)
-        else:
-            if self._cluster.state(probe.name).health is not Health.UP or not probe.is_certain:
-                self._cluster.mark_up(probe.name, await probe.incarnation())
+            return
+        state = self._cluster.state(probe.name)
+        if state.health is not Health.UP or not probe.is_certain:
+            incarnation = await probe.incarnation()
+            # A restart ends a standstill; otherwise only progress does.
+            if not state.health.stands_still or incarnation != state.worker.incarnation:
+                self._cluster.mark_up(probe.name, incarnation)
+        if self._progress is not None:
+            await self._progress.look(probe.name)
 
     def _report_if_no_socket(self, error: UpstreamError) -> None:
         if error.kind is FailureKind.NO_SOCKET and not self._reported_no_socket:

@@ -60,6 +60,7 @@ HTTP_ERRORS: dict[RejectReason | RejectionKind, HttpError] = {
     RejectionKind.HEAD_TOO_LARGE: HttpError(431, "invalid_request_error", _CLOSE),
     RejectionKind.HEAD_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
     RejectionKind.CACHE_UNAVAILABLE: HttpError(503, "service_unavailable_error"),
+    RejectionKind.OVERLOADED: HttpError(503, "service_unavailable_error", ((b"retry-after", b"1"), *_CLOSE)),
 }
 
 BREAKS_STREAMS = frozenset(

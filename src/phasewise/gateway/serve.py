@@ -31,9 +31,9 @@ def serve(file: GatewayFile) -> None:
     # uvicorn raises the signal again after a clean shutdown; the process then just exits.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    set_up_logging(file.gateway.log)
+    log = set_up_logging(file.gateway.log)
     allow_many_streams()
-    app = build_app(file)
+    app = build_app(file, log_dropped=lambda: log.dropped)
     config = server_config(file, app)
     # Objects built so far live until the end, so the collector skips them. It rarely scans thousands of open
     # streams, which stalls all of them for tens of milliseconds: requests leave no reference cycles.

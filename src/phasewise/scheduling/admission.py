@@ -12,7 +12,7 @@ from phasewise.core.request import GenerationRequest
 from phasewise.core.value import value
 from phasewise.core.worker import Worker, WorkerRef
 from phasewise.scheduling.policies import CanTransfer
-from phasewise.scheduling.queue import Ticket
+from phasewise.scheduling.queue import Tenant, Ticket
 from phasewise.scheduling.steps import (
     CacheHit,
     CacheMiss,
@@ -63,6 +63,11 @@ def expected_output_tokens(request: GenerationRequest) -> int:
     if output_tokens is None:
         output_tokens = ASSUMED_OUTPUT_TOKENS
     return output_tokens * request.choices
+
+
+def tenant_of(request: GenerationRequest) -> Tenant:
+    """Whose line the request waits in."""
+    return Tenant(request.tenant, request.weight)
 
 
 def charged_tokens(request: GenerationRequest) -> int:
@@ -157,7 +162,13 @@ def _wait_for_slot(request: GenerationRequest, world: World, progress: RequestPr
     # An answer that broke off has a client that reads it, so it joins a full queue too. There are never more
     # of these than slots and their followers.
     ticket = queue.join(
-        model, request.priority, progress.admitted_s, progress.now_s, even_if_full=not progress.is_new
+        model,
+        request.priority,
+        progress.admitted_s,
+        progress.now_s,
+        tenant=tenant_of(request),
+        work=expected_tokens(request),
+        even_if_full=not progress.is_new,
     )
     if ticket is None:
         return_after_s = queue.reject(model, progress.now_s)

@@ -8,7 +8,14 @@ from dataclasses import replace
 from phasewise.core.decision import Decision, RejectReason
 from phasewise.core.errors import FailureKind
 from phasewise.core.request import GenerationRequest
-from phasewise.scheduling.admission import RETRY_SOON_S, RequestProgress, admit, no_healthy_worker, place
+from phasewise.scheduling.admission import (
+    RETRY_SOON_S,
+    RequestProgress,
+    admit,
+    no_healthy_worker,
+    place,
+    tenant_of,
+)
 from phasewise.scheduling.attempt import Broken, attempt, blame
 from phasewise.scheduling.steps import (
     CacheHit,
@@ -80,7 +87,12 @@ def _serve(
         resumes = before is not None and before.failure.content_sent
         # Unknown while the attempt runs: an interruption does not report how far it came.
         tokens_before, progress.tokens = progress.tokens, None
-        ended = yield from attempt(request, world, placed, progress.given, resumes=resumes)
+        tenant = tenant_of(request)
+        world.queue.hold(request.model, tenant)
+        try:
+            ended = yield from attempt(request, world, placed, progress.given, resumes=resumes)
+        finally:
+            world.queue.release(request.model, tenant)
         progress.tokens = _tokens_computed(ended, tokens_before)
         if not isinstance(ended, Broken):
             if before is not None and before.worker is not None and isinstance(ended, Succeeded):

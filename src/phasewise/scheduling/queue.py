@@ -1,13 +1,15 @@
-"""Requests that wait for a slot on a worker, by model: bounded, in the order of their aged priorities.
+"""Requests that wait for a slot on a worker, by model: bounded, shared out fairly between tenants.
 
-Only request_flow writes it.
+Each tenant has a line of its own, in the order of aged priorities. Only request_flow writes it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+
+from phasewise.scheduling.tenant_lines import Holder, ModelQueue, Tenant, Ticket
+
+__all__ = ["Tenant", "Ticket", "WaitingQueue"]
 
 PACE_OVER_GRANTS = 64
 """The last grants from which a queue's rate is computed."""
@@ -17,62 +19,6 @@ SOONEST_RETURN_S = 1.0
 LATEST_RETURN_S = 600.0
 """Rejected clients that reach this bound retry at the same time, so it is far above what an overload
 reaches."""
-
-
-class Ticket:
-    """A position in the queue. `on_grant` is called once, when a slot is granted; the driver sets it.
-
-    It must not call into a flow, because it runs in the middle of another flow's step.
-    """
-
-    __slots__ = ("granted", "model", "number", "on_grant", "order_s", "waiting")
-
-    def __init__(self, number: int, model: str, order_s: float) -> None:
-        self.number = number
-        self.model = model
-        self.order_s = order_s
-        self.waiting = True
-        self.granted = False
-        self.on_grant: Callable[[], None] | None = None
-
-
-class _Queue:
-    """The tickets of one model. A ticket that left is removed when it reaches the heap's top, or in bulk."""
-
-    __slots__ = ("_heap", "granted", "waiting")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Ticket]] = []
-        self.waiting = 0
-        self.granted = 0
-
-    @property
-    def empty(self) -> bool:
-        return not self.waiting and not self.granted
-
-    def push(self, ticket: Ticket) -> None:
-        heappush(self._heap, (ticket.order_s, ticket.number, ticket))
-        self.waiting += 1
-
-    def pop(self) -> Ticket:
-        while not (ticket := heappop(self._heap)[2]).waiting:
-            pass
-        self.waiting -= 1
-        return ticket
-
-    def forget_one(self) -> None:
-        """One waiting ticket has left."""
-        self.waiting -= 1
-        if len(self._heap) > 2 * self.waiting + PACE_OVER_GRANTS:
-            self._heap = [entry for entry in self._heap if entry[2].waiting]
-            heapify(self._heap)
-
-    def check_invariants(self) -> None:
-        inside = sum(ticket.waiting for _, _, ticket in self._heap)
-        if inside != self.waiting or self.granted < 0:
-            raise AssertionError(
-                f"queue out of step: {self.waiting} waiting but {inside} tickets, {self.granted} granted"
-            )
 
 
 class _Pace:
@@ -116,15 +62,19 @@ class _Pace:
 class WaitingQueue:
     """Tickets in the order in which they are granted.
 
-    A ticket's priority grows by one for every `aging_s` it waits, so no ticket starves.
+    Within a tenant's line, a ticket's priority grows by one for every `aging_s` it waits, so no ticket
+    starves. A full queue still takes tickets of tenants that have less than their share of it: it holds at
+    most twice its capacity.
     """
 
     def __init__(self, capacity: int = 1_000, aging_s: float = 5.0) -> None:
         self._capacity = capacity
         self._aging_s = aging_s
-        self._by_model: dict[str, _Queue] = {}
+        self._by_model: dict[str, ModelQueue] = {}
         self._paces: dict[str, _Pace] = {}
+        self._holders: dict[str, dict[str, Holder]] = {}
         self._waiting = 0
+        self._waiting_by_tenant: dict[str, int] = {}
         self._next_number = 0
 
     def __len__(self) -> int:
@@ -140,33 +90,64 @@ class WaitingQueue:
         """Whether a ticket of the model waits, or is granted and not yet used."""
         return model in self._by_model
 
+    # --- slots in use -----------------------------------------------------------------------------------
+
+    def hold(self, model: str, tenant: Tenant) -> None:
+        """A request of the tenant is on a worker."""
+        holders = self._holders.setdefault(model, {})
+        holder = holders.get(tenant.name)
+        if holder is None:
+            holders[tenant.name] = Holder(1, tenant.weight)
+        else:
+            holder.slots += 1
+            holder.weight = tenant.weight
+
+    def release(self, model: str, tenant: Tenant) -> None:
+        """It has left the worker."""
+        holders = self._holders[model]
+        holder = holders[tenant.name]
+        holder.slots -= 1
+        if not holder.slots:
+            del holders[tenant.name]
+
+    # --- tickets ------------------------------------------------------------------------------------------
+
     def join(
-        self, model: str, priority: int, since_s: float, now_s: float, *, even_if_full: bool = False
+        self,
+        model: str,
+        priority: int,
+        since_s: float,
+        now_s: float,
+        *,
+        tenant: Tenant = Tenant(),  # noqa: B008 - immutable
+        work: float = 1.0,
+        even_if_full: bool = False,
     ) -> Ticket | None:
-        """A ticket for a request that waits since `since_s`; None if the queue is full."""
-        if self._waiting >= self._capacity and not even_if_full:
+        """A ticket for a request that waits since `since_s`; None if the queue is full. `work` is in
+        tokens.
+        """
+        if not even_if_full and self._is_full_for(tenant):
             return None
         # All tickets age alike, so the order of two never changes.
-        ticket = Ticket(self._next_number, model, since_s - priority * self._aging_s)
+        order_s = since_s - priority * self._aging_s
+        ticket = Ticket(self._next_number, model, priority, since_s, order_s, tenant, work)
         self._next_number += 1
         self._push(ticket, now_s)
         return ticket
 
     def rejoin(self, ticket: Ticket, now_s: float) -> Ticket:
         """The old position again, for a granted ticket that found the slot gone."""
-        again = Ticket(ticket.number, ticket.model, ticket.order_s)
+        again = ticket.again()
         self._push(again, now_s)
+        self._by_model[ticket.model].lines[ticket.tenant.name].served -= ticket.work / ticket.tenant.weight
         return again
 
     def leave(self, ticket: Ticket) -> None:
         """The ticket's flow goes on, granted or not; a slot that it was granted is free again."""
         queue = self._by_model[ticket.model]
-        if ticket.granted:
-            queue.granted -= 1
-        else:
-            ticket.waiting = False
-            self._waiting -= 1
-            queue.forget_one()
+        if not ticket.granted:
+            self._forget(ticket)
+        queue.leave(ticket)
         if queue.empty:
             del self._by_model[ticket.model]
 
@@ -174,10 +155,8 @@ class WaitingQueue:
         """Grant tickets until all free slots are granted."""
         queue = self._by_model.get(model)
         while queue is not None and queue.waiting and queue.granted < free_slots:
-            ticket = queue.pop()
-            ticket.waiting, ticket.granted = False, True
-            self._waiting -= 1
-            queue.granted += 1
+            ticket = queue.pop(free_slots, self._holders.get(model, {}), self._aging_s, now_s)
+            self._forget(ticket)
             self._paces[model].granted(now_s)
             if ticket.on_grant is not None:
                 ticket.on_grant()
@@ -195,13 +174,32 @@ class WaitingQueue:
             queue.check_invariants()
             if queue.empty:
                 raise AssertionError(f"the empty queue of {model} is kept")
-        if self._waiting != sum(queue.waiting for queue in self._by_model.values()):
+        counted = sum(queue.waiting for queue in self._by_model.values())
+        if self._waiting != counted or self._waiting != sum(self._waiting_by_tenant.values()):
             raise AssertionError(f"queue out of step: {self._waiting} waiting over all")
+
+    def _is_full_for(self, tenant: Tenant) -> bool:
+        if self._waiting < self._capacity:
+            return False
+        own = self._waiting_by_tenant.get(tenant.name, 0)
+        tenants = len(self._waiting_by_tenant) + (not own)
+        return own * tenants >= self._capacity
 
     def _push(self, ticket: Ticket, now_s: float) -> None:
         queue = self._by_model.get(ticket.model)
         if queue is None:
-            queue = self._by_model[ticket.model] = _Queue()
+            queue = self._by_model[ticket.model] = ModelQueue()
             self._paces.setdefault(ticket.model, _Pace()).begin(now_s)
         queue.push(ticket)
         self._waiting += 1
+        name = ticket.tenant.name
+        self._waiting_by_tenant[name] = self._waiting_by_tenant.get(name, 0) + 1
+
+    def _forget(self, ticket: Ticket) -> None:
+        """It waits no longer."""
+        self._waiting -= 1
+        left = self._waiting_by_tenant[ticket.tenant.name] - 1
+        if left:
+            self._waiting_by_tenant[ticket.tenant.name] = left
+        else:
+            del self._waiting_by_tenant[ticket.tenant.name]

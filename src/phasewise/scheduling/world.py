@@ -14,17 +14,28 @@ from phasewise.scheduling.breakers import LONGEST_PAIR_OPEN_S, PAIR_FAILURES_TO_
 from phasewise.scheduling.engine_speed import EngineSpeeds
 from phasewise.scheduling.policies import Policy
 from phasewise.scheduling.prefix_index import PrefixIndex
+from phasewise.scheduling.progress import PromptsBooked
 from phasewise.scheduling.queue import WaitingQueue
 
 # --- Which workers exist and which of them answer. Written by the health watcher and by reports of failure.
 
 
 class Health(StrEnum):
-    """The health of a worker at its last check."""
+    """The health of a worker at its last check.
+
+    A suspect or hung one answers, but its requests make no progress.
+    """
 
     UNKNOWN = "unknown"
     UP = "up"
+    SUSPECT = "suspect"
+    HUNG = "hung"
     DOWN = "down"
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether the worker answers without making progress."""
+        return self in {Health.SUSPECT, Health.HUNG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,14 @@ class ClusterView:
     def mark_down(self, name: str, note: str) -> None:
         """A worker did not answer."""
         self._put(replace(self._states[name], health=Health.DOWN, note=note))
+
+    def mark_still(self, name: str, health: Health, note: str) -> None:
+        """A worker answers, but makes no progress."""
+        self._put(replace(self._states[name], health=health, note=note))
+
+    def annotate(self, name: str, note: str) -> None:
+        """A worker is in service all the same, with this to be said of it."""
+        self._put(replace(self._states[name], note=note))
 
     def report_unreachable(self, ref: WorkerRef, note: str) -> None:
         """A request could not reach the worker. Ignored if the worker has restarted since."""
@@ -159,6 +178,7 @@ class LoadLedger:
         self._open: dict[int, Booking] = {}
         self._loads: dict[WorkerRef, Load] = {}
         self._alone: dict[WorkerRef, Booking] = {}
+        self._most_read: dict[WorkerRef, tuple[int, int]] = {}
         self._next_number = 0
 
     def book(self, worker: WorkerRef, tokens: int, unread_tokens: int = 0) -> Booking:
@@ -186,6 +206,9 @@ class LoadLedger:
         self._forget_reader(booking)
         load = self._loads[booking.worker]
         read = booking.unread_tokens
+        unread, longest = self._most_read.get(booking.worker, (0, 0))
+        if read > longest or load.unread_tokens > unread:
+            self._most_read[booking.worker] = max(unread, load.unread_tokens), max(longest, read)
         self._loads[booking.worker] = Load(
             load.requests,
             load.tokens - read,
@@ -220,6 +243,17 @@ class LoadLedger:
     def load(self, worker: WorkerRef) -> Load:
         """The load of one worker."""
         return self._loads.get(worker, IDLE)
+
+    def prompts(self, worker: WorkerRef) -> PromptsBooked:
+        """The prompts that a worker has in prefill. It looks at every booking."""
+        own = (it for it in self._open.values() if it.worker == worker and not it.answering)
+        unread_before, longest_before = self._most_read.get(worker, (0, 0))
+        return PromptsBooked(
+            self.load(worker).unread_tokens,
+            max((it.unread_tokens for it in own), default=0),
+            unread_before,
+            longest_before,
+        )
 
     @property
     def total_requests(self) -> int:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
+import time
 
 import orjson
 import pytest
@@ -16,7 +18,7 @@ from phasewise.core.timeline import Outcome
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import GatewayConfig
 from phasewise.gateway.api.auth import key_sha256
-from phasewise.gateway.records.logs import LineFormatter, request_fields
+from phasewise.gateway.records.logs import LineFormatter, LineWriter, request_fields
 from tests.builders import make_timeline
 from tests.gateway.gateway_process import running_process
 from tests.gateway.harness import chat_body
@@ -143,3 +145,49 @@ def test_what_a_request_had_of_the_cache_stands_in_its_line():
 
 def test_requests_are_not_logged_unless_that_is_wanted():
     assert GatewayConfig().log.requests is False
+
+
+def lines_of(writer, count):
+    for number in range(count):
+        writer.emit(logging.LogRecord("phasewise", logging.INFO, "", 0, f"line {number}", None, None))
+
+
+def test_lines_arrive_whole_and_in_order():
+    reading, writing = os.pipe()
+    writer = LineWriter(writing)
+    lines_of(writer, 500)
+    writer.flush()
+    assert os.read(reading, 1 << 16).splitlines() == [b"line %d" % number for number in range(500)]
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_log_that_nobody_reads_never_blocks_and_counts_what_it_drops():
+    reading, writing = os.pipe()
+    writer = LineWriter(writing, most_kept=100)
+    began_s = time.monotonic()
+    lines_of(writer, 20_000)
+    writer.flush()
+    assert time.monotonic() - began_s < 20.0
+    assert writer.dropped > 10_000
+    os.close(reading)
+    os.close(writing)
+
+
+async def test_a_gateway_whose_log_nobody_reads_goes_on_serving_and_ends(tmp_path):
+    """A pipe holds 64 KiB: some 350 lines."""
+    reading, writing = os.pipe()
+    async with (
+        running_engines(1) as (engine,),
+        running_process(tmp_path, engine, stderr=writing, log={"requests": True}) as gateway,
+    ):
+        os.close(writing)
+        body = orjson.dumps(chat_body("hi"))
+        for _ in range(600):
+            assert (await gateway.client.fetch("POST", "/v1/chat/completions", body=body)).status == 200
+        metrics = (await gateway.client.fetch("GET", "/metrics")).body.decode()
+        gateway.process.terminate()
+        code = await asyncio.wait_for(gateway.process.wait(), 60.0)
+    os.close(reading)
+    assert code == 0
+    assert "phasewise_log_lines_dropped_total 0" in metrics, "within bounds, they wait in memory"

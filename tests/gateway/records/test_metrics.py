@@ -20,7 +20,7 @@ from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import TTFT_PARTS, AttemptKind, Outcome, Part, Placement
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.records.metric_families import METRICS, NO_LABEL, REASONS
-from phasewise.gateway.records.metrics import PrometheusMetrics
+from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
 from phasewise.scheduling.world import ClusterView, LoadLedger
 from tests.builders import make_attempt, make_span, make_timeline, make_worker
 from tests.paths import ROOT
@@ -211,10 +211,10 @@ def test_workers_show_their_health_load_and_breaker():
 
 
 def test_what_others_own_is_asked_at_each_scrape():
-    waiting, degraded = [0], [False]
-    metrics, _, _ = make_metrics(waiting=lambda: waiting[0], quota_degraded=lambda: degraded[0])
+    own = [OwnState()]
+    metrics, _, _ = make_metrics(own=lambda: own[0])
     before = samples(metrics)
-    waiting[0], degraded[0] = 7, True
+    own[0] = OwnState(waiting=7, quota_degraded=True)
     after = samples(metrics)
     assert [before["phasewise_waiting_requests",], after["phasewise_waiting_requests",]] == [0, 7]
     assert [before["phasewise_quota_degraded",], after["phasewise_quota_degraded",]] == [0, 1]

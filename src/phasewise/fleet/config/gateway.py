@@ -127,11 +127,15 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class ApiKey(Frozen):
-    """A client's key, stored as its hash, and what it may use."""
+    """A client's key, stored as its hash, and what it may use.
+
+    `weight` is its tenant's share of the engines when several tenants wait for a slot.
+    """
 
     sha256: Sha256
     tenant: Name = "default"
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     slo_class: Name = DEFAULT_CLASS
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
     tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
@@ -171,10 +175,14 @@ class TlsConfig(Frozen):
 
 
 class EdgeLimits(Frozen):
-    """How large a request may be, and how long its client may take to send it or to read the answer."""
+    """How large a request may be, and how long its client may take to send it or to read the answer.
+
+    `memory` is what the process may hold before it rejects requests; None: its container's limit, if any.
+    """
 
     body: ByteSize = "32MiB"
     bodies: ByteSize = "512MiB"
+    memory: ByteSize | None = None
     head: ByteSize = "32KiB"
     head_s: Seconds = 10.0
     body_s: Seconds = 30.0

@@ -42,6 +42,8 @@ def salted(body: bytes, salt: bytes | None) -> bytes:
 
 
 _SCHEME = b"bearer "
+NO_PRIORITY = -(10**6)
+"""Below that of every key: where all have one priority, none has the lowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Caller:
 
     tenant: str = "default"
     priority: int = 0
+    weight: float = 1.0
     slo_class: str = "default"
     key_id: str = ""
     limits: Limits = NO_LIMITS
@@ -65,6 +68,8 @@ class Authenticator:
         secret = salt_secret(config)
         self._callers = {bytes.fromhex(key.sha256): _caller(key, config, secret) for key in config.api_keys}
         self._anyone = Caller(max_wait_s=config.slo_class("default").max_wait_s)
+        priorities = {key.priority for key in config.api_keys}
+        self.lowest_priority = min(priorities) if len(priorities) > 1 else NO_PRIORITY
         admin_hash = config.admin_key_sha256
         self._admin_hash = None if admin_hash is None else bytes.fromhex(admin_hash)
 
@@ -102,6 +107,7 @@ def _caller(key: ApiKey, config: GatewayConfig, secret: bytes) -> Caller:
     return Caller(
         tenant=key.tenant,
         priority=key.priority,
+        weight=key.weight,
         slo_class=key.slo_class,
         key_id=key.sha256[:16],
         limits=limits,

@@ -20,8 +20,10 @@ from phasewise.gateway.answer_cache.headers import with_all_lines
 from phasewise.gateway.answer_cache.lookup import CacheLookup
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
 from phasewise.gateway.api.fields import Parsed, parse_body, request_id_from
+from phasewise.gateway.api.large_bodies import LargeBodies
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
 from phasewise.gateway.http_errors import send_error, send_rejection
+from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.records.server_timing import ASKS_FOR_TIMING
 from phasewise.gateway.records.timeline_builder import TimelineBuilder
 from phasewise.gateway.server.client import Client, ClientLeft, Headers, Scope, headers_of
@@ -32,10 +34,11 @@ from phasewise.scheduling import Reject, RequestFlow, World, over_quota, request
 logger = logging.getLogger("phasewise.gateway")
 
 PARSED_ASIDE_BYTES = 256 * 1024
-"""Larger bodies are parsed in a thread, one after the other, so that streams are not stalled."""
+"""Larger bodies are parsed in another process, one after the other, so that streams are not stalled. With an
+answer cache, which needs all fields, in a thread."""
 
-SMALL_BODY_BYTES = 64 * 1024
-"""The server buffers this much of any body, so smaller bodies need no reservation."""
+MOST_OF_ONE_TENANT = 0.5
+"""Of the memory for bodies, where there are several tenants."""
 
 _OUR_FAULT = Ending(Outcome.FAILED, "gateway_error")
 
@@ -94,6 +97,7 @@ class Pipeline:
         self._count_rejection = count_rejection
         self._open_requests = open_requests
         self._reservations = reservations
+        self._large = LargeBodies(hashing)
         self._aside = ThreadPoolExecutor(1, "parse")
         self._marking = Marking()
         # None if no policy uses hashes: they cost a pass over the prompt.
@@ -107,15 +111,23 @@ class Pipeline:
         try:
             # 1. Authenticate: 401.
             caller = self._authenticator.caller(headers.get(b"authorization"))
+            # If the gateway itself is under strain: 503.
+            if (overload := self._reservations.overload).stage:
+                lowest = self._authenticator.lowest_priority
+                overload.check(caller.priority, lowest, _size(headers.get(b"content-length")))
             # 2. Count it against its key's limits: 429, or 503 if they cannot be checked.
             if not caller.limits.unlimited and (over := await self._reservations.count(caller, reservation)):
                 await self._reject(over, client, arrival, caller)
                 return
             # 3. Reserve memory for its body and read it: 408, 413, 503, or the client leaves.
-            body = await self._reservations.read_body(client, headers.get(b"content-length"), reservation)
+            size = _size(headers.get(b"content-length"))
+            body = await self._reservations.read_body(client, size, caller, reservation)
             # 4. Parse it and its cache headers: 400.
             if len(body) <= PARSED_ASIDE_BYTES:
                 parsed, hashes, lookup = self._parse(endpoint, body, headers, scope, caller)
+            elif self._found is None:
+                parsed, hashes = await self._large.parse(endpoint, body, caller.salt)
+                lookup = None
             else:
                 loop = asyncio.get_running_loop()
                 parsed, hashes, lookup = await loop.run_in_executor(
@@ -135,6 +147,11 @@ class Pipeline:
             return
         finally:
             self._reservations.release(reservation)
+
+    def close(self) -> None:
+        """End what was started for requests."""
+        self._large.close()
+        self._aside.shutdown(wait=False)
 
     async def _reject(self, over: Reject, client: Client, arrival: Arrival, caller: Caller) -> None:
         await send_error(
@@ -198,6 +215,7 @@ class Pipeline:
             stream=parsed.stream,
             tenant=caller.tenant,
             priority=caller.priority,
+            weight=caller.weight,
             slo_class=caller.slo_class,
             prefix_marks=self._marking.prefix_marks(arrival.endpoint, body),
             choices=parsed.choices,
@@ -219,13 +237,18 @@ class Pipeline:
 
 
 class Reservations:
-    """Reserves quota and memory for each request, and bounds the memory of all large bodies."""
+    """Reserves quota and memory for each request, and bounds the memory of all bodies."""
 
-    def __init__(self, quotas: Quotas, body_bytes: int, bodies_bytes: int) -> None:
+    def __init__(
+        self, quotas: Quotas, overload: OverloadWatch, body_bytes: int, bodies_bytes: int, tenants: int = 1
+    ) -> None:
+        self.overload = overload
         self._quotas = quotas
         self._body_bytes = body_bytes
         self._bodies_bytes = bodies_bytes
+        self._bytes_of_one = bodies_bytes if tenants == 1 else MOST_OF_ONE_TENANT * bodies_bytes
         self.reserved_bytes = 0
+        self._by_tenant: dict[str, int] = {}
 
     async def count(self, caller: Caller, reservation: Reservation) -> Reject | None:
         """Count the request against its key's limits; returns the rejection, if any.
@@ -239,28 +262,37 @@ class Reservations:
         return None
 
     async def read_body(
-        self, client: Client, content_length: bytes | None, reservation: Reservation
+        self, client: Client, size_bytes: int | None, caller: Caller, reservation: Reservation
     ) -> bytes:
         """The request's body; its memory is reserved before it is read, or part by part as it comes."""
-        if content_length is None:
-            return await client.read_body(self._body_bytes, lambda size: self._reserve(size, reservation))
-        if len(content_length) > 4 and (size_bytes := int(content_length)) > SMALL_BODY_BYTES:
+        reservation.tenant = caller.tenant
+        if size_bytes is not None:
             self._reserve(size_bytes, reservation)
-        return await client.read_body(self._body_bytes)
+            return await client.read_body(self._body_bytes)
+        return await client.read_body(self._body_bytes, lambda more: self._reserve(more, reservation))
 
     def _reserve(self, size_bytes: int, reservation: Reservation) -> None:
-        if self.reserved_bytes + size_bytes > self._bodies_bytes:
+        tenant, held = reservation.tenant, self._by_tenant
+        own_bytes = held.get(tenant, 0) + size_bytes
+        if self.reserved_bytes + size_bytes > self._bodies_bytes or own_bytes > self._bytes_of_one:
             raise RequestRejected(
                 RejectionKind.BODIES_FULL,
-                "the memory for large request bodies is full",
+                "the memory for request bodies is full",
                 hint="try again soon; the operator can raise gateway.limits.bodies",
             )
         self.reserved_bytes += size_bytes
         reservation.body_bytes += size_bytes
+        held[tenant] = own_bytes
 
     def release(self, reservation: Reservation) -> None:
         """The request has ended."""
-        self.reserved_bytes -= reservation.body_bytes
+        if size_bytes := reservation.body_bytes:
+            self.reserved_bytes -= size_bytes
+            left_bytes = self._by_tenant[reservation.tenant] - size_bytes
+            if left_bytes:
+                self._by_tenant[reservation.tenant] = left_bytes
+            else:
+                del self._by_tenant[reservation.tenant]
         if reservation.lease is not None:
             self._quotas.settle(reservation.lease, 0)
 
@@ -292,6 +324,10 @@ def _call(
         wants_timing=arrival.wants_timing,
         cache=lookup,
     )
+
+
+def _size(content_length: bytes | None) -> int | None:
+    return None if content_length is None else int(content_length)
 
 
 def _head_only(arrival: Arrival, caller: Caller) -> GenerationRequest:

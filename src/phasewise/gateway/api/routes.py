@@ -21,6 +21,7 @@ from phasewise.gateway.api.cache_routes import CacheAdmin
 from phasewise.gateway.api.openapi import openapi_document
 from phasewise.gateway.api.pipeline import Pipeline
 from phasewise.gateway.http_errors import JSON, send_rejection
+from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.records.metrics import CONTENT_TYPE, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import LOOKED_AT, MEASURES, Page, TimelineStore, slowest
 from phasewise.gateway.server.client import Client, ClientWatch, Headers, Scope, header
@@ -53,6 +54,7 @@ class Gateway:
     open_requests: OpenRequests
     metrics: PrometheusMetrics
     clients: ClientWatch
+    overload: OverloadWatch
     cache: CacheAdmin | None = None
 
 

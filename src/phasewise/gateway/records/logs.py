@@ -7,8 +7,11 @@ and place but not their message, which may quote a client.
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 import traceback
+from collections import deque
 from collections.abc import Container
 from datetime import UTC, datetime
 from types import TracebackType
@@ -24,6 +27,10 @@ OURS, SERVERS, LOOPS = "phasewise", "uvicorn.error", "asyncio"
 NO_MODEL = "none"
 """Shown for a model that no worker serves: its name may be any text from a client."""
 
+MOST_LINES_KEPT = 10_000
+"""Lines that wait to be written; more are dropped and counted."""
+WRITTEN_WITHIN_S = 1.0
+"""How long the process waits at its end for the last lines to be written."""
 _FIELDS = "request_fields"
 _ExcInfo = (
     tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None] | bool | None
@@ -32,15 +39,70 @@ _ExcInfo = (
 requests_logger = logging.getLogger("phasewise.requests")
 
 
-def set_up_logging(config: LogConfig) -> None:
+def set_up_logging(config: LogConfig) -> LineWriter:
     """Send the logs of gateway, server and event loop to standard error, in the configured format."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineWriter(sys.stderr.fileno())
     handler.setFormatter(LineFormatter(config.format))
     for name, level in ((OURS, logging.INFO), (SERVERS, logging.WARNING), (LOOPS, logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(level)
         logger.propagate = False
+    return handler
+
+
+class LineWriter(logging.Handler):
+    """Writes lines in a thread of its own: nobody may read standard error, and then a write never ends.
+
+    `dropped` counts the lines for which too many others waited.
+    """
+
+    def __init__(self, fd: int, most_kept: int = MOST_LINES_KEPT) -> None:
+        super().__init__()
+        self.dropped = 0
+        # Not Python's stream: its lock would be held for ever, and the process could not end.
+        self._fd = fd
+        self._most_kept = most_kept
+        self._lines: deque[str] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._writing = False
+        threading.Thread(target=self._write, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add the record's line to those that wait."""
+        try:
+            line = self.format(record)
+        except Exception:
+            self.handleError(record)
+            return
+        with self._changed:
+            if len(self._lines) >= self._most_kept:
+                self.dropped += 1
+                return
+            self._lines.append(line)
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until all lines are written, but not for long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._lines and not self._writing, WRITTEN_WITHIN_S)
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: bool(self._lines))
+                lines, self._lines = self._lines, deque()
+                self._writing = True
+            left = "".join(f"{line}\n" for line in lines).encode(errors="replace")
+            try:
+                while left:
+                    left = left[os.write(self._fd, left) :]
+            except OSError:
+                # The reader has gone, so nobody misses these lines.
+                with self._changed:
+                    self.dropped += len(lines)
 
 
 class RequestLog:

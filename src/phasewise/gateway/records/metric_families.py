@@ -133,6 +133,12 @@ OBJECTIVES = MetricFamily(
 WORKER_UP = MetricFamily(
     "phasewise_worker_up", "gauge", ("worker", "pool"), "Whether the worker answered its last health check."
 )
+WORKER_STILL = MetricFamily(
+    "phasewise_worker_stands_still",
+    "gauge",
+    ("worker", "pool"),
+    "Whether the worker answers health checks but is out of service because its requests make no progress.",
+)
 WORKER_REQUESTS = MetricFamily(
     "phasewise_worker_requests", "gauge", ("worker", "pool"), "Requests under way on the worker."
 )
@@ -168,6 +174,27 @@ KV_TRANSFER_PROOF_AGE = MetricFamily(
 )
 WAITING = MetricFamily(
     "phasewise_waiting_requests", "gauge", (), "Requests that wait in the gateway for a worker, now."
+)
+LOOP_LAG = MetricFamily(
+    "phasewise_event_loop_lag_seconds",
+    "gauge",
+    (),
+    "How late the event loop was at most since the last scrape, by the gateway's own work.",
+)
+OVERLOAD_STAGE = MetricFamily(
+    "phasewise_overload_stage",
+    "gauge",
+    (),
+    "What is given up: 0 nothing, 1 keep-alive, 2 large bodies, 3 keys of the lowest priority, 4 everything.",
+)
+BODY_BYTES = MetricFamily(
+    "phasewise_body_bytes", "gauge", (), "The bodies of open requests, those being read included."
+)
+LOG_DROPPED = MetricFamily(
+    "phasewise_log_lines_dropped_total",
+    "counter",
+    (),
+    "Lines that are missing in the log because nobody read it fast enough.",
 )
 QUOTA_DEGRADED = MetricFamily(
     "phasewise_quota_degraded",
@@ -210,6 +237,8 @@ CACHE_DEGRADED = MetricFamily(
 
 METRICS = (
     TTFT, TTFT_PART, TPOT, E2E, REQUESTS, TOKENS, RETRIES, RESUMES, KV_TRANSFERS, PLACEMENTS, OBJECTIVES,
-    WORKER_UP, WORKER_REQUESTS, WORKER_BREAKER_OPEN, CACHE_REQUESTS, CACHE_LOOK_UP, CACHE_SAVED_S,
-    CACHE_SAVED_TOKENS, KV_TRANSFER_RECOMPUTED, KV_TRANSFER_BYTES, KV_TRANSFER_FAILING, KV_TRANSFER_PROOF_AGE,
-    WAITING, QUOTA_DEGRADED, CACHE_DEGRADED, )  # fmt: skip
+    WORKER_UP, WORKER_STILL, WORKER_REQUESTS, WORKER_BREAKER_OPEN, CACHE_REQUESTS, CACHE_LOOK_UP,
+    CACHE_SAVED_S, CACHE_SAVED_TOKENS, KV_TRANSFER_RECOMPUTED, KV_TRANSFER_BYTES, KV_TRANSFER_FAILING,
+    KV_TRANSFER_PROOF_AGE, WAITING, LOOP_LAG, OVERLOAD_STAGE, BODY_BYTES, LOG_DROPPED,
+    QUOTA_DEGRADED, CACHE_DEGRADED,
+)  # fmt: skip

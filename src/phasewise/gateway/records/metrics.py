@@ -14,8 +14,10 @@ from phasewise.core.kv_transfer import KvTransferOutcome, KvTransferState
 from phasewise.core.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s, within
 from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import TTFT_PARTS, AttemptKind, Outcome, Timeline
+from phasewise.core.value import value
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.records.metric_families import (
+    BODY_BYTES,
     CACHE_DEGRADED,
     CACHE_LOOK_UP,
     CACHE_REQUESTS,
@@ -29,12 +31,15 @@ from phasewise.gateway.records.metric_families import (
     KV_TRANSFER_PROOF_AGE,
     KV_TRANSFER_RECOMPUTED,
     KV_TRANSFERS,
+    LOG_DROPPED,
+    LOOP_LAG,
     MET,
     METRICS,
     MISSED,
     NO_LABEL,
     OBJECTIVES,
     OTHER_REASON,
+    OVERLOAD_STAGE,
     PLACEMENTS,
     QUOTA_DEGRADED,
     REASONS,
@@ -56,6 +61,7 @@ from phasewise.gateway.records.metric_families import (
     WHOLE,
     WORKER_BREAKER_OPEN,
     WORKER_REQUESTS,
+    WORKER_STILL,
     WORKER_UP,
 )
 from phasewise.gateway.records.metric_series import (
@@ -72,12 +78,27 @@ from phasewise.scheduling.world import ClusterView, Health, LoadLedger
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
+@value
+class OwnState:
+    """The gateway's own state: requests that wait, which shared stores do not answer, lines missing in its
+    log, the longest delay of its event loop since the last scrape, what it gives up, the bodies it holds.
+    """
+
+    waiting: int = 0
+    quota_degraded: bool = False
+    cache_degraded: bool = False
+    log_dropped: int = 0
+    loop_lag_s: float = 0.0
+    overload_stage: int = 0
+    body_bytes: int = 0
+
+
 class PrometheusMetrics:
     """A TimelineSink, and the text that Prometheus scrapes.
 
     Labels come from the configuration or from closed lists. `slos` are the objectives by class; `default` is
-    that of every class which is not among them. `waiting`, `breaker_open`, `quota_degraded`, `kv_transfers`
-    and `cache_degraded` are asked at each scrape.
+    that of every class which is not among them. `breaker_open`, `kv_transfers` and `own`
+    are asked at each scrape.
     """
 
     def __init__(
@@ -86,20 +107,16 @@ class PrometheusMetrics:
         ledger: LoadLedger,
         *,
         slos: Mapping[str, Slo] | None = None,
-        waiting: Callable[[], int] = lambda: 0,
         breaker_open: Callable[[WorkerRef], bool] = lambda _worker: False,
-        quota_degraded: Callable[[], bool] = lambda: False,
         kv_transfers: Callable[[], Iterable[KvTransferState]] = tuple,
-        cache_degraded: Callable[[], bool] = lambda: False,
+        own: Callable[[], OwnState] = OwnState,
     ) -> None:
         self._cluster = cluster
         self._ledger = ledger
         self._slos = {DEFAULT_CLASS: DEFAULT_SLO, **(slos or {})}
-        self._waiting = waiting
         self._breaker_open = breaker_open
-        self._quota_degraded = quota_degraded
         self._kv_transfers = kv_transfers
-        self._cache_degraded = cache_degraded
+        self._own = own
         self._models = frozenset(cluster.models)
         self._pools: Mapping[str, str] = {
             state.worker.name: state.worker.pool for state in cluster.snapshot()
@@ -188,6 +205,9 @@ class PrometheusMetrics:
             yield from histograms.lines()
         kv_transfers = tuple(self._kv_transfers())
         self._take_over_counts(kv_transfers)
+        own = self._own()
+        dropped = self._counters[LOG_DROPPED].series(())
+        dropped.add(own.log_dropped - dropped.value)
         for counters in self._counters.values():
             yield from counters.lines()
         yield from self._worker_lines()
@@ -197,25 +217,30 @@ class PrometheusMetrics:
             ((it.worker,), round(it.proven_ago_s)) for it in kv_transfers if it.proven_ago_s is not None
         )
         yield from value_lines(KV_TRANSFER_PROOF_AGE, proven)
-        yield from value_lines(WAITING, [((), self._waiting())])
-        yield from value_lines(QUOTA_DEGRADED, [((), int(self._quota_degraded()))])
-        yield from value_lines(CACHE_DEGRADED, [((), int(self._cache_degraded()))])
+        yield from value_lines(WAITING, [((), own.waiting)])
+        yield from value_lines(LOOP_LAG, [((), round(own.loop_lag_s, 6))])
+        yield from value_lines(OVERLOAD_STAGE, [((), own.overload_stage)])
+        yield from value_lines(BODY_BYTES, [((), own.body_bytes)])
+        yield from value_lines(QUOTA_DEGRADED, [((), int(own.quota_degraded))])
+        yield from value_lines(CACHE_DEGRADED, [((), int(own.cache_degraded))])
 
     def _take_over_counts(self, kv_transfers: Iterable[KvTransferState]) -> None:
         """Copy counts of other objects. An engine's own counters reset when it restarts, as counters may."""
         for it in kv_transfers:
-            for metric, value in (
+            for metric, count in (
                 (KV_TRANSFER_RECOMPUTED, it.recomputed_tokens),
                 (KV_TRANSFER_BYTES, it.moved_bytes),
             ):
                 counter = self._counters[metric].series((it.worker,))
-                counter.add(value - counter.value)
+                counter.add(count - counter.value)
 
     def _worker_lines(self) -> Iterator[str]:
         states = self._cluster.snapshot()
         workers: list[Labels] = [(state.worker.name, state.worker.pool) for state in states]
         up = (int(state.health is Health.UP) for state in states)
         yield from value_lines(WORKER_UP, zip(workers, up, strict=True))
+        still = (int(state.health.stands_still) for state in states)
+        yield from value_lines(WORKER_STILL, zip(workers, still, strict=True))
         requests = (self._ledger.load(state.worker.ref).requests for state in states)
         yield from value_lines(WORKER_REQUESTS, zip(workers, requests, strict=True))
         breakers = (int(self._breaker_open(state.worker.ref)) for state in states)

@@ -19,6 +19,7 @@ from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.fleet.config import LOOPBACK_HOSTS, EdgeLimits, byte_size
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.http_errors import HTTP_ERRORS, JSON, error_body
+from phasewise.gateway.overload import Stage
 from phasewise.gateway.server.connection import WRITE_BUFFER_BYTES, ClientConnection
 
 # --- Distinguishes requests of web pages in a browser from those of programs on this machine.
@@ -110,11 +111,16 @@ class Edge:
         self.bounds = bounds
         self.count_rejection = count_rejection
         self.this_machine_only = this_machine_only
+        self.keeps_alive = True
         self._due_s: dict[EdgeConnection, float] = {}
         self._untaken: dict[EdgeConnection, Untaken] = {}
 
     def __len__(self) -> int:
         return len(self._due_s.keys() | self._untaken.keys())
+
+    def heed(self, stage: Stage) -> None:
+        """What is given up under strain: idle connections are, first of all."""
+        self.keeps_alive = stage < Stage.KEEP_ALIVE
 
     def expect(self, connection: EdgeConnection, within_s: float) -> None:
         """The connection must make progress within this time; an earlier deadline stays."""
@@ -243,6 +249,8 @@ class EdgeConnection(ClientConnection):
             raise _bad("too many requests were sent before the first was answered")
         self._check_head()
         super().on_headers_complete()
+        if not self._edge.keeps_alive:
+            self.cycle.keep_alive = False
         self.headers = _NoTrailers()
 
     def on_message_complete(self) -> None:

@@ -23,6 +23,7 @@ class Reservation:
 
     body_bytes: int = 0
     lease: Lease | None = None
+    tenant: str = ""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,90 @@
+"""Parses large bodies in another process.
+
+The parser holds the interpreter's lock, so that a thread of this process would stall every stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from multiprocessing import get_context
+
+from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.core.request import Endpoint
+from phasewise.core.value import value
+from phasewise.gateway.api.fields import Parsed, parse_body
+from phasewise.gateway.api.prompt_prefix import PrefixHashing
+
+
+@value
+class Rejection:
+    """A rejection that can be sent between processes."""
+
+    kind: RejectionKind
+    message: str
+    param: str | None
+    hint: str | None
+
+
+Hashes = tuple[int, ...]
+
+
+def parse_aside(
+    endpoint: Endpoint, body: bytes, hashing: PrefixHashing | None, salt: bytes | None
+) -> tuple[Parsed, Hashes] | Rejection:
+    """Parse a body in the other process. What is large is not sent back: the fields, an unchanged body."""
+    try:
+        parsed = parse_body(endpoint, body)
+    except RequestRejected as rejection:
+        return Rejection(rejection.kind, rejection.message, rejection.param, rejection.hint)
+    hashes = () if hashing is None else hashing.hashes(endpoint, parsed.fields, salt)
+    upstream_body = b"" if parsed.upstream_body == body else parsed.upstream_body
+    return replace(parsed, fields={}, upstream_body=upstream_body), hashes
+
+
+class LargeBodies:
+    """The other process: started for the first large body, one body at a time, started again if it dies."""
+
+    def __init__(self, hashing: PrefixHashing | None) -> None:
+        self._hashing = hashing
+        self._process: ProcessPoolExecutor | None = None
+
+    async def parse(self, endpoint: Endpoint, body: bytes, salt: bytes | None) -> tuple[Parsed, Hashes]:
+        """Parse a body; raises RequestRejected."""
+        process = self._process = self._process or _started()
+        try:
+            found = await self._send(process, endpoint, body, salt)
+        except BrokenProcessPool:
+            # Killed, most likely for want of memory. Each body that it had tries once more.
+            if self._process is process:
+                self._process = _started()
+            found = await self._send(self._process, endpoint, body, salt)
+        if isinstance(found, Rejection):
+            raise RequestRejected(found.kind, found.message, param=found.param, hint=found.hint)
+        parsed, hashes = found
+        return (parsed if parsed.upstream_body else replace(parsed, upstream_body=body)), hashes
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.shutdown(wait=False, cancel_futures=True)
+            self._process = None
+
+    async def _send(
+        self, process: ProcessPoolExecutor | None, endpoint: Endpoint, body: bytes, salt: bytes | None
+    ) -> tuple[Parsed, Hashes] | Rejection:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(process, parse_aside, endpoint, body, self._hashing, salt)
+
+
+def _started() -> ProcessPoolExecutor:
+    # Not forked: a copy of this process would hold its sockets.
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_leave_signals_to_the_parent)
+
+
+def _leave_signals_to_the_parent() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)

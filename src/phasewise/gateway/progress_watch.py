@@ -1,0 +1,204 @@
+"""Looks whether workers that answer also make progress, and takes those out of service that do not.
+
+Their steps show in their counters, and bytes of their answers in our connections. A worker that shows no
+counters is not judged: a long answer that is not streamed looks the same as a worker that hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import orjson
+
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.errors import UpstreamError
+from phasewise.core.request import Endpoint
+from phasewise.core.units import duration
+from phasewise.core.value import value
+from phasewise.core.worker import Worker, WorkerRef
+from phasewise.scheduling import World
+from phasewise.scheduling.progress import Pace, WorkerProgress, may_take_out
+from phasewise.scheduling.world import Health
+
+logger = logging.getLogger("phasewise.gateway")
+
+CANARY_TIMEOUTS = Timeouts(connect_s=1.0, head_s=60.0, idle_s=60.0)
+_SERIES = re.compile(
+    rb"^vllm:(generation_tokens_total|prompt_tokens_total|kv_cache_usage_perc|iteration_tokens_total_count"
+    rb"|num_requests_running|engine_sleep_state)\{([^}\n]*)\} (\S+)",
+    re.MULTILINE,
+)
+_RANK = re.compile(rb'engine="([^"]*)"')
+_AWAKE = b'sleep_state="awake"'
+
+
+@value
+class Rank:
+    """One data-parallel rank as its counters show it: `signs` change with every step."""
+
+    signs: tuple[bytes, ...]
+    running: bool
+    asleep: bool
+
+
+def ranks_of(metrics: bytes) -> dict[str, Rank]:
+    """The ranks of a worker, from its metrics; empty if they are not vLLM's."""
+    signs: dict[str, list[bytes]] = {}
+    running: set[str] = set()
+    asleep: set[str] = set()
+    for name, labels, number in _SERIES.findall(metrics):
+        found = _RANK.search(labels)
+        rank = "0" if found is None else found[1].decode(errors="replace")
+        if name == b"num_requests_running":
+            if float(number) > 0:
+                running.add(rank)
+        elif name == b"engine_sleep_state":
+            if _AWAKE in labels and float(number) == 0:
+                asleep.add(rank)
+        else:
+            signs.setdefault(rank, []).append(number)
+    return {rank: Rank(tuple(numbers), rank in running, rank in asleep) for rank, numbers in signs.items()}
+
+
+class ProgressWatch:
+    """Judges workers one look at a time; the health watcher calls `look` after each good health check."""
+
+    def __init__(
+        self, world: World, workers: Sequence[Worker], clients: Mapping[str, HttpClient], timeouts: Timeouts
+    ) -> None:
+        self._world = world
+        self._clients = clients
+        self._asked = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
+        self._canaries = {worker.name: HttpClient(worker.url, CANARY_TIMEOUTS) for worker in workers}
+        self._ranks: dict[str, dict[str, Rank]] = {}
+        self._progress: dict[tuple[str, str], WorkerProgress] = {}
+        self._heard_s: dict[str, float] = {}
+        self._trying: dict[str, asyncio.Task[None]] = {}
+
+    async def look(self, name: str) -> None:
+        """Look at a worker that has answered its health check."""
+        state = self._world.cluster.state(name)
+        worker, load = state.worker, self._world.ledger.load(state.worker.ref)
+        # A request in neither phase waits for KV from another worker.
+        works = state.health.stands_still or load.streams + load.unread_requests > 0
+        heard_s = max(self._heard_s.get(name, 0.0), self._clients[name].last_heard_s)
+        is_heard = heard_s > self._heard_s.get(name, 0.0)
+        self._heard_s[name] = heard_s
+        if works and (not is_heard or len(self._ranks.get(name, ())) != 1):
+            await self._ask(name)
+        ranks = self._ranks.get(name, {})
+        slowest = self._slowest(worker.ref, ranks, heard_s, works=works)
+        if slowest is None:
+            return
+        pace = slowest.pace(self._world.ledger.prompts(worker.ref))
+        if pace is not Pace.MOVES and await self._is_paused(name):
+            slowest.silent_s = 0.0
+            return
+        self._judge(worker, slowest, pace)
+        if self._world.cluster.state(name).health.stands_still and not load.requests:
+            self._try(worker)
+
+    async def stop(self) -> None:
+        """Drop the connections."""
+        for task in self._trying.values():
+            task.cancel()
+        await asyncio.gather(*self._trying.values(), return_exceptions=True)
+        for client in (*self._asked.values(), *self._canaries.values()):
+            client.close()
+
+    # --- what a worker shows ------------------------------------------------------------------------------
+
+    async def _ask(self, name: str) -> None:
+        with suppress(UpstreamError, ValueError):
+            reply = await self._asked[name].fetch("GET", "/metrics")
+            if reply.status == 200:
+                self._ranks[name] = ranks_of(reply.body)
+
+    async def _is_paused(self, name: str) -> bool:
+        """Whether its operator paused the worker; only some engines can say so."""
+        with suppress(UpstreamError, orjson.JSONDecodeError):
+            reply = await self._asked[name].fetch("GET", "/is_paused")
+            answer = orjson.loads(reply.body) if reply.status == 200 else None
+            return isinstance(answer, dict) and answer.get("is_paused") is True
+        return False
+
+    def _slowest(
+        self, ref: WorkerRef, ranks: Mapping[str, Rank], heard_s: float, *, works: bool
+    ) -> WorkerProgress | None:
+        """The rank that has been silent longest; None if the worker shows no counters."""
+        now_s, looked = time.monotonic(), []
+        for name, rank in ranks.items():
+            progress = self._progress.get((ref.name, name))
+            if progress is None or progress.ref != ref:
+                progress = self._progress[ref.name, name] = WorkerProgress(ref)
+            # A byte may come from any rank, so it says something only if there is one.
+            is_only = len(ranks) == 1
+            signs = (heard_s, rank.signs) if is_only else rank.signs
+            busy = works and not rank.asleep and (is_only or rank.running)
+            progress.look(signs, works=busy, now_s=now_s)
+            looked.append(progress)
+        return max(looked, key=lambda it: it.silent_s, default=None)
+
+    # --- what follows -----------------------------------------------------------------------------------
+
+    def _judge(self, worker: Worker, progress: WorkerProgress, pace: Pace) -> None:
+        cluster, name = self._world.cluster, worker.name
+        state = cluster.state(name)
+        if pace is Pace.MOVES:
+            if state.health.stands_still:
+                logger.info("%s makes steps again", name)
+                cluster.mark_up(name, worker.incarnation)
+            elif state.health is Health.UP and state.note:
+                cluster.annotate(name, "")
+            return
+        if state.health not in {Health.UP, Health.SUSPECT, Health.HUNG}:
+            return
+        note = self._words(worker.ref, progress.silent_s)
+        pool = [(it.worker, it.health.stands_still) for it in cluster.snapshot()]
+        if not may_take_out(worker, pool):
+            if not state.note:
+                logger.warning("%s %s; too few others are left to take it out of service", name, note)
+            cluster.annotate(name, note)
+            return
+        health = Health.HUNG if pace is Pace.HUNG else Health.SUSPECT
+        if state.health is not health:
+            logger.warning("%s %s: %s", name, note, _FOLLOWS[health])
+        cluster.mark_still(name, health, note)
+        self._clients[name].abort_not_begun()
+        if health is Health.HUNG:
+            self._clients[name].abort_silent(progress.silent_s / 2)
+
+    def _words(self, ref: WorkerRef, silent_s: float) -> str:
+        requests = self._world.ledger.load(ref).requests
+        of = f" with {requests} request{'s' * (requests != 1)} open" if requests else ""
+        return f"answers /health but has made no step for {duration(silent_s)}{of}"
+
+    def _try(self, worker: Worker) -> None:
+        """Send a short request to a worker that has none: if it lives, its counters will show a step."""
+        running = self._trying.get(worker.name)
+        if running is None or running.done():
+            self._trying[worker.name] = asyncio.create_task(self._send_canary(worker))
+
+    async def _send_canary(self, worker: Worker) -> None:
+        client, headers = self._canaries[worker.name], [(b"content-type", b"application/json")]
+        prompts: dict[Endpoint, dict[str, Any]] = {
+            Endpoint.COMPLETIONS: {"prompt": "1", "max_tokens": 1},
+            Endpoint.EMBEDDINGS: {"input": "1"},
+        }
+        with suppress(UpstreamError):
+            for path, prompt in prompts.items():
+                body = orjson.dumps({"model": worker.model, **prompt})
+                if (await client.fetch("POST", path.value, headers=headers, body=body)).status == 200:
+                    return
+
+
+_FOLLOWS = {
+    Health.SUSPECT: "it gets no new requests, and those without an answer move to others",
+    Health.HUNG: "it is out of service, and its streams are resumed by others",
+}

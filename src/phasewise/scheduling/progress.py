@@ -1,0 +1,116 @@
+"""Whether workers that have requests make progress, and when one counts as hung.
+
+An engine whose core stands still goes on answering /health. What it cannot do is end a step: then no counter
+moves and no byte comes. How long that may last depends on the engine: a step with a long prompt may take a
+minute. So the longest silence that ended well is learned for each incarnation, and a worker is hung after
+four times that, scaled up if a prompt is in prefill that is longer than any before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from phasewise.core.value import value
+from phasewise.core.worker import Worker, WorkerRef
+
+SOONEST_S = 10.0
+TIMES = 4.0
+NOT_FITTED_S = 120.0
+"""The limit of a worker whose steps are yet unknown, or of a prompt far longer than any before it."""
+FEWEST_LOOKS = 8
+"""Looks at which there was progress, before a worker's longest silence is believed."""
+FAR_LONGER = 4.0
+LONGEST_LOOK_S = 2.0
+"""The most that one look adds to a silence. Two looks that are further apart show that we were late."""
+FADES = 0.999
+"""The longest silence loses this much with each look at which there is progress: half in ten minutes."""
+
+
+class Pace(StrEnum):
+    """How a worker's requests get on."""
+
+    MOVES = "moves"
+    SUSPECT = "suspect"
+    HUNG = "hung"
+
+
+@value
+class PromptsBooked:
+    """The prompts in prefill on a worker, in tokens, and the largest of both that it has ever got through."""
+
+    unread: int = 0
+    longest: int = 0
+    unread_before: int = 0
+    longest_before: int = 0
+
+    @property
+    def growth(self) -> float:
+        """How many times as large as anything before it a step may be now."""
+        return max(1.0, _times(self.unread, self.unread_before), _times(self.longest, self.longest_before))
+
+
+def _times(now: int, before: int) -> float:
+    return 1.0 if now <= before else now / before if before else inf
+
+
+@dataclass(slots=True)
+class WorkerProgress:
+    """The progress of one incarnation of a worker, from one look to the next.
+
+    `silent_s` is how long it has been without any, leaving out the time in which we did not look, or in which
+    it had nothing to do.
+    """
+
+    ref: WorkerRef
+    silent_s: float = 0.0
+    _signs: Hashable = None
+    _looked_s: float | None = None
+    _longest_s: float = 0.0
+    _looks: int = 0
+
+    def look(self, signs: Hashable, *, works: bool, now_s: float) -> None:
+        """What the worker shows now; any change of `signs` is progress. `works`: it has something to do."""
+        passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, LONGEST_LOOK_S)
+        self._looked_s = now_s
+        if works and signs == self._signs:
+            self.silent_s += passed_s
+            return
+        if works and self._signs is not None:
+            # The silence ended at some time since the last look.
+            self._longest_s = max(self._longest_s * FADES, self.silent_s + passed_s)
+            self._looks += 1
+        self._signs = signs
+        self.silent_s = 0.0
+
+    def limit_s(self, prompts: PromptsBooked) -> float:
+        """How long it may be silent."""
+        growth = prompts.growth
+        if self._looks < FEWEST_LOOKS or growth == inf:
+            return NOT_FITTED_S
+        if growth > FAR_LONGER:
+            return max(NOT_FITTED_S, TIMES * self._longest_s * growth)
+        # Attention makes a prompt of twice the length take up to four times as long.
+        return max(SOONEST_S, TIMES * self._longest_s * growth**2)
+
+    def pace(self, prompts: PromptsBooked) -> Pace:
+        """Whether it moves."""
+        limit_s = self.limit_s(prompts)
+        if self.silent_s >= limit_s:
+            return Pace.HUNG
+        return Pace.SUSPECT if self.silent_s >= limit_s / 2 else Pace.MOVES
+
+
+def may_take_out(worker: Worker, pool: Iterable[tuple[Worker, bool]]) -> bool:
+    """Whether a worker without progress may be taken out of service: never more than half of its pool, so
+    never the last one. `pool` are all workers, each with whether it is out for that reason already.
+    """
+    alike = [
+        (other, is_out)
+        for other, is_out in pool
+        if (other.pool, other.model, other.role) == (worker.pool, worker.model, worker.role)
+    ]
+    out = sum(is_out for other, is_out in alike if other.name != worker.name)
+    return 2 * (out + 1) <= len(alike)

@@ -1,0 +1,55 @@
+"""Large bodies are parsed in another process, with the same result."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from phasewise.core.errors import RequestRejected
+from phasewise.core.request import Endpoint
+from phasewise.gateway.api.fields import parse_body
+from phasewise.gateway.api.large_bodies import LargeBodies
+from phasewise.gateway.api.prompt_prefix import PrefixHashing
+from tests.gateway.harness import chat_body
+
+
+@pytest.fixture
+def large():
+    bodies = LargeBodies(PrefixHashing(b"k" * 32))
+    yield bodies
+    bodies.close()
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"metadata": {"a": "b"}}])
+async def test_the_result_is_the_same_as_here_without_the_fields(large, fields):
+    body = orjson.dumps(chat_body("word " * 80_000, **fields))
+    here = parse_body(Endpoint.CHAT, body)
+    parsed, hashes = await large.parse(Endpoint.CHAT, body, b"salt")
+    assert parsed == replace(here, fields={})
+    assert hashes == PrefixHashing(b"k" * 32).hashes(Endpoint.CHAT, here.fields, b"salt")
+
+
+async def test_a_rejection_says_what_it_would_say_here(large):
+    body = orjson.dumps({**chat_body("word " * 80_000), "kv_transfer_params": {}})
+    with pytest.raises(RequestRejected) as here:
+        parse_body(Endpoint.CHAT, body)
+    with pytest.raises(RequestRejected) as there:
+        await large.parse(Endpoint.CHAT, body, None)
+    assert (there.value.kind, str(there.value), there.value.param) == (
+        here.value.kind,
+        str(here.value),
+        here.value.param,
+    )
+
+
+async def test_a_process_that_was_killed_is_started_again(large):
+    body = orjson.dumps(chat_body("word " * 80_000))
+    await large.parse(Endpoint.CHAT, body, None)
+    (pid,) = large._process._processes
+    os.kill(pid, signal.SIGKILL)
+    parsed, _ = await large.parse(Endpoint.CHAT, body, None)
+    assert parsed.upstream_body == body
