@@ -40,6 +40,7 @@ from phasewise.loadgen.workload.arrivals import OpenLoop, arrival_times_s
 ENGINES, SLOTS = 2, 4
 SHAPE = {"max_num_seqs": SLOTS, "max_num_batched_tokens": 2048, "block_size": 16, "total_blocks": 4096}
 COST = {"floor_s": 0.02, "knee_tokens": 256, "beyond_knee_s_per_token": 0.1e-3, "per_request_s": 0.5e-3}
+COST |= {"attention_s_per_token_pair": 0.0, "kv_read_s_per_token": 0.0}
 DEMAND = Demand(MODEL, prompt_tokens=(64, 256), output_tokens=(16, 32))
 SMALL, LARGE, ADMIN = "small", "large", "admin"
 TIMES = 50.0

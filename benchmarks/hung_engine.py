@@ -48,6 +48,7 @@ ADMIN = "admin"
 ENGINES, SLOTS = 4, 128
 SHAPE = {"max_num_seqs": SLOTS, "max_num_batched_tokens": 2048, "block_size": 16, "total_blocks": 20_000}
 COST = {"floor_s": 0.2, "knee_tokens": 256, "beyond_knee_s_per_token": 0.02e-3, "per_request_s": 0.05e-3}
+COST |= {"attention_s_per_token_pair": 0.0, "kv_read_s_per_token": 0.0}
 OUTPUT_TOKENS = 40
 WARM_S, AFTER_S = 15.0, 32.0
 SLOW_SCENES, HANGS = 10_000, 1_000
@@ -228,7 +229,7 @@ class Engine:
         until_s = self.now_s + seconds
         while self.looked_s + 1.0 <= until_s:
             self.looked_s += 1.0
-            self.progress.look(self.steps, works=works, now_s=self.looked_s)
+            self.progress.look(self.steps, works=works, now_s=self.looked_s, unread=prompt_tokens)
             booked = PromptsBooked(prompt_tokens, prompt_tokens, self.before, self.before)
             self.paces.add(self.progress.pace(booked))
         self.now_s = until_s
@@ -247,7 +248,7 @@ def slow_scene(rng: Random) -> set[Pace]:
     kind = rng.randrange(7)
     engine = warmed(rng, 0.0 if kind == 0 else rng.uniform(20.0, 120.0))
     if kind == 0:  # not known yet
-        engine.step(round(min(100.0 / engine.per_token_s, rng.uniform(500, 20_000))))
+        engine.step(round(rng.uniform(1.0, 40.0) / engine.per_token_s))
     elif kind == 1:  # a step of a minute: a prompt far longer than any before it
         engine.step(max(engine.before * 5, round(60.0 / engine.per_token_s)))
     elif kind == 2:  # the pace drifts to four times

@@ -68,7 +68,7 @@ def test_until_its_steps_are_known_a_worker_has_two_minutes():
     assert looks.after(61.0, moves=False).pace() is Pace.HUNG
 
 
-def test_a_worker_whose_steps_take_long_has_four_times_as_long():
+def test_a_worker_whose_steps_take_long_has_six_times_as_long():
     looks = Looks().after(12.0)
     assert looks.progress.limit_s(USUAL) == pytest.approx(TIMES * 12.0, rel=0.1)
     assert looks.after(20.0, moves=False).pace() is Pace.MOVES
@@ -78,14 +78,26 @@ def test_a_worker_whose_steps_take_long_has_four_times_as_long():
     ("prompts", "limit_s"),
     [
         (PromptsBooked(500, 500, 500, 500), SOONEST_S),
-        (PromptsBooked(1_500, 1_500, 500, 500), 4 * 1.0 * 9),
-        (PromptsBooked(50_000, 50_000, 500, 500), 4 * 1.0 * 100),
+        (PromptsBooked(1_500, 1_500, 500, 500), TIMES * 1.0 * 9),
+        (PromptsBooked(50_000, 50_000, 500, 500), TIMES * 1.0 * 100),
         (PromptsBooked(600, 600, 0, 0), NOT_FITTED_S),
         (PromptsBooked(4_000, 2_500, 4_000, 500), NOT_FITTED_S),
     ],
 )
 def test_a_prompt_longer_than_any_before_it_is_given_time(prompts, limit_s):
     assert Looks().progress.limit_s(prompts) == pytest.approx(limit_s, rel=0.1)
+
+
+def test_long_steps_with_long_prompts_do_not_count_while_there_are_none():
+    looks = Looks()
+    looks.progress.look(looks.steps, works=True, now_s=looks.now_s, unread=8_000)
+    for _ in range(25):
+        looks.now_s += 1.0
+        looks.progress.look(looks.steps, works=True, now_s=looks.now_s, unread=8_000)
+    looks.steps += 1
+    looks.after(1.0)
+    assert looks.progress.limit_s(PromptsBooked(0, 0, 8_000, 8_000)) == SOONEST_S
+    assert looks.progress.limit_s(PromptsBooked(8_000, 400, 8_000, 8_000)) > TIMES * 20.0
 
 
 def test_time_in_which_we_did_not_look_does_not_count():

@@ -104,12 +104,14 @@ class HealthWatcher:
                 if error.kind is FailureKind.TIMED_OUT:
                     self._on_silence(probe.name, self._silence_s)
             return
-        state = self._cluster.state(probe.name)
-        if state.health is not Health.UP or not probe.is_certain:
-            incarnation = await probe.incarnation()
-            # A restart ends a standstill; otherwise only progress does.
-            if not state.health.stands_still or incarnation != state.worker.incarnation:
-                self._cluster.mark_up(probe.name, incarnation)
+        health = self._cluster.state(probe.name).health
+        # A restart ends a standstill; otherwise only progress does.
+        if (
+            await probe.has_restarted()
+            if health.stands_still
+            else health is not Health.UP or not probe.is_certain
+        ):
+            self._cluster.mark_up(probe.name, await probe.incarnation())
         if self._progress is not None:
             await self._progress.look(probe.name)
 
@@ -169,6 +171,11 @@ class _Probe:
         else:
             self._signs = earlier | signs
         return self._incarnation
+
+    async def has_restarted(self) -> bool:
+        """Whether a sign shows another incarnation than before."""
+        signs = await self._read_signs()
+        return any(sign != self._signs[name] for name, sign in signs.items() if name in self._signs)
 
     async def _read_signs(self) -> dict[str, str]:
         """Signs that differ between two incarnations of the engine, the best first."""

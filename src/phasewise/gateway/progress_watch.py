@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -34,6 +35,8 @@ _SERIES = re.compile(
     rb"|num_requests_running|engine_sleep_state)\{([^}\n]*)\} (\S+)",
     re.MULTILINE,
 )
+FULL = 0.9
+"""The share of the KV cache in use from which requests may be preempted."""
 _RANK = re.compile(rb'engine="([^"]*)"')
 _AWAKE = b'sleep_state="awake"'
 
@@ -45,6 +48,7 @@ class Rank:
     signs: tuple[bytes, ...]
     running: bool
     asleep: bool
+    kv_full: bool
 
 
 def ranks_of(metrics: bytes) -> dict[str, Rank]:
@@ -52,6 +56,7 @@ def ranks_of(metrics: bytes) -> dict[str, Rank]:
     signs: dict[str, list[bytes]] = {}
     running: set[str] = set()
     asleep: set[str] = set()
+    full: set[str] = set()
     for name, labels, number in _SERIES.findall(metrics):
         found = _RANK.search(labels)
         rank = "0" if found is None else found[1].decode(errors="replace")
@@ -63,7 +68,12 @@ def ranks_of(metrics: bytes) -> dict[str, Rank]:
                 asleep.add(rank)
         else:
             signs.setdefault(rank, []).append(number)
-    return {rank: Rank(tuple(numbers), rank in running, rank in asleep) for rank, numbers in signs.items()}
+            if name == b"kv_cache_usage_perc" and float(number) >= FULL:
+                full.add(rank)
+    return {
+        rank: Rank(tuple(numbers), rank in running, rank in asleep, rank in full)
+        for rank, numbers in signs.items()
+    }
 
 
 class ProgressWatch:
@@ -96,7 +106,12 @@ class ProgressWatch:
         slowest = self._slowest(worker.ref, ranks, heard_s, works=works)
         if slowest is None:
             return
-        pace = slowest.pace(self._world.ledger.prompts(worker.ref))
+        pace = Pace.MOVES
+        if slowest.is_silent:
+            prompts = self._world.ledger.prompts(worker.ref)
+            # A full KV cache preempts requests: what was computed for them is computed again.
+            is_full = any(rank.kv_full for rank in ranks.values())
+            pace = slowest.pace(replace(prompts, unread=prompts.unread_before) if is_full else prompts)
         if pace is not Pace.MOVES and await self._is_paused(name):
             slowest.silent_s = 0.0
             return
@@ -132,7 +147,7 @@ class ProgressWatch:
         self, ref: WorkerRef, ranks: Mapping[str, Rank], heard_s: float, *, works: bool
     ) -> WorkerProgress | None:
         """The rank that has been silent longest; None if the worker shows no counters."""
-        now_s, looked = time.monotonic(), []
+        now_s, looked, unread = time.monotonic(), [], self._world.ledger.load(ref).unread_tokens
         for name, rank in ranks.items():
             progress = self._progress.get((ref.name, name))
             if progress is None or progress.ref != ref:
@@ -141,7 +156,7 @@ class ProgressWatch:
             is_only = len(ranks) == 1
             signs = (heard_s, rank.signs) if is_only else rank.signs
             busy = works and not rank.asleep and (is_only or rank.running)
-            progress.look(signs, works=busy, now_s=now_s)
+            progress.look(signs, works=busy, now_s=now_s, unread=unread)
             looked.append(progress)
         return max(looked, key=lambda it: it.silent_s, default=None)
 

@@ -2,14 +2,14 @@
 
 An engine whose core stands still goes on answering /health. What it cannot do is end a step: then no counter
 moves and no byte comes. How long that may last depends on the engine: a step with a long prompt may take a
-minute. So the longest silence that ended well is learned for each incarnation, and a worker is hung after
-four times that, scaled up if a prompt is in prefill that is longer than any before it.
+minute. So the longest silence that ended well is learned for each incarnation, by how many prompt tokens were
+booked, and a worker is hung after six times that, scaled up if more are booked than ever before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
@@ -17,7 +17,8 @@ from phasewise.core.value import value
 from phasewise.core.worker import Worker, WorkerRef
 
 SOONEST_S = 10.0
-TIMES = 4.0
+TIMES = 6.0
+"""Four times the longest step that is to be expected: half as long again as the longest one so far."""
 NOT_FITTED_S = 120.0
 """The limit of a worker whose steps are yet unknown, or of a prompt far longer than any before it."""
 FEWEST_LOOKS = 8
@@ -26,7 +27,7 @@ FAR_LONGER = 4.0
 LONGEST_LOOK_S = 2.0
 """The most that one look adds to a silence. Two looks that are further apart show that we were late."""
 FADES = 0.999
-"""The longest silence loses this much with each look at which there is progress: half in ten minutes."""
+"""What is left of a longest silence after a look with as many prompt tokens: half in ten minutes."""
 
 
 class Pace(StrEnum):
@@ -68,32 +69,47 @@ class WorkerProgress:
     silent_s: float = 0.0
     _signs: Hashable = None
     _looked_s: float | None = None
-    _longest_s: float = 0.0
+    _booked: int = 0
+    _longest_s: dict[int, float] = field(default_factory=dict)
     _looks: int = 0
 
-    def look(self, signs: Hashable, *, works: bool, now_s: float) -> None:
-        """What the worker shows now; any change of `signs` is progress. `works`: it has something to do."""
+    def look(self, signs: Hashable, *, works: bool, now_s: float, unread: int = 0) -> None:
+        """What the worker shows now; any change of `signs` is progress. `works`: it has something to do.
+
+        `unread` are the prompt tokens booked on it.
+        """
         passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, LONGEST_LOOK_S)
         self._looked_s = now_s
         if works and signs == self._signs:
             self.silent_s += passed_s
+            self._booked = max(self._booked, unread)
             return
         if works and self._signs is not None:
             # The silence ended at some time since the last look.
-            self._longest_s = max(self._longest_s * FADES, self.silent_s + passed_s)
+            size = max(self._booked, unread).bit_length()
+            before_s = self._longest_s.get(size, 0.0) * FADES
+            self._longest_s[size] = max(before_s, self.silent_s + passed_s)
             self._looks += 1
         self._signs = signs
+        self._booked = unread
         self.silent_s = 0.0
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has been silent so long that it may not move."""
+        return self.silent_s >= SOONEST_S / 2
 
     def limit_s(self, prompts: PromptsBooked) -> float:
         """How long it may be silent."""
-        growth = prompts.growth
+        growth, size = prompts.growth, prompts.unread.bit_length()
+        within = [longest_s for of, longest_s in self._longest_s.items() if of <= size + 1]
+        longest_s = max(within or self._longest_s.values(), default=0.0)
         if self._looks < FEWEST_LOOKS or growth == inf:
             return NOT_FITTED_S
         if growth > FAR_LONGER:
-            return max(NOT_FITTED_S, TIMES * self._longest_s * growth)
+            return max(NOT_FITTED_S, TIMES * longest_s * growth)
         # Attention makes a prompt of twice the length take up to four times as long.
-        return max(SOONEST_S, TIMES * self._longest_s * growth**2)
+        return max(SOONEST_S, TIMES * longest_s * growth**2)
 
     def pace(self, prompts: PromptsBooked) -> Pace:
         """Whether it moves."""
