@@ -72,11 +72,11 @@ async def test_the_cost_is_found_again_from_the_step_record():
         found = await calibrate(one.base_url, spec_of(one), seeing)
     assert found.seen is Seen.STEPS
     assert (found.model, found.url, found.seed) == (one.model, one.base_url, 5)
-    assert found.fit.cost.floor_s == pytest.approx(COST.floor_s, rel=0.05)
+    assert found.fit.cost.floor_s == pytest.approx(COST.floor_s, rel=0.15)
     for work in KNOWN_WORKS:
-        assert found.fit.predict(work).seconds == pytest.approx(COST(work), rel=0.05)
+        assert found.fit.predict(work).seconds == pytest.approx(COST(work), rel=0.15)
     assert found.fit.predict(prefilling(8192)) is None
-    assert found.fit.held_out_error(StepKind.DECODE) < 0.05
+    assert found.fit.held_out_error(StepKind.DECODE) < 0.15
     assert found.rounds >= 1
     # The step that was under way when the record was read last may lack its end.
     assert found.unreported <= 0.2 * found.fit.observations

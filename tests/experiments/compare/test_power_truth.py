@@ -133,9 +133,10 @@ def test_a_served_engine_does_what_its_arithmetic_says():
         one.prompt_tokens for one in virtual.plan.requests
     ]
     assert [one.output_tokens for one, _ in both] == [other.output_tokens for _, other in both]
-    # Serving adds to what the arithmetic says, on a busy machine a lot; it takes nothing away.
+    # Serving adds to what the arithmetic says, on a busy machine a lot; it takes nothing away. Not so for the
+    # time per token: a first token that a starved client reads late makes the rest look faster.
     assert median(latency.ttft_s(one) - latency.ttft_s(other) for one, other in both) > -0.002
-    assert median(latency.tpot_s(one) - latency.tpot_s(other) for one, other in both) > -0.0005
+    assert median(latency.e2e_s(one) - latency.e2e_s(other) for one, other in both) > -0.002
 
 
 def test_the_stated_load_says_how_busy_engines_are_and_that_steps_mix_phases():
