@@ -31,7 +31,8 @@ from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.core.worker import Role, Worker
 from phasewise.gateway.api.prompt_prefix import PrefixHashing
 from phasewise.gateway.api.quotas import ProcessQuotas
-from phasewise.gateway.health import HealthWatcher
+from phasewise.gateway.health import PROBE_TIMEOUTS, HealthWatcher
+from phasewise.gateway.upstream.engines import Engines
 from phasewise.scheduling import CacheMiss, Generate, Prefill, World, request_flow
 from phasewise.scheduling.breakers import Breakers, RetryBudget
 from phasewise.scheduling.disaggregation import SplitPolicy
@@ -199,7 +200,7 @@ async def _watch(workers: list[Worker], seconds: float) -> dict[str, object]:
         nonlocal looks
         looks += 1
 
-    watcher = HealthWatcher(ClusterView(workers), workers, on_look=look)
+    watcher = HealthWatcher(ClusterView(workers), Engines(PROBE_TIMEOUTS).connect, on_look=look)
     await watcher.start()
     await asyncio.sleep(1.0)
     looks, cpu_s, began_s = 0, time.process_time(), time.monotonic()

@@ -28,6 +28,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "overload",
         "fairness",
         "hung_engine",
+        "reload",
         "shared_limits",
         "disaggregation",
         "check_mistakes",

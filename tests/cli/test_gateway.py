@@ -73,7 +73,7 @@ def started(monkeypatch, tmp_path):
         return [command.WorkerConfig(name=url, url=url, model="m") for url in urls]
 
     monkeypatch.setattr(command, "_ask_all", ask_all)
-    monkeypatch.setattr(command, "serve", files.append)
+    monkeypatch.setattr(command, "serve", lambda read, _path: files.append(read()))
     return files
 
 

@@ -70,6 +70,12 @@ class RunningGateway:
 
         return await self.timeline(await eventually(request_id))
 
+    async def reload(self, *workers, **options):
+        """Let it read a configuration with other settings, and other workers if any are given."""
+        config = GatewayConfig(**{**self.file.gateway.model_dump(exclude_unset=True), **options})
+        self.file = GatewayFile(gateway=config, workers=workers or self.file.workers)
+        return await self.fetch("POST", "/phasewise/v1/reload", headers=ADMIN)
+
     @property
     def under_way(self):
         return self.app.gateway.ledger.total_requests
@@ -161,6 +167,8 @@ async def running_gateway(
     server = _QuietServer(server_config(file, app))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     gateway = RunningGateway(app, f"http://127.0.0.1:{listening.getsockname()[1]}")
+    gateway.file = file
+    app.allow_reload(file, lambda: gateway.file)
     try:
         await eventually(lambda: server.started)
         yield gateway

@@ -9,11 +9,12 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from phasewise.clients.http_client import Timeouts
-from phasewise.core.errors import FailureKind
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import WorkerConfig
+from phasewise.gateway import health
 from phasewise.gateway.health import SILENCES_TO_DOWN, HealthWatcher, _Probe
 from phasewise.scheduling.world import ClusterView, Health
 from tests.builders import make_worker
@@ -28,9 +29,13 @@ IMPATIENT = Timeouts(connect_s=0.5, head_s=0.5, idle_s=0.5)
 async def watched(url, steps_url=None):
     worker = replace(make_worker(steps_url=steps_url), url=url)
     cluster = ClusterView([worker])
-    watcher = HealthWatcher(cluster, [worker], interval_s=0.02)
+    watcher = HealthWatcher(cluster, client_of, interval_s=0.02)
     await watcher.start()
     return cluster, watcher
+
+
+def client_of(worker, timeouts=None):
+    return HttpClient(worker.url, timeouts)
 
 
 async def test_the_recorders_boot_id_is_the_incarnation():
@@ -90,11 +95,14 @@ async def test_a_worker_that_says_later_that_it_is_another_is_believed_then():
         await watcher.stop()
 
 
-async def test_a_recorder_that_falls_silent_does_not_make_a_new_life_of_an_old_one():
+async def test_a_recorder_that_falls_silent_does_not_make_a_new_life_of_an_old_one(monkeypatch):
+    def silent(_body):
+        raise UpstreamError(FailureKind.TIMED_OUT, "silent")
+
     async with running_engines(1, FakeEngineConfig(steps_port=0)) as (engine,):
         cluster, watcher = await watched(engine.base_url, engine.steps_url)
         before = cluster.snapshot()[0].worker.incarnation
-        watcher._probes[0]._recorder = None
+        monkeypatch.setattr(health, "parse_steps", silent)
         assert await come_back(cluster) == before == f"boot-{engine.boot}"
         await watcher.stop()
 
@@ -144,13 +152,13 @@ async def test_a_worker_that_reports_unhealthy_is_down():
 
 @pytest.mark.parametrize("kind", sorted(set(FailureKind) - {FailureKind.TIMED_OUT, FailureKind.NO_SOCKET}))
 def test_a_broken_conversation_is_believed_at_once(kind):
-    assert _Probe(make_worker()).believes_down(kind)
+    assert _Probe(make_worker(), client_of).believes_down(kind)
 
 
 async def test_without_sockets_workers_keep_the_health_they_had_and_the_log_says_so_once(caplog):
     async with running_engines(1) as (engine,):
         cluster, watcher = await watched(engine.base_url)
-        probe = watcher._probes[0]
+        probe = _Probe(cluster.snapshot()[0].worker, client_of)
         with no_more_files():
             for _ in range(3):
                 probe._engine.close()
@@ -161,7 +169,7 @@ async def test_without_sockets_workers_keep_the_health_they_had_and_the_log_says
 
 
 def test_silence_is_believed_when_it_lasts():
-    probe = _Probe(make_worker())
+    probe = _Probe(make_worker(), client_of)
     verdicts = [probe.believes_down(FailureKind.TIMED_OUT) for _ in range(SILENCES_TO_DOWN)]
     assert verdicts == [False] * (SILENCES_TO_DOWN - 1) + [True]
 
@@ -235,7 +243,7 @@ async def test_silence_is_reported_again_and_again_and_other_failures_are_not():
         ]
         watcher = HealthWatcher(
             ClusterView(workers),
-            workers,
+            client_of,
             interval_s=0.01,
             timeouts=IMPATIENT,
             on_silence=lambda *reported: silences.append(reported),
@@ -258,7 +266,7 @@ async def test_looks_at_many_workers_are_spread_over_the_interval(monkeypatch):
 
     monkeypatch.setattr(HealthWatcher, "_watch", watch)
     workers = [replace(make_worker(f"w{index}"), url="http://127.0.0.1:9") for index in range(4)]
-    watcher = HealthWatcher(ClusterView(workers), workers, interval_s=2.0)
+    watcher = HealthWatcher(ClusterView(workers), client_of, interval_s=2.0)
     await watcher.start()
     await asyncio.sleep(0)
     await watcher.stop()
@@ -277,7 +285,7 @@ async def test_every_check_is_reported_whatever_its_result():
             replace(make_worker("w0"), url=engine.base_url),
             replace(make_worker("w1"), url="http://127.0.0.1:9"),
         ]
-        watcher = HealthWatcher(ClusterView(workers), workers, interval_s=60.0, on_look=look)
+        watcher = HealthWatcher(ClusterView(workers), client_of, interval_s=60.0, on_look=look)
         await watcher.start()
         await watcher.stop()
     assert looks == len(workers)

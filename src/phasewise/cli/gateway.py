@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -107,12 +108,16 @@ def gateway(
         _serve_file(Path(targets[0]), ctx)
         return
     workers = asyncio.run(_ask_all([origin(url) for url in targets]))
-    keys = _read_keys(api_key_file) if api_key_file is not None else ()
     key, key_file = (admin_key, None) if admin_key else _kept_admin_key(phasewise_home(os.environ))
-    config = _gateway_config(host, port, keys, key, _cache_config(cache, semantic))
-    file = GatewayFile(gateway=config, workers=tuple(workers))
-    _announce(file, key_file, as_json)
-    serve(file)
+    answers = _cache_config(cache, semantic)
+
+    def read() -> GatewayFile:
+        keys = _read_keys(api_key_file) if api_key_file is not None else ()
+        config = _gateway_config(host, port, keys, key, answers)
+        return GatewayFile(gateway=config, workers=tuple(workers))
+
+    _announce(read(), key_file, as_json)
+    serve(read, api_key_file)
 
 
 def _is_file(target: str) -> bool:
@@ -125,7 +130,7 @@ def _serve_file(path: Path, ctx: typer.Context) -> None:
     try:
         if typed:
             raise ConfigError(f"{', '.join(typed)} was given together with {path}", hint="set it in the file")
-        serve(load_gateway_file(path))
+        serve(partial(load_gateway_file, path), path)
     except PhasewiseError as error:
         fail(error)
         raise typer.Exit(2) from None

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from phasewise.clients.http_connection import Connection, Headers, Reader, Timeouts
 from phasewise.core.errors import ConfigError, FailureKind, UpstreamError
 
-__all__ = ["Headers", "HttpClient", "Reply", "StreamedReply", "Timeouts"]
+__all__ = ["Access", "Headers", "HttpClient", "Reply", "StreamedReply", "Timeouts"]
 
 REUSE_WITHIN_S = 4.0
 """vLLM's server closes connections after 5 s idle; one that was idle for longer than this is not reused."""
@@ -36,15 +36,33 @@ class Reply:
     body: bytes
 
 
+class Access:
+    """What a server asks of its clients: a key, and for TLS its own authority and a certificate.
+
+    Several clients may share one, and it may be given other values at any time.
+    """
+
+    __slots__ = ("header_lines", "tls")
+
+    def __init__(self, key: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self.set(key, tls)
+
+    def set(self, key: str | None, tls: ssl.SSLContext | None) -> None:
+        """From now on this key, and for new connections this TLS."""
+        self.header_lines = b"" if key is None else b"authorization: Bearer %b\r\n" % key.encode()
+        self.tls = tls
+
+
 class HttpClient:
     """A client for one origin. Not shared between event loops."""
 
-    def __init__(self, base_url: str, timeouts: Timeouts | None = None) -> None:
+    def __init__(self, base_url: str, timeouts: Timeouts | None = None, access: Access | None = None) -> None:
         parts = _split_address(base_url)
         self.base_url = base_url.rstrip("/")
         self._host = str(parts.hostname)
         # Trusts the system's certificate authorities, or those in SSL_CERT_FILE.
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._access = access or Access()
         self._port = parts.port or (80 if self._tls is None else 443)
         self._prefix = parts.path.rstrip("/")
         self._timeouts = timeouts or Timeouts()
@@ -97,6 +115,11 @@ class HttpClient:
         """When a byte of a reply last came on an open connection, on the event loop's clock; 0 for never."""
         return max((connection.heard_s for connection in self._open), default=0.0)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether an exchange is under way."""
+        return len(self._open) > len(self._idle)
+
     def close(self) -> None:
         """Close every connection, including busy ones."""
         for connection in tuple(self._open):
@@ -116,7 +139,10 @@ class HttpClient:
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._open, self._idle), self._host, self._port, ssl=self._tls
+                    lambda: Connection(loop, self._open, self._idle),
+                    self._host,
+                    self._port,
+                    ssl=self._tls and (self._access.tls or self._tls),
                 )
         except TimeoutError:
             raise UpstreamError(
@@ -130,7 +156,8 @@ class HttpClient:
         return connection
 
     def _head(self, method: str, path: str, headers: Headers, body: bytes) -> bytes:
-        parts = [f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\n".encode()]
+        line = f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\n"
+        parts = [line.encode(), self._access.header_lines]
         for name, value in headers:
             parts += (name, b": ", value, b"\r\n")
         if body or method in {"POST", "PUT"}:

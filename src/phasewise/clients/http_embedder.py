@@ -12,10 +12,10 @@ import numpy as np
 import orjson
 
 from phasewise.clients.embedding_folder import space_name, unit_vector
-from phasewise.clients.http_client import Headers, HttpClient, Reply, Timeouts, origin
+from phasewise.clients.http_client import Access, Headers, HttpClient, Reply, Timeouts, origin
+from phasewise.clients.key_file import read_key
 from phasewise.core.caching import Vector
 from phasewise.core.errors import (
-    ConfigError,
     EmbedderBusy,
     EmbedderRejected,
     EmbedderUnreachable,
@@ -26,6 +26,7 @@ MOST_UNDER_WAY = 64
 """Open requests at once; a server that needs more than this is too slow for every caller."""
 _TIMEOUTS = Timeouts(connect_s=2.0, head_s=10.0, idle_s=10.0)
 _MOST_DIMENSIONS = 16_384
+_JSON: Headers = ((b"content-type", b"application/json"),)
 _REJECTED_THE_TEXT = frozenset({400, 413, 422})
 
 
@@ -34,10 +35,8 @@ class HttpEmbedder:
 
     def __init__(self, url: str, model: str, api_key_file: str | None = None) -> None:
         self._model = model
-        self._client = HttpClient(origin(url), _TIMEOUTS)
-        self._headers: Headers = [(b"content-type", b"application/json")]
-        if api_key_file is not None:
-            self._headers = [*self._headers, (b"authorization", b"Bearer " + _key(Path(api_key_file)))]
+        key = None if api_key_file is None else read_key(Path(api_key_file), "the embedding server's key")
+        self._client = HttpClient(origin(url), _TIMEOUTS, Access(key))
         self._dimensions = 0
         self._under_way = 0
 
@@ -78,7 +77,7 @@ class HttpEmbedder:
     async def _ask(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         body = orjson.dumps({"model": self._model, "input": text, "encoding_format": "float"})
         try:
-            reply = await self._client.fetch("POST", "/v1/embeddings", headers=self._headers, body=body)
+            reply = await self._client.fetch("POST", "/v1/embeddings", headers=_JSON, body=body)
         except UpstreamError as error:
             raise EmbedderUnreachable(f"the embedding server does not answer: {error.message}") from None
         return _numbers(reply)
@@ -106,18 +105,3 @@ _HINTS = {
     403: "gateway.cache.semantic.embedder.api_key_file must hold a key that it accepts",
     404: "check the model's name in gateway.cache.semantic.embedder, and that its url has no /v1",
 }
-
-
-def _key(path: Path) -> bytes:
-    try:
-        key = path.expanduser().read_bytes().strip()
-    except OSError as error:
-        # A relative path may be the key itself.
-        which = str(path) if path.is_absolute() else "named by api_key_file"
-        raise ConfigError(
-            f"the embedding server's key {which} cannot be read ({error.strerror})",
-            hint="give the full path of a file that the gateway's user can read",
-        ) from None
-    if not key or not key.isascii() or any(byte <= 32 for byte in key):
-        raise ConfigError("the embedding server's key file must hold one key and nothing else")
-    return key

@@ -77,6 +77,7 @@ class RejectionKind(StrEnum):
     HEAD_TIMEOUT = "head_timeout"
     CACHE_UNAVAILABLE = "cache_unavailable"
     OVERLOADED = "overloaded"
+    BAD_CONFIG = "bad_config"
 
 
 class RequestRejected(PhasewiseError):

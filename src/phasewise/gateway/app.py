@@ -6,80 +6,73 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phasewise.clients.host import memory_bytes, memory_limit_bytes
+from phasewise.clients.host import memory_bytes
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import ConfigError
 from phasewise.core.ports import TimelineSink
-from phasewise.core.slo import Slo
-from phasewise.core.worker import Role, Worker, WorkerRef
-from phasewise.fleet.config import (
-    EdgeLimits,
-    GatewayConfig,
-    GatewayFile,
-    UpstreamConfig,
-    WorkerConfig,
-    byte_size,
-)
+from phasewise.core.worker import Worker, WorkerRef
+from phasewise.fleet.config import GatewayConfig, GatewayFile, UpstreamConfig
+from phasewise.fleet.config.credentials import Credentials
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.pipeline import Pipeline, Reservations
-from phasewise.gateway.api.prompt_prefix import PrefixHashing
 from phasewise.gateway.api.quotas import GatewayQuotas, build_quotas
 from phasewise.gateway.api.routes import Gateway, Router
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
 from phasewise.gateway.kv_transfer.watch import KvTransferWatch
 from phasewise.gateway.overload import OverloadWatch
+from phasewise.gateway.parts import Parts
 from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.gateway.records.logs import RequestLog
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import TimelineStore
+from phasewise.gateway.reload import Reloader
+from phasewise.gateway.server.certificate import Certificate
 from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Receive, Scope, Send, client_of
 from phasewise.gateway.server.edge import Edge, EdgeBounds
+from phasewise.gateway.settings import (
+    has_prefill_workers,
+    hashing_of,
+    memory_limit_of,
+    policy_of,
+    slos_of,
+    tenants_of,
+    workers_of,
+)
 from phasewise.gateway.upstream.call import OpenRequests
 from phasewise.gateway.upstream.driver import FlowDriver
+from phasewise.gateway.upstream.engines import Engines
 from phasewise.gateway.upstream.exchange import Exchange
 from phasewise.scheduling import World, let_waiting_in
 from phasewise.scheduling.breakers import Breakers, RetryBudget
-from phasewise.scheduling.disaggregation import SplitPolicy
 from phasewise.scheduling.engine_speed import EngineSpeeds
-from phasewise.scheduling.policies import POLICIES, READS_PREFIXES, Policy, whole
 from phasewise.scheduling.prefix_index import PrefixIndex
 from phasewise.scheduling.queue import WaitingQueue
-from phasewise.scheduling.world import ClusterView, Health, LoadLedger
+from phasewise.scheduling.world import Change, ClusterView, Health, LoadLedger
 
 if TYPE_CHECKING:
     from phasewise.gateway.answer_cache.cache import AnswerCache
 
 logger = logging.getLogger("phasewise.gateway")
 
-NOT_YET_SEEN = "unseen"
-
 
 class GatewayApp:
     """The ASGI application."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        watcher: HealthWatcher,
-        clients: dict[str, HttpClient],
-        edge: Edge,
-        quotas: GatewayQuotas,
-        kv_transfer_watch: KvTransferWatch,
-        cache: AnswerCache | None,
-    ) -> None:
-        self.gateway = gateway
+    def __init__(self, parts: Parts) -> None:
+        self.gateway = parts.gateway
         self.start_error: ConfigError | None = None
-        self.edge = edge
-        self._router = Router(gateway)
-        self._watcher = watcher
-        self._clients = clients
-        self._quotas = quotas
-        self._kv_transfer_watch = kv_transfer_watch
-        self._cache = cache
+        self.edge = parts.edge
+        self.certificate = parts.certificate
+        self._parts = parts
+        self._router = Router(parts.gateway)
+        self._reloader: Reloader | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reloads: set[asyncio.Task[None]] = set()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request, or the server's lifespan events.
@@ -92,37 +85,59 @@ class GatewayApp:
             return self._live(receive, send)
         raise RuntimeError(f"the gateway does not support ASGI scope {scope['type']!r}")
 
+    def allow_reload(
+        self, file: GatewayFile, read: Callable[[], GatewayFile], path: Path | None = None
+    ) -> None:
+        """Let the configuration be read again while the gateway serves."""
+        self._reloader = Reloader(self._parts, file, read, path)
+        self._router.reload = self._reloader.reload
+
+    def ask_for_reload(self) -> None:
+        """Read the configuration again soon; may be called by a signal handler."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_reload)
+
+    def _begin_reload(self) -> None:
+        if self._reloader is not None:
+            task = asyncio.create_task(self._reloader.reload_or_say_why_not())
+            self._reloads.add(task)
+            task.add_done_callback(self._reloads.discard)
+
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
+        parts = self._parts
         if not await self._cache_started():
             await send({"type": "lifespan.startup.failed", "message": ""})
             return
-        await asyncio.gather(self._watcher.start(), self._quotas.start())
-        await self._kv_transfer_watch.start()
-        running = (self.gateway.clients.run(), self.edge.run(), self.gateway.overload.run())
+        await asyncio.gather(parts.watcher.start(), parts.quotas.start())
+        await parts.kv_transfer_watch.start()
+        self._loop = asyncio.get_running_loop()
+        running = [self.gateway.clients.run(), self.edge.run(), self.gateway.overload.run()]
+        if self._reloader is not None:
+            running.append(self._reloader.run())
         watches = [asyncio.create_task(it) for it in running]
         states = self.gateway.cluster.snapshot()
         logger.info("%d of %d workers up", sum(it.health is Health.UP for it in states), len(states))
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        for watch in watches:
+        for watch in (*watches, *self._reloads):
             watch.cancel()
-        await asyncio.gather(self._watcher.stop(), self._quotas.stop(), self._kv_transfer_watch.stop())
-        if self._cache is not None:
-            await self._cache.stop()
+        await asyncio.gather(parts.watcher.stop(), parts.quotas.stop(), parts.kv_transfer_watch.stop())
+        if parts.cache is not None:
+            await parts.cache.stop()
         self.gateway.pipeline.close()
-        for client in self._clients.values():
-            client.close()
+        parts.engines.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _cache_started(self) -> bool:
         """Whether the gateway may start; if not, `start_error` says why."""
-        if self._cache is not None:
+        cache = self._parts.cache
+        if cache is not None:
             try:
-                await self._cache.start()
+                await cache.start()
             except ConfigError as error:
                 self.start_error = error
-                await self._cache.stop()
+                await cache.stop()
         return self.start_error is None
 
 
@@ -135,22 +150,24 @@ def build_app(
     log_dropped: Callable[[], int] = lambda: 0,
 ) -> GatewayApp:
     """Build a gateway. It makes no connection before it starts."""
-    workers, quotas = _workers(file), build_quotas(file.gateway)
-    world = _world(file.gateway, workers, quotas)
-    timeouts = timeouts or _timeouts(file.gateway.upstream)
-    clients = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
-    cache = _cache(file.gateway, world, clients)
-    authenticator, open_requests = Authenticator(file.gateway), OpenRequests()
+    config, workers = file.gateway, workers_of(file)
+    quotas = build_quotas(config)
+    world = _world(config, workers, quotas)
+    engines = Engines(timeouts or _timeouts(config.upstream))
+    credentials = {it.name: Credentials(it) for it in file.workers}
+    engines.set_workers(Change((), tuple(workers)), credentials)
+    cache = _cache(config, world, engines.clients)
+    authenticator, open_requests = Authenticator(config), OpenRequests()
     # No gateway serves a request per microsecond, so the numbers after a restart are above those before it.
-    timelines = TimelineStore(file.gateway.keep_timelines, first_number=int(time.time() * 1e6))
-    kv_transfer_watch = KvTransferWatch(world, workers, file.gateway.kv_transfer)
-    bounds, overload = EdgeBounds.of(file.gateway.limits), _overload(file.gateway.limits)
-    tenants = len({key.tenant for key in file.gateway.api_keys}) or 1
-    reservations = Reservations(quotas, overload, bounds.body_bytes, bounds.bodies_bytes, tenants)
+    timelines = TimelineStore(config.keep_timelines, first_number=int(time.time() * 1e6))
+    kv_transfer_watch = KvTransferWatch(world, engines.connect, config.kv_transfer)
+    bounds = EdgeBounds.of(config.limits)
+    overload = OverloadWatch(memory_limit_of(config.limits), memory_bytes)
+    reservations = Reservations(quotas, overload, bounds.body_bytes, bounds.bodies_bytes, tenants_of(config))
     metrics = PrometheusMetrics(
         world.cluster,
         world.ledger,
-        slos={it.name: Slo(it.ttft_s, it.tpot_s) for it in file.gateway.slo_classes},
+        slos=slos_of(config),
         breaker_open=world.breakers.is_open,
         kv_transfers=kv_transfer_watch.states,
         own=lambda: OwnState(
@@ -163,26 +180,23 @@ def build_app(
             body_bytes=reservations.reserved_bytes,
         ),
     )
-    sinks: list[TimelineSink] = [timelines, metrics]
-    if _has_prefill_workers(workers):
-        sinks.append(kv_transfer_watch)
-    if file.gateway.log.requests:
-        sinks.append(RequestLog({worker.model for worker in workers}))
-    kv_transfers = _kv_transfers(file.gateway, world.cluster, metrics)
-    exchange = Exchange(clients, kv_transfers, resumes=file.gateway.resume != "off")
+    sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch]
+    if config.log.requests:
+        sinks.append(RequestLog(lambda: world.cluster.models))
+    kv_transfers = _kv_transfers(config, world.cluster, metrics)
+    exchange = Exchange(engines.clients, kv_transfers, resumes=config.resume != "off")
     pipeline = Pipeline(
         world,
-        FlowDriver(exchange, quotas, _cached_responses(file.gateway, cache, exchange)),
+        FlowDriver(exchange, quotas, _cached_responses(config, cache, exchange)),
         authenticator,
         sinks,
         metrics.count_rejection,
         open_requests,
         reservations,
-        _hashing(file.gateway, workers),
+        hashing_of(config, workers),
     )
-    clients_served = ClientWatch(
-        client_timeouts or ClientTimeouts(file.gateway.limits.body_s, file.gateway.limits.read_s)
-    )
+    limits = config.limits
+    clients_served = ClientWatch(client_timeouts or ClientTimeouts(limits.body_s, limits.read_s))
     gateway = Gateway(
         pipeline,
         authenticator,
@@ -197,27 +211,33 @@ def build_app(
     )
     watcher = HealthWatcher(
         world.cluster,
-        workers,
+        engines.connect,
         poll_interval_s,
         timeouts=probe_timeouts,
         on_look=lambda: let_waiting_in(world, time.monotonic()),
-        on_silence=lambda name, for_s: clients[name].abort_silent(for_s),
-        progress=ProgressWatch(world, workers, clients, probe_timeouts),
+        on_silence=lambda name, for_s: engines.clients[name].abort_silent(for_s),
+        progress=ProgressWatch(world, engines.clients, engines.connect, probe_timeouts),
     )
-    edge = Edge(bounds, metrics.count_rejection, this_machine_only=not file.gateway.api_keys)
+    edge = Edge(bounds, metrics.count_rejection, this_machine_only=not config.api_keys)
     overload.on_stage = edge.heed
-    return GatewayApp(gateway, watcher, clients, edge, quotas, kv_transfer_watch, cache)
+    return GatewayApp(
+        Parts(
+            gateway=gateway,
+            world=world,
+            engines=engines,
+            reservations=reservations,
+            edge=edge,
+            certificate=Certificate(),
+            quotas=quotas,
+            watcher=watcher,
+            kv_transfer_watch=kv_transfer_watch,
+            cache=cache,
+        )
+    )
 
 
 def _timeouts(config: UpstreamConfig) -> Timeouts:
     return Timeouts(connect_s=config.connect_s, head_s=config.first_byte_s, idle_s=config.idle_s)
-
-
-def _workers(file: GatewayFile) -> list[Worker]:
-    workers = [_worker(config) for config in file.workers]
-    if len({worker.name for worker in workers}) != len(workers):
-        raise ConfigError("two workers have the same name", hint="give each worker a name of its own")
-    return workers
 
 
 def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) -> World:
@@ -226,13 +246,13 @@ def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) 
         ClusterView(workers),
         LoadLedger(),
         RetryBudget(),
-        _policy(config, workers, paces, prefixes),
+        policy_of(config, workers, paces, prefixes),
         Breakers(),
         WaitingQueue(config.queue.max_waiting, config.queue.aging_s),
         quotas,
         paces=paces,
         prefixes=prefixes,
-        learns_pace=_has_prefill_workers(workers),
+        learns_pace=has_prefill_workers(workers),
     )
 
 
@@ -260,45 +280,3 @@ def _cached_responses(
     pace = config.cache.replay_tokens_per_s
     # In shadow mode every client gets an answer that was computed for its own request.
     return CachedResponses(cache, exchange, joins=cache.serves, replay_tokens_per_s=pace)
-
-
-def _overload(limits: EdgeLimits) -> OverloadWatch:
-    limit_bytes = memory_limit_bytes() if limits.memory is None else byte_size(limits.memory)
-    return OverloadWatch(limit_bytes, memory_bytes)
-
-
-def _worker(config: WorkerConfig) -> Worker:
-    return Worker(
-        name=config.name,
-        url=config.url,
-        model=config.model,
-        incarnation=NOT_YET_SEEN,
-        role=config.role,
-        pool=config.pool,
-        steps_url=config.steps_url,
-        slots=config.slots,
-    )
-
-
-def _policy(
-    config: GatewayConfig, workers: list[Worker], paces: EngineSpeeds, prefixes: PrefixIndex
-) -> Policy:
-    name = config.policy
-    if name not in POLICIES:
-        raise ConfigError(f"gateway.policy is {name!r}", hint=f"accepted: {', '.join(sorted(POLICIES))}")
-    policy = POLICIES[name](prefixes)
-    if not _has_prefill_workers(workers):
-        return whole(policy)
-    kv_transfer = config.kv_transfer
-    no_canary = kv_transfer.canary_s is None
-    return SplitPolicy(kv_transfer.when, kv_transfer.threshold_tokens, policy, paces, prefixes, no_canary)
-
-
-def _hashing(config: GatewayConfig, workers: list[Worker]) -> PrefixHashing | None:
-    """None where prefix hashes cannot change a placement: they cost time."""
-    matters = config.policy in READS_PREFIXES or _has_prefill_workers(workers)
-    return PrefixHashing() if matters and len(workers) > 1 else None
-
-
-def _has_prefill_workers(workers: list[Worker]) -> bool:
-    return any(worker.role is Role.PREFILL for worker in workers)

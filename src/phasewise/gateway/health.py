@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.step_feed import parse_steps
@@ -18,7 +19,8 @@ from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.worker import Worker
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.progress_watch import ProgressWatch
-from phasewise.scheduling.world import ClusterView, Health
+from phasewise.gateway.upstream.engines import Connect
+from phasewise.scheduling.world import Change, ClusterView, Health
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -42,7 +44,7 @@ class HealthWatcher:
     def __init__(
         self,
         cluster: ClusterView,
-        workers: Sequence[Worker],
+        connect: Connect,
         interval_s: float = POLL_INTERVAL_S,
         *,
         timeouts: Timeouts = PROBE_TIMEOUTS,
@@ -57,35 +59,45 @@ class HealthWatcher:
         self._on_silence = on_silence
         self._progress = progress
         self._guard = ErrorGuard("checking workers")
-        self._probes = [_Probe(worker, timeouts) for worker in workers]
-        self._tasks: list[asyncio.Task[None]] = []
+        self._connect = lambda worker: connect(worker, timeouts)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._reported_no_socket = False
 
     async def start(self) -> None:
         """Check every worker once, then go on in the background."""
-        await asyncio.gather(*(self._look(probe) for probe in self._probes))
+        probes = [_Probe(state.worker, self._connect) for state in self._cluster.snapshot()]
+        await asyncio.gather(*(self._look(probe) for probe in probes))
         # Spread over the interval: many checks at once would stall the streams.
-        step_s = self._interval_s / max(1, len(self._probes))
-        self._tasks = [
-            asyncio.create_task(self._watch(probe, index * step_s))
-            for index, probe in enumerate(self._probes, start=1)
-        ]
+        step_s = self._interval_s / max(1, len(probes))
+        for index, probe in enumerate(probes, start=1):
+            self._tasks[probe.name] = asyncio.create_task(self._watch(probe, index * step_s))
+
+    def follow(self, change: Change) -> None:
+        """Watch other workers from now on; new ones are checked at once."""
+        for name in change.gone:
+            self._tasks.pop(name).cancel()
+            if self._progress is not None:
+                self._progress.forget(name)
+        for worker in change.new:
+            probe = _Probe(worker, self._connect)
+            self._tasks[probe.name] = asyncio.create_task(self._watch(probe, 0.0))
 
     async def stop(self) -> None:
         """Stop the checks."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for probe in self._probes:
-            probe.close()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if self._progress is not None:
             await self._progress.stop()
 
     async def _watch(self, probe: _Probe, first_after_s: float) -> None:
-        await asyncio.sleep(first_after_s)
-        while True:
-            await self._look(probe)
-            await asyncio.sleep(self._interval_s)
+        try:
+            await asyncio.sleep(first_after_s)
+            while True:
+                await self._look(probe)
+                await asyncio.sleep(self._interval_s)
+        finally:
+            probe.close()
 
     async def _look(self, probe: _Probe) -> None:
         # Without the guard an error would freeze the worker's health for ever.
@@ -125,13 +137,13 @@ class HealthWatcher:
 class _Probe:
     """The health checks of one worker."""
 
-    def __init__(self, worker: Worker, timeouts: Timeouts = PROBE_TIMEOUTS) -> None:
+    def __init__(self, worker: Worker, connect: Callable[[Worker], HttpClient]) -> None:
         self.name = worker.name
-        self._engine = HttpClient(worker.url, timeouts)
+        self._engine = connect(worker)
         self._recorder: HttpClient | None = None
         if worker.steps_url is not None:
             origin = worker.steps_url.rstrip("/").removesuffix("/steps")
-            self._recorder = HttpClient(origin, timeouts)
+            self._recorder = connect(replace(worker, url=origin))
         self._silences = 0
         self._times_seen_up = 0
         self._incarnation = ""

@@ -57,7 +57,7 @@ class OverloadWatch:
         self.stage = Stage.NOTHING
         self.lag_s = 0.0
         self._longest_lag_s = 0.0
-        self._memory_limit_bytes = memory_limit_bytes
+        self.memory_limit_bytes = memory_limit_bytes
         self._memory_bytes = memory_bytes
         self._memory_share = 0.0
         self._looks = 0
@@ -73,8 +73,8 @@ class OverloadWatch:
         lag_s = max(0.0, min(late_s, worked_s))
         self._longest_lag_s = max(self._longest_lag_s, lag_s)
         self.lag_s += (lag_s - self.lag_s) / SMOOTHED_OVER
-        if self._looks % SMOOTHED_OVER == 0 and self._memory_limit_bytes is not None:
-            self._memory_share = self._memory_bytes() / self._memory_limit_bytes
+        if self._looks % SMOOTHED_OVER == 0 and self.memory_limit_bytes is not None:
+            self._memory_share = self._memory_bytes() / self.memory_limit_bytes
         self._looks += 1
         stage = stage_of(self._memory_share, self.lag_s)
         if stage is not self.stage:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,7 @@ from phasewise.core.request import Endpoint
 from phasewise.core.units import duration
 from phasewise.core.value import value
 from phasewise.core.worker import Worker, WorkerRef
+from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling import World
 from phasewise.scheduling.progress import Pace, WorkerProgress, may_take_out
 from phasewise.scheduling.world import Health
@@ -80,12 +81,13 @@ class ProgressWatch:
     """Judges workers one look at a time; the health watcher calls `look` after each good health check."""
 
     def __init__(
-        self, world: World, workers: Sequence[Worker], clients: Mapping[str, HttpClient], timeouts: Timeouts
+        self, world: World, clients: Mapping[str, HttpClient], connect: Connect, timeouts: Timeouts
     ) -> None:
         self._world = world
         self._clients = clients
-        self._asked = {worker.name: HttpClient(worker.url, timeouts) for worker in workers}
-        self._canaries = {worker.name: HttpClient(worker.url, CANARY_TIMEOUTS) for worker in workers}
+        self._connect = connect
+        self._timeouts = timeouts
+        self._asked: dict[str, HttpClient] = {}
         self._ranks: dict[str, dict[str, Rank]] = {}
         self._progress: dict[tuple[str, str], WorkerProgress] = {}
         self._heard_s: dict[str, float] = {}
@@ -101,7 +103,7 @@ class ProgressWatch:
         is_heard = heard_s > self._heard_s.get(name, 0.0)
         self._heard_s[name] = heard_s
         if works and (not is_heard or len(self._ranks.get(name, ())) != 1):
-            await self._ask(name)
+            await self._ask(worker)
         ranks = self._ranks.get(name, {})
         slowest = self._slowest(worker.ref, ranks, heard_s, works=works)
         if slowest is None:
@@ -112,33 +114,48 @@ class ProgressWatch:
             # A full KV cache preempts requests: what was computed for them is computed again.
             is_full = any(rank.kv_full for rank in ranks.values())
             pace = slowest.pace(replace(prompts, unread=prompts.unread_before) if is_full else prompts)
-        if pace is not Pace.MOVES and await self._is_paused(name):
+        if pace is not Pace.MOVES and await self._is_paused(worker):
             slowest.silent_s = 0.0
             return
         self._judge(worker, slowest, pace)
         if self._world.cluster.state(name).health.stands_still and not load.requests:
             self._try(worker)
 
+    def forget(self, name: str) -> None:
+        """The worker is gone."""
+        self._ranks.pop(name, None)
+        self._heard_s.pop(name, None)
+        self._progress = {key: known for key, known in self._progress.items() if key[0] != name}
+        if (trying := self._trying.pop(name, None)) is not None:
+            trying.cancel()
+        if (client := self._asked.pop(name, None)) is not None:
+            client.close()
+
     async def stop(self) -> None:
         """Drop the connections."""
-        for task in self._trying.values():
-            task.cancel()
-        await asyncio.gather(*self._trying.values(), return_exceptions=True)
-        for client in (*self._asked.values(), *self._canaries.values()):
-            client.close()
+        trying = tuple(self._trying.values())
+        for name in tuple(self._asked.keys() | self._trying.keys()):
+            self.forget(name)
+        await asyncio.gather(*trying, return_exceptions=True)
 
     # --- what a worker shows ------------------------------------------------------------------------------
 
-    async def _ask(self, name: str) -> None:
-        with suppress(UpstreamError, ValueError):
-            reply = await self._asked[name].fetch("GET", "/metrics")
-            if reply.status == 200:
-                self._ranks[name] = ranks_of(reply.body)
+    def _client(self, worker: Worker) -> HttpClient:
+        client = self._asked.get(worker.name)
+        if client is None:
+            client = self._asked[worker.name] = self._connect(worker, self._timeouts)
+        return client
 
-    async def _is_paused(self, name: str) -> bool:
+    async def _ask(self, worker: Worker) -> None:
+        with suppress(UpstreamError, ValueError):
+            reply = await self._client(worker).fetch("GET", "/metrics")
+            if reply.status == 200:
+                self._ranks[worker.name] = ranks_of(reply.body)
+
+    async def _is_paused(self, worker: Worker) -> bool:
         """Whether its operator paused the worker; only some engines can say so."""
         with suppress(UpstreamError, orjson.JSONDecodeError):
-            reply = await self._asked[name].fetch("GET", "/is_paused")
+            reply = await self._client(worker).fetch("GET", "/is_paused")
             answer = orjson.loads(reply.body) if reply.status == 200 else None
             return isinstance(answer, dict) and answer.get("is_paused") is True
         return False
@@ -201,16 +218,20 @@ class ProgressWatch:
             self._trying[worker.name] = asyncio.create_task(self._send_canary(worker))
 
     async def _send_canary(self, worker: Worker) -> None:
-        client, headers = self._canaries[worker.name], [(b"content-type", b"application/json")]
+        client, headers = self._connect(worker, CANARY_TIMEOUTS), [(b"content-type", b"application/json")]
         prompts: dict[Endpoint, dict[str, Any]] = {
             Endpoint.COMPLETIONS: {"prompt": "1", "max_tokens": 1},
             Endpoint.EMBEDDINGS: {"input": "1"},
         }
-        with suppress(UpstreamError):
+        try:
             for path, prompt in prompts.items():
                 body = orjson.dumps({"model": worker.model, **prompt})
                 if (await client.fetch("POST", path.value, headers=headers, body=body)).status == 200:
                     return
+        except UpstreamError:
+            return
+        finally:
+            client.close()
 
 
 _FOLLOWS = {

@@ -5,18 +5,19 @@ from __future__ import annotations
 import gc
 import math
 import signal
-import ssl
 import sys
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
 from phasewise.clients.host import allow_many_streams
-from phasewise.core.errors import ConfigError
-from phasewise.fleet.config import GatewayFile, TlsConfig
+from phasewise.fleet.config import GatewayFile
 from phasewise.gateway.app import GatewayApp, build_app
 from phasewise.gateway.records.logs import set_up_logging
+from phasewise.gateway.server.certificate import certificate_of
 from phasewise.gateway.server.edge import EdgeConnection
 
 KEEP_ALIVE_S = 75
@@ -26,8 +27,12 @@ COLLECT_AFTER = (700, 10, 1000)
 ten."""
 
 
-def serve(file: GatewayFile) -> None:
-    """Serve until SIGINT or SIGTERM, let running streams finish, and return."""
+def serve(read: Callable[[], GatewayFile], path: Path | None = None) -> None:
+    """Serve until SIGINT or SIGTERM, let running streams finish, and return.
+
+    `read` gives the configuration, now and at each SIGHUP; `path` is the file that it reads.
+    """
+    file = read()
     # uvicorn raises the signal again after a clean shutdown; the process then just exits.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
@@ -35,6 +40,8 @@ def serve(file: GatewayFile) -> None:
     allow_many_streams()
     app = build_app(file, log_dropped=lambda: log.dropped)
     config = server_config(file, app)
+    app.allow_reload(file, read, path)
+    signal.signal(signal.SIGHUP, lambda _number, _frame: app.ask_for_reload())
     # Objects built so far live until the end, so the collector skips them. It rarely scans thousands of open
     # streams, which stalls all of them for tens of milliseconds: requests leave no reference cycles.
     gc.collect()
@@ -63,8 +70,8 @@ def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
     """The uvicorn configuration of the gateway."""
     tls = file.gateway.tls
     if tls is not None:
-        _check_certificate(tls)
-    return uvicorn.Config(
+        certificate_of(tls)
+    config = uvicorn.Config(
         app,
         host=file.gateway.host,
         port=file.gateway.port,
@@ -84,21 +91,10 @@ def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
         ssl_certfile=None if tls is None else tls.certificate,
         ssl_keyfile=None if tls is None else tls.key,
     )
-
-
-def _check_certificate(tls: TlsConfig) -> None:
-    """Fail early with a clear message if the certificate cannot be loaded."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key, password="")
-    except OSError as error:
-        reason = error.strerror or "they are not a certificate and its key"
-        # The setting may hold the key itself instead of its path.
-        pasted = "\n" in tls.certificate + tls.key
-        which = "what should be two paths" if pasted else f"{tls.certificate} and {tls.key}"
-        raise ConfigError(
-            f"gateway.tls: {which} cannot be used ({reason})",
-            hint="give two PEM files: the certificate with its chain, and its key without a password",
-        ) from None
+    config.load()
+    if config.ssl is not None:
+        app.certificate.attach(config.ssl)
+    return config
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

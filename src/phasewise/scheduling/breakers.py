@@ -162,6 +162,11 @@ class Breakers:
                 self._close(breaker)
             breaker.trials.discard(trial)
 
+    def forget(self, name: str) -> None:
+        """The worker is gone."""
+        if (breaker := self._breakers.pop(name, None)) is not None:
+            self._open.pop(breaker.ref, None)
+
     def check_invariants(self) -> None:
         """The index of open circuits is right, and only workers with an open circuit are tried."""
         expected = {it.ref: it for it in self._breakers.values() if it.open_until_s is not None}

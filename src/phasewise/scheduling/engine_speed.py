@@ -183,18 +183,25 @@ class EngineSpeeds:
     """The learned speed of every worker.
 
     `sizes` estimates the lengths of prompts and answers; `reading` is the share of time that workers spend on
-    prefill. Workers that were not passed at the start share one pool and model.
+    prefill. Workers that were not passed share one pool and model.
     """
 
     def __init__(self, workers: Iterable[Worker] = ()) -> None:
         self.sizes = LengthEstimator()
         self.reading = ReadingShares()
-        self._kin = {worker.name: (worker.model, worker.pool) for worker in workers}
+        self._kin: dict[str, tuple[str, str]] = {}
         self._forms: dict[str, _Form] = {}
         self._pools: dict[tuple[str, str], _Factors] = {}
         self._workers: dict[str, _Factors] = {}
         self._paces: dict[WorkerRef, EnginePace] = {}
         self._readings = 0
+        self.set_workers(workers)
+
+    def set_workers(self, workers: Iterable[Worker]) -> None:
+        """The workers there are; what was learned of their models and pools stays."""
+        self._kin = {worker.name: (worker.model, worker.pool) for worker in workers}
+        self._workers = {name: factors for name, factors in self._workers.items() if name in self._kin}
+        self._paces.clear()
 
     def learn_read(self, worker: WorkerRef, prompt_tokens: int, cached_tokens: int, seconds: float) -> None:
         """A prompt was computed in so many seconds, with no other prefill beside it."""

@@ -119,6 +119,10 @@ class PrefixIndex:
         memory = self._memory(worker)
         return 0 if memory is None else len(memory)
 
+    def forget(self, name: str) -> None:
+        """The worker is gone; the others get its share."""
+        self._memories.pop(name, None)
+
     def check_invariants(self) -> None:
         """The index is within its bound, and trust is a share."""
         known = sum(map(len, self._memories.values()))

@@ -77,6 +77,11 @@ class WaitingQueue:
         self._waiting_by_tenant: dict[str, int] = {}
         self._next_number = 0
 
+    def set_bounds(self, capacity: int, aging_s: float) -> None:
+        """Other bounds; tickets that wait keep theirs."""
+        self._capacity = capacity
+        self._aging_s = aging_s
+
     def __len__(self) -> int:
         """How many tickets wait, without those already granted."""
         return self._waiting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -47,6 +47,14 @@ class WorkerState:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Workers that are gone, and new ones. One with another address or model is both."""
+
+    gone: tuple[str, ...]
+    new: tuple[Worker, ...]
+
+
 class ClusterView:
     """The workers of one gateway, by name.
 
@@ -54,10 +62,27 @@ class ClusterView:
     """
 
     def __init__(self, workers: Iterable[Worker]) -> None:
-        self._states = {worker.name: WorkerState(worker, Health.UNKNOWN) for worker in workers}
+        self._states: dict[str, WorkerState] = {}
         self._usable: dict[str, tuple[Worker, ...]] = {}
+        self._models: tuple[str, ...] = ()
+        self.set_workers(workers)
+
+    def set_workers(self, workers: Iterable[Worker]) -> Change:
+        """Replace the workers. Those at the same address with the same model keep their state."""
+        before, self._states, new = self._states, {}, []
+        for worker in workers:
+            known = before.get(worker.name)
+            if known is None or not _is_same_engine(known.worker, worker):
+                new.append(worker)
+                self._states[worker.name] = WorkerState(worker, Health.UNKNOWN)
+            else:
+                same = replace(worker, incarnation=known.worker.incarnation)
+                self._states[worker.name] = replace(known, worker=same)
         served = (name for state in self._states.values() for name in _models_of(state.worker))
         self._models = tuple(dict.fromkeys(served))
+        self._usable = self._index()
+        stay = self._states.keys() - {worker.name for worker in new}
+        return Change(tuple(name for name in before if name not in stay), tuple(new))
 
     def snapshot(self) -> tuple[WorkerState, ...]:
         """Every worker, in the order given."""
@@ -69,7 +94,8 @@ class ClusterView:
 
     def is_current(self, ref: WorkerRef) -> bool:
         """Whether this is the worker's present incarnation, up or down."""
-        return self._states[ref.name].worker.incarnation == ref.incarnation
+        state = self._states.get(ref.name)
+        return state is not None and state.worker.incarnation == ref.incarnation
 
     def usable(self, model: str) -> tuple[Worker, ...]:
         """Workers that answer and serve the model."""
@@ -122,6 +148,10 @@ class ClusterView:
                 for model in _models_of(state.worker):
                     index.setdefault(model, []).append(state.worker)
         return {model: tuple(workers) for model, workers in index.items()}
+
+
+def _is_same_engine(one: Worker, other: Worker) -> bool:
+    return replace(one, incarnation="", slots=0) == replace(other, incarnation="", slots=0)
 
 
 def _models_of(worker: Worker) -> tuple[str, ...]:
@@ -307,9 +337,9 @@ class LatestTime:
         self.now_s = max(self.now_s, at_s)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class World:
-    """The state that flows share.
+    """The state that flows share. A reload may replace the policy and `learns_pace`, nothing else.
 
     `pairs` are the breakers of worker pairs that transfer KV, by `pair_ref`. `learns_pace` is false where no
     policy uses the engines' speeds, to save time.
@@ -327,6 +357,15 @@ class World:
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     pairs: Breakers = field(default_factory=lambda: Breakers(PAIR_FAILURES_TO_OPEN, LONGEST_PAIR_OPEN_S))
     learns_pace: bool = True
+
+    def set_workers(self, workers: Sequence[Worker]) -> Change:
+        """Replace the workers. Requests on those that are gone may finish there."""
+        change = self.cluster.set_workers(workers)
+        self.paces.set_workers(workers)
+        for name in change.gone:
+            self.prefixes.forget(name)
+            self.breakers.forget(name)
+        return change
 
     def candidates(self, model: str, now_s: float) -> list[Candidate]:
         """Healthy workers of the model with a free slot and no open circuit, with their load."""

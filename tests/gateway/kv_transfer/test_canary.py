@@ -330,8 +330,7 @@ async def test_a_prefill_worker_that_is_slow_is_not_held_against_the_pair(caplog
     slow = replace(SOUND, faults=(Fault(FaultKind.SLOW, factor=5_000.0),))
     with caplog.at_level(logging.WARNING, "phasewise.gateway"):
         async with disaggregated(prefill=slow, kv_transfer=kv_transfer) as (gateway, *_):
-            watch = gateway.app._kv_transfer_watch
-            proofs = watch._canary._proofs
+            proofs = gateway.app._parts.kv_transfer_watch._audit._proofs
             world = gateway.app.gateway.pipeline._world
             pair = [world.cluster.state(name).worker.ref for name in ("p", "d")]
             await eventually(lambda: proofs.last_tried_s(*pair))

@@ -26,6 +26,7 @@ from phasewise.fleet.config.gateway import (
     TlsConfig,
     UpstreamConfig,
     WorkerConfig,
+    WorkerTls,
 )
 from phasewise.fleet.config.kv_transfer import KV_TRANSFER_FLAG, NIXL
 from phasewise.fleet.config.reading import (
@@ -70,6 +71,7 @@ __all__ = [
     "TlsConfig",
     "UpstreamConfig",
     "WorkerConfig",
+    "WorkerTls",
     "byte_size",
     "find_flag",
     "fleet_from",

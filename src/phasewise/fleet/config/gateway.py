@@ -250,6 +250,7 @@ class GatewayConfig(Frozen):
     cache: CacheConfig | None = None
     log: LogConfig = LogConfig()
     drain_s: Seconds = 120.0
+    reload_on_change: bool = False
 
     @model_validator(mode="after")
     def _no_open_door(self) -> GatewayConfig:
@@ -283,8 +284,24 @@ class GatewayConfig(Frozen):
         return next((it for it in self.slo_classes if it.name == name), SloClass(name=name))
 
 
+class WorkerTls(Frozen):
+    """For an engine behind https: PEM files with the authority that signed its certificate (None: those that
+    this system trusts), and with the certificate and key that the gateway shows it.
+    """
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> WorkerTls:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key are given together or not at all")
+        return self
+
+
 class WorkerConfig(Frozen):
-    """An engine as the gateway's file describes it."""
+    """An engine as the gateway's file describes it. A file holds the key that it asks for, if any."""
 
     name: str
     url: str
@@ -293,6 +310,8 @@ class WorkerConfig(Frozen):
     pool: str = "default"
     steps_url: str | None = None
     slots: Annotated[int, Field(ge=1)] = DEFAULT_SLOTS
+    api_key_file: str | None = None
+    tls: WorkerTls | None = None
 
 
 class GatewayFile(Frozen):

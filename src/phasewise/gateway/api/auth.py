@@ -64,9 +64,15 @@ class Authenticator:
     """Checks `Authorization` headers."""
 
     def __init__(self, config: GatewayConfig) -> None:
+        self._secret = salt_secret(config)
+        self.set_keys(config)
+
+    def set_keys(self, config: GatewayConfig) -> None:
+        """From now on these keys; tenants keep their salts."""
         # Looked up by hash: the timing reveals at most something about the hash, which is not secret.
-        secret = salt_secret(config)
-        self._callers = {bytes.fromhex(key.sha256): _caller(key, config, secret) for key in config.api_keys}
+        self._callers = {
+            bytes.fromhex(key.sha256): _caller(key, config, self._secret) for key in config.api_keys
+        }
         self._anyone = Caller(max_wait_s=config.slo_class("default").max_wait_s)
         priorities = {key.priority for key in config.api_keys}
         self.lowest_priority = min(priorities) if len(priorities) > 1 else NO_PRIORITY

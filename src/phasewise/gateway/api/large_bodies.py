@@ -49,7 +49,7 @@ class LargeBodies:
     """The other process: started for the first large body, one body at a time, started again if it dies."""
 
     def __init__(self, hashing: PrefixHashing | None) -> None:
-        self._hashing = hashing
+        self.hashing = hashing
         self._process: ProcessPoolExecutor | None = None
 
     async def parse(self, endpoint: Endpoint, body: bytes, salt: bytes | None) -> tuple[Parsed, Hashes]:
@@ -77,7 +77,7 @@ class LargeBodies:
         self, process: ProcessPoolExecutor | None, endpoint: Endpoint, body: bytes, salt: bytes | None
     ) -> tuple[Parsed, Hashes] | Rejection:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(process, parse_aside, endpoint, body, self._hashing, salt)
+        return await loop.run_in_executor(process, parse_aside, endpoint, body, self.hashing, salt)
 
 
 def _started() -> ProcessPoolExecutor:

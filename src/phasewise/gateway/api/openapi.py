@@ -111,6 +111,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "admin",
         body=Question,
     ),
+    ("POST", "/phasewise/v1/reload"): Operation(
+        "Read the configuration again.", "application/json", (*_ADMIN, 409), "admin"
+    ),
 }
 _PARAMETER_SCHEMAS: dict[str, Json] = {
     "limit": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},

@@ -148,6 +148,10 @@ class Pipeline:
         finally:
             self._reservations.release(reservation)
 
+    def set_hashing(self, hashing: PrefixHashing | None) -> None:
+        """From now on with prefix hashes, or without."""
+        self._hashing = self._large.hashing = hashing
+
     def close(self) -> None:
         """End what was started for requests."""
         self._large.close()
@@ -244,11 +248,15 @@ class Reservations:
     ) -> None:
         self.overload = overload
         self._quotas = quotas
+        self.reserved_bytes = 0
+        self._by_tenant: dict[str, int] = {}
+        self.set_bounds(body_bytes, bodies_bytes, tenants)
+
+    def set_bounds(self, body_bytes: int, bodies_bytes: int, tenants: int) -> None:
+        """From now on one body, all bodies and, with several tenants, each tenant's may have so much."""
         self._body_bytes = body_bytes
         self._bodies_bytes = bodies_bytes
         self._bytes_of_one = bodies_bytes if tenants == 1 else MOST_OF_ONE_TENANT * bodies_bytes
-        self.reserved_bytes = 0
-        self._by_tenant: dict[str, int] = {}
 
     async def count(self, caller: Caller, reservation: Reservation) -> Reject | None:
         """Count the request against its key's limits; returns the rejection, if any.

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.core.errors import ConfigError, RejectionKind, RequestRejected
 from phasewise.core.latency import TtftBreakdown, ttft_breakdown
 from phasewise.core.request import Endpoint
 from phasewise.core.timeline_record import from_record
@@ -63,6 +63,7 @@ class Router:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self.reload: Callable[[], Awaitable[str]] = _nothing_to_read
         self._table: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completions,
@@ -78,6 +79,7 @@ class Router:
             ("GET", "/phasewise/v1/cache"): self._cache,
             ("POST", "/phasewise/v1/cache/purge"): self._purge_cache,
             ("POST", "/phasewise/v1/cache/explain"): self._explain_cache,
+            ("POST", "/phasewise/v1/reload"): self._reload,
         }
         self._document = orjson.dumps(openapi_document(self._table))
 
@@ -238,6 +240,14 @@ class Router:
         cache = cache_routes.existing(self._gateway.cache)
         await _send_json(client, await cache_routes.explain(cache, await _body(client)))
 
+    async def _reload(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        try:
+            await _send_json(client, {"changed": await self.reload()})
+        except ConfigError as error:
+            message = f"nothing was changed: {error.message}"
+            raise RequestRejected(RejectionKind.BAD_CONFIG, message, hint=error.hint) from None
+
     def _check_admin(self, scope: Scope) -> None:
         self._gateway.authenticator.check_admin(header(scope, b"authorization"))
 
@@ -257,6 +267,10 @@ class Router:
             "requests": load.requests,
             "tokens": load.tokens,
         }
+
+
+async def _nothing_to_read() -> str:
+    raise ConfigError("this gateway cannot read its configuration again", hint="restart it")
 
 
 async def _body(client: Client) -> bytes:

@@ -20,6 +20,7 @@ from phasewise.core.worker import Role, Worker, WorkerRef
 from phasewise.fleet.config import KvTransferConfig
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.kv_transfer.audit import CHECK_HINT, KvTransferAudit
+from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling import World
 from phasewise.scheduling.breakers import BreakerTrial
 from phasewise.scheduling.kv_proofs import KvTransferProofs
@@ -238,21 +239,12 @@ class KvTransferWatch:
     requests are aborted on a silent worker, canaries are not.
     """
 
-    def __init__(self, world: World, workers: Sequence[Worker], config: KvTransferConfig) -> None:
-        roles = {worker.role for worker in workers}
-        watched = workers if {Role.PREFILL, Role.DECODE} <= roles else ()
-        # Longer than a canary may take; it has its own timeout.
-        timeout_s = 2 * config.timeout_s
-        bounds = Timeouts(connect_s=2.0, head_s=timeout_s, idle_s=timeout_s)
-        self._clients = {
-            worker.name: HttpClient(worker.url, bounds) for worker in watched if worker.role is not Role.MIXED
-        }
-        proofs = KvTransferProofs()
-        self._audit = KvTransferAudit(world, self._clients, proofs) if watched else None
-        self._canary = None
-        # With KV transfers off there is neither load nor a warning from canaries.
-        if self._audit and config.canary_s is not None and config.when is not SplitRule.NEVER:
-            self._canary = Canary(world, self._clients, proofs, config, answered=self._audit.transferred)
+    def __init__(self, world: World, connect: Connect, config: KvTransferConfig) -> None:
+        self._world = world
+        self._connect = connect
+        self._config = config
+        self._clients: dict[str, HttpClient] = {}
+        self._audit: KvTransferAudit | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def record(self, timeline: Timeline) -> None:
@@ -266,17 +258,29 @@ class KvTransferWatch:
 
     async def start(self) -> None:
         """Read the counters, then watch in the background. The workers' health is known by now."""
-        if self._audit is None:
+        workers, config = [state.worker for state in self._world.cluster.snapshot()], self._config
+        if not {Role.PREFILL, Role.DECODE} <= {worker.role for worker in workers}:
             return
-        await self._audit.start()
-        self._tasks.append(asyncio.create_task(self._audit.run()))
-        if self._canary is not None:
-            self._tasks.append(asyncio.create_task(self._canary.run()))
+        # Longer than a canary may take; it has its own timeout.
+        timeout_s = 2 * config.timeout_s
+        bounds = Timeouts(connect_s=2.0, head_s=timeout_s, idle_s=timeout_s)
+        self._clients = {
+            worker.name: self._connect(worker, bounds) for worker in workers if worker.role is not Role.MIXED
+        }
+        proofs = KvTransferProofs()
+        self._audit = audit = KvTransferAudit(self._world, self._clients, proofs)
+        await audit.start()
+        self._tasks.append(asyncio.create_task(audit.run()))
+        # With KV transfers off there is neither load nor a warning from canaries.
+        if config.canary_s is not None and config.when is not SplitRule.NEVER:
+            canary = Canary(self._world, self._clients, proofs, config, answered=audit.transferred)
+            self._tasks.append(asyncio.create_task(canary.run()))
 
     async def stop(self) -> None:
         """Stop watching."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks, self._audit = [], None
         for client in self._clients.values():
             client.close()

@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
@@ -108,12 +108,12 @@ class LineWriter(logging.Handler):
 class RequestLog:
     """Writes a line for every request that has ended; a TimelineSink."""
 
-    def __init__(self, models: Container[str]) -> None:
+    def __init__(self, models: Callable[[], Container[str]]) -> None:
         self._models = models
 
     def record(self, timeline: Timeline) -> None:
         """Write the request's line."""
-        fields = request_fields(timeline, self._models)
+        fields = request_fields(timeline, self._models())
         requests_logger.info("request ended", extra={_FIELDS: fields})
 
 

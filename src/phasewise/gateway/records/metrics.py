@@ -113,19 +113,28 @@ class PrometheusMetrics:
     ) -> None:
         self._cluster = cluster
         self._ledger = ledger
-        self._slos = {DEFAULT_CLASS: DEFAULT_SLO, **(slos or {})}
         self._breaker_open = breaker_open
         self._kv_transfers = kv_transfers
         self._own = own
-        self._models = frozenset(cluster.models)
-        self._pools: Mapping[str, str] = {
-            state.worker.name: state.worker.pool for state in cluster.snapshot()
-        }
+        self._models: frozenset[str] = frozenset()
+        self._pools: dict[str, str] = {}
         self._histograms = {it: HistogramFamily(it) for it in METRICS if it.kind == "histogram"}
         self._counters = {it: CounterFamily(it) for it in METRICS if it.kind == "counter"}
         self._tallies: dict[tuple[str, str, Outcome, str | None], _Tally] = {}
         self._objectives: dict[tuple[str, str], _Objective] = {}
         self._cache = {it: _CacheTally(self._histograms, self._counters, it) for it in CacheResult}
+        self.set_labels(slos or {})
+
+    def set_labels(self, slos: Mapping[str, Slo]) -> None:
+        """From now on these classes, and the models and pools of the cluster. What was counted stays."""
+        self._slos = {DEFAULT_CLASS: DEFAULT_SLO, **slos}
+        self._objectives.clear()
+        self._models = frozenset(self._cluster.models)
+        workers = [state.worker for state in self._cluster.snapshot()]
+        # Requests may still be on workers that are gone.
+        busy = {ref.name for ref in self._ledger.loads}
+        self._pools = {name: pool for name, pool in self._pools.items() if name in busy}
+        self._pools |= {worker.name: worker.pool for worker in workers}
 
     # --- counting ---------------------------------------------------------------------------------------
 

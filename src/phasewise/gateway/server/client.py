@@ -321,7 +321,7 @@ class ClientWatch:
     """Tracks every client that is being served, and gives up on those that are too slow."""
 
     def __init__(self, timeouts: ClientTimeouts) -> None:
-        self._timeouts = timeouts
+        self.timeouts = timeouts
         self._served: set[Client] = set()
 
     def __len__(self) -> int:
@@ -337,7 +337,7 @@ class ClientWatch:
 
     def look(self, now_s: float) -> None:
         """Give up on clients that have taken too long by now, on the monotonic clock."""
-        body_due_s, send_due_s = now_s - self._timeouts.body_s, now_s - self._timeouts.send_s
+        body_due_s, send_due_s = now_s - self.timeouts.body_s, now_s - self.timeouts.send_s
         for client in self._served:
             if client.reading_since_s is not None and client.reading_since_s < body_due_s:
                 client.stop_reading()
@@ -348,6 +348,6 @@ class ClientWatch:
         """Check until cancelled."""
         guard = ErrorGuard("checking clients")
         while True:
-            await asyncio.sleep(self._timeouts.look_every_s)
+            await asyncio.sleep(self.timeouts.look_every_s)
             with guard:
                 self.look(time.monotonic())

@@ -106,10 +106,16 @@ class Exchange:
         call.resumption = found
         return Failed(now_s, error.kind, content_sent=True, resumable=True, tokens=tokens), note
 
+    def _client(self, step: Prefill | Generate) -> HttpClient:
+        client = self._workers.get(step.worker.name)
+        if client is None:
+            raise UpstreamError(FailureKind.CONNECTION_REFUSED, "the worker is not configured any more")
+        return client
+
     async def _generate(
         self, step: Generate, call: Call, body: bytes, begun: Begun, not_after_s: float | None = None
     ) -> Ending:
-        worker = self._workers[step.worker.name]
+        worker = self._client(step)
         headers = _headers(step, call)
         async with await worker.send(
             "POST", call.path, headers=headers, body=body, not_after_s=not_after_s
@@ -128,7 +134,7 @@ class Exchange:
     # --- on two workers -------------------------------------------------------------------------------------
 
     async def _prefill(self, step: Prefill, call: Call) -> Ending | KvTicket:
-        worker, source = self._workers[step.worker.name], step.worker.ref
+        worker, source = self._client(step), step.worker.ref
         headers, body = _headers(step, call), prefill_body(call.body)
         try:
             async with await worker.send("POST", call.path, headers=headers, body=body) as reply:
@@ -166,7 +172,7 @@ class Exchange:
             raise RuntimeError("there is no broken answer to resume")
         answer = plan.answer_so_far()
         call.timeline.note_answer(answer)
-        worker = self._workers[step.worker.name]
+        worker = self._client(step)
         tokens = await tokens_so_far(worker, plan)
         view = ClientsView(
             plan.endpoint, plan.client_id, plan.created, len(tokens.prompt_ids), len(tokens.answer_ids)

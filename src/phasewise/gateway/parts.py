@@ -1,0 +1,35 @@
+"""The objects of one gateway that live as long as its process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from phasewise.gateway.api.pipeline import Reservations
+from phasewise.gateway.api.quotas import GatewayQuotas
+from phasewise.gateway.api.routes import Gateway
+from phasewise.gateway.health import HealthWatcher
+from phasewise.gateway.kv_transfer.watch import KvTransferWatch
+from phasewise.gateway.server.certificate import Certificate
+from phasewise.gateway.server.edge import Edge
+from phasewise.gateway.upstream.engines import Engines
+from phasewise.scheduling import World
+
+if TYPE_CHECKING:
+    from phasewise.gateway.answer_cache.cache import AnswerCache
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the application starts and stops, and what a reload gives new settings."""
+
+    gateway: Gateway
+    world: World
+    engines: Engines
+    reservations: Reservations
+    edge: Edge
+    certificate: Certificate
+    quotas: GatewayQuotas
+    watcher: HealthWatcher
+    kv_transfer_watch: KvTransferWatch
+    cache: AnswerCache | None

@@ -1,0 +1,176 @@
+"""Reads a gateway's file again while it serves, and takes over all of it or nothing.
+
+Everything that can fail is done first. What follows happens within one turn of the event loop, so no request
+meets a half of each configuration. Requests under way go on as they began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from phasewise.core.errors import ConfigError
+from phasewise.core.value import value
+from phasewise.core.worker import Worker
+from phasewise.fleet.config import GatewayConfig, GatewayFile
+from phasewise.fleet.config.credentials import Credentials
+from phasewise.gateway.guard import ErrorGuard
+from phasewise.gateway.parts import Parts
+from phasewise.gateway.server.certificate import certificate_of
+from phasewise.gateway.server.client import ClientTimeouts
+from phasewise.gateway.server.edge import EdgeBounds
+from phasewise.gateway.settings import (
+    has_prefill_workers,
+    hashing_of,
+    memory_limit_of,
+    policy_of,
+    slos_of,
+    tenants_of,
+    workers_of,
+)
+from phasewise.scheduling.policies import Policy
+from phasewise.scheduling.world import Change
+
+logger = logging.getLogger("phasewise.gateway")
+
+LOOK_EVERY_S = 0.5
+RELOADED = frozenset(
+    {"api_keys", "admin_key_sha256", "slo_classes", "queue", "limits", "policy", "tls", "reload_on_change"}
+)
+"""The settings under `gateway` that can change while it serves."""
+
+
+@value
+class _Ready:
+    """A configuration that was checked and can be taken over."""
+
+    file: GatewayFile
+    workers: list[Worker]
+    policy: Policy
+    credentials: dict[str, Credentials]
+    bounds: EdgeBounds
+    certificate: ssl.SSLContext | None
+
+
+class Reloader:
+    """Takes over a changed file, at `path` if there is one; `read` reads it."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        file: GatewayFile,
+        read: Callable[[], GatewayFile],
+        path: Path | None = None,
+    ) -> None:
+        self._parts = parts
+        self._file = file
+        self._read = read
+        self._path = path
+        self._lock = asyncio.Lock()
+
+    async def reload(self) -> str:
+        """Take over the file and say what changed; raises ConfigError if it stays as it was."""
+        async with self._lock:
+            # A long file takes a while to parse.
+            file = await asyncio.to_thread(self._read)
+            change = self._take_over(self._check(file))
+            said, self._file = _words(self._file, file, change), file
+            if change.gone or change.new:
+                watch = self._parts.kv_transfer_watch
+                await watch.stop()
+                await watch.start()
+        logger.info("the configuration was read again: %s", said)
+        return said
+
+    async def reload_or_say_why_not(self) -> None:
+        """As `reload`; an error is logged."""
+        try:
+            await self.reload()
+        except ConfigError as error:
+            logger.error("the configuration was read again and stays as it was: %s", error)
+
+    async def run(self) -> None:
+        """Reload whenever a file has changed, if that is asked for; until cancelled."""
+        guard, seen = ErrorGuard("reading the configuration again"), self._digest()
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            with guard:
+                if self._file.gateway.reload_on_change and (now := self._digest()) != seen:
+                    seen = now
+                    await self.reload_or_say_why_not()
+
+    def _check(self, file: GatewayFile) -> _Ready:
+        """Everything that can fail."""
+        if fixed := _needs_restart(self._file.gateway, file.gateway):
+            raise ConfigError(
+                f"a change of {' and '.join(f'gateway.{name}' for name in fixed)} needs a restart",
+                hint="restart the gateway, or change it back",
+            )
+        tls = file.gateway.tls
+        workers, world = workers_of(file), self._parts.world
+        return _Ready(
+            file=file,
+            workers=workers,
+            policy=policy_of(file.gateway, workers, world.paces, world.prefixes),
+            credentials={config.name: Credentials(config) for config in file.workers},
+            bounds=EdgeBounds.of(file.gateway.limits),
+            certificate=None if tls is None else certificate_of(tls),
+        )
+
+    def _take_over(self, ready: _Ready) -> Change:
+        parts, config, bounds = self._parts, ready.file.gateway, ready.bounds
+        gateway, world = parts.gateway, parts.world
+        parts.certificate.replacement = ready.certificate
+        change = world.set_workers(ready.workers)
+        world.policy = ready.policy
+        world.learns_pace = has_prefill_workers(ready.workers)
+        world.queue.set_bounds(config.queue.max_waiting, config.queue.aging_s)
+        parts.engines.set_workers(change, ready.credentials)
+        parts.watcher.follow(change)
+        parts.edge.bounds = bounds
+        parts.edge.this_machine_only = not config.api_keys
+        parts.reservations.set_bounds(bounds.body_bytes, bounds.bodies_bytes, tenants_of(config))
+        gateway.authenticator.set_keys(config)
+        gateway.pipeline.set_hashing(hashing_of(config, ready.workers))
+        gateway.metrics.set_labels(slos_of(config))
+        gateway.overload.memory_limit_bytes = memory_limit_of(config.limits)
+        gateway.clients.timeouts = ClientTimeouts(config.limits.body_s, config.limits.read_s)
+        return change
+
+    def _digest(self) -> bytes:
+        """Of everything the configuration is read from."""
+        tls, workers = self._file.gateway.tls, self._file.workers
+        named = [] if tls is None else [tls.certificate, tls.key]
+        named += [worker.api_key_file for worker in workers if worker.api_key_file is not None]
+        digest = hashlib.sha256()
+        for path in [*([] if self._path is None else [self._path]), *map(Path, named)]:
+            try:
+                digest.update(path.expanduser().read_bytes())
+            except OSError:
+                digest.update(b"-")
+        return digest.digest()
+
+
+def _needs_restart(before: GatewayConfig, after: GatewayConfig) -> list[str]:
+    fixed = GatewayConfig.model_fields.keys() - RELOADED
+    changed = sorted(name for name in fixed if getattr(before, name) != getattr(after, name))
+    return changed + ["tls"] * ((before.tls is None) != (after.tls is None))
+
+
+def _words(before: GatewayFile, after: GatewayFile, change: Change) -> str:
+    """What changed, without any key."""
+    was, now = ({key.sha256 for key in file.gateway.api_keys} for file in (before, after))
+    counts = {
+        "workers added": len(change.new),
+        "workers removed": len(change.gone),
+        "keys added": len(now - was),
+        "keys removed": len(was - now),
+    }
+    said = [f"{what}: {count}" for what, count in counts.items() if count]
+    others = [name for name in sorted(RELOADED) if name != "api_keys" or now == was]
+    changed = [it for it in others if getattr(before.gateway, it) != getattr(after.gateway, it)]
+    return "; ".join(said + [f"gateway.{name}" for name in changed]) or "nothing changed"

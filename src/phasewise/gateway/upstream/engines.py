@@ -1,0 +1,47 @@
+"""Connects to workers, each with the key and the certificate that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from phasewise.clients.http_client import Access, HttpClient, Timeouts
+from phasewise.core.worker import Worker
+from phasewise.fleet.config.credentials import Credentials
+from phasewise.scheduling.world import Change
+
+Connect = Callable[[Worker, Timeouts], HttpClient]
+"""Makes a client of a worker."""
+
+
+class Engines:
+    """The connections to all workers. `clients` carry requests; watches connect for themselves."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self.clients: dict[str, HttpClient] = {}
+        self._timeouts = timeouts
+        self._access: dict[str, Access] = {}
+        self._retired: list[HttpClient] = []
+
+    def connect(self, worker: Worker, timeouts: Timeouts) -> HttpClient:
+        """Another client of a worker."""
+        return HttpClient(worker.url, timeouts, self._access.get(worker.name))
+
+    def set_workers(self, change: Change, credentials: Mapping[str, Credentials]) -> None:
+        """Follow a change of the workers. Requests on those that are gone may finish there."""
+        for name, given in credentials.items():
+            self._access.setdefault(name, Access()).set(given.key, given.tls)
+        for name in change.gone:
+            self._retired.append(self.clients.pop(name))
+        for worker in change.new:
+            self.clients[worker.name] = self.connect(worker, self._timeouts)
+        for name in self._access.keys() - credentials.keys():
+            del self._access[name]
+        for client in self._retired:
+            if not client.is_busy:
+                client.close()
+        self._retired = [client for client in self._retired if client.is_busy]
+
+    def close(self) -> None:
+        """Close every connection for requests, including busy ones."""
+        for client in (*self.clients.values(), *self._retired):
+            client.close()
