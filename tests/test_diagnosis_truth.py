@@ -259,6 +259,30 @@ def test_requests_that_wait_until_a_batch_has_drained_count_as_waiting_and_heal_
     assert max(step.waiting for step in steps) >= 1
 
 
+def test_steps_with_a_mask_are_slow_however_many_streams_they_have_and_heal_without_it():
+    scene = make_scene(("grammar_masks", {"every": 3, "extra_s": 0.1}), rate_per_s=1.0)
+    truth = find_truth(scene)
+    assert truth.causes == ("grammar_masks",)
+    assert truth.says == {STREAM: frozenset()}
+    played = play(setting_of(scene, frozenset(scene.planted)), seed_text(scene, 0))
+    alone_s = [it.duration_s for it in played.reports[0] if it.work.tokens == it.work.decode_tokens == 1]
+    assert min(alone_s) < 0.05
+    assert max(alone_s) == pytest.approx(min(alone_s) + 0.1, abs=0.02)
+
+
+def test_a_busy_engine_that_seldom_looks_at_its_queue_lets_requests_wait_beside_free_slots():
+    scene = make_scene(("seldom_admits", {"steps": 50}), rate_per_s=2.5, output_tokens=60.0)
+    truth = find_truth(scene)
+    assert truth.causes == ("seldom_admits",)
+    assert truth.says == {START: frozenset()}
+    played = play(setting_of(scene, frozenset(scene.planted)), seed_text(scene, 0))
+    steps = [report.step for report in played.reports[0]]
+    begun = [later.seq for earlier, later in pairwise(steps) if later.prompt_requests and earlier.running]
+    assert begun
+    assert all(seq % 50 <= 1 for seq in begun)
+    assert max(step.waiting for step in steps) >= 1
+
+
 def test_a_truth_survives_being_written_down():
     truth = find_truth(make_scene(("rejected", {"share": 0.5})))
     assert truth.says == {FAILING: frozenset({Cause.REQUESTS_REJECTED})}
@@ -408,6 +432,15 @@ def test_every_noise_has_a_mean_of_about_one(noise):
 def test_all_arrivals_come_at_about_the_rate_that_was_asked_for(arrivals):
     planned = plan(Traffic(arrivals=arrivals, rate_per_s=2.0), "s", 1000.0)
     assert len(planned) == pytest.approx(2000, rel=0.15)
+
+
+def test_agents_send_up_to_three_requests_at_once_and_a_timer_asks_at_fixed_times():
+    at_once = plan(Traffic(arrivals="fan_out", rate_per_s=0.5), "s", 1000.0)
+    near = [later.at_s - earlier.at_s < 0.01 for earlier, later in pairwise(at_once)]
+    assert fmean(near) == pytest.approx(0.5, abs=0.1)
+    timed = plan(Traffic(arrivals="timer", rate_per_s=0.5), "s", 1000.0)
+    phases = sorted(it.at_s % 4.0 for it in timed)
+    assert max(sum(abs(it - phase) < 1e-6 for it in phases) for phase in phases) == pytest.approx(250, abs=1)
 
 
 @pytest.mark.parametrize("family", [*TUNE_FAMILIES, *HELD_OUT_FAMILIES])

@@ -162,7 +162,7 @@ def pairs(held_out: bool) -> list[tuple[str, str]]:
     """The pairs of a set: every fourth one is held out."""
     names = [name for name in FACTORS if name not in _ALONE and not FACTORS[name].unknown]
     every = [pair for pair in combinations(names, 2) if frozenset(pair) not in _APART]
-    held = every[2::4]
+    held = every[1::4]
     return held if held_out else [pair for pair in every if pair not in held]
 
 
@@ -413,6 +413,25 @@ def _drains_first(draft: Draft) -> Sizes:
     return {}
 
 
+def _grammar_masks(draft: Draft) -> Sizes:
+    """Masks take a step beyond the objective; so few requests have one that many steps are without any."""
+    draft.traffic.turns = 1
+    draft.traffic.output_tokens = draft.between(16, 32)
+    every = max(2, draft.whole(3, 5))
+    bare_s = draft.world.step_s(3)
+    masked_s = max(1.5 * bare_s, draft.between(1.3, 2.2) * draft.slo.tpot_s)
+    draft.traffic.rate_per_s = draft.between(0.4, 1.0) * every / (draft.traffic.output_tokens * masked_s)
+    return {"every": every, "extra_s": masked_s - bare_s}
+
+
+def _seldom_admits(draft: Draft) -> Sizes:
+    """So many steps from one look at the queue to the next that who comes between them starts late."""
+    draft.traffic.turns = 1
+    draft.traffic.output_tokens = draft.between(50, 100)
+    draft.concurrency(2.5, 4.5)
+    return {"steps": max(8, round(draft.between(1.6, 3.2) * draft.slo.ttft_s / draft.world.step_s(3)))}
+
+
 PLANTERS: Mapping[str, Callable[[Draft], Sizes]] = {
     "plain": _plain,
     "overload_prompts": _overload_prompts,
@@ -440,4 +459,6 @@ PLANTERS: Mapping[str, Callable[[Draft], Sizes]] = {
     "admission_lock": _admission_lock,
     "neighbour": _neighbour,
     "drains_first": _drains_first,
+    "grammar_masks": _grammar_masks,
+    "seldom_admits": _seldom_admits,
 }

@@ -52,6 +52,9 @@ class Setting:
     shared: list[tuple[float, float]] = field(default_factory=list)
     shared_times: float = 1.0
     drains_first: bool = False
+    masked_every: int = 0
+    mask_s: float = 0.0
+    admits_every: int = 0
     one_at_a_time: bool = False
     settle_s: float = 0.0
     window_s: float = 0.0
@@ -171,6 +174,18 @@ def _drains_first(it: Setting, _: Sizes) -> None:
     it.drains_first = True
 
 
+def _grammar_masks(it: Setting, sizes: Sizes) -> None:
+    """One in `every` requests has a mask: steps that give such a one a further token take `extra_s` more.
+
+    The masks of a step are built side by side, so that several take no longer than one.
+    """
+    it.masked_every, it.mask_s = int(sizes["every"]), sizes["extra_s"]
+
+
+def _seldom_admits(it: Setting, sizes: Sizes) -> None:
+    it.admits_every = int(sizes["steps"])
+
+
 def _both(*causes: str) -> Mapping[str, frozenset[str]]:
     return {START: frozenset(causes), STREAM: frozenset(causes)}
 
@@ -209,6 +224,8 @@ FACTORS: Mapping[str, Factor] = MappingProxyType(
         "admission_lock": Factor(_admission, _both(), unknown=True),
         "neighbour": Factor(_neighbour, _both(), unknown=True),
         "drains_first": Factor(_drains_first, _both(), unknown=True),
+        "grammar_masks": Factor(_grammar_masks, _both(), unknown=True),
+        "seldom_admits": Factor(_seldom_admits, _both(), unknown=True),
     }
 )
 """Overload is no factor: nothing is removed for it. See LOAD."""

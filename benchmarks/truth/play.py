@@ -66,8 +66,8 @@ class Played:
 
 
 class _Changed:
-    """Costs that grow with the number of steps since the engine's start, by locks at admission, and while
-    another job has a part of the machine.
+    """Costs that grow with the number of steps since the engine's start, by locks at admission, by masks of
+    allowed tokens, and while another job has a part of the machine.
     """
 
     def __init__(self, cost: StepSeconds, setting: Setting) -> None:
@@ -75,13 +75,16 @@ class _Changed:
         self._per_step = setting.creep_per_step
         self._admission_s = setting.admission_s
         self._shared, self._shared_times = setting.shared, setting.shared_times
+        self._mask_s = setting.mask_s
         self._steps = 0
+        self.masked: set[str] = set()
         self.admitted = 0
         self.begins_s = 0.0
 
     def __call__(self, work: StepWork) -> float:
         self._steps += 1
-        extra_s, self.admitted = self._admission_s * self.admitted, 0
+        extra_s = self._admission_s * self.admitted + self._mask_s * bool(self.masked)
+        self.admitted = 0
         times = 1.0 + self._per_step * self._steps
         if any(begin_s <= self.begins_s < end_s for begin_s, end_s in self._shared):
             times *= self._shared_times
@@ -186,7 +189,7 @@ class _Run:
         self._step(host, now_s)
 
     def _add(self, host: _Host, request: VirtualRequest, arrived_s: float) -> None:
-        if self.setting.drains_first:
+        if self.setting.drains_first or self.setting.admits_every:
             host.held.append((request, arrived_s))
         else:
             self._queue_up(host, request, arrived_s)
@@ -196,8 +199,9 @@ class _Run:
         host.changed.admitted += 1
 
     def _release(self, host: _Host) -> None:
-        """Let in what was held until all that ran had finished."""
-        if host.engine.has_work:
+        """Let in what was held until all that ran had finished, or until the engine looks at its queue."""
+        looks = self.setting.admits_every and len(host.reports) % self.setting.admits_every == 0
+        if host.engine.has_work and not looks:
             return
         for request, arrived_s in self._still_held(host):
             self._queue_up(host, request, arrived_s)
@@ -245,9 +249,15 @@ class _Run:
                 exchange.finished = token.finished
                 self._close(exchange)
                 ended.append(exchange)
+            elif self._is_masked(exchange):
+                host.changed.masked.add(token.request_id)
         self._step(host, ended_s)
         for exchange in ended:
             self._ended(exchange, ended_s + self.setting.back_s)
+
+    def _is_masked(self, exchange: Exchange) -> bool:
+        every = self.setting.masked_every
+        return every > 0 and exchange.planned.number % every == 0
 
     def _leave(self, exchange: Exchange, now_s: float) -> None:
         if self._open.get(exchange.request_id) is not exchange:
@@ -260,8 +270,9 @@ class _Run:
 
     def _close(self, exchange: Exchange) -> None:
         del self._open[exchange.request_id]
-        planned = exchange.planned
-        self.hosts[exchange.engine].open_tokens -= planned.prompt_tokens + planned.output_tokens
+        host, planned = self.hosts[exchange.engine], exchange.planned
+        host.changed.masked.discard(exchange.request_id)
+        host.open_tokens -= planned.prompt_tokens + planned.output_tokens
 
     def _ended(self, exchange: Exchange, now_s: float) -> None:
         if self.setting.one_at_a_time:

@@ -19,12 +19,16 @@ from phasewise.loadgen.workload.prompts import write_text
 BYTES_PER_TOKEN = 4
 _PLAIN_TOKEN = 4 << 32
 """The virtual engines' id of a token of four plain bytes."""
-TUNE_ARRIVALS = ("poisson", "even", "gamma", "ramp")
-HELD_OUT_ARRIVALS = ("switching", "wave", "sawtooth")
+TUNE_ARRIVALS = ("poisson", "even", "gamma", "ramp", "switching", "wave", "sawtooth")
+HELD_OUT_ARRIVALS = ("fan_out", "timer", "backlog")
 SWITCHED_AFTER = 12
 """Arrivals between two switches of the rate, on average."""
 WAVES, TEETH = 3, 4
 """How often the rate rises and falls in a run."""
+AT_ONCE = (1, 2, 3)
+"""How many requests an agent sends at once."""
+APART_S = (0.001, 0.005)
+"""How far apart requests that are sent at once arrive."""
 MOST_OUTPUT = 400
 
 
@@ -123,6 +127,10 @@ def _gaps(arrivals: str, rate: float, rng: Random) -> Callable[[float], float]:
         return lambda _: rng.gammavariate(0.4, 1.0 / (0.4 * rate))
     if arrivals == "switching":
         return _switching(rate, rng)
+    if arrivals == "fan_out":
+        return _fan_out(rate, rng)
+    if arrivals == "timer":
+        return _timer(rate, rng)
     height = _HEIGHTS[arrivals]
     return lambda done: rng.expovariate(rate * height(done))
 
@@ -133,6 +141,8 @@ _HEIGHTS: Mapping[str, Callable[[float], float]] = {
     "wave": lambda done: 1.0 + 0.5 * sin(2 * pi * WAVES * done),
     # Rises slowly and falls at once, as where clients are sent elsewhere when it has become too much.
     "sawtooth": lambda done: 0.5 + TEETH * done % 1.0,
+    # Few come while something before the engine is down, and what was left undone comes after it.
+    "backlog": lambda done: 0.25 if 0.45 <= done < 0.6 else 1.75 if 0.6 <= done < 0.75 else 1.0,
 }
 """How many times its mean the rate is, by the share of the run that is over."""
 
@@ -151,6 +161,38 @@ def _switching(rate: float, rng: Random) -> Callable[[float], float]:
                 return at_s + arrives_s
             at_s += switches_s
             busy = not busy
+
+    return gap
+
+
+def _fan_out(rate: float, rng: Random) -> Callable[[float], float]:
+    """Agents that send up to three requests at once, one for each of their tools."""
+    more = 0
+
+    def gap(_: float) -> float:
+        nonlocal more
+        if more:
+            more -= 1
+            return rng.uniform(*APART_S)
+        more = rng.choice(AT_ONCE) - 1
+        return rng.expovariate(rate * len(AT_ONCE) / sum(AT_ONCE))
+
+    return gap
+
+
+def _timer(rate: float, rng: Random) -> Callable[[float], float]:
+    """Every other request is a job's that asks at fixed times; the rest are people's, at random ones."""
+    every_s = 2.0 / rate
+    now_s, job_s, person_s = 0.0, rng.uniform(0.0, every_s), rng.expovariate(rate / 2)
+
+    def gap(_: float) -> float:
+        nonlocal now_s, job_s, person_s
+        before_s, now_s = now_s, min(job_s, person_s)
+        if job_s <= person_s:
+            job_s += every_s
+        else:
+            person_s += rng.expovariate(rate / 2)
+        return now_s - before_s
 
     return gap
 

@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 from phasewise.costs.fit.step import StepSeconds, StepWork
 
-TUNE_FAMILIES = ("power", "tiles", "smooth", "quadratic")
-HELD_OUT_FAMILIES = ("graphs", "experts", "mixing")
-TUNE_NOISES, HELD_OUT_NOISES = ("lognormal", "pareto"), ("drifting", "clocks")
+TUNE_FAMILIES = ("power", "tiles", "smooth", "quadratic", "graphs", "experts", "mixing")
+HELD_OUT_FAMILIES = ("stages", "spill", "lanes", "hidden")
+TUNE_NOISES, HELD_OUT_NOISES = ("lognormal", "pareto", "drifting", "clocks"), ("ranks", "collector")
 MOST_NOISE = 12.0
 """A heavy tail is cut here: a step that takes longer than so many times its cost is a pause, not noise."""
 TOUCHED_BY_ONE = 0.125
@@ -25,6 +25,14 @@ DRIFT_KEPT = 0.97
 """How much of the noise of one step is still there in the next, where noise drifts."""
 FAST_STEPS, SLOW_STEPS = 150, 50
 """How many steps a clock stays at each of its two frequencies, on average."""
+STAGES = 4
+"""The accelerators of a pipeline."""
+CACHED_TOKENS = 600
+"""The tokens of a step at which half of what it can lose by spilling out of the cache is lost."""
+RANKS, SLOWEST_MEAN, SLOWEST_VARIANCE = 8, 1.4236, 0.3729
+"""Accelerators that wait for each other; mean and variance of the largest of so many normal numbers."""
+COLLECTED_EVERY = 20
+"""Steps from one collection of garbage to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,7 @@ class World:
     `prompt_floors` is what 1,000 prompt tokens cost, `stream_floors` what 32 more streams add to a step,
     `attention_floors` what attention adds to a prompt of 2,000 tokens, `context_floors` what reading a
     context of 10,000 tokens adds: all in floors. `bend` shapes the family: an exponent, a tile's
-    tokens, or how many floors something takes.
+    tokens, a number of lanes, or how many floors something takes.
     With `asynchronous` steps an arrival misses one step, and outputs leave the engine `output_lag_s` late.
     `slower` multiplies all compute, as a slow number format does.
     """
@@ -178,6 +186,77 @@ def _mixing(world: World) -> StepSeconds:
     return seconds
 
 
+def _stages(world: World) -> StepSeconds:
+    """A pipeline: the requests of a step follow each other through its stages, and each reads weights again.
+
+    Prompts keep all stages busy only if there are several: one alone is in one stage at a time.
+    """
+    token_s = world.prompt_floors * world.floor_s / 1000.0
+    stream_s = world.stream_floors * world.floor_s / 32
+
+    def seconds(work: StepWork) -> float:
+        filled = min(STAGES, work.requests)
+        again_s = world.bend * world.floor_s * (filled - 1) / STAGES
+        prompts = work.requests - work.decode_tokens
+        tokens = work.decode_tokens + work.prompt_tokens * _time_in_stages(prompts)
+        return world.floor_s + again_s + token_s * max(0.0, tokens - 1) + stream_s * (work.requests - 1)
+
+    return seconds
+
+
+def _time_in_stages(prompts: int) -> float:
+    """How long prompts take in a pipeline, as a share of what one prompt of all their tokens takes."""
+    return (1.0 + (STAGES - 1) / max(1, min(STAGES, prompts))) / STAGES
+
+
+def _spill(world: World) -> StepSeconds:
+    """A large step's activations spill out of the cache: between two sizes, every token becomes slower."""
+
+    def slower(tokens: float) -> float:
+        large = (tokens / CACHED_TOKENS) ** 4
+        return 1.0 + world.bend * large / (1.0 + large)
+
+    token_s = world.prompt_floors * world.floor_s / (1000.0 * slower(1000))
+    stream_s = world.stream_floors * world.floor_s / 32
+    return lambda work: (
+        world.floor_s
+        + token_s * max(0, work.tokens - 1) * slower(work.tokens)
+        + stream_s * max(0, work.requests - 1)
+    )
+
+
+def _lanes(world: World) -> StepSeconds:
+    """Attention gives each stream one lane: contexts are read in rounds, and lanes without a stream idle.
+
+    So a single stream reads its context as slowly as several streams read theirs together.
+    """
+    lanes = max(2, round(world.bend))
+    token_s = world.prompt_floors * world.floor_s / 1000.0
+    round_s = world.stream_floors * world.floor_s * lanes / 32
+    read_s = world.context_floors * world.floor_s / 1.0e4
+
+    def seconds(work: StepWork) -> float:
+        idle_lanes = -work.decode_tokens % lanes
+        context = work.kv_read_tokens / max(1, work.decode_tokens)
+        rounds_s = round_s * (ceil(work.requests / lanes) - 1)
+        return world.floor_s + token_s * max(0, work.tokens - 1) + rounds_s + read_s * context * idle_lanes
+
+    return seconds
+
+
+def _hidden(world: World) -> StepSeconds:
+    """The host prepares a step while the accelerator computes: only the longer of the two is seen.
+
+    The host's part grows with the requests. It is hidden behind few streams or any prompt.
+    """
+    token_s = world.prompt_floors * world.floor_s / 1000.0
+    request_s = 2 * world.stream_floors * world.floor_s / 32
+    return lambda work: max(
+        world.floor_s + token_s * max(0, work.tokens - 1),
+        (1.0 - world.bend) * world.floor_s + request_s * max(0, work.requests - 1),
+    )
+
+
 _FAMILIES: Mapping[str, Callable[[World], StepSeconds]] = MappingProxyType(
     {
         "power": _power,
@@ -187,6 +266,10 @@ _FAMILIES: Mapping[str, Callable[[World], StepSeconds]] = MappingProxyType(
         "graphs": _graphs,
         "experts": _experts,
         "mixing": _mixing,
+        "stages": _stages,
+        "spill": _spill,
+        "lanes": _lanes,
+        "hidden": _hidden,
     }
 )
 
@@ -230,8 +313,40 @@ def _clocks(rng: Random, spread: float) -> Noise:
     return draw
 
 
+def _ranks(rng: Random, spread: float) -> Noise:
+    """Every step waits for the slowest of several accelerators, each of which is log-normal."""
+    usual = spread * SLOWEST_MEAN + spread * spread * SLOWEST_VARIANCE / 2
+
+    def draw() -> float:
+        slowest = max(rng.gauss(0.0, 1.0) for _ in range(RANKS))
+        return exp(spread * slowest - usual)
+
+    return draw
+
+
+def _collector(rng: Random, spread: float) -> Noise:
+    """Every so many steps one takes up to three times as long, as where a runtime collects its garbage."""
+    step = rng.randrange(COLLECTED_EVERY)
+
+    def draw() -> float:
+        nonlocal step
+        step += 1
+        collects = step % COLLECTED_EVERY == 0
+        level = 1.0 - spread / 2 + (COLLECTED_EVERY * spread / 2 if collects else 0.0)
+        return level * exp(rng.gauss(0.0, 0.02))
+
+    return draw
+
+
 _NOISES: Mapping[str, Callable[[Random, float], Noise]] = MappingProxyType(
-    {"lognormal": _lognormal, "pareto": _pareto, "drifting": _drifting, "clocks": _clocks}
+    {
+        "lognormal": _lognormal,
+        "pareto": _pareto,
+        "drifting": _drifting,
+        "clocks": _clocks,
+        "ranks": _ranks,
+        "collector": _collector,
+    }
 )
 
 _BENDS: Mapping[str, tuple[float, float]] = MappingProxyType(
@@ -243,11 +358,15 @@ _BENDS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "graphs": (0.1, 0.6),
         "experts": (0.3, 0.9),
         "mixing": (0.1, 0.4),
+        "stages": (0.2, 0.6),
+        "spill": (0.3, 0.8),
+        "lanes": (2, 5),
+        "hidden": (0.1, 0.4),
     }
 )
 
 
 def bend_of(family: str, rng: Random) -> float:
-    """A family's shape: an exponent, a tile, a sharpness, a knee, or a number of floors."""
+    """A family's shape: an exponent, a tile, a sharpness, a knee, a number of lanes, or one of floors."""
     low, high = _BENDS[family]
     return rng.uniform(low, high)
