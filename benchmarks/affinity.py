@@ -104,7 +104,7 @@ def _engines(preset: str | None) -> Iterator[tuple[str, list[str]]]:
         ports = {"first_engine_port": free_port() % 20_000 + 20_000, "gateway": {"port": free_port()}}
         file.write_text(json.dumps({"name": FLEET, "pools": [{"replicas": 2, "cores": 1}], **ports}))
         try:
-            state = phasewise("up", str(file), "--detach")
+            state = phasewise("up", str(file), "--detach", "--no-engine-keys")
             yield state["model"], [engine["url"] for engine in state["engines"]]
         finally:
             phasewise("down", "--name", FLEET)

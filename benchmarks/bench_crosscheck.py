@@ -189,6 +189,7 @@ def running_engine() -> Iterator[str]:
         *phasewise,
         "up",
         "--detach",
+        "--no-engine-keys",
         "--json",
         "--name",
         FLEET_NAME,

@@ -135,7 +135,7 @@ def one_engine() -> Iterator[str]:
         "PHASEWISE_HOME": os.environ.get("PHASEWISE_HOME") or str(ROOT / ".phasewise")
     }
     ports = ["--port", "8295", "--engine-port", "8205"]
-    up = [*phasewise, "up", "--detach", "--json", "--name", FLEET, *ports]
+    up = [*phasewise, "up", "--detach", "--no-engine-keys", "--json", "--name", FLEET, *ports]
     done = subprocess.run(up, stdout=subprocess.PIPE, env=environment, check=True)
     try:
         yield json.loads(done.stdout)["engines"][0]["url"]

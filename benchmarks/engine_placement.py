@@ -59,7 +59,9 @@ def phasewise(*arguments: str) -> dict[str, Any]:
 def one_engine() -> Iterator[dict[str, Any]]:
     """A fleet of one engine, as its state."""
     try:
-        yield phasewise("up", "--detach", "--name", FLEET, "--port", "8580", "--engine-port", "8590")
+        yield phasewise(
+            "up", "--detach", "--no-engine-keys", "--name", FLEET, "--port", "8580", "--engine-port", "8590"
+        )
     finally:
         phasewise("down", "--name", FLEET)
 

@@ -261,6 +261,7 @@ class Fleets:
         fleet = FleetConfig(
             name=name,
             first_engine_port=ENGINE_PORT + self._started,
+            engine_keys=False,
             # Sizes of KV memory above count on 16 bit, also where `up` would choose float32.
             pools=(Pool(cores=1, levers=levers, engine_flags=("--dtype", "bfloat16")),),
             gateway=GatewayConfig(port=GATEWAY_PORT + self._started),

@@ -268,7 +268,9 @@ def engine(url: str | None) -> Iterator[str]:
         return
     engine_port, gateway_port = map(str, free_ports())
     ports = ("--port", gateway_port, "--engine-port", engine_port)
-    fleet = json.loads(phasewise("up", "--detach", "--name", FLEET, *ports, "--json").stdout)
+    fleet = json.loads(
+        phasewise("up", "--detach", "--no-engine-keys", "--name", FLEET, *ports, "--json").stdout
+    )
     try:
         yield fleet["engines"][0]["url"]
     finally:

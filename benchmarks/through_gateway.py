@@ -151,7 +151,7 @@ def one_engine() -> Iterator[Setting]:
         # YAML reads JSON too.
         file.write_text(json.dumps(settings))
         try:
-            state = phasewise("up", str(file), "--detach")
+            state = phasewise("up", str(file), "--detach", "--no-engine-keys")
             yield set_apart(state)
         finally:
             phasewise("down", "--name", FLEET)

@@ -151,5 +151,5 @@ def _plan_on_free_ports(fleet: FleetConfig, folder: Path) -> FleetPlan:
     if environment is None or not (home / "models" / MODEL).is_dir():
         raise RuntimeError(f"the engine or its model is missing. {INSTALL_HINT}")
     model, machine = served_model(MODEL, home, os.environ), this_machine(environment.device)
-    moved = fleet.model_copy(update={"first_engine_port": free_engine_port(engines=2)})
+    moved = fleet.model_copy(update={"first_engine_port": free_engine_port(engines=2), "engine_keys": False})
     return plan_fleet(moved, environment, model, machine, folder)

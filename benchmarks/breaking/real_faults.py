@@ -160,7 +160,7 @@ async def break_real_engines() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "fleet.yaml"
         plan.write_text(PLAN)
-        fleet = json.loads(phasewise("up", str(plan), "--detach", "--json").stdout)
+        fleet = json.loads(phasewise("up", str(plan), "--detach", "--no-engine-keys", "--json").stdout)
     client = HttpClient(URL, PATIENT)
     tally: dict[str, Any] = {"exact": 0, "near_ties": 0, "wrong_text": 0, "ended_with_error": 0}
     verdicts: dict[str, str] = {}

@@ -106,7 +106,7 @@ def real_engines(layout: Layout) -> Iterator[Engines]:
         # YAML reads JSON too.
         file.write_text(json.dumps(settings))
         try:
-            phasewise("up", str(file), "--detach", "--json")
+            phasewise("up", str(file), "--detach", "--no-engine-keys", "--json")
             home = Path(os.environ["PHASEWISE_HOME"])
             reported = json.loads((home / "run" / f"{FLEET}.gateway").read_text())
             yield Engines(layout, MODEL, tuple(reported["workers"]))

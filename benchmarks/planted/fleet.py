@@ -77,7 +77,7 @@ def running_fleet(
         )
         # What another engine has compiled before would warm a fresh one.
         compiled = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"} if fresh else {}
-        run("up", str(path), "--detach", env=compiled)
+        run("up", str(path), "--detach", "--no-engine-keys", env=compiled)
         try:
             fleet = _fleet(json.loads(run("status", "--name", NAME, "--json"))["fleets"][0])
             if not fresh:

@@ -1,3 +1,3 @@
-"""The part of phasewise inside a vLLM engine: a step recorder, and fixes for small hosts."""
+"""The part of phasewise inside a vLLM engine: a step recorder, a guard, and fixes for small hosts."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -79,6 +80,30 @@ def stream_words(url, model):
 
 def test_a_stream_comes_through_the_gateway(fleet):
     assert stream_words(fleet["gateway"]["url"], fleet["model"]).strip()
+
+
+def status_without_a_key(url):
+    try:
+        with urllib.request.urlopen(url, timeout=60) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_whoever_reaches_an_engines_port_gets_no_answer_without_its_key(fleet, home):
+    for engine in fleet["engines"]:
+        closed = ("/v1/models", "/tokenizer_info", "/is_paused", "/load", "/docs", "/openapi.json")
+        assert {status_without_a_key(engine["url"] + path) for path in closed} == {401}
+        assert status_without_a_key(f"{engine['url']}/metrics") == 200
+        key_file = RunPaths(home, NAME).engine_key(engine["name"])
+        assert key_file.stat().st_mode & 0o77 == 0
+        key = key_file.read_text().strip()
+        headers = {"authorization": f"Bearer {key}"}
+        asked = urllib.request.Request(f"{engine['url']}/v1/models", headers=headers)
+        with urllib.request.urlopen(asked, timeout=60) as reply:
+            assert reply.status == 200
+    processes = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert key not in processes
 
 
 def test_every_engine_has_its_role_and_records_its_steps(fleet, home):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -10,6 +11,7 @@ import typer
 
 from phasewise import __version__
 from phasewise.cli.lazy_group import Branch, LazyGroup, Leaf, Panels
+from phasewise.clients import known_keys
 from phasewise.core.errors import PhasewiseError
 from phasewise.report.console import fail
 
@@ -110,8 +112,17 @@ def _root(
         raise typer.Exit
 
 
+def _engine_key(url: str) -> str | None:
+    # Few commands call engines; the others need not load this.
+    from phasewise.fleet.config import phasewise_home  # noqa: PLC0415
+    from phasewise.fleet.local.run_files import engine_key_at  # noqa: PLC0415
+
+    return engine_key_at(url, phasewise_home(os.environ))
+
+
 def main() -> None:
     """Run the command line. Exit code 1 for a domain error, 130 for Ctrl-C."""
+    known_keys.find = _engine_key
     try:
         app()
     except PhasewiseError as error:

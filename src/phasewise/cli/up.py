@@ -55,6 +55,14 @@ def up(
     engine_port: Annotated[
         int | None, typer.Option(help="The first engine's port, instead of the file's.")
     ] = None,
+    engine_keys: Annotated[
+        bool | None,
+        typer.Option(
+            "--engine-keys/--no-engine-keys",
+            help="Whether only the gateway can use the engines, instead of the file's.",
+            show_default=False,
+        ),
+    ] = None,
     detach: Annotated[
         bool,
         typer.Option(
@@ -81,6 +89,7 @@ def up(
         name=name,
         first_engine_port=engine_port,
         gateway_port=port,
+        engine_keys=engine_keys,
     )
     if is_supervised(RunPaths(home, fleet.name)):
         raise already_running(fleet.name)

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit
 
+from phasewise.clients import known_keys
 from phasewise.clients.http_connection import Connection, Headers, Reader, Timeouts
 from phasewise.core.errors import ConfigError, FailureKind, UpstreamError
 
@@ -62,7 +63,7 @@ class HttpClient:
         self._host = str(parts.hostname)
         # Trusts the system's certificate authorities, or those in SSL_CERT_FILE.
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._access = access or Access()
+        self._access = access or Access(known_keys.find(base_url))
         self._port = parts.port or (80 if self._tls is None else 443)
         self._prefix = parts.path.rstrip("/")
         self._timeouts = timeouts or Timeouts()

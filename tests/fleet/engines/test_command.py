@@ -86,3 +86,9 @@ def test_own_flags_come_after_ours():
 def test_flags_that_would_move_an_engine_are_rejected(flag):
     with pytest.raises(ConfigError, match=r"pools\.main\.engine_flags"):
         command(Pool(engine_flags=(flag, "x")))
+
+
+@pytest.mark.parametrize(("version", "guarded"), [("0.3.0", True), ("0.2.9", False), (None, False)])
+def test_the_plugin_guards_an_engine_if_it_can(version, guarded):
+    argv = command(engine=make_engine(plugin_version=version)).argv
+    assert ("--middleware" in argv) is guarded

@@ -127,6 +127,7 @@ class FleetLauncher:
             name=name,
             model=model,
             first_engine_port=self._free_port(FIRST_ENGINE_PORT, STEPS_PORT_OFFSET),
+            engine_keys=False,
             pools=(pool,),
             gateway=GatewayConfig(port=self._free_port(FIRST_GATEWAY_PORT)),
         )

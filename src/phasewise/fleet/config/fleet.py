@@ -58,12 +58,13 @@ class Pool(Frozen):
 
 
 class FleetConfig(Frozen):
-    """A fleet file."""
+    """A fleet file. With `engine_keys` only the gateway can use its engines."""
 
     version: Literal[1] = 1
     name: Name = "local"
     model: str = DEMO_MODEL
     first_engine_port: Port = 8100
+    engine_keys: bool = True
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = (Pool(),)
     gateway: GatewayConfig = GatewayConfig()
 

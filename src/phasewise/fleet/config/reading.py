@@ -51,12 +51,18 @@ def fleet_with(
     name: str | None = None,
     first_engine_port: int | None = None,
     gateway_port: int | None = None,
+    engine_keys: bool | None = None,
 ) -> FleetConfig:
     """A fleet with values of the command line instead of its own, checked like those of a file."""
     data = fleet.model_dump()
     data |= {
         key: value
-        for key, value in (("model", model), ("name", name), ("first_engine_port", first_engine_port))
+        for key, value in (
+            ("model", model),
+            ("name", name),
+            ("first_engine_port", first_engine_port),
+            ("engine_keys", engine_keys),
+        )
         if value is not None
     }
     if gateway_port is not None:

@@ -78,6 +78,9 @@ DEFAULT_LEASE_S = KvTransferConfig().lease_s
 RESERVED_FLAGS = frozenset(
     {"--host", "--port", "--uds", "--model", "--served-model-name", "--api-key", "--config"}
 )
+ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
+GUARDED_SINCE = (0, 3)
+"""The version of the plugin from which it can guard an engine."""
 QUIET_ENDPOINTS = "/health,/metrics,/load"
 
 
@@ -128,6 +131,7 @@ def engine_command(
         *("--enable-per-request-metrics", "--enable-prompt-tokens-details"),
         *(("--enable-logging-iteration-details",) if recorder else ()),
         *("--disable-access-log-for-endpoints", QUIET_ENDPOINTS),
+        *(("--middleware", "phasewise_engine_plugin.guard.KeyGuard") if _can_guard(engine) else ()),
         *place.pool.engine_flags,
         # Last, so that no earlier argument can move an engine off the loopback interface.
         *("--host", LOOPBACK, "--port", str(place.port)),
@@ -189,3 +193,8 @@ def _reject_reserved_flags(pool: Pool) -> None:
                 f"pools.{pool.name}.engine_flags has {name}, which phasewise sets itself",
                 hint="use first_engine_port or model in the fleet file instead",
             )
+
+
+def _can_guard(engine: EngineEnvironment) -> bool:
+    version = engine.plugin_version
+    return version is not None and tuple(map(int, version.split(".")[:2])) >= GUARDED_SINCE

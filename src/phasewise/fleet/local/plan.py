@@ -16,7 +16,13 @@ from phasewise.core.worker import DEFAULT_SLOTS, Role
 from phasewise.fleet.config import FleetConfig, GatewayConfig, GatewayFile, OnnxEmbedderConfig, WorkerConfig
 from phasewise.fleet.config.engine_flags import find_flag
 from phasewise.fleet.config.gateway import Frozen
-from phasewise.fleet.engines.command import LOOPBACK, ServedModel, engine_command, levers_of
+from phasewise.fleet.engines.command import (
+    ENGINE_KEY_VARIABLE,
+    LOOPBACK,
+    ServedModel,
+    engine_command,
+    levers_of,
+)
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.local.placement import Machine, Place, place_engines
 from phasewise.fleet.local.run_files import RunPaths, logs_folder
@@ -25,10 +31,14 @@ _ANY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "[::1]", "::1": "[::1]"}  # noqa: S10
 
 
 class ProcessPlan(Frozen):
-    """A command, what is added to its environment, the cores it may use (none: all) and its log."""
+    """A command, what is added to its environment, the cores it may use (none: all) and its log.
+
+    `secrets` are variables whose values are in files, so that neither arguments nor plans show them.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str] = Field(default_factory=dict)
+    secrets: dict[str, str] = Field(default_factory=dict)
     affinity: tuple[int, ...] = ()
     log: str
 
@@ -170,9 +180,13 @@ def _plan_engine(
     # Temporary files are removed with the fleet; compiler caches are kept.
     env = command.env | {"TORCHINDUCTOR_CACHE_DIR": str(home / "cache" / "torchinductor")}
     log = logs_folder(home) / f"{fleet.name}-{place.name}.log"
+    key_file = str(RunPaths(home, fleet.name).engine_key(place.name)) if fleet.engine_keys else None
+    secrets = {} if key_file is None else {ENGINE_KEY_VARIABLE: key_file}
     return MemberPlan(
         name=place.name,
-        process=ProcessPlan(argv=command.argv, env=env, affinity=command.affinity, log=str(log)),
+        process=ProcessPlan(
+            argv=command.argv, env=env, secrets=secrets, affinity=command.affinity, log=str(log)
+        ),
         port=place.port,
         url=f"http://{LOOPBACK}:{place.port}",
         role=place.pool.role,
@@ -214,6 +228,7 @@ def _gateway_file(
                 role=place.pool.role,
                 pool=place.pool.name,
                 steps_url=engine.steps_url,
+                api_key_file=engine.process.secrets.get(ENGINE_KEY_VARIABLE),
                 slots=place.pool.slots or levers_of(place.pool).max_num_seqs or DEFAULT_SLOTS,
             )
             for engine, place in zip(engines, places, strict=True)

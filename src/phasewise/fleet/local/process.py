@@ -62,6 +62,7 @@ def start(plan: ProcessPlan, scratch: Path, heading: str) -> Child:
     with open(log_path, "ab", buffering=0, opener=private_opener) as log:
         with suppress(OSError):  # on a full disk the heading is missing, but the engine starts
             log.write(f"--- phasewise: {heading}, {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+        secrets = {name: Path(file).read_text().strip() for name, file in plan.secrets.items()}
         mine = os.sched_getaffinity(0)
         try:
             if plan.affinity:
@@ -69,7 +70,7 @@ def start(plan: ProcessPlan, scratch: Path, heading: str) -> Child:
                 os.sched_setaffinity(0, plan.affinity)
             popen = subprocess.Popen(  # noqa: S603 - the plan's own command
                 plan.argv,
-                env={**os.environ, "TMPDIR": str(scratch), **plan.env},
+                env={**os.environ, "TMPDIR": str(scratch), **plan.env, **secrets},
                 cwd=log_path.parent,  # not the caller's folder: a file there could be imported as a module
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from phasewise.core.errors import FleetError
+from phasewise.fleet.config import LOOPBACK_HOSTS
 from phasewise.fleet.local.state import FleetState
 
 # --- Where phasewise stores what it installs and starts on this machine. Writers create these folders.
@@ -75,6 +77,10 @@ class RunPaths:
     def admin_key(self) -> Path:
         """The key to the gateway's own endpoints."""
         return run_folder(self.home) / f"{self.name}.admin-key"
+
+    def engine_key(self, engine: str) -> Path:
+        """The key that an engine asks its gateway for."""
+        return run_folder(self.home) / f"{self.name}-{engine}.engine-key"
 
     @property
     def supervisor_log(self) -> Path:
@@ -166,6 +172,19 @@ def already_running(name: str) -> FleetError:
         f"fleet {name} is running already",
         hint="see `phasewise status`; stop it with `phasewise down`, or choose another --name",
     )
+
+
+def engine_key_at(url: str, home: Path) -> str | None:
+    """The key of an engine that runs in one of this machine's fleets; None for any other address."""
+    asked = urlsplit(url)
+    if asked.hostname not in LOOPBACK_HOSTS:
+        return None
+    for paths in (RunPaths(home, name) for name in fleet_names(home)):
+        state = read_state(paths)
+        for engine in () if state is None else state.engines:
+            if urlsplit(engine.url).port == asked.port and (file := paths.engine_key(engine.name)).is_file():
+                return file.read_text().strip()
+    return None
 
 
 def admin_key_sha256(paths: RunPaths) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -345,10 +346,20 @@ def supervise(
 
     with only_supervisor(paths):
         _set_old_logs_aside(plan)
+        _write_engine_keys(plan)
         _write_gateway_file(plan)
         asyncio.run(run())
-        paths.state.unlink(missing_ok=True)
-        paths.gateway_file.unlink(missing_ok=True)
+        for file in (paths.state, paths.gateway_file, *_engine_keys(plan)):
+            file.unlink(missing_ok=True)
+
+
+def _engine_keys(plan: FleetPlan) -> list[Path]:
+    return [Path(file) for engine in plan.engines for file in engine.process.secrets.values()]
+
+
+def _write_engine_keys(plan: FleetPlan) -> None:
+    for file in _engine_keys(plan):
+        write_private(file, secrets.token_urlsafe(32).encode() + b"\n")
 
 
 def _write_gateway_file(plan: FleetPlan) -> None:
