@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, count
-from math import factorial, inf
+from math import ceil, factorial, inf
 from statistics import median
 
 import numpy as np
@@ -105,9 +105,11 @@ def removals(
     if setup.unknown or len(traffic.requests) < FEWEST_REQUESTS:
         return None
     longest = max(setup.shape.max_model_len, traffic.longest_tokens + 1)
+    # The lengths of requests under way are guesses, and a guess may exceed the KV cache.
+    blocks = max(setup.shape.total_blocks, ceil(longest / setup.shape.block_size))
     window = _Replays(
         traffic,
-        replace(setup, shape=replace(setup.shape, max_model_len=longest)),
+        replace(setup, shape=replace(setup.shape, max_model_len=longest, total_blocks=blocks)),
         costs,
         slo,
         _suspects(setup, traffic, hints),
