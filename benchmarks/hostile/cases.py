@@ -34,12 +34,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class RawCase:
-    """Bytes of a connection of their own; `accepted` as of a Case, 0 being a close without a word."""
+    """Bytes of a connection of their own; `accepted` as of a Case, 0 being a close without a word.
+
+    They may be sent `slowly`, byte by byte. The sender may close its side after them.
+    """
 
     kind: str
     data: bytes
     accepted: tuple[int, ...] = ()
     slowly: bool = False
+    half_closes: bool = False
 
 
 def key_header(key: str) -> tuple[bytes, bytes]:

@@ -21,45 +21,50 @@ DRIBBLE_EVERY_S = 0.05
 _Any = TypeVar("_Any", Case, RawCase)
 
 
+PATIENCE = Timeouts(connect_s=HANG_S, head_s=HANG_S, idle_s=HANG_S)
+
+
 async def send_all(url: str, cases: Sequence[Case], tally: Tally) -> None:
     """Send well-framed requests over connections that are kept alive."""
-    client = HttpClient(url, Timeouts(connect_s=HANG_S, head_s=HANG_S, idle_s=HANG_S))
-
-    async def send(case: Case) -> None:
-        try:
-            async with asyncio.timeout(2 * HANG_S):
-                reply = await client.fetch(case.method, case.path, headers=case.headers, body=case.body)
-        except TimeoutError:
-            tally.hung(case)
-        except UpstreamError as error:
-            if error.kind is FailureKind.TIMED_OUT:
-                tally.hung(case)
-            else:
-                tally.not_as_expected[f"{case.kind}: {error.kind}"] += 1
-        else:
-            tally.answered(case, reply.status, reply.body)
-
+    client = HttpClient(url, PATIENCE)
     try:
-        await _some_at_once(cases, send)
+        await _some_at_once(cases, lambda case: send_one(client, case, tally))
     finally:
         client.close()
 
 
+async def send_one(client: HttpClient, case: Case, tally: Tally) -> None:
+    """Send a well-framed request."""
+    try:
+        async with asyncio.timeout(2 * HANG_S):
+            reply = await client.fetch(case.method, case.path, headers=case.headers, body=case.body)
+    except TimeoutError:
+        tally.hung(case)
+    except UpstreamError as error:
+        if error.kind is FailureKind.TIMED_OUT:
+            tally.hung(case)
+        else:
+            tally.not_as_expected[f"{case.kind}: {error.kind}"] += 1
+    else:
+        tally.answered(case, reply.status, reply.body)
+
+
 async def send_raw(url: str, cases: Sequence[RawCase], tally: Tally) -> None:
     """Send bytes, each over a connection of its own."""
+    await _some_at_once(cases, lambda case: send_one_raw(url, case, tally))
+
+
+async def send_one_raw(url: str, case: RawCase, tally: Tally) -> None:
+    """Send bytes over a connection of their own."""
     address = urlsplit(url)
-
-    async def send(case: RawCase) -> None:
-        try:
-            async with asyncio.timeout(HANG_S):
-                data = await _exchanged(str(address.hostname), int(address.port or 0), case)
-        except TimeoutError:
-            tally.hung(case)
-            return
-        status = int(data[9:12]) if data[:9] == b"HTTP/1.1 " else 0
-        tally.answered_raw(case, status, data.count(b"HTTP/1.1 "), data.partition(b"\r\n\r\n")[2])
-
-    await _some_at_once(cases, send)
+    try:
+        async with asyncio.timeout(HANG_S):
+            data = await _exchanged(str(address.hostname), int(address.port or 0), case)
+    except TimeoutError:
+        tally.hung(case)
+        return
+    status = int(data[9:12]) if data[:9] == b"HTTP/1.1 " else 0
+    tally.answered_raw(case, status, data.count(b"HTTP/1.1 "), data.partition(b"\r\n\r\n")[2])
 
 
 async def _exchanged(host: str, port: int, case: RawCase) -> bytes:
@@ -71,6 +76,8 @@ async def _exchanged(host: str, port: int, case: RawCase) -> bytes:
         with contextlib.suppress(ConnectionError):
             writer.write(case.data)
             await writer.drain()
+            if case.half_closes:
+                writer.write_eof()
         with contextlib.suppress(ConnectionError):
             if case.accepted:
                 return await reader.read(-1)

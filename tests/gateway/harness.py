@@ -159,7 +159,7 @@ async def running_gateway(
     )
     options.setdefault("admin_key_sha256", key_sha256(ADMIN_KEY))
     file = GatewayFile(gateway=GatewayConfig(**options), workers=workers)
-    app = build_app(file, timeouts, poll_interval_s, client_timeouts, probe_timeouts)
+    app = build_app(file, timeouts, poll_interval_s, client_timeouts, probe_timeouts, metrics_kept_s=0.0)
     if not watches_loop:
         app.gateway.overload.look = lambda _late_s, _worked_s: None
     listening = socket.socket()

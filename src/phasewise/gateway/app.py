@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("phasewise.gateway")
 
+METRICS_KEPT_S = 1.0
+
 
 class GatewayApp:
     """The ASGI application."""
@@ -148,6 +150,7 @@ def build_app(
     client_timeouts: ClientTimeouts | None = None,
     probe_timeouts: Timeouts = PROBE_TIMEOUTS,
     log_dropped: Callable[[], int] = lambda: 0,
+    metrics_kept_s: float = METRICS_KEPT_S,
 ) -> GatewayApp:
     """Build a gateway. It makes no connection before it starts."""
     config, workers = file.gateway, workers_of(file)
@@ -179,6 +182,7 @@ def build_app(
             overload_stage=overload.stage,
             body_bytes=reservations.reserved_bytes,
         ),
+        kept_s=metrics_kept_s,
     )
     sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch]
     if config.log.requests:

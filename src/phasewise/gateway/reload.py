@@ -39,7 +39,10 @@ logger = logging.getLogger("phasewise.gateway")
 
 LOOK_EVERY_S = 0.5
 RELOADED = frozenset(
-    {"api_keys", "admin_key_sha256", "slo_classes", "queue", "limits", "policy", "tls", "reload_on_change"}
+    {
+        *("api_keys", "admin_key_sha256", "metrics_key_sha256", "slo_classes"),
+        *("queue", "limits", "policy", "tls", "reload_on_change"),
+    }
 )
 """The settings under `gateway` that can change while it serves."""
 

@@ -6,8 +6,10 @@ import pytest
 
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.limits import NO_LIMITS, Limits
+from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import ApiKey, GatewayConfig, SloClass
 from phasewise.gateway.api.auth import Authenticator, Caller, key_sha256
+from tests.gateway.harness import ADMIN_KEY, running_gateway
 
 KEYS = (
     ApiKey(sha256=key_sha256("one"), tenant="a", priority=3, slo_class="fast", max_concurrent=2),
@@ -58,3 +60,17 @@ def test_without_an_admin_key_the_admin_routes_are_closed_and_say_how_to_open_th
     error = rejected(authenticator().check_admin, b"Bearer anything")
     assert error.kind is RejectionKind.FORBIDDEN
     assert "admin_key_sha256" in str(error)
+
+
+async def test_metrics_ask_for_their_key_if_there_is_one():
+    options = {"metrics_key_sha256": key_sha256("scraper"), "api_keys": [{"sha256": key_sha256("client")}]}
+    async with running_engines(1) as engines, running_gateway(engines, **options) as gateway:
+        statuses = {
+            key: (await gateway.fetch("GET", "/metrics", headers=bearer(key))).status
+            for key in (None, "wrong", "client", "scraper", ADMIN_KEY)
+        }
+    assert statuses == {None: 401, "wrong": 401, "client": 401, "scraper": 200, ADMIN_KEY: 200}
+
+
+def bearer(key):
+    return [] if key is None else [(b"authorization", f"Bearer {key}".encode())]

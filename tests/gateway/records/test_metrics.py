@@ -408,3 +408,15 @@ def test_a_miss_and_a_bypass_spare_nothing():
     assert seen["phasewise_cache_requests_total", "result=bypass"] == 1
     assert not [key for key in seen if "saved" in key[0]]
     assert ("phasewise_cache_look_up_seconds_count", "result=bypass") not in seen
+
+
+def test_within_a_second_every_scrape_gets_the_same_text(monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr("phasewise.gateway.records.metrics.monotonic", lambda: now_s)
+    metrics = PrometheusMetrics(ClusterView([make_worker()]), LoadLedger(), kept_s=1.0)
+    first = metrics.text()
+    metrics.count_rejection(RejectionKind.NOT_FOUND)
+    now_s = 100.9
+    assert metrics.text() == first
+    now_s = 101.0
+    assert b'reason="not_found"' in metrics.text()

@@ -237,6 +237,7 @@ class GatewayConfig(Frozen):
     policy: str = "prefix_affinity"
     api_keys: tuple[ApiKey, ...] = ()
     admin_key_sha256: Sha256 | None = None
+    metrics_key_sha256: Sha256 | None = None
     keep_timelines: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     slo_classes: tuple[SloClass, ...] = ()
     queue: QueueConfig = QueueConfig()

@@ -21,7 +21,12 @@ from phasewise.fleet.config.gateway import ACCEPTED_BY_PATTERN, GatewayFile
 from phasewise.fleet.config.kv_transfer import kv_transfer_problems
 from phasewise.fleet.config.source import ConfigSource, Place
 
-_SECRET_PARTS = frozenset({"api_keys", "admin_key_sha256", "redis", "salt_secret_file", "tls"})
+_SECRET_PARTS = frozenset(
+    {
+        *("api_keys", "admin_key_sha256", "metrics_key_sha256", "api_key_file"),
+        *("redis", "salt_secret_file", "tls"),
+    }
+)
 """Values under these keys are never shown: a user may have written a key itself instead of its hash or its
 file, and a Redis address may hold a password."""
 _SILENT_PROBLEMS = frozenset({"missing", "value_error", "extra_forbidden", "model_type"})

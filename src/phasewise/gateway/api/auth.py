@@ -76,8 +76,8 @@ class Authenticator:
         self._anyone = Caller(max_wait_s=config.slo_class("default").max_wait_s)
         priorities = {key.priority for key in config.api_keys}
         self.lowest_priority = min(priorities) if len(priorities) > 1 else NO_PRIORITY
-        admin_hash = config.admin_key_sha256
-        self._admin_hash = None if admin_hash is None else bytes.fromhex(admin_hash)
+        self._admin_hash = _hash_of(config.admin_key_sha256)
+        self._metrics_hash = _hash_of(config.metrics_key_sha256)
 
     def caller(self, authorization: bytes | None) -> Caller:
         """The caller with this key; without configured keys every request is allowed."""
@@ -91,6 +91,13 @@ class Authenticator:
                 hint="send it as Authorization: Bearer KEY",
             )
         return caller
+
+    def check_metrics(self, authorization: bytes | None) -> None:
+        """Reject requests without the key for metrics, if there is one; the admin key will do too."""
+        if self._metrics_hash is None:
+            return
+        if not hmac.compare_digest(_key_hash(authorization), self._metrics_hash):
+            self.check_admin(authorization)
 
     def check_admin(self, authorization: bytes | None) -> None:
         """Reject requests without the admin key."""
@@ -106,6 +113,10 @@ class Authenticator:
                 "the admin key is missing or wrong",
                 hint="send it as Authorization: Bearer KEY",
             )
+
+
+def _hash_of(hexadecimal: str | None) -> bytes | None:
+    return None if hexadecimal is None else bytes.fromhex(hexadecimal)
 
 
 def _caller(key: ApiKey, config: GatewayConfig, secret: bytes) -> Caller:

@@ -80,7 +80,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/embeddings"): Operation("Embeddings.", "application/json", _ENGINES_WORK, "client"),
     ("GET", "/v1/models"): Operation("Models that workers serve.", "application/json", (401,), "client"),
     ("GET", "/health"): Operation("Whether a worker answers.", "application/json", (503,)),
-    ("GET", "/metrics"): Operation("Prometheus metrics.", "text/plain"),
+    ("GET", "/metrics"): Operation("Prometheus metrics.", "text/plain", (401,), "metrics"),
     ("GET", "/openapi.json"): Operation("This document.", "application/json"),
     ("GET", "/phasewise/v1/requests"): Operation(
         "Timelines of requests that have ended.",
@@ -144,6 +144,7 @@ def openapi_document(addresses: Iterable[tuple[str, str]]) -> Json:
             "securitySchemes": {
                 "client": {"type": "http", "scheme": "bearer", "description": "A client's key."},
                 "admin": {"type": "http", "scheme": "bearer", "description": "The admin key."},
+                "metrics": {"type": "http", "scheme": "bearer", "description": "The key for metrics."},
             },
         },
     }
@@ -181,7 +182,7 @@ def _operation(path: str, operation: Operation) -> Json:
     }
     if operation.key is not None:
         # Without configured keys a gateway on loopback requires none.
-        described["security"] = [{operation.key: []}, *([{}] if operation.key == "client" else [])]
+        described["security"] = [{operation.key: []}, *([{}] if operation.key != "admin" else [])]
     if operation.parameters:
         described["parameters"] = [_parameter(name) for name in operation.parameters]
     if operation.body is not None:

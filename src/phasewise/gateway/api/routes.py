@@ -152,6 +152,7 @@ class Router:
         await client.respond(503, JSON, orjson.dumps(answer))
 
     async def _metrics(self, scope: Scope, client: Client) -> None:
+        self._gateway.authenticator.check_metrics(header(scope, b"authorization"))
         await client.respond(200, [(b"content-type", CONTENT_TYPE)], self._gateway.metrics.text())
 
     async def _openapi(self, scope: Scope, client: Client) -> None:

@@ -6,7 +6,8 @@ State of other objects (health, load, waiting requests) is read at each scrape.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import prod
+from math import inf, prod
+from time import monotonic
 
 from phasewise.core.caching import CacheNote, CacheResult
 from phasewise.core.errors import RejectionKind
@@ -98,7 +99,8 @@ class PrometheusMetrics:
 
     Labels come from the configuration or from closed lists. `slos` are the objectives by class; `default` is
     that of every class which is not among them. `breaker_open`, `kv_transfers` and `own`
-    are asked at each scrape.
+    are asked at each scrape. Within `kept_s` of a scrape the next one gets the same text: whoever scrapes
+    without end costs little.
     """
 
     def __init__(
@@ -110,12 +112,15 @@ class PrometheusMetrics:
         breaker_open: Callable[[WorkerRef], bool] = lambda _worker: False,
         kv_transfers: Callable[[], Iterable[KvTransferState]] = tuple,
         own: Callable[[], OwnState] = OwnState,
+        kept_s: float = 0.0,
     ) -> None:
         self._cluster = cluster
         self._ledger = ledger
         self._breaker_open = breaker_open
         self._kv_transfers = kv_transfers
         self._own = own
+        self._kept_s = kept_s
+        self._text, self._made_s = b"", -inf
         self._models: frozenset[str] = frozenset()
         self._pools: dict[str, str] = {}
         self._histograms = {it: HistogramFamily(it) for it in METRICS if it.kind == "histogram"}
@@ -188,7 +193,10 @@ class PrometheusMetrics:
 
     def text(self) -> bytes:
         """The metrics in Prometheus' text format."""
-        return "".join(self._lines()).encode()
+        now_s = monotonic()
+        if now_s >= self._made_s + self._kept_s:
+            self._text, self._made_s = "".join(self._lines()).encode(), now_s
+        return self._text
 
     @property
     def most_lines(self) -> int:

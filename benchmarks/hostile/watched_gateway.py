@@ -1,0 +1,61 @@
+"""A gateway whose event loop is looked at every five milliseconds: `python watched_gateway.py FILE STALLS`.
+
+A stall is how late a timer is, as far as the loop's thread worked in the meantime: what one callback, or all
+of one turn, took from everybody else. At the end STALLS holds how many there were per tenth of a millisecond
+of thread time, and of wall time, which a busy host adds to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from phasewise.fleet.config import load_gateway_file
+from phasewise.gateway.overload import LOOK_EVERY_S, OverloadWatch
+from phasewise.gateway.serve import serve
+
+EVERY_S = 0.005
+UNIT_S = 1e-4
+
+
+class Stalls:
+    """Counts stalls, and goes on to look as the gateway does by itself."""
+
+    def __init__(self) -> None:
+        self.thread: Counter[int] = Counter()
+        self.wall: Counter[int] = Counter()
+
+    async def run(self, watch: OverloadWatch) -> None:
+        """Look until cancelled."""
+        late_s = worked_s = passed_s = 0.0
+        while True:
+            due_s, before_s = time.monotonic() + EVERY_S, time.thread_time()
+            await asyncio.sleep(EVERY_S)
+            late = max(0.0, time.monotonic() - due_s)
+            stall = min(late, time.thread_time() - before_s)
+            self.thread[round(stall / UNIT_S)] += 1
+            self.wall[round(late / UNIT_S)] += 1
+            late_s, worked_s, passed_s = max(late_s, late), max(worked_s, stall), passed_s + EVERY_S + late
+            if passed_s >= LOOK_EVERY_S:
+                watch.look(late_s, worked_s)
+                late_s = worked_s = passed_s = 0.0
+
+
+def main() -> None:
+    """Serve, and write what was counted."""
+    file, written = map(Path, sys.argv[1:3])
+    stalls = Stalls()
+    OverloadWatch.run = lambda self: stalls.run(self)  # type: ignore[method-assign]
+    try:
+        serve(partial(load_gateway_file, file), file)
+    finally:
+        written.write_text(json.dumps({"thread": stalls.thread, "wall": stalls.wall, "unit_s": UNIT_S}))
+
+
+if __name__ == "__main__":
+    main()
