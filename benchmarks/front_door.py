@@ -4,8 +4,8 @@
 
 A gateway process with a memory limit of 1 GiB stands before two fake engines. Five hundred healthy clients,
 in a process of their own, stream one answer after the other: alone, beside the flood, and alone again. The
-flood comes at a fixed rate: more than half of it hostile (hostile/: bodies that are slow to read, smuggled and
-broken requests, slow and huge ones, and at least a third of the kinds by somebody who read only the
+flood comes at a fixed rate: more than half of it hostile (hostile/: bodies that are slow to read, smuggled
+and broken requests, slow and huge ones, and at least a third of the kinds by somebody who read only the
 documentation), one in a hundred with a body over 1 MiB, the rest valid.
 
 Stalls are measured inside the gateway (hostile/watched_gateway.py): how long the event loop's thread worked
@@ -70,7 +70,7 @@ Draw = Callable[[Random], Case | RawCase]
 
 def settings() -> dict[str, Any]:
     """What is under `gateway` in its file."""
-    tenants = {**{name: key for name, key in KEYS.items()}, "healthy": HEALTHY_KEY}
+    tenants = {**KEYS, "healthy": HEALTHY_KEY}
     return {
         "api_keys": [
             {"sha256": key_sha256(key), "tenant": name, "priority": int(name == "healthy")}
@@ -83,7 +83,7 @@ def settings() -> dict[str, Any]:
     }
 
 
-# --- the flood ------------------------------------------------------------------------------------------------
+# --- the flood --------------------------------------------------------------------------------------------
 
 
 def _of_wrong(rng: Random) -> Case:
@@ -159,7 +159,7 @@ async def flood(url: str, count: int, rate_per_s: float, seed: int, tally: Tally
         client.close()
 
 
-# --- the healthy ----------------------------------------------------------------------------------------------
+# --- the healthy ------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -214,7 +214,7 @@ def streaming(url: str, streams: int) -> Iterator[list[Healthy]]:
         process.join(30)
 
 
-# --- what is watched --------------------------------------------------------------------------------------------
+# --- what is watched --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -271,7 +271,7 @@ def quantile_ms(counts: Mapping[str, int], unit_s: float, share: float) -> float
     return 0.0
 
 
-# --- the run ----------------------------------------------------------------------------------------------------
+# --- the run ----------------------------------------------------------------------------------------------
 
 
 def main() -> None:

@@ -50,7 +50,11 @@ def main() -> None:
     """Serve, and write what was counted."""
     file, written = map(Path, sys.argv[1:3])
     stalls = Stalls()
-    OverloadWatch.run = lambda self: stalls.run(self)  # type: ignore[method-assign]
+
+    async def run(self: OverloadWatch) -> None:
+        await stalls.run(self)
+
+    OverloadWatch.run = run  # type: ignore[method-assign]
     try:
         serve(partial(load_gateway_file, file), file)
     finally:

@@ -131,3 +131,32 @@ def test_a_schema_in_a_string_is_held_to_the_bounds_of_a_body(text):
     for fields in ({"guided_json": text}, {"structured_outputs": {"json": text}}):
         with pytest.raises(RequestRejected):
             parse({**CHAT, **fields})
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a{100}){100}", "((((a{10}){10}){10}){10})", "a{60}{60}", "([a-z]{2}|(b{50}){40}){30}"]
+)
+def test_repeats_within_repeats_count_as_they_are_written_out(pattern):
+    with pytest.raises(RequestRejected, match="too often"):
+        parse({**CHAT, "guided_regex": pattern})
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63}){0,5}", r"\(\d{3}\) \d{3}-\d{4}", "[({]{2}x{900}", "(a{9}){9}"],
+)
+def test_ordinary_repeats_pass(pattern):
+    parse({**CHAT, "guided_regex": pattern})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stop_token_ids": [1, 1e30]},
+        {"guided_json": {"maximum": 1e30}},
+        {"guided_json": '{"minimum": -1e30}'},
+    ],
+)
+def test_a_number_that_no_engine_can_hold_is_rejected_wherever_it_is(fields):
+    with pytest.raises(RequestRejected, match="too large a number"):
+        parse({**CHAT, **fields})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from dataclasses import replace
@@ -28,7 +29,7 @@ def large():
 async def test_the_result_is_the_same_as_here_without_the_fields(large, fields):
     body = orjson.dumps(chat_body("word " * 80_000, **fields))
     here = parse_body(Endpoint.CHAT, body)
-    parsed, hashes = await large.parse(Endpoint.CHAT, body, b"salt")
+    parsed, hashes = await large.parse(Endpoint.CHAT, body, "a", b"salt")
     assert parsed == replace(here, fields={})
     assert hashes == PrefixHashing(b"k" * 32).hashes(Endpoint.CHAT, here.fields, b"salt")
 
@@ -38,7 +39,7 @@ async def test_a_rejection_says_what_it_would_say_here(large):
     with pytest.raises(RequestRejected) as here:
         parse_body(Endpoint.CHAT, body)
     with pytest.raises(RequestRejected) as there:
-        await large.parse(Endpoint.CHAT, body, None)
+        await large.parse(Endpoint.CHAT, body, "a", None)
     assert (there.value.kind, str(there.value), there.value.param) == (
         here.value.kind,
         str(here.value),
@@ -48,8 +49,22 @@ async def test_a_rejection_says_what_it_would_say_here(large):
 
 async def test_a_process_that_was_killed_is_started_again(large):
     body = orjson.dumps(chat_body("word " * 80_000))
-    await large.parse(Endpoint.CHAT, body, None)
+    await large.parse(Endpoint.CHAT, body, "a", None)
     (pid,) = large._process._processes
     os.kill(pid, signal.SIGKILL)
-    parsed, _ = await large.parse(Endpoint.CHAT, body, None)
+    parsed, _ = await large.parse(Endpoint.CHAT, body, "a", None)
     assert parsed.upstream_body == body
+
+
+async def test_a_tenant_with_many_bodies_does_not_keep_another_waiting_for_all(monkeypatch):
+    large, order = LargeBodies(None), []
+
+    async def parsed(_endpoint, body, _salt):
+        order.append(body)
+        await asyncio.sleep(0.01)
+        return parse_body(Endpoint.CHAT, orjson.dumps(chat_body())), ()
+
+    monkeypatch.setattr(large, "_parsed", parsed)
+    waiting = [large.parse(Endpoint.CHAT, b"a%d" % number, "a", None) for number in range(5)]
+    await asyncio.gather(*waiting, large.parse(Endpoint.CHAT, b"b", "b", None))
+    assert order.index(b"b") == 1

@@ -18,7 +18,13 @@ from phasewise.core.prefixes import MARK_SIZES_BYTES, TEXT_FROM_BYTES, TEXT_LIMI
 from phasewise.core.request import Endpoint
 from phasewise.core.request_fields import PROMPT_FIELD, fields_where
 from phasewise.core.value import value
-from phasewise.gateway.api.body_checks import DEEPEST, check_depth, check_json_bounds, check_schemas
+from phasewise.gateway.api.body_checks import (
+    DEEPEST,
+    LARGEST_NUMBER,
+    check_depth,
+    check_json_bounds,
+    check_schemas,
+)
 from phasewise.gateway.kv_transfer.bodies import splittable
 
 # --- The text of a prompt as far as marks look at it, without the JSON around it.
@@ -83,9 +89,6 @@ would set that function's own parameters too."""
 
 OBJECT_FIELDS = frozenset(fields_where(lambda it: it.type == "object"))
 COUNT_FIELDS = fields_where(lambda it: it.type == "count")
-LARGEST_NUMBER = 2**63 - 1
-"""The engine checks values, except those that it answers with a 5xx: vLLM 0.32 does so if structured_outputs
-is not an object or a number does not fit. A client's mistake must not make a worker look unhealthy."""
 MOST_OUTPUT_TOKENS = 2**31
 """No answer is longer; a larger limit would only let one request dominate every sum."""
 MOST_CHOICES = 128
@@ -217,6 +220,9 @@ def _check_values(fields: dict[str, Any]) -> None:
                     _check_number(name, inner)
             elif given is not None:
                 raise _bad(f"{name} must be an object", name)
+        elif kind is list:
+            for inner in given:
+                _check_number(name, inner)
         else:
             _check_number(name, given)
 

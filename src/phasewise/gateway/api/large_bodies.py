@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -46,26 +47,38 @@ def parse_aside(
 
 
 class LargeBodies:
-    """The other process: started for the first large body, one body at a time, started again if it dies."""
+    """The other process: started for the first large body, one body at a time, started again if it dies.
+
+    Each tenant has one body there at a time, so that nobody waits for all of another one's.
+    """
 
     def __init__(self, hashing: PrefixHashing | None) -> None:
         self.hashing = hashing
         self._process: ProcessPoolExecutor | None = None
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def parse(self, endpoint: Endpoint, body: bytes, salt: bytes | None) -> tuple[Parsed, Hashes]:
+    async def parse(
+        self, endpoint: Endpoint, body: bytes, tenant: str, salt: bytes | None
+    ) -> tuple[Parsed, Hashes]:
         """Parse a body; raises RequestRejected."""
-        process = self._process = self._process or _started()
-        try:
-            found = await self._send(process, endpoint, body, salt)
-        except BrokenProcessPool:
-            # Killed, most likely for want of memory. Each body that it had tries once more.
-            if self._process is process:
-                self._process = _started()
-            found = await self._send(self._process, endpoint, body, salt)
+        async with self._turns[tenant]:
+            found = await self._parsed(endpoint, body, salt)
         if isinstance(found, Rejection):
             raise RequestRejected(found.kind, found.message, param=found.param, hint=found.hint)
         parsed, hashes = found
         return (parsed if parsed.upstream_body else replace(parsed, upstream_body=body)), hashes
+
+    async def _parsed(
+        self, endpoint: Endpoint, body: bytes, salt: bytes | None
+    ) -> tuple[Parsed, Hashes] | Rejection:
+        process = self._process = self._process or _started()
+        try:
+            return await self._send(process, endpoint, body, salt)
+        except BrokenProcessPool:
+            # Killed, most likely for want of memory. Each body that it had tries once more.
+            if self._process is process:
+                self._process = _started()
+            return await self._send(self._process, endpoint, body, salt)
 
     def close(self) -> None:
         """End the process."""

@@ -10,8 +10,9 @@ from phasewise import __version__
 from phasewise.core.request import Endpoint
 from phasewise.core.request_fields import FIELDS, PROMPT_FIELD
 from phasewise.fleet.config.gateway import Frozen
+from phasewise.gateway.api.body_checks import LARGEST_NUMBER
 from phasewise.gateway.api.cache_routes import PurgeOrder, Question
-from phasewise.gateway.api.fields import ALLOWED_FIELDS, IGNORED_FIELDS, LARGEST_NUMBER, MODEL_NAME_LIMIT
+from phasewise.gateway.api.fields import ALLOWED_FIELDS, IGNORED_FIELDS, MODEL_NAME_LIMIT
 from phasewise.gateway.http_errors import BREAKS_STREAMS, HTTP_ERRORS, stream_code
 from phasewise.gateway.records.timeline_store import MEASURES
 
