@@ -2,11 +2,12 @@
 
     python benchmarks/front_door.py [--requests 1000000] [--rate 600] [--seed 1] [--quick] [--json]
 
-A gateway process with a memory limit of 1 GiB stands before two fake engines. Five hundred healthy clients,
-in a process of their own, stream one answer after the other: alone, beside the flood, and alone again. The
-flood comes at a fixed rate: more than half of it hostile (hostile/: bodies that are slow to read, smuggled
-and broken requests, slow and huge ones, and at least a third of the kinds by somebody who read only the
-documentation), one in a hundred with a body over 1 MiB, the rest valid.
+A gateway process with a memory limit of 1 GiB stands before fake engines of two models, in two processes, so
+that engines do not slow down each other. Five hundred healthy clients of the first model, in a process of
+their own, stream one answer after the other: alone, beside the flood, and alone again. The flood for the
+other model comes at a fixed rate: more than half of it hostile (hostile/: bodies that are slow to read,
+smuggled and broken requests, slow and huge ones, and at least a third of the kinds by somebody who read only
+the documentation), one in a hundred with a body over 1 MiB, the rest valid.
 
 Stalls are measured inside the gateway (hostile/watched_gateway.py): how long the event loop's thread worked
 while a timer was due. An idle loop in this process shows what the host adds to wall time.
@@ -56,7 +57,8 @@ from phasewise.gateway.api.auth import key_sha256
 COST = {"floor_s": 0.2, "knee_tokens": 100_000, "beyond_knee_s_per_token": 0.0, "per_request_s": 0.0}
 COST |= {"attention_s_per_token_pair": 0.0, "kv_read_s_per_token": 0.0}
 SHAPE = {"max_num_seqs": 2048, "max_num_batched_tokens": 200_000, "block_size": 16, "total_blocks": 400_000}
-HEALTHY_KEY = "key-healthy"
+HEALTHY_KEY, HEALTHY_MODEL = "key-healthy", "healthy-model"
+FLOODED_COST = {**COST, "floor_s": 0.01}
 STREAMS, STREAM_TOKENS = 500, 24
 QUICK_STREAMS, QUICK_REQUESTS = 40, 3_000
 ALONE_S, QUICK_ALONE_S = 45.0, 6.0
@@ -185,7 +187,7 @@ async def _stream_all(url: str, streams: int, over: Event) -> Healthy:
     async def stream(number: int) -> None:
         await asyncio.sleep(number / streams * STREAM_TOKENS * COST["floor_s"])
         while not over.is_set():
-            body = chat_body(MODEL, f"{number} asks at {time.monotonic()}", STREAM_TOKENS)
+            body = chat_body(HEALTHY_MODEL, f"{number} asks at {time.monotonic()}", STREAM_TOKENS)
             answer = await ask(client, body, headers=headers)
             seen.streams += 1
             seen.whole += answer.whole and answer.chunks == STREAM_TOKENS
@@ -289,9 +291,13 @@ def main() -> None:
     allow_many_streams()
     count = QUICK_REQUESTS if options.quick else options.requests
     streams, alone_s = (QUICK_STREAMS, QUICK_ALONE_S) if options.quick else (STREAMS, ALONE_S)
-    with fake_engines(2, COST, SHAPE) as urls, tempfile.TemporaryDirectory() as folder:
+    with (
+        fake_engines(1, COST, SHAPE, model=HEALTHY_MODEL) as healthy,
+        fake_engines(1, FLOODED_COST, SHAPE) as flooded,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         stalls = Path(folder) / "stalls.json"
-        with served_by(urls, Path(folder), stalls) as (url, pid):
+        with served_by(healthy[0], flooded[0], Path(folder), stalls) as (url, pid):
             arms: dict[str, Healthy] = {}
             arms["alone"] = alone(url, streams, alone_s)
             tally, began_s = Tally(), time.monotonic()
@@ -305,11 +311,12 @@ def main() -> None:
 
 
 @contextmanager
-def served_by(urls: list[str], folder: Path, stalls: Path) -> Iterator[tuple[str, int]]:
+def served_by(healthy: str, flooded: str, folder: Path, stalls: Path) -> Iterator[tuple[str, int]]:
     """The gateway: its address and its process."""
     port, log = free_port(), folder / "gateway.log"
     workers = [
-        {"name": f"engine-{at}", "url": url, "model": MODEL, "slots": 2048} for at, url in enumerate(urls)
+        {"name": model, "url": url, "model": model, "slots": 2048}
+        for model, url in ((HEALTHY_MODEL, healthy), (MODEL, flooded))
     ]
     file = folder / "gateway.yaml"
     file.write_text(json.dumps({"gateway": {"port": port, **settings()}, "workers": workers}))

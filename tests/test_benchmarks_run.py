@@ -28,6 +28,8 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "overload",
         "fairness",
         "hung_engine",
+        "front_door",
+        "soak",
         "reload",
         "shared_limits",
         "disaggregation",

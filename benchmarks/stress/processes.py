@@ -35,7 +35,8 @@ from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import run_engines
 from phasewise.simulator.engine import EngineShape
 told = json.loads(sys.argv[1])
-config = FakeEngineConfig(cost=StepCost(**told["cost"]), shape=EngineShape(**told["shape"]))
+cost, shape = StepCost(**told["cost"]), EngineShape(**told["shape"])
+config = FakeEngineConfig(model=told["model"], cost=cost, shape=shape)
 def announce(engines):
     print(json.dumps([engine.base_url for engine in engines]), flush=True)
 uvloop.run(run_engines(told["count"], config, announce))
@@ -48,10 +49,14 @@ class DidNotStart(Exception):
 
 @contextmanager
 def fake_engines(
-    count: int, cost: Mapping[str, float], shape: Mapping[str, int], cores: Sequence[int] = ()
+    count: int,
+    cost: Mapping[str, float],
+    shape: Mapping[str, int],
+    cores: Sequence[int] = (),
+    model: str = MODEL,
 ) -> Iterator[list[str]]:
     """So many engines in one process; their addresses."""
-    reported = json.dumps({"count": count, "cost": dict(cost), "shape": dict(shape)})
+    reported = json.dumps({"model": model, "count": count, "cost": dict(cost), "shape": dict(shape)})
     with running([sys.executable, "-c", ENGINES, reported], cores, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -160,3 +160,10 @@ def test_ordinary_repeats_pass(pattern):
 def test_a_number_that_no_engine_can_hold_is_rejected_wherever_it_is(fields):
     with pytest.raises(RequestRejected, match="too large a number"):
         parse({**CHAT, **fields})
+
+
+@pytest.mark.parametrize("number", [b"9" * 30, b"-1e30", b"1E+30"])
+def test_nor_in_the_parameters_of_a_tool(number):
+    tool = b'{"type":"function","function":{"name":"f","parameters":{"maximum":%b}}}' % number
+    with pytest.raises(RequestRejected, match="too large a number"):
+        parse(orjson.dumps(CHAT)[:-1] + b',"tools":[%b]}' % tool)

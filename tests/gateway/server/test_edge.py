@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.server.edge import MOST_SENT_AHEAD
+from phasewise.gateway.server.edge import MOST_SENT_AHEAD, MOST_SMALL_CHUNKS
 from tests.gateway.harness import chat_body, eventually, running_gateway
 from tests.gateway.server.test_client_timeouts import chunked, connected, head_of
 
@@ -32,6 +32,7 @@ def code_of(reply):
 
 
 AMBIGUOUS = {
+    "two keys": CHAT + b"authorization: Bearer a\r\nauthorization: Bearer b\r\n" + LENGTH + b"\r\n" + BODY,
     "both lengths": CHAT + LENGTH + b"transfer-encoding: chunked\r\n\r\n" + BODY,
     "two lengths": CHAT + LENGTH + LENGTH + b"\r\n" + BODY,
     "a list of lengths": CHAT + b"content-length: 3, 3\r\n\r\nabc",
@@ -317,3 +318,22 @@ async def test_health_is_reported_to_a_client_that_speaks_http_1_0():
     async with running_engines(1) as engines, running_gateway(engines) as gateway:
         reply = await sent(gateway, b"GET /health HTTP/1.0\r\n\r\n")
         assert reply.startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_a_body_in_very_many_small_chunks_is_rejected_and_one_in_larger_ones_is_read():
+    body = orjson.dumps(chat_body("word " * 200_000))
+    many = b"".join(b"1\r\n%c\r\n" % letter for letter in body[: MOST_SMALL_CHUNKS + 100]) + b"0\r\n\r\n"
+    pieces = [body[at : at + 2048] for at in range(0, len(body), 2048)]
+    larger = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with running_engines(1) as engines, running_gateway(engines) as gateway:
+        statuses = []
+        for sent in (many, larger):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+            writer.write(head + sent)
+            reply = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+            statuses.append((int(reply[9:12]), b"small chunks" in reply + await reader.read(300)))
+            writer.transport.abort()
+    assert statuses[0] == (400, True)
+    assert statuses[1][0] != 408
+    assert not statuses[1][1]

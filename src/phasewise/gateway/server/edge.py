@@ -61,6 +61,9 @@ LINGER_S = 2.0
 rejection, because data that it sent was not read."""
 FRAMING_BYTES = 1024 * 1024
 """The bytes that a body's chunk framing may take beyond the size of the body itself."""
+MOST_SMALL_CHUNKS = 4_096
+SMALL_CHUNK_BYTES = 1_024
+"""A body may have that many chunks, and one more for each of so many bytes: each costs a microsecond."""
 HTTP_1_0_METHODS = frozenset({b"GET", b"HEAD"})
 """Load balancers check health in HTTP/1.0, which has no chunked answers."""
 
@@ -182,6 +185,7 @@ class EdgeConnection(ClientConnection):
         # Of the blocks that hold nothing but the head under way.
         self._head_bytes = 0
         self._message_bytes = 0
+        self._chunks = self._chunk_bytes = 0
 
     # --- what comes in ----------------------------------------------------------------------------------
 
@@ -238,6 +242,7 @@ class EdgeConnection(ClientConnection):
         self._head_bytes = self._block_bytes if self._block_is_fresh else 0
         self._block_is_fresh = False
         self._message_bytes = 0
+        self._chunks = self._chunk_bytes = 0
         self._in_message = self._in_head = True
         super().on_message_begin()
 
@@ -252,6 +257,13 @@ class EdgeConnection(ClientConnection):
         if not self._edge.keeps_alive:
             self.cycle.keep_alive = False
         self.headers = _NoTrailers()
+
+    def on_body(self, body: bytes) -> None:
+        self._chunks += 1
+        self._chunk_bytes += len(body)
+        if self._chunks > MOST_SMALL_CHUNKS + self._chunk_bytes // SMALL_CHUNK_BYTES:
+            raise _bad("the body has too many small chunks", hint="send chunks of a kilobyte or more")
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_message = False
@@ -305,13 +317,10 @@ class EdgeConnection(ClientConnection):
             raise _bad("the address is not a path", hint="send the path alone, as in GET /health")
         hosts: list[bytes] = []
         origin: bytes | None = None
+        keys = 0
         for name, value in self.headers:
             if name == b"content-length":
-                # llhttp ensures that it is one number, but it may have any number of leading zeros.
-                if len(value) > LONGEST_LENGTH:
-                    raise _bad("the content-length has too many digits")
-                if int(value) > bounds.body_bytes:
-                    raise _body_too_large(bounds)
+                _check_length(value, bounds)
             elif name == b"transfer-encoding":
                 if value.lower() != b"chunked":
                     raise _bad("only the transfer encoding chunked is taken", hint="send the body as it is")
@@ -319,6 +328,10 @@ class EdgeConnection(ClientConnection):
                 hosts.append(value)
             elif name == b"origin":
                 origin = value
+            elif name == b"authorization":
+                keys += 1
+        if keys > 1:
+            raise _bad("several keys are given")
         self._check_whom_it_asks(hosts, origin)
 
     def _check_whom_it_asks(self, hosts: list[bytes], origin: bytes | None) -> None:
@@ -400,6 +413,14 @@ def _answer(rejection: RequestRejected) -> bytes:
     headers = (*JSON, (b"content-length", b"%d" % len(body)), (b"connection", b"close"))
     lines = b"".join(b"%b: %b\r\n" % header for header in headers)
     return STATUS_LINE[error.status] + lines + b"\r\n" + body
+
+
+def _check_length(value: bytes, bounds: EdgeBounds) -> None:
+    # llhttp ensures that it is one number, but it may have any number of leading zeros.
+    if len(value) > LONGEST_LENGTH:
+        raise _bad("the content-length has too many digits")
+    if int(value) > bounds.body_bytes:
+        raise _body_too_large(bounds)
 
 
 def _head_too_large(bounds: EdgeBounds) -> RequestRejected:

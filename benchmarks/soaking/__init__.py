@@ -1,0 +1,1 @@
+"""What soak.py is made of."""
