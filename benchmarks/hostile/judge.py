@@ -54,6 +54,15 @@ class Tally:
         if case.accepted == (400,) and answers != 1:
             self.not_as_expected[f"{case.kind}: {answers} answers"] += 1
 
+    def add(self, other: Tally) -> None:
+        """Count another tally in."""
+        for name in self.__slots__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(mine, Counter):
+                mine.update(theirs)
+            else:
+                setattr(self, name, mine + theirs)
+
     def hung(self, case: Case | RawCase) -> None:
         """Nothing came in time."""
         self.sent[case.kind] += 1

@@ -17,6 +17,7 @@ from .judge import Tally
 AT_ONCE = 32
 HANG_S = 30.0
 DRIBBLE_EVERY_S = 0.05
+CLOSES_WITHIN_S = 10.0
 
 _Any = TypeVar("_Any", Case, RawCase)
 
@@ -92,11 +93,20 @@ async def _exchanged(host: str, port: int, case: RawCase) -> bytes:
                 writer.write_eof()
         with contextlib.suppress(ConnectionError):
             head = await _head(reader)
-            # After what was served, the connection stays open.
-            return head + await reader.read(-1) if case.accepted and b" 200 " not in head[:20] else head
+            return head + await _rest(reader) if case.accepted else head
         return b""
     finally:
         writer.transport.abort()
+
+
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    """What else comes until the connection closes; it may stay open after what was well framed."""
+    rest = bytearray()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSES_WITHIN_S):
+            while piece := await reader.read(65_536):
+                rest += piece
+    return bytes(rest)
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:

@@ -1,8 +1,9 @@
-"""A gateway whose event loop is looked at every five milliseconds: `python watched_gateway.py FILE STALLS`.
+"""A gateway whose event loop is watched: `python watched_gateway.py FILE STALLS [callbacks]`.
 
-A stall is how late a timer is, as far as the loop's thread worked in the meantime: what one callback, or all
-of one turn, took from everybody else. At the end STALLS holds how many there were per tenth of a millisecond
-of thread time, and of wall time, which a busy host adds to.
+It is looked at every five milliseconds. `turn` is how late a timer is, as far as the loop's thread worked in
+the meantime: what all callbacks of a turn took together. `wall` is how late it is, which a busy host adds to.
+With `callbacks` each callback's thread time is measured too, on asyncio's own loop: uvloop's cannot be asked.
+At the end STALLS holds how many there were per tenth of a millisecond.
 """
 
 from __future__ import annotations
@@ -27,8 +28,21 @@ class Stalls:
     """Counts stalls, and goes on to look as the gateway does by itself."""
 
     def __init__(self) -> None:
-        self.thread: Counter[int] = Counter()
+        self.turn: Counter[int] = Counter()
         self.wall: Counter[int] = Counter()
+        self.callback: Counter[int] = Counter()
+
+    def watch_callbacks(self) -> None:
+        """From now on, on a loop of asyncio's own."""
+        run, counted = asyncio.Handle._run, self.callback
+
+        def timed(handle: asyncio.Handle) -> None:
+            before_s = time.thread_time()
+            run(handle)
+            counted[round((time.thread_time() - before_s) / UNIT_S)] += 1
+
+        asyncio.Handle._run = timed  # type: ignore[method-assign]
+        sys.modules["uvloop"] = None  # type: ignore[assignment]
 
     async def run(self, watch: OverloadWatch) -> None:
         """Look until cancelled."""
@@ -38,7 +52,7 @@ class Stalls:
             await asyncio.sleep(EVERY_S)
             late = max(0.0, time.monotonic() - due_s)
             stall = min(late, time.thread_time() - before_s)
-            self.thread[round(stall / UNIT_S)] += 1
+            self.turn[round(stall / UNIT_S)] += 1
             self.wall[round(late / UNIT_S)] += 1
             late_s, worked_s, passed_s = max(late_s, late), max(worked_s, stall), passed_s + EVERY_S + late
             if passed_s >= LOOK_EVERY_S:
@@ -50,6 +64,8 @@ def main() -> None:
     """Serve, and write what was counted."""
     file, written = map(Path, sys.argv[1:3])
     stalls = Stalls()
+    if sys.argv[3:] == ["callbacks"]:
+        stalls.watch_callbacks()
 
     async def run(self: OverloadWatch) -> None:
         await stalls.run(self)
@@ -58,7 +74,8 @@ def main() -> None:
     try:
         serve(partial(load_gateway_file, file), file)
     finally:
-        written.write_text(json.dumps({"thread": stalls.thread, "wall": stalls.wall, "unit_s": UNIT_S}))
+        counts = {"turn": stalls.turn, "wall": stalls.wall, "callback": stalls.callback}
+        written.write_text(json.dumps({**counts, "unit_s": UNIT_S}))
 
 
 if __name__ == "__main__":

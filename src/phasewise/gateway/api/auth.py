@@ -38,7 +38,8 @@ def salted(body: bytes, salt: bytes | None) -> bytes:
     if salt is None:
         return body
     # Spliced in before the closing brace, so that a long prompt is not serialized again.
-    return body.rstrip()[:-1] + b',"cache_salt":"%b"}' % salt
+    before = memoryview(body.rstrip())[:-1]
+    return b"".join((before, b',"cache_salt":"%b"}' % salt))
 
 
 _SCHEME = b"bearer "

@@ -31,6 +31,9 @@ class Rejection:
 
 
 Hashes = tuple[int, ...]
+_NOT_NOW = Rejection(
+    RejectionKind.BODIES_FULL, "the gateway cannot read large bodies now", None, "try again soon"
+)
 
 
 def parse_aside(
@@ -78,7 +81,10 @@ class LargeBodies:
             # Killed, most likely for want of memory. Each body that it had tries once more.
             if self._process is process:
                 self._process = _started()
-            return await self._send(self._process, endpoint, body, salt)
+            try:
+                return await self._send(self._process, endpoint, body, salt)
+            except BrokenProcessPool:
+                return _NOT_NOW
 
     def close(self) -> None:
         """End the process."""
