@@ -159,3 +159,11 @@ def test_a_file_that_is_missing_ends_with_code_2(started, tmp_path):
     result = CliRunner().invoke(app, ["gateway", str(tmp_path / "none.yaml")])
     assert (result.exit_code, started) == (2, [])
     assert "none.yaml" in result.stderr
+
+
+def test_an_admin_key_may_come_from_a_file_that_arguments_do_not_show(started, tmp_path):
+    (tmp_path / "key").write_text("from-a-file\n")
+    CliRunner().invoke(app, ["gateway", "http://a:1", "--admin-key", f"@{tmp_path / 'key'}"])
+    assert started[0].gateway.admin_key_sha256 == key_sha256("from-a-file")
+    result = CliRunner().invoke(app, ["gateway", "http://a:1", "--admin-key", f"@{tmp_path / 'none'}"])
+    assert isinstance(result.exception, ConfigError)

@@ -16,6 +16,7 @@ import typer
 from pydantic import ValidationError
 
 from phasewise.cli.help_style import RESULT
+from phasewise.cli.options import key_or_its_file
 from phasewise.cli.targets import LONE_GATEWAY_KEY
 from phasewise.clients.http_client import HttpClient, Timeouts, origin
 from phasewise.clients.step_feed import default_steps_url
@@ -73,7 +74,8 @@ def gateway(
         str | None,
         typer.Option(
             envvar=ADMIN_KEY_VARIABLE,
-            help="Key for the admin routes. (default: generated once and kept in a file)",
+            callback=key_or_its_file,
+            help="Key for the admin routes, or @FILE. (default: generated once and kept in a file)",
             rich_help_panel=KEYS,
         ),
     ] = None,

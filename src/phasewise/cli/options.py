@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from phasewise.cli import help_style
+from phasewise.clients.key_file import read_key
 from phasewise.core.errors import ConfigError
 from phasewise.loadgen.session import CacheState
 from phasewise.loadgen.workload.arrivals import ClosedLoop, Load, OpenLoop, Replay, Spacing
@@ -217,12 +218,21 @@ def choose_conversations(turns: int, think_s: float) -> Conversations | None:
 
 # --- The options of a diagnosis that more than one command has.
 
+
+def key_or_its_file(given: str | None) -> str | None:
+    """A key from the command line; `@FILE` is read, because others can see a process's arguments."""
+    if given is None or not given.startswith("@"):
+        return given
+    return read_key(Path(given[1:]).absolute(), "the key")
+
+
 AdminKey = Annotated[
     str | None,
     typer.Option(
         "--admin-key",
         envvar="PHASEWISE_ADMIN_KEY",
-        help="The gateway's admin key. (default: found for a gateway on this machine)",
+        callback=key_or_its_file,
+        help="The gateway's admin key, or @FILE. (default: found for a gateway on this machine)",
     ),
 ]
 Costs = Annotated[
