@@ -78,6 +78,7 @@ class RejectionKind(StrEnum):
     CACHE_UNAVAILABLE = "cache_unavailable"
     OVERLOADED = "overloaded"
     BAD_CONFIG = "bad_config"
+    QUARANTINED = "quarantined"
 
 
 class RequestRejected(PhasewiseError):

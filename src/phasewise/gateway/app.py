@@ -27,6 +27,7 @@ from phasewise.gateway.kv_transfer.watch import KvTransferWatch
 from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.parts import Parts
 from phasewise.gateway.progress_watch import ProgressWatch
+from phasewise.gateway.quarantine import Quarantine
 from phasewise.gateway.records.logs import RequestLog
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import TimelineStore
@@ -188,10 +189,11 @@ def build_app(
     if config.log.requests:
         sinks.append(RequestLog(lambda: world.cluster.models))
     kv_transfers = _kv_transfers(config, world.cluster, metrics)
+    quarantine = Quarantine(config.quarantine_s, lambda ref: not answers(world.cluster, ref))
     exchange = Exchange(engines.clients, kv_transfers, resumes=config.resume != "off")
     pipeline = Pipeline(
         world,
-        FlowDriver(exchange, quotas, _cached_responses(config, cache, exchange)),
+        FlowDriver(exchange, quotas, quarantine, _cached_responses(config, cache, exchange)),
         authenticator,
         sinks,
         metrics.count_rejection,
@@ -261,11 +263,15 @@ def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) 
 
 
 def _kv_transfers(config: GatewayConfig, cluster: ClusterView, metrics: PrometheusMetrics) -> KvTransfers:
-    def answers(ref: WorkerRef) -> bool:
-        return cluster.is_current(ref) and cluster.state(ref.name).health is Health.UP
-
     bounds = config.kv_transfer
-    return KvTransfers(bounds.timeout_s, bounds.lease_s, answers, metrics.count_kv_transfer)
+    return KvTransfers(
+        bounds.timeout_s, bounds.lease_s, lambda ref: answers(cluster, ref), metrics.count_kv_transfer
+    )
+
+
+def answers(cluster: ClusterView, ref: WorkerRef) -> bool:
+    """Whether this incarnation of a worker is there and up."""
+    return cluster.is_current(ref) and cluster.state(ref.name).health is Health.UP
 
 
 def _cache(config: GatewayConfig, world: World, clients: Mapping[str, HttpClient]) -> AnswerCache | None:

@@ -59,6 +59,7 @@ HTTP_ERRORS: dict[RejectReason | RejectionKind, HttpError] = {
     RejectionKind.BODY_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
     RejectionKind.HEAD_TOO_LARGE: HttpError(431, "invalid_request_error", _CLOSE),
     RejectionKind.HEAD_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
+    RejectionKind.QUARANTINED: HttpError(422, "invalid_request_error"),
     RejectionKind.BAD_CONFIG: HttpError(409, "invalid_request_error"),
     RejectionKind.CACHE_UNAVAILABLE: HttpError(503, "service_unavailable_error"),
     RejectionKind.OVERLOADED: HttpError(503, "service_unavailable_error", ((b"retry-after", b"1"), *_CLOSE)),

@@ -252,6 +252,7 @@ class GatewayConfig(Frozen):
     log: LogConfig = LogConfig()
     drain_s: Seconds = 120.0
     reload_on_change: bool = False
+    quarantine_s: Annotated[float, Field(ge=0, le=86_400)] = 600.0
 
     @model_validator(mode="after")
     def _no_open_door(self) -> GatewayConfig:

@@ -58,7 +58,7 @@ _SCHEMAS: dict[str, Json] = {
 }
 NOTHING_BUT_EDGE = (400, 403, 405, 408, 413, 431)
 """The statuses that any route may return, because they are decided before routing."""
-_ENGINES_WORK = (401, 404, 429, 503, 504)
+_ENGINES_WORK = (401, 404, 422, 429, 503, 504)
 _ENGINES_OWN = "An engine's own rejection, passed on as it came."
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.limits import Lease
 from phasewise.core.ports import Quotas, TimelineSink
@@ -24,6 +25,7 @@ from phasewise.gateway.api.large_bodies import LargeBodies
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
 from phasewise.gateway.http_errors import send_error, send_rejection
 from phasewise.gateway.overload import OverloadWatch
+from phasewise.gateway.quarantine import SURE_AFTER_S
 from phasewise.gateway.records.server_timing import ASKS_FOR_TIMING
 from phasewise.gateway.records.timeline_builder import TimelineBuilder
 from phasewise.gateway.server.client import Client, ClientLeft, Headers, Scope, headers_of
@@ -137,6 +139,8 @@ class Pipeline:
                 )
             request = self._request(arrival, parsed, caller, body, hashes)
             call = _call(arrival, request, parsed, caller, client, reservation, lookup)
+            # If it has ended engines: 422.
+            self._driver.quarantine.check(caller.tenant, call.body)
             # A stream may last long, so the parsed body is freed.
             del headers, body, parsed
             # 5. Drive the flow: look it up in the cache, place it, answer it; 4xx or 5xx if that fails.
@@ -199,6 +203,14 @@ class Pipeline:
             if self._found is not None:
                 self._found.leave(call, timeline)
             self._record(timeline)
+            if ending.reason == RejectReason.ALL_ATTEMPTS_FAILED:
+                self._note_failed(call, timeline)
+
+    def _note_failed(self, call: Call, timeline: Timeline) -> None:
+        quarantine = self._driver.quarantine
+        engines = quarantine.failed(timeline.tenant, call.body, timeline)
+        if engines is not None:
+            asyncio.get_running_loop().call_later(SURE_AFTER_S, quarantine.judge, engines)
 
     def _record(self, timeline: Timeline) -> None:
         for sink in self._timelines:

@@ -12,6 +12,7 @@ from phasewise.core.ports import Quotas
 from phasewise.core.timeline import Outcome
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.http_errors import send_error, stream_error_event
+from phasewise.gateway.quarantine import Quarantine
 from phasewise.gateway.upstream.call import CLIENT_LEFT, CLIENT_STALLED, STOPPED, Call, Ending
 from phasewise.gateway.upstream.exchange import Exchange, take_back_cancellation
 from phasewise.scheduling import (
@@ -38,11 +39,21 @@ _STOP = Reject(RejectReason.GATEWAY_STOPPED, "the gateway stops; another may be 
 
 
 class FlowDriver:
-    """Drives flows: workers by `exchange`, limits by `quotas`, stored answers by `found`, if any."""
+    """Drives flows: workers by `exchange`, limits by `quotas`, stored answers by `found`, if any.
 
-    def __init__(self, exchange: Exchange, quotas: Quotas, found: CachedResponses | None = None) -> None:
+    `quarantine` knows which requests it must not get.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        quotas: Quotas,
+        quarantine: Quarantine,
+        found: CachedResponses | None = None,
+    ) -> None:
         self._exchange = exchange
         self._quotas = quotas
+        self.quarantine = quarantine
         self.found = found
 
     async def drive(self, flow: RequestFlow, call: Call) -> Ending:
