@@ -2,7 +2,8 @@
 
 A prompt is guilty if it was on two engines, one after the other, and both died before its first token.
 Whatever ran beside it may have gone the same way. So where more than a few did, a prompt is only suspect, and
-guilty once it was there again when two others died. Only keyed fingerprints are kept, each for its own tenant.
+guilty once it was there again when two others died. Only keyed fingerprints are kept, one tenant's apart from
+another's.
 """
 
 from __future__ import annotations
