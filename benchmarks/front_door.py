@@ -69,6 +69,7 @@ ALONE_S, QUICK_ALONE_S = 45.0, 6.0
 HOSTILE_SHARE, LARGE_SHARE = 0.55, 0.01
 MOST_UNDER_WAY = 1_500
 LARGE_BYTES = 1_100_000
+LAST_LINES = 40
 LOOK_EVERY_S = 0.005
 MIB = 2**20
 Draw = Callable[[Random], Case | RawCase]
@@ -360,6 +361,8 @@ def served_by(
         url = f"http://127.0.0.1:{port}"
         wait_until_ready(url, process, log)
         yield url, process.pid
+        for line in log.read_text(errors="replace").splitlines()[-LAST_LINES:]:
+            print(line[:300], file=sys.stderr)
         if process.poll() is not None:
             raise DidNotStart(f"the gateway ended: {log.read_text(errors='replace')[-2000:]}")
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from phasewise.core.errors import RequestRejected
+from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.request import Endpoint
 from phasewise.gateway.api.fields import parse_body
-from phasewise.gateway.api.large_bodies import LargeBodies
+from phasewise.gateway.api.large_bodies import MOST_WAITING, LargeBodies
 from phasewise.gateway.api.prompt_prefix import PrefixHashing
 from tests.gateway.harness import chat_body
 
@@ -68,3 +68,21 @@ async def test_a_tenant_with_many_bodies_does_not_keep_another_waiting_for_all(m
     waiting = [large.parse(Endpoint.CHAT, b"a%d" % number, "a", None) for number in range(5)]
     await asyncio.gather(*waiting, large.parse(Endpoint.CHAT, b"b", "b", None))
     assert order.index(b"b") == 1
+
+
+async def test_a_tenant_with_too_many_bodies_is_rejected_and_others_are_not(monkeypatch):
+    large, go_on = LargeBodies(None), asyncio.Event()
+
+    async def parsed(_endpoint, _body, _salt):
+        await go_on.wait()
+        return parse_body(Endpoint.CHAT, orjson.dumps(chat_body())), ()
+
+    monkeypatch.setattr(large, "_parsed", parsed)
+    waiting = [asyncio.create_task(large.parse(Endpoint.CHAT, b"x", "a", None)) for _ in range(MOST_WAITING)]
+    await asyncio.sleep(0)
+    with pytest.raises(RequestRejected) as caught:
+        await large.parse(Endpoint.CHAT, b"x", "a", None)
+    assert caught.value.kind is RejectionKind.BODIES_FULL
+    go_on.set()
+    await asyncio.gather(*waiting, large.parse(Endpoint.CHAT, b"x", "b", None))
+    await large.parse(Endpoint.CHAT, b"x", "a", None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -18,6 +18,9 @@ from phasewise.core.request import Endpoint
 from phasewise.core.value import value
 from phasewise.gateway.api.fields import Parsed, parse_body
 from phasewise.gateway.api.prompt_prefix import PrefixHashing
+
+MOST_WAITING = 32
+"""Bodies of one tenant: each takes up to some tenths of a second."""
 
 
 @value
@@ -52,20 +55,29 @@ def parse_aside(
 class LargeBodies:
     """The other process: started for the first large body, one body at a time, started again if it dies.
 
-    Each tenant has one body there at a time, so that nobody waits for all of another one's.
+    Each tenant has one body there at a time, so that nobody waits for all of another one's, and few that wait.
     """
 
     def __init__(self, hashing: PrefixHashing | None) -> None:
         self.hashing = hashing
         self._process: ProcessPoolExecutor | None = None
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._waiting: Counter[str] = Counter()
 
     async def parse(
         self, endpoint: Endpoint, body: bytes, tenant: str, salt: bytes | None
     ) -> tuple[Parsed, Hashes]:
         """Parse a body; raises RequestRejected."""
-        async with self._turns[tenant]:
-            found = await self._parsed(endpoint, body, salt)
+        if self._waiting[tenant] >= MOST_WAITING:
+            raise RequestRejected(
+                RejectionKind.BODIES_FULL, "too many large bodies wait to be read", hint="try again soon"
+            )
+        self._waiting[tenant] += 1
+        try:
+            async with self._turns[tenant]:
+                found = await self._parsed(endpoint, body, salt)
+        finally:
+            self._waiting[tenant] -= 1
         if isinstance(found, Rejection):
             raise RequestRejected(found.kind, found.message, param=found.param, hint=found.hint)
         parsed, hashes = found
