@@ -55,7 +55,7 @@ def parse_aside(
 class LargeBodies:
     """The other process: started for the first large body, one body at a time, started again if it dies.
 
-    Each tenant has one body there at a time, so that nobody waits for all of another one's, and few that wait.
+    Each tenant has one body there at a time, and few that wait: nobody waits for all of another one's.
     """
 
     def __init__(self, hashing: PrefixHashing | None) -> None:

@@ -41,9 +41,6 @@ PARSED_ASIDE_MARKS = 1_500
 are not stalled: a mark costs up to 3 us. With an answer cache, which needs all fields, in a thread."""
 _MARKS = (b",", b"[", b"{", b"(", b"\\")
 
-MOST_OF_ONE_TENANT = 0.5
-"""Of the memory for bodies, where there are several tenants."""
-
 _OUR_FAULT = Ending(Outcome.FAILED, "gateway_error")
 
 _Read = tuple[Parsed, tuple[int, ...], CacheLookup | None]
@@ -267,10 +264,12 @@ class Reservations:
         self.set_bounds(body_bytes, bodies_bytes, tenants)
 
     def set_bounds(self, body_bytes: int, bodies_bytes: int, tenants: int) -> None:
-        """From now on one body, all bodies and, with several tenants, each tenant's may have so much."""
+        """From now on one body and all bodies may have so much. With several tenants, none may have more than
+        it leaves: one takes half of the memory at most, two a third each, so that there is some for the next.
+        """
         self._body_bytes = body_bytes
         self._bodies_bytes = bodies_bytes
-        self._bytes_of_one = bodies_bytes if tenants == 1 else MOST_OF_ONE_TENANT * bodies_bytes
+        self._shared = tenants > 1
 
     async def count(self, caller: Caller, reservation: Reservation) -> Reject | None:
         """Count the request against its key's limits; returns the rejection, if any.
@@ -296,7 +295,8 @@ class Reservations:
     def _reserve(self, size_bytes: int, reservation: Reservation) -> None:
         tenant, held = reservation.tenant, self._by_tenant
         own_bytes = held.get(tenant, 0) + size_bytes
-        if self.reserved_bytes + size_bytes > self._bodies_bytes or own_bytes > self._bytes_of_one:
+        free_bytes = self._bodies_bytes - self.reserved_bytes
+        if size_bytes > free_bytes or (self._shared and own_bytes > free_bytes):
             raise RequestRejected(
                 RejectionKind.BODIES_FULL,
                 "the memory for request bodies is full",
