@@ -11,7 +11,7 @@ import typer
 
 from phasewise import __version__
 from phasewise.cli.lazy_group import Branch, LazyGroup, Leaf, Panels
-from phasewise.clients import known_keys
+from phasewise.core import known_keys
 from phasewise.core.errors import PhasewiseError
 from phasewise.report.console import fail
 

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit
 
-from phasewise.clients import known_keys
 from phasewise.clients.http_connection import Connection, Headers, Reader, Timeouts
+from phasewise.core import known_keys
 from phasewise.core.errors import ConfigError, FailureKind, UpstreamError
 
 __all__ = ["Access", "Headers", "HttpClient", "Reply", "StreamedReply", "Timeouts"]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import orjson
 import pytest
 
+from phasewise.core.errors import RequestRejected
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import ApiKey, EdgeLimits
 from phasewise.gateway.api.auth import key_sha256
-from phasewise.gateway.api.pipeline import PARSED_ASIDE_BYTES
+from phasewise.gateway.api.pipeline import PARSED_ASIDE_BYTES, Reservations
+from phasewise.gateway.overload import OverloadWatch
+from phasewise.gateway.upstream.call import Reservation
 from tests.gateway.harness import chat_body, eventually, running_gateway
 from tests.gateway.server.test_client_timeouts import chunked, connected, head_of
 
@@ -125,3 +129,22 @@ async def test_a_request_that_ends_gives_back_what_it_reserved_however_it_ends()
             await asyncio.wait_for(reader.readuntil(b"data: "), 60)
             assert reserved(gateway) == len(body)
         await eventually(lambda: reserved(gateway) == 0)
+
+
+def test_tenants_that_take_much_leave_some_for_the_next():
+    quotas = type("Quotas", (), {"settle": None})()
+    shared = Reservations(quotas, OverloadWatch(None, int), 10, 120, tenants=3)
+
+    def most(tenant):
+        taken = Reservation()
+        taken.tenant = tenant
+        with contextlib.suppress(RequestRejected):
+            for _ in range(1_000):
+                shared._reserve(1, taken)
+        return taken.body_bytes
+
+    assert [most("a"), most("b"), most("c")] == [60, 30, 15]
+    alone = Reservations(quotas, OverloadWatch(None, int), 10, 120, tenants=1)
+    taken = Reservation()
+    alone._reserve(120, taken)
+    assert alone.reserved_bytes == 120

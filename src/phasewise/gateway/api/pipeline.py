@@ -265,7 +265,7 @@ class Reservations:
 
     def set_bounds(self, body_bytes: int, bodies_bytes: int, tenants: int) -> None:
         """From now on one body and all bodies may have so much. With several tenants, none may have more than
-        it leaves: one takes half of the memory at most, two a third each, so that there is some for the next.
+        it leaves to others, so that there is always some for the next.
         """
         self._body_bytes = body_bytes
         self._bodies_bytes = bodies_bytes
