@@ -46,12 +46,12 @@ class Access:
     __slots__ = ("header_lines", "tls")
 
     def __init__(self, key: str | None = None, tls: ssl.SSLContext | None = None) -> None:
-        self.set(key, tls)
-
-    def set(self, key: str | None, tls: ssl.SSLContext | None) -> None:
-        """From now on this key, and for new connections this TLS."""
         self.header_lines = b"" if key is None else b"authorization: Bearer %b\r\n" % key.encode()
         self.tls = tls
+
+    def become(self, other: Access) -> None:
+        """From now on the other's key, and for new connections its TLS."""
+        self.header_lines, self.tls = other.header_lines, other.tls
 
 
 class HttpClient:

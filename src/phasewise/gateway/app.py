@@ -13,9 +13,9 @@ from phasewise.clients.host import memory_bytes
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import ConfigError
 from phasewise.core.ports import TimelineSink
-from phasewise.core.worker import Worker, WorkerRef
+from phasewise.core.worker import Worker
 from phasewise.fleet.config import GatewayConfig, GatewayFile, UpstreamConfig
-from phasewise.fleet.config.credentials import Credentials
+from phasewise.fleet.config.credentials import access_of
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.pipeline import Pipeline, Reservations
@@ -53,7 +53,7 @@ from phasewise.scheduling.breakers import Breakers, RetryBudget
 from phasewise.scheduling.engine_speed import EngineSpeeds
 from phasewise.scheduling.prefix_index import PrefixIndex
 from phasewise.scheduling.queue import WaitingQueue
-from phasewise.scheduling.world import Change, ClusterView, Health, LoadLedger
+from phasewise.scheduling.world import ClusterView, Health, LoadLedger, WorkerChange
 
 if TYPE_CHECKING:
     from phasewise.gateway.answer_cache.cache import AnswerCache
@@ -158,8 +158,7 @@ def build_app(
     quotas = build_quotas(config)
     world = _world(config, workers, quotas)
     engines = Engines(timeouts or _timeouts(config.upstream))
-    credentials = {it.name: Credentials(it) for it in file.workers}
-    engines.set_workers(Change((), tuple(workers)), credentials)
+    engines.set_workers(WorkerChange((), tuple(workers)), {it.name: access_of(it) for it in file.workers})
     cache = _cache(config, world, engines.clients)
     authenticator, open_requests = Authenticator(config), OpenRequests()
     # No gateway serves a request per microsecond, so the numbers after a restart are above those before it.
@@ -189,7 +188,7 @@ def build_app(
     if config.log.requests:
         sinks.append(RequestLog(lambda: world.cluster.models))
     kv_transfers = _kv_transfers(config, world.cluster, metrics)
-    quarantine = Quarantine(config.quarantine_s, lambda ref: not answers(world.cluster, ref))
+    quarantine = Quarantine(config.quarantine_s, lambda ref: not world.cluster.is_up(ref))
     exchange = Exchange(engines.clients, kv_transfers, resumes=config.resume != "off")
     pipeline = Pipeline(
         world,
@@ -264,14 +263,7 @@ def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) 
 
 def _kv_transfers(config: GatewayConfig, cluster: ClusterView, metrics: PrometheusMetrics) -> KvTransfers:
     bounds = config.kv_transfer
-    return KvTransfers(
-        bounds.timeout_s, bounds.lease_s, lambda ref: answers(cluster, ref), metrics.count_kv_transfer
-    )
-
-
-def answers(cluster: ClusterView, ref: WorkerRef) -> bool:
-    """Whether this incarnation of a worker is there and up."""
-    return cluster.is_current(ref) and cluster.state(ref.name).health is Health.UP
+    return KvTransfers(bounds.timeout_s, bounds.lease_s, cluster.is_up, metrics.count_kv_transfer)
 
 
 def _cache(config: GatewayConfig, world: World, clients: Mapping[str, HttpClient]) -> AnswerCache | None:

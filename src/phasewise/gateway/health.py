@@ -20,7 +20,7 @@ from phasewise.core.worker import Worker
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.gateway.upstream.engines import Connect
-from phasewise.scheduling.world import Change, ClusterView, Health
+from phasewise.scheduling.world import ClusterView, Health, WorkerChange
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -72,7 +72,7 @@ class HealthWatcher:
         for index, probe in enumerate(probes, start=1):
             self._tasks[probe.name] = asyncio.create_task(self._watch(probe, index * step_s))
 
-    def follow(self, change: Change) -> None:
+    def follow(self, change: WorkerChange) -> None:
         """Watch other workers from now on; new ones are checked at once."""
         for name in change.gone:
             self._tasks.pop(name).cancel()

@@ -13,11 +13,12 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
+from phasewise.clients.http_client import Access
 from phasewise.core.errors import ConfigError
 from phasewise.core.value import value
 from phasewise.core.worker import Worker
 from phasewise.fleet.config import GatewayConfig, GatewayFile
-from phasewise.fleet.config.credentials import Credentials
+from phasewise.fleet.config.credentials import access_of
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.parts import Parts
 from phasewise.gateway.server.certificate import certificate_of
@@ -33,7 +34,7 @@ from phasewise.gateway.settings import (
     workers_of,
 )
 from phasewise.scheduling.policies import Policy
-from phasewise.scheduling.world import Change
+from phasewise.scheduling.world import WorkerChange
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -54,7 +55,7 @@ class _Ready:
     file: GatewayFile
     workers: list[Worker]
     policy: Policy
-    credentials: dict[str, Credentials]
+    access: dict[str, Access]
     bounds: EdgeBounds
     certificate: ssl.SSLContext | None
 
@@ -119,12 +120,12 @@ class Reloader:
             file=file,
             workers=workers,
             policy=policy_of(file.gateway, workers, world.paces, world.prefixes),
-            credentials={config.name: Credentials(config) for config in file.workers},
+            access={config.name: access_of(config) for config in file.workers},
             bounds=EdgeBounds.of(file.gateway.limits),
             certificate=None if tls is None else certificate_of(tls),
         )
 
-    def _take_over(self, ready: _Ready) -> Change:
+    def _take_over(self, ready: _Ready) -> WorkerChange:
         parts, config, bounds = self._parts, ready.file.gateway, ready.bounds
         gateway, world = parts.gateway, parts.world
         parts.certificate.replacement = ready.certificate
@@ -132,7 +133,7 @@ class Reloader:
         world.policy = ready.policy
         world.learns_pace = has_prefill_workers(ready.workers)
         world.queue.set_bounds(config.queue.max_waiting, config.queue.aging_s)
-        parts.engines.set_workers(change, ready.credentials)
+        parts.engines.set_workers(change, ready.access)
         parts.watcher.follow(change)
         parts.edge.bounds = bounds
         parts.edge.this_machine_only = not config.api_keys
@@ -164,7 +165,7 @@ def _needs_restart(before: GatewayConfig, after: GatewayConfig) -> list[str]:
     return changed + ["tls"] * ((before.tls is None) != (after.tls is None))
 
 
-def _words(before: GatewayFile, after: GatewayFile, change: Change) -> str:
+def _words(before: GatewayFile, after: GatewayFile, change: WorkerChange) -> str:
     """What changed, without any key."""
     was, now = ({key.sha256 for key in file.gateway.api_keys} for file in (before, after))
     counts = {

@@ -48,7 +48,7 @@ class WorkerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WorkerChange:
     """Workers that are gone, and new ones. One with another address or model is both."""
 
     gone: tuple[str, ...]
@@ -67,7 +67,7 @@ class ClusterView:
         self._models: tuple[str, ...] = ()
         self.set_workers(workers)
 
-    def set_workers(self, workers: Iterable[Worker]) -> Change:
+    def set_workers(self, workers: Iterable[Worker]) -> WorkerChange:
         """Replace the workers. Those at the same address with the same model keep their state."""
         before, self._states, new = self._states, {}, []
         for worker in workers:
@@ -82,7 +82,7 @@ class ClusterView:
         self._models = tuple(dict.fromkeys(served))
         self._usable = self._index()
         stay = self._states.keys() - {worker.name for worker in new}
-        return Change(tuple(name for name in before if name not in stay), tuple(new))
+        return WorkerChange(tuple(name for name in before if name not in stay), tuple(new))
 
     def snapshot(self) -> tuple[WorkerState, ...]:
         """Every worker, in the order given."""
@@ -96,6 +96,10 @@ class ClusterView:
         """Whether this is the worker's present incarnation, up or down."""
         state = self._states.get(ref.name)
         return state is not None and state.worker.incarnation == ref.incarnation
+
+    def is_up(self, ref: WorkerRef) -> bool:
+        """Whether this incarnation of the worker is there and answers."""
+        return self.is_current(ref) and self._states[ref.name].health is Health.UP
 
     def usable(self, model: str) -> tuple[Worker, ...]:
         """Workers that answer and serve the model."""
@@ -358,7 +362,7 @@ class World:
     pairs: Breakers = field(default_factory=lambda: Breakers(PAIR_FAILURES_TO_OPEN, LONGEST_PAIR_OPEN_S))
     learns_pace: bool = True
 
-    def set_workers(self, workers: Sequence[Worker]) -> Change:
+    def set_workers(self, workers: Sequence[Worker]) -> WorkerChange:
         """Replace the workers. Requests on those that are gone may finish there."""
         change = self.cluster.set_workers(workers)
         self.paces.set_workers(workers)

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from phasewise.clients.http_client import Access, HttpClient, Timeouts
+from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.kv_trial import TrialAnswer, ask, growth_since, speaks_side_channel, trial_prompt
 from phasewise.clients.vllm_metrics import fetch_kv_counters, fetch_metrics
 from phasewise.core.errors import FailureKind, UpstreamError
@@ -23,7 +23,7 @@ from phasewise.core.kv_transfer import ASKS_TO_KEEP_KV, KvProof
 from phasewise.core.worker import Role
 from phasewise.fleet.check.facts import EngineFacts, FleetFacts, SideChannel, TrialFacts
 from phasewise.fleet.config import WorkerConfig
-from phasewise.fleet.config.credentials import Credentials
+from phasewise.fleet.config.credentials import access_of
 
 PROMPT_TOKENS = 300
 OUTPUT_TOKENS = 4
@@ -92,8 +92,7 @@ def _each_pair(engines: Sequence[_CheckedEngine]) -> Iterator[tuple[_CheckedEngi
 
 
 async def _meet(config: WorkerConfig) -> _CheckedEngine:
-    credentials = Credentials(config)
-    access = Access(credentials.key, credentials.tls)
+    access = access_of(config)
     quick, patient = (HttpClient(config.url, timeouts, access) for timeouts in (QUICK, ANSWER_WITHIN))
     facts = EngineFacts(config.name, config.role, config.model)
     try:

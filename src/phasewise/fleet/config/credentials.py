@@ -5,18 +5,17 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from phasewise.clients.http_client import Access
 from phasewise.clients.key_file import read_key
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.config.gateway import WorkerConfig, WorkerTls
 
 
-class Credentials:
-    """The key and the TLS of one worker, read from its files; raises ConfigError."""
-
-    def __init__(self, config: WorkerConfig) -> None:
-        file = config.api_key_file
-        self.key = None if file is None else read_key(Path(file), f"the key of worker {config.name}")
-        self.tls = None if config.tls is None else _tls(config.tls, f"workers.{config.name}.tls")
+def access_of(config: WorkerConfig) -> Access:
+    """What a worker asks of its clients, read from its files; raises ConfigError."""
+    file = config.api_key_file
+    key = None if file is None else read_key(Path(file), f"the key of worker {config.name}")
+    return Access(key, None if config.tls is None else _tls(config.tls, f"workers.{config.name}.tls"))
 
 
 def _tls(config: WorkerTls, named: str) -> ssl.SSLContext:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 from phasewise.clients.http_client import Access, HttpClient, Timeouts
 from phasewise.core.worker import Worker
-from phasewise.fleet.config.credentials import Credentials
-from phasewise.scheduling.world import Change
+from phasewise.scheduling.world import WorkerChange
 
 Connect = Callable[[Worker, Timeouts], HttpClient]
 """Makes a client of a worker."""
@@ -26,15 +25,15 @@ class Engines:
         """Another client of a worker."""
         return HttpClient(worker.url, timeouts, self._access.get(worker.name))
 
-    def set_workers(self, change: Change, credentials: Mapping[str, Credentials]) -> None:
+    def set_workers(self, change: WorkerChange, access: Mapping[str, Access]) -> None:
         """Follow a change of the workers. Requests on those that are gone may finish there."""
-        for name, given in credentials.items():
-            self._access.setdefault(name, Access()).set(given.key, given.tls)
+        for name, given in access.items():
+            self._access.setdefault(name, given).become(given)
         for name in change.gone:
             self._retired.append(self.clients.pop(name))
         for worker in change.new:
             self.clients[worker.name] = self.connect(worker, self._timeouts)
-        for name in self._access.keys() - credentials.keys():
+        for name in self._access.keys() - access.keys():
             del self._access[name]
         for client in self._retired:
             if not client.is_busy:
