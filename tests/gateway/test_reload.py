@@ -194,6 +194,14 @@ async def test_a_file_that_cannot_be_used_changes_nothing():
         assert changed(await gateway.reload()) == "nothing changed"
 
 
+async def test_the_last_key_is_not_taken_away_because_that_would_open_the_door():
+    async with running_engines(1) as engines, running_gateway(engines, api_keys=keys("a")) as gateway:
+        refused = await gateway.reload(api_keys=())
+        assert refused.status == 409
+        assert b"open to everyone" in refused.body
+        assert (await gateway.chat()).status == 401
+
+
 @pytest.mark.parametrize(
     ("setting", "named"),
     [

@@ -114,6 +114,11 @@ class Reloader:
                 f"a change of {' and '.join(f'gateway.{name}' for name in fixed)} needs a restart",
                 hint="restart the gateway, or change it back",
             )
+        if self._file.gateway.api_keys and not file.gateway.api_keys:
+            raise ConfigError(
+                "without its last key the gateway would be open to everyone on this machine",
+                hint="give another key instead, or restart the gateway to open it",
+            )
         tls = file.gateway.tls
         workers, world = workers_of(file), self._parts.world
         return _Ready(
