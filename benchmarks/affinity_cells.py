@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from itertools import accumulate, count
 from random import Random
@@ -269,7 +270,7 @@ class Traffic:
             ids = system + self._words(rng.randint(*cell.kind.own_tokens))
             # Each conversation has chances of its own, in whatever order they go on.
             own = Random(rng.random())
-            self._fleet.at(at_s, lambda now_s, ids=ids, own=own: self._turn(ids, 1, own, now_s))
+            self._fleet.at(at_s, partial(self._turn, ids, 1, own))
 
     def _turn(self, ids: tuple[int, ...], turn: int, rng: Random, now_s: float) -> None:
         tokens = rng.randint(20, 120)

@@ -30,7 +30,7 @@ import uvloop
 
 from phasewise.clients.host import allow_many_streams
 from phasewise.core.slo import DEFAULT_SLO
-from phasewise.loadgen.results import BenchReport, build_report
+from phasewise.loadgen.results import BenchReport, HostView, build_report
 from phasewise.loadgen.session import RunSpec, measure
 from phasewise.loadgen.statistics.summary import Summary
 from phasewise.loadgen.workload.arrivals import OpenLoop
@@ -88,7 +88,7 @@ def main() -> None:
                         f"{rate:g}/s, run {repeat + 1}: lag p50 {_ms(lag.p50)} p99 {_ms(lag.p99)} max "
                         f"{_ms(lag.max)} ms, {streams:.0f} streams open, waited for its core "
                         f"{waited[rate][-1]:.0%} of the time, stolen by the host "
-                        f"{report.host.stolen_share:.1%}, void: {bool(report.void)}",
+                        f"{host_of(report).stolen_share:.1%}, void: {bool(report.void)}",
                         flush=True,
                     )
     p99_ms = {rate: median(_worst_ms(report.lag_s) for report in reports) for rate, reports in runs.items()}
@@ -98,12 +98,12 @@ def main() -> None:
         "p99_lag_ms": {f"{rate:g}": p99_ms[rate] for rate in rates},
         "open_streams": {f"{rate:g}": round(open_streams[rate]) for rate in rates},
         "generator_cpu_share": {
-            f"{rate:g}": round(median(report.host.generator_cpu_share for report in reports), 3)
+            f"{rate:g}": round(median(host_of(report).generator_cpu_share for report in reports), 3)
             for rate, reports in runs.items()
         },
         "waited_for_core": {f"{rate:g}": round(median(shares), 3) for rate, shares in waited.items()},
         "stolen_by_host": {
-            f"{rate:g}": round(max(report.host.stolen_share for report in reports), 4)
+            f"{rate:g}": round(max(host_of(report).stolen_share for report in reports), 4)
             for rate, reports in runs.items()
         },
         "failed": sum(report.offered - report.succeeded for reports in runs.values() for report in reports),
@@ -111,6 +111,13 @@ def main() -> None:
         "quick": options.quick,
     }
     print(json.dumps(result))
+
+
+def host_of(report: BenchReport) -> HostView:
+    """What the machine did during a run."""
+    if report.host is None:
+        raise SystemExit("error: too few CPU readings in a run. hint: give it more --seconds")
+    return report.host
 
 
 def run(url: str, rate: float, seconds: float) -> tuple[BenchReport, float]:

@@ -105,7 +105,7 @@ def main() -> None:
 
 def passed(record: dict[str, Any]) -> bool:
     """Whether every mistake was named, none was made up, and there was one at all."""
-    return 0 < record["mistakes"] == record["named"] and record["good_ok"]
+    return bool(0 < record["mistakes"] == record["named"] and record["good_ok"])
 
 
 # --- real engines -----------------------------------------------------------------------------------------

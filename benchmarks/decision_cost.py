@@ -166,7 +166,7 @@ def _line_us(repeats: int) -> float:
     return _least_us(pass_through, 2_000, repeats, f"{WAITING} waiting")
 
 
-def _least_us(work: Callable[[], None], times: int, repeats: int, what: str) -> float:
+def _least_us(work: Callable[[], object], times: int, repeats: int, what: str) -> float:
     print(f"measuring: {what}", file=sys.stderr)
     least_s = float("inf")
     for _ in range(repeats):
@@ -196,7 +196,7 @@ def _watching(count: int, seconds: float) -> dict[str, object]:
 async def _watch(workers: list[Worker], seconds: float) -> dict[str, object]:
     looks = 0
 
-    def look() -> None:
+    def look(_worker: str) -> None:
         nonlocal looks
         looks += 1
 
@@ -207,10 +207,12 @@ async def _watch(workers: list[Worker], seconds: float) -> dict[str, object]:
     await asyncio.sleep(seconds)
     cpu_s, passed_s = time.process_time() - cpu_s, time.monotonic() - began_s
     await watcher.stop()
+    if not looks:
+        raise SystemExit("no worker was looked at")
     return {
         "watched": len(workers),
         "looks_per_s": round(looks / passed_s, 1),
-        "look_us": round(cpu_s / max(1, looks) * 1e6, 1),
+        "look_us": round(cpu_s / looks * 1e6, 1),
         "watching_core_share": round(cpu_s / passed_s, 4),
     }
 

@@ -37,7 +37,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from truth.advice import Advised, advice_summary, judge_advice
 from truth.draw import HELD_OUT, TUNE, draw_scene
@@ -66,10 +66,11 @@ def main() -> None:
     began_s, judged_commit = time.monotonic(), commit()
     rows: list[Judged] = []
     kept: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    with ProcessPoolExecutor(os.cpu_count()) as pool, kept_file(options.save) as file:
         for row, record in pool.map(judge_scene, scenes_of(options), chunksize=2):
             rows.append(row)
             kept.append(record)
+            print(json.dumps(record), file=file, flush=True)
             if not options.json:
                 say(line_of(row))
         slow = (scene_from_record(it["scene"]) for it in kept if it["truth"]["state"] == SLOW)
@@ -78,11 +79,6 @@ def main() -> None:
             advised.append(each)
             if not options.json:
                 say(advice_line(each))
-    if options.save is not None:
-        options.save.mkdir(parents=True, exist_ok=True)
-        (options.save / KEPT).write_text(
-            "".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8"
-        )
     found = summary(rows, (time.monotonic() - began_s) / 60)
     record = (
         found
@@ -123,9 +119,19 @@ def parse_options() -> argparse.Namespace:
     options.levels = tuple(options.levels.split(","))
     if unknown := set(options.levels) - set(LEVELS):
         parser.error(f"--levels: {', '.join(sorted(unknown))} is not one of {', '.join(LEVELS)}")
+    if options.save is not None and options.save == options.rejudge:
+        parser.error("--save and --rejudge name the same folder: what is read would be overwritten")
     if options.seed is None:
         options.seed = int(commit().rstrip("+")[:8], 16) if options.set == HELD_OUT else 1
     return options
+
+
+def kept_file(folder: Path | None) -> TextIO:
+    """Where scenes and truths are kept as they are judged, so that a run that is cut short is not lost."""
+    if folder is None:
+        return Path(os.devnull).open("w")
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / KEPT).open("w", encoding="utf-8")
 
 
 def scenes_of(options: argparse.Namespace) -> Iterator[Kept]:

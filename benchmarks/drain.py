@@ -87,7 +87,8 @@ def drain(streams: int) -> dict[str, Any]:
 
         async def play() -> dict[str, Any]:
             wanted = await texts(urls[0], bodies)
-            client, answers = HttpClient(running.url, PATIENCE), []
+            client = HttpClient(running.url, PATIENCE)
+            answers: list[tuple[bytes, Answer]] = []
             tasks = await open_streams(client, bodies, streams, answers)
             running.process.send_signal(signal.SIGTERM)
             sent_s = now_s()
@@ -117,7 +118,8 @@ def overtime(streams: int) -> dict[str, Any]:
     ):
 
         async def play() -> dict[str, Any]:
-            client, answers = HttpClient(running.url, PATIENCE), []
+            client = HttpClient(running.url, PATIENCE)
+            answers: list[tuple[bytes, Answer]] = []
             tasks = await open_streams(client, bodies, streams, answers)
             running.process.send_signal(signal.SIGTERM)
             sent_s = now_s()

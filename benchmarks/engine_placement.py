@@ -68,7 +68,8 @@ def one_engine() -> Iterator[dict[str, Any]]:
 
 def processes_of(leader: int) -> tuple[list[int], list[int]]:
     """The front end's processes and the core's, of the session that `leader` began."""
-    front, core = [], []
+    front: list[int] = []
+    core: list[int] = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
             continue

@@ -30,7 +30,7 @@ from stress.arrivals import PATIENCE, Demand
 from stress.processes import MODEL, fake_engines, gateway
 from stress.streams import HEADERS, Answer, ask
 
-from phasewise.clients.http_client import HttpClient
+from phasewise.clients.http_client import HttpClient, Reply
 from phasewise.core.timeline import Part, Timeline
 from phasewise.core.timeline_record import decode
 from phasewise.gateway.api.auth import key_sha256
@@ -155,7 +155,7 @@ async def timelines(client: HttpClient, after: int) -> list[Timeline]:
             return found
 
 
-async def page(client: HttpClient, query: str):  # noqa: ANN201 - a reply
+async def page(client: HttpClient, query: str) -> Reply:
     """A page of timelines."""
     headers = [(b"authorization", f"Bearer {ADMIN}".encode())]
     return await client.fetch("GET", f"/phasewise/v1/requests?{query}", headers=headers)

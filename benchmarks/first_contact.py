@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from known_scenes import CLIENT, SCENES, SLO, Scene, words_of
 from planted.contradictions import contradictions
@@ -57,7 +58,7 @@ def main() -> None:
     wanted = options.only or ((LIVE[0],) if options.quick else (*LIVE, PROBE))
     times = QUICK_TIMES if options.quick else TIMES
     os.environ.setdefault("PHASEWISE_HOME", str(HERE.parent / ".phasewise"))
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder_of_run,
         running_fleet("", 1, fresh=True, logprobs=False) as fleet,
@@ -113,7 +114,7 @@ def ask(fleet: Fleet, file: Path, *how: str) -> None:
         raise CommandFailed(done.stderr[-2000:])
 
 
-def row_of(name: str, file: Path) -> dict[str, object]:
+def row_of(name: str, file: Path) -> dict[str, Any]:
     """A verdict in what is judged of it."""
     observed, slo = read_bundle(file.read_bytes())
     evidence = evidence_of(observed)
@@ -126,7 +127,7 @@ def row_of(name: str, file: Path) -> dict[str, object]:
     }
 
 
-def record(rows: Sequence[dict[str, object]]) -> dict[str, object]:
+def record(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The figures of all rows."""
     said = [(row["scene"], row["said"]) for row in rows]
     flips = sum(here[0] == there[0] and here != there for here, there in pairwise(said))
@@ -134,7 +135,7 @@ def record(rows: Sequence[dict[str, object]]) -> dict[str, object]:
     return {
         "runs": len(rows),
         "verdict_flips": flips,
-        "contradictions": sum(len(row["contradictions"]) for row in rows),  # type: ignore[arg-type]
+        "contradictions": sum(len(row["contradictions"]) for row in rows),
         "python": " ".join(build),
         "rows": list(rows),
     }

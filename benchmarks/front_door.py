@@ -9,16 +9,20 @@ other model comes at a fixed rate: more than half of it hostile (hostile/: bodie
 smuggled and broken requests, slow and huge ones, and at least a third of the kinds by somebody who read only
 the documentation), one in a hundred with a body over 1 MiB, the rest valid.
 
+While a tenth of the flood goes to a second gateway, the healthy clients stream through the first: what they
+lose then is not the front door's doing, but that of two cores for all.
+
 Stalls are measured inside the gateway (hostile/watched_gateway.py), in thread time: how long the callbacks of
-one turn of its loop took together, and, with a tenth of the flood before a second gateway, how long each one
-took. An idle loop in this process shows what the host adds to wall time.
+one turn of its loop took together, and, in the second gateway, how long each one took. An idle loop in this
+process shows what the host adds to wall time.
 
 The last line is one JSON object: requests, hostile_share, kinds and how many of them by strangers;
 own_5xx (no documented code), documented_5xx; hangs (nothing within 30 s); stall_p999_ms and stall_max_ms of
 callbacks over a tenth of a millisecond, turn_p999_ms and turn_max_ms; wall_lag_p999_ms beside
 control_lag_p999_ms; rss_max_mb of the gateway with its child;
 healthy_ok (share of streams that were whole), healthy_ttft_ratio (99th quantile beside the flood over that
-of both arms alone), not_as_expected by kind.
+of both arms alone), elsewhere_ttft_ratio (the same with the flood at the second gateway), not_as_expected by
+kind.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from random import Random
@@ -55,6 +60,7 @@ from stress.streams import HEADERS, ask, chat_body
 
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.request import Endpoint
 from phasewise.core.statistics import quantile
 from phasewise.gateway.api.auth import key_sha256
 
@@ -120,7 +126,7 @@ def _large_and_valid(rng: Random) -> Case:
 def _short_and_valid(rng: Random) -> Case:
     tenant = rng.choice(tuple(KEYS))
     body = {"model": MODEL, "prompt": f"{rng.random()}", "max_tokens": 1}
-    return bodies.served(bodies.Endpoint.COMPLETIONS, tenant, json.dumps(body).encode())
+    return bodies.served(Endpoint.COMPLETIONS, tenant, json.dumps(body).encode())
 
 
 def drawn(rng: Random) -> Case | RawCase:
@@ -140,7 +146,7 @@ def flooded_by(url: str, count: int, rate_per_s: float, seed: int, *, quiet: boo
     share the gateway's machine.
     """
     context = multiprocessing.get_context("spawn")
-    seen = context.Queue()
+    seen: Queue[Tally] = context.Queue()
     process = context.Process(target=_flood, args=(url, count, rate_per_s, seed, quiet, seen), daemon=True)
     process.start()
     while True:
@@ -151,7 +157,7 @@ def flooded_by(url: str, count: int, rate_per_s: float, seed: int, *, quiet: boo
                 raise SystemExit("the flood ended early") from None
 
 
-def _flood(url: str, count: int, rate_per_s: float, seed: int, quiet: bool, seen: Any) -> None:  # noqa: ANN401
+def _flood(url: str, count: int, rate_per_s: float, seed: int, quiet: bool, seen: Queue[Tally]) -> None:
     os.nice(10)
     allow_many_streams()
     seen.put(uvloop.run(flood(url, count, rate_per_s, seed, quiet=quiet)))
@@ -201,7 +207,7 @@ class Healthy:
     whole: int = 0
 
 
-def stream_all(url: str, streams: int, over: Event, seen: Any) -> None:  # noqa: ANN401 - a queue's end
+def stream_all(url: str, streams: int, over: Event, seen: Queue[Healthy]) -> None:
     """A process: clients that stream until `over`."""
     allow_many_streams()
     seen.put(uvloop.run(_stream_all(url, streams, over)))
@@ -233,7 +239,9 @@ async def _stream_all(url: str, streams: int, over: Event) -> Healthy:
 def streaming(url: str, streams: int) -> Iterator[list[Healthy]]:
     """Healthy clients until the block is left; what they saw is in the list then."""
     context = multiprocessing.get_context("spawn")
-    over, seen, found = context.Event(), context.Queue(), []
+    over = context.Event()
+    seen: Queue[Healthy] = context.Queue()
+    found: list[Healthy] = []
     process = context.Process(target=stream_all, args=(url, streams, over, seen), daemon=True)
     process.start()
     try:
@@ -324,8 +332,8 @@ def main() -> None:
         fake_engines(1, FLOODED_COST, SHAPE) as flooded,
         tempfile.TemporaryDirectory() as folder,
     ):
-        stalls = Path(folder) / "stalls.json"
-        with served_by(healthy[0], flooded[0], Path(folder), stalls) as (url, pid):
+        own, other = (Path(folder) / name for name in ("own", "other"))
+        with served_by(healthy[0], flooded[0], own) as (url, pid):
             arms: dict[str, Healthy] = {}
             arms["alone"] = alone(url, streams, alone_s)
             began_s = time.monotonic()
@@ -334,18 +342,20 @@ def main() -> None:
                 took_s = time.monotonic() - began_s
             arms["beside"] = found[0]
             arms["alone_again"] = alone(url, streams, alone_s)
-        counted = json.loads(stalls.read_text())
-        with served_by(healthy[0], flooded[0], Path(folder), stalls, "callbacks") as (url, _):
-            tally.add(flooded_by(url, count // 10, options.rate, options.seed + 1, quiet=options.json))
-        counted["callback"] = json.loads(stalls.read_text())["callback"]
+            with served_by(healthy[0], flooded[0], other, "callbacks") as (others, _):
+                with streaming(url, streams) as found:
+                    rest = flooded_by(others, count // 10, options.rate, options.seed + 1, quiet=options.json)
+                arms["flood_elsewhere"] = found[0]
+            tally.add(rest)
+        counted = json.loads(stalls_of(own).read_text())
+        counted["callback"] = json.loads(stalls_of(other).read_text())["callback"]
     print(json.dumps(record(arms, tally, watch, counted, took_s)))
 
 
 @contextmanager
-def served_by(
-    healthy: str, flooded: str, folder: Path, stalls: Path, *options: str
-) -> Iterator[tuple[str, int]]:
-    """The gateway: its address and its process."""
+def served_by(healthy: str, flooded: str, folder: Path, *options: str) -> Iterator[tuple[str, int]]:
+    """A gateway with its files in a folder of its own: its address and its process."""
+    folder.mkdir()
     port, log = free_port(), folder / "gateway.log"
     workers = [
         {"name": model, "url": url, "model": model, "slots": 2048}
@@ -356,7 +366,9 @@ def served_by(
     script = str(Path(__file__).parent / "hostile" / "watched_gateway.py")
     with (
         log.open("wb") as written,
-        running([sys.executable, script, str(file), str(stalls), *options], stderr=written) as process,
+        running(
+            [sys.executable, script, str(file), str(stalls_of(folder)), *options], stderr=written
+        ) as process,
     ):
         url = f"http://127.0.0.1:{port}"
         wait_until_ready(url, process, log)
@@ -365,6 +377,11 @@ def served_by(
             print(line[:300], file=sys.stderr)
         if process.poll() is not None:
             raise DidNotStart(f"the gateway ended: {log.read_text(errors='replace')[-2000:]}")
+
+
+def stalls_of(folder: Path) -> Path:
+    """Where a gateway writes how long its loop was held up."""
+    return folder / "stalls.json"
 
 
 def alone(url: str, streams: int, seconds: float) -> Healthy:
@@ -404,6 +421,7 @@ def record(
         "healthy_ok": round(beside.whole / beside.streams, 5),
         "healthy_streams": beside.streams,
         "healthy_ttft_ratio": round(p99_s["beside"] / alone_s, 3),
+        "elsewhere_ttft_ratio": round(p99_s["flood_elsewhere"] / alone_s, 3),
         "ttft_p99_s": {arm: round(value, 3) for arm, value in p99_s.items()},
         "valid_served_share": round(tally.valid_answered_200 / max(1, tally.valid), 5),
         "per_s": round(sent / took_s, 1),

@@ -37,6 +37,8 @@ from breaking.real_faults import break_real_engines
 from breaking.scenarios import SCENARIOS
 from ending import end_in_order_when_told
 
+from phasewise.fake_engine.engine import FakeEngine
+
 CLIENTS = 8
 BETWEEN = 24
 """Requests that are answered between two faults: as many clear the name of a pair that failed."""
@@ -143,7 +145,7 @@ async def what_is_left(pairs: Pairs) -> dict[str, int]:
     return {"kv_blocks_left": blocks, "booked_left": booked}
 
 
-def blocks_in_use(engine: Any) -> int:  # noqa: ANN401 - a FakeEngine, whose shape is looked into
+def blocks_in_use(engine: FakeEngine) -> int:
     """KV blocks that some request of the engine holds or keeps for another engine."""
     engine.engine.check_invariants()
     return round(engine.engine.kv_usage * engine.config.shape.total_blocks)

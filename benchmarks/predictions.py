@@ -31,6 +31,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import orjson
@@ -51,7 +52,7 @@ from phasewise.diagnosis.predict.traffic import recorded_traffic
 from phasewise.experiments.calibrate.calibrate import CalibrateSpec, calibrate
 from phasewise.experiments.compare.arms import FleetArm, UrlArm
 from phasewise.experiments.compare.compare import ComparePlan, compare_arms
-from phasewise.experiments.compare.runner import METRICS
+from phasewise.experiments.compare.runner import METRICS, Measure
 from phasewise.experiments.compare.verdict import Rules
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
@@ -83,6 +84,8 @@ not seen its test."""
 FIGURES = tuple(metric for metric in METRICS if metric.name in set(Figure))
 
 Say = Callable[[str], None]
+Row = dict[str, Any]
+"""A fix in the record: what was predicted and measured, or why not."""
 
 
 @dataclass(frozen=True)
@@ -288,12 +291,12 @@ async def fleets(say: Say) -> AsyncIterator[Fleets]:
             await started.close()
 
 
-async def on_real_engines(options: argparse.Namespace, say: Say) -> list[dict[str, object]]:
+async def on_real_engines(options: argparse.Namespace, say: Say) -> list[Row]:
     """Every case, on engines that `phasewise up` starts."""
     began_s = time.monotonic()
     wanted = set(filter(None, options.only.split(",")))
     chosen = [case for case in CASES if not wanted or case.name in wanted]
-    rows = []
+    rows: list[Row] = []
     async with fleets(say) as engines:
         fit = await learn(await engines.url(BASE), options.fit, say)
         for case in chosen:
@@ -305,7 +308,7 @@ async def on_real_engines(options: argparse.Namespace, say: Say) -> list[dict[st
     return rows
 
 
-async def attempt(case: Case, trial: Awaitable[dict[str, object]], say: Say) -> dict[str, object]:
+async def attempt(case: Case, trial: Awaitable[Row], say: Say) -> Row:
     """A trial's row; an engine that does not start, or a machine too busy, must not end the others."""
     try:
         return await trial
@@ -314,9 +317,7 @@ async def attempt(case: Case, trial: Awaitable[dict[str, object]], say: Say) -> 
         return {"fix": case.name, "aims_at": case.aims_at, "failed": str(error)}
 
 
-async def on_its_engines(
-    case: Case, engines: Fleets, fit: StepFit, pairs: int, say: Say
-) -> dict[str, object]:
+async def on_its_engines(case: Case, engines: Fleets, fit: StepFit, pairs: int, say: Say) -> Row:
     """One case on the two engines that it needs."""
     before, after = [
         await engines.url(levers, keep=(case.before, case.after)) for levers in (case.before, case.after)
@@ -358,7 +359,7 @@ async def try_fix(
     pairs: int,
     say: Say,
     steps_urls: dict[str, str] | None = None,
-) -> dict[str, object]:
+) -> Row:
     """Predict from a window of the engine as it is; then measure."""
 
     async def measured(url: str, spec: RunSpec, label: str) -> BenchRun:
@@ -394,9 +395,7 @@ def own_fit(window: BenchRun) -> list[StepFit]:
         return []
 
 
-async def compared(
-    case: Case, urls: tuple[str, str], pairs: int, measured: Callable[..., object]
-) -> dict[str, Comparison]:
+async def compared(case: Case, urls: tuple[str, str], pairs: int, measured: Measure) -> dict[str, Comparison]:
     """The pairs' word on every figure."""
     rules = Rules(DEFAULT_SLO, case.warm_up, metrics=FIGURES)
     spec = RunSpec(case.plan, SEED + 1)
@@ -407,9 +406,7 @@ async def compared(
     return {each.metric.name: each for each in result.comparisons}
 
 
-def row_of(
-    case: Case, predicted: Effect, comparisons: dict[str, Comparison], took_s: float, say: Say
-) -> dict[str, object]:
+def row_of(case: Case, predicted: Effect, comparisons: dict[str, Comparison], took_s: float, say: Say) -> Row:
     """Prediction and outcome, figure by figure."""
     figures = {}
     for change in predicted.changes:
@@ -512,7 +509,7 @@ QUICK_CASE = Case(
 )
 
 
-async def on_a_fake_engine(say: Say) -> list[dict[str, object]]:
+async def on_a_fake_engine(say: Say) -> list[Row]:
     """One fix between two fake engines of the same costs."""
     shapes = (
         EngineShape(max_num_seqs=64, max_num_batched_tokens=64, prefix_cache=False),
@@ -538,7 +535,7 @@ async def on_a_fake_engine(say: Say) -> list[dict[str, object]]:
 # --- the record ---------------------------------------------------------------------------------------------
 
 
-def summary(rows: list[dict[str, object]]) -> dict[str, object]:
+def summary(rows: list[Row]) -> dict[str, object]:
     """Counts, and the rows they are of."""
     predicted = [row for row in rows if "figures" in row]
     aimed = [row["figures"][row["aims_at"]] for row in predicted if row["aims_at"] in row["figures"]]

@@ -130,7 +130,7 @@ def _engine(setting: Scene) -> tuple[str, tuple[str, ...]]:
     return setting.get("levers", ""), tuple(setting.get("flags", ()))
 
 
-def play(setting: Scene, fleet: Fleet, file: Path | None) -> Loss:
+def play(setting: Scene, fleet: Fleet, file: Path | None, window_s: float = WINDOW_S) -> Loss:
     """The trouble, the traffic and a watch, whose evidence is kept in `file`; the loss that clients had."""
     fleet.wait_until_idle()
     (engine,) = fleet.engines
@@ -141,20 +141,19 @@ def play(setting: Scene, fleet: Fleet, file: Path | None) -> Loss:
         if setting.get("delay_ms"):
             url = stack.enter_context(proxied_gateway(fleet, int(setting["delay_ms"])))
         log = Path(folder) / "log.jsonl"
-        lasting = ("--dur", f"{SETTLE_S + WINDOW_S + 15:g}", "--log", str(log))
+        lasting = ("--dur", f"{SETTLE_S + window_s + 15:g}", "--log", str(log))
         client = (sys.executable, str(HERE / setting["client"]), *shlex.split(setting["traffic"]))
         with _gently((*client, "--port", url.rpartition(":")[2], *lasting), spare):
             if setting.get("command"):
                 stack.enter_context(_trouble(setting["command"], engine.pid, engine.cores, spare))
             time.sleep(SETTLE_S)
             began_s = time.time()
-            _watch(
-                (engine.url, "--steps-url", NOWHERE) if stock else (url,), file or Path(folder) / "evidence"
-            )
+            target = (engine.url, "--steps-url", NOWHERE) if stock else (url,)
+            _watch(target, file or Path(folder) / "evidence", window_s)
             ended_s = time.time()
             # A stopped engine must go on before its clients can end.
             stack.close()
-        return loss_of(log, began_s, min(ended_s, began_s + WINDOW_S))
+        return loss_of(log, began_s, min(ended_s, began_s + window_s))
 
 
 @contextlib.contextmanager
@@ -185,9 +184,9 @@ def _trouble(command: str, session: int, cores: Sequence[int], spare: Sequence[i
         subprocess.run(("kill", "-CONT", "--", f"-{session}"), check=False)
 
 
-def _watch(target: Sequence[str], file: Path) -> None:
+def _watch(target: Sequence[str], file: Path, window_s: float) -> None:
     """A user who diagnoses and keeps the evidence."""
-    options = ("--window", str(WINDOW_S), "--slo", SLO, "--json", "--save-evidence", str(file))
+    options = ("--window", str(window_s), "--slo", SLO, "--json", "--save-evidence", str(file))
     done = subprocess.run(
         [*PHASEWISE, "diagnose", *target, *options], capture_output=True, text=True, check=False
     )
@@ -269,19 +268,19 @@ def truth_of(scene: Scene) -> tuple[str, list[str]]:
         return "healthy", ["healthy"]
     if late <= SLOW_ABOVE:
         return "between", []
-    whole_s = _total_s(planted)
+    whole_s = total_s(planted)
     true = [
         said
         for it in scene["without"]
         if it["name"] in scene["losses"]
-        and _total_s(scene["losses"][it["name"]]) <= (1.0 - CAUSE_SHARE) * whole_s
+        and total_s(scene["losses"][it["name"]]) <= (1.0 - CAUSE_SHARE) * whole_s
         for said in it["right"]
         if planted.get(said.partition("/")[0], 0.0) >= PHASE_SHARE * whole_s
     ]
     return "slow", list(dict.fromkeys(true))
 
 
-def _total_s(loss: Loss) -> float:
+def total_s(loss: Loss) -> float:
     return loss["slow_to_start"] + loss["slow_to_stream"] + loss["failing"]
 
 

@@ -157,7 +157,7 @@ def judged_pairs(name: str, pairs: Sequence[QuestionPair], vectors: Vectors) -> 
     notify(f"{name}: {len(pairs):,} pairs")
     cosines = (vectors.of([pair.a for pair in pairs]) * vectors.of([pair.b for pair in pairs])).sum(axis=1)
     judged = [
-        ScoredPair(pair.kind, pair.duplicate, float(cosine), str(objection.guard) if objection else None)
+        ScoredPair(pair.kind, pair.duplicate, float(cosine), objection.guard if objection else None)
         for pair, cosine in zip(pairs, cosines, strict=True)
         for objection in [veto(pair.a, pair.b)]
     ]
@@ -292,7 +292,8 @@ def one_line(figures: dict[str, Any]) -> str:
 
 def middle(runs: Sequence[dict[str, Any]], name: str) -> float:
     """The median seed's."""
-    return round(median(run[name] for run in runs), 5)
+    found: float = median(run[name] for run in runs)
+    return round(found, 5)
 
 
 def percent(share: float | None) -> str:

@@ -79,9 +79,16 @@ class Fleet:
         """End its process at once."""
         self.engines.pop(name)[1].close()
 
+    def stop_engines(self) -> None:
+        """End the processes of all that are left."""
+        for _, life in self.engines.values():
+            life.close()
+
     def config(self) -> dict[str, Any]:
         """The file's content."""
-        keys = [{"sha256": key_sha256(key), "tenant": name} for name, key in KEYS.items()]
+        keys: list[dict[str, Any]] = [
+            {"sha256": key_sha256(key), "tenant": name} for name, key in KEYS.items()
+        ]
         keys += [{"sha256": key_sha256(it), "tenant": it} for it in self.extra_keys]
         keys[0]["requests_per_minute"] = 600
         workers = [
@@ -147,7 +154,7 @@ def soaked(folder: Path, redis: Redis) -> Iterator[tuple[str, Fleet]]:
     script = str(Path(__file__).parent / "soaking" / "checked_gateway.py")
     command = [sys.executable, script, str(fleet.file), str(folder / "checks.jsonl")]
     with ExitStack() as lives:
-        lives.callback(lambda: [life.close() for _, life in fleet.engines.values()])
+        lives.callback(fleet.stop_engines)
         for number in range(ENGINES):
             fleet.start_engine(f"engine-{number}")
         fleet.write()

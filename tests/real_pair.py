@@ -139,7 +139,8 @@ def running_real_pair(folder: Path, fleet: FleetConfig = PAIR) -> Iterator[RealP
             engine.start()
         for engine in engines:
             engine.wait_until_ready()
-        yield RealPair(*engines, lease_s=fleet.gateway.kv_transfer.lease_s)
+        prefill, decode = engines
+        yield RealPair(prefill, decode, lease_s=fleet.gateway.kv_transfer.lease_s)
     finally:
         for engine in engines:
             engine.stop()

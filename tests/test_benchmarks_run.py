@@ -24,6 +24,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
     [
         "bad_input",
         "drain",
+        "drop_in",
         "faults",
         "overload",
         "fairness",
@@ -42,6 +43,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "cache_faults",
         "known_scenes",
         "real_scenes",
+        "advice_applied",
         "diagnosis_truth",
     ],
 )

@@ -7,7 +7,15 @@ import pytest
 from pydantic import ValidationError
 
 from phasewise.core.errors import ConfigError
-from phasewise.fleet.config import FleetConfig, KvTransferConfig, Levers, byte_size, load_fleet, load_secret
+from phasewise.fleet.config import (
+    FleetConfig,
+    KvTransferConfig,
+    Levers,
+    byte_size,
+    load_fleet,
+    load_gateway_file,
+    load_secret,
+)
 
 
 def load(tmp_path: Path, text: str) -> FleetConfig:
@@ -150,3 +158,33 @@ def test_a_first_token_may_not_be_waited_for_beyond_the_lease_of_its_kv():
     with pytest.raises(ValidationError, match="raise lease_s to twice timeout_s"):
         KvTransferConfig(timeout_s=16, lease_s=30)
     assert KvTransferConfig(timeout_s=15, lease_s=30).timeout_s == 15
+
+
+def test_what_is_wrong_is_said_in_plain_words_from_the_top_of_the_file_on(tmp_path):
+    path = tmp_path / "gateway.yaml"
+    path.write_text(
+        "gateway:\n  prot: 1\n  port: x\n  api_keys: nope\n  log: {requests: maybe}\n"
+        "workers:\n  - {url: 'http://127.0.0.1:1', modle: m}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_gateway_file(path)
+    lines = caught.value.message.splitlines()
+    assert [int(line.partition("line ")[2].partition(":")[0]) for line in lines] == [2, 3, 4, 5, 7, 7, 7]
+    for said in (
+        "gateway.prot: unknown key; did you mean port?",
+        "gateway.port is 'x': accepted: a whole number",
+        "gateway.api_keys: accepted: a list",
+        "gateway.log.requests is 'maybe': accepted: true or false",
+        "workers.0.name: this key is required",
+        "workers.0.modle: unknown key; did you mean model?",
+    ):
+        assert said in caught.value.message
+
+
+def test_nothing_is_guessed_from_a_word_that_may_be_a_key(tmp_path):
+    path = tmp_path / "gateway.yaml"
+    path.write_text("gateway:\n  api_keys:\n    - {sha265: abc}\nworkers: []\n")
+    with pytest.raises(ConfigError) as caught:
+        load_gateway_file(path)
+    assert "sha265" not in caught.value.message
+    assert "did you mean" not in caught.value.message

@@ -46,7 +46,7 @@ def test_every_mistake_begins_with_its_line(tmp_path):
     said = complaint(
         tmp_path, "version: 1\npools:\n  - name: a\n\n    levers:\n      max_runing: 4\nname: Bad\n"
     )
-    assert [line.split(":")[0] for line in said.splitlines()] == ["fleet.yaml line 7", "fleet.yaml line 6"]
+    assert [line.split(":")[0] for line in said.splitlines()] == ["fleet.yaml line 6", "fleet.yaml line 7"]
 
 
 def test_what_is_missing_is_reported_at_the_line_of_what_should_hold_it(tmp_path):

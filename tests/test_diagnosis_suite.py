@@ -21,6 +21,7 @@ from phasewise.core.latency import ttft_breakdown
 from phasewise.core.timeline import Outcome, Part
 from phasewise.costs.fit.step import StepWork
 from phasewise.diagnosis.finding import Cause
+from phasewise.experiments.validate.sizes import prefill_s
 from phasewise.simulator.engine import EngineShape
 from phasewise.simulator.stage import Ask, SlowMachine, Stage, VirtualHost
 from tests.paths import ROOT
@@ -218,4 +219,4 @@ def test_a_machine_meets_its_objective_with_margin_when_nothing_is_wrong(machine
 
 def test_a_prompt_is_as_long_as_it_is_to_take():
     sizes = Sizes(MACHINES["core"], None)
-    assert sizes.prefill_s(sizes.tokens_taking(2.0)) == pytest.approx(2.0, rel=0.03)
+    assert prefill_s(sizes.cost, sizes.tokens_taking(2.0)) == pytest.approx(2.0, rel=0.03)

@@ -34,7 +34,8 @@ ANCHORED = {
     "phasewise.fake_engine.server._SECONDS": "fullmatch",
     "phasewise.fleet.engines.demo_model._HUB_ID": "fullmatch",
     "phasewise.core.slo._DURATION": "fullmatch",
-    "phasewise.fleet.engines.recipe._NAME": "fullmatch",
+    "phasewise.gateway.records.timeline_store._ENGINES_FORM": "fullmatch",
+    "phasewise.gateway.records.timeline_store._ITS_BEGINNING": "fullmatch",
 }
 """Patterns that are only ever held against a text as a whole."""
 
@@ -115,7 +116,7 @@ def test_this_test_finds_patterns_that_take_longer(source):
 
 FUNCTIONS = {
     "repeat counts of a client's pattern": (
-        lambda text: check_schemas({"guided_regex": text}, b"regex"),
+        lambda text: check_schemas({"guided_regex": text}, b"regex", ("guided_regex",)),
         [("{", " ", ""), ("{", "0", ","), ("", "{ ", ""), ("", "{1,", "")],
     ),
     "an engine's last word": (_last_word, [("", " ", "a b"), ("", "a ", ""), ("", "a", ""), ("", "\n", "a")]),

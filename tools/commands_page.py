@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from phasewise.cli.app import app
 from phasewise.cli.help_style import styled
@@ -21,7 +21,7 @@ each option means and its default. `phasewise --version --verbose` prints what a
 - Results go to stdout, progress and errors to stderr. `--json` prints one JSON object. `NO_COLOR` works.
 - Exit codes: 0 done, 1 an error with a sentence on stderr, 2 wrong usage, 130 Ctrl-C. `diagnose` has
   [its own](diagnose.md#exit-codes). `status` exits with 1 unless every process serves, `check` if anything is
-  wrong, `bench` if the run is void.
+  wrong, `bench` if the run is void. `explain` exits with 2 if several requests have the id.
 - Engines, models, logs, admin keys and the history of `verify` are in the data folder: `PHASEWISE_HOME`, else
   `$XDG_DATA_HOME/phasewise`, else `~/.local/share/phasewise`.
 
@@ -45,34 +45,37 @@ def page() -> str:
     return HEAD + shared + "".join(section(name, command, load) for name, command in every.items())
 
 
-def names_of(command: object) -> Set[str]:
+def names_of(command: TyperCommand) -> Set[str]:
     """The first names of a command's options, in order."""
-    return {each.opts[0]: None for each in command.params if is_option(each)}.keys()
+    return {each.opts[0]: None for each in command.params if is_option(each.opts)}.keys()
 
 
-def commands() -> Iterator[tuple[str, object]]:
+def commands() -> Iterator[tuple[str, TyperCommand]]:
     """Every command that does something, with its whole name."""
     yield from walk("phasewise", typer.main.get_command(app))
 
 
-def walk(name: str, command: object) -> Iterator[tuple[str, object]]:
+def walk(name: str, command: object) -> Iterator[tuple[str, TyperCommand]]:
     """The commands below this one, depth first."""
     if isinstance(command, TyperGroup):
-        for child in command.list_commands(None):
-            yield from walk(f"{name} {child}", command.get_command(None, child))
-    else:
+        context = typer.Context(command)
+        for child in command.list_commands(context):
+            yield from walk(f"{name} {child}", command.get_command(context, child))
+    elif isinstance(command, TyperCommand):
         yield name, command
+    else:
+        raise TypeError(f"{name} is no command: {command!r}")
 
 
-def section(name: str, command: object, load: Set[str]) -> str:
+def section(name: str, command: TyperCommand, load: Set[str]) -> str:
     """One command: what it does, its arguments, the names of its options."""
     parameters = [each for each in styled(list(command.params)) if each.name != "help"]
-    arguments = [each.metavar or each.name.upper() for each in parameters if not is_option(each)]
+    arguments = [each.metavar or each.name.upper() for each in parameters if not is_option(each.opts)]
     sends = load <= names_of(command)
     options = [
         f"`{', '.join((*each.opts, *each.secondary_opts))}`"
         for each in parameters
-        if is_option(each) and not (sends and each.opts[0] in load)
+        if is_option(each.opts) and not (sends and each.opts[0] in load)
     ]
     options += ["the load options"] if sends else []
     summary = " ".join((command.help or "").split("\n\n")[0].split())
@@ -80,9 +83,9 @@ def section(name: str, command: object, load: Set[str]) -> str:
     return f"\n## {' '.join((name, *arguments))}\n\n{summary}{listed}\n"
 
 
-def is_option(parameter: object) -> bool:
-    """Whether it is given by a name."""
-    return parameter.opts[0].startswith("-")
+def is_option(spellings: Sequence[str]) -> bool:
+    """Whether a parameter with these spellings is given by a name."""
+    return spellings[0].startswith("-")
 
 
 if __name__ == "__main__":

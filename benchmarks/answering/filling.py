@@ -72,7 +72,10 @@ async def one_stored(redis_url: str, prefix: str) -> StoredAnswer:
     client = redis.asyncio.from_url(redis_url)
     try:
         name = await anext(client.scan_iter(match=f"{prefix}:answer:*"))
-        fields = orjson.loads(await client.hget(name, "answer"))
+        answer = await client.hget(name, "answer")
     finally:
         await client.aclose()
+    if answer is None:
+        raise SystemExit("error: the stored answer expired before it was read. hint: run it again")
+    fields = orjson.loads(answer)
     return StoredAnswer(**{**fields, "tags": tuple(fields["tags"])})

@@ -11,12 +11,14 @@ from random import Random
 from typing import Any
 
 from phasewise.core.request import Endpoint
+from phasewise.core.request_fields import PROMPT_FIELD
 from phasewise.gateway.api.fields import ALLOWED_FIELDS, ENGINE_CONTROLS, IGNORED_FIELDS, TEMPLATE_CONTROLS
 
 from .cases import ADMIN_KEY, CANARIES, KEYS, MODEL, Case, key_header
 
 VALID_SHARE = 0.45
 ENDPOINTS = tuple(Endpoint)
+OUTPUT_LIMIT = dict.fromkeys(Endpoint, "max_tokens") | {Endpoint.RESPONSES: "max_output_tokens"}
 LETTERS = 'abc xyz 019 äöü ß 漢字 🎈 "quoted" \\back\\ \t {}[],: \u2028 \u0000'
 WRONG_VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1.5, 1e308, 2**63, -(2**63), 2**64, 10**30, "", "x" * 5000, [], {}, [[[]]],
@@ -41,7 +43,7 @@ def valid(rng: Random, tenant: str) -> Case:
     """A request that has to be served."""
     endpoint = rng.choice(ENDPOINTS)
     fields = prompt_fields(rng, tenant, endpoint)
-    if endpoint is not Endpoint.EMBEDDINGS:
+    if endpoint.generates:
         fields |= {"max_tokens": rng.randint(1, 8)} if rng.random() < 0.9 else {"max_tokens": 3, "seed": 7}
         fields |= some_of(
             rng,
@@ -60,18 +62,20 @@ def valid(rng: Random, tenant: str) -> Case:
         if rng.random() < 0.5:
             fields["stream"] = True
             fields |= some_of(rng, {"stream_options": {"include_usage": rng.random() < 0.5}})
+        fields[OUTPUT_LIMIT[endpoint]] = fields["max_tokens"]
+    fields = {name: value for name, value in fields.items() if name in ALLOWED_FIELDS[endpoint]}
     return served(endpoint, tenant, dumped(rng, fields))
 
 
 def prompt_fields(rng: Random, tenant: str, endpoint: Endpoint) -> dict[str, Any]:
     """The smallest body of an endpoint, with the tenant's own word in it."""
     text = f"{words(rng)} {CANARIES[tenant]}"
-    if endpoint is Endpoint.CHAT:
+    if PROMPT_FIELD[endpoint] == "messages":
         content = text if rng.random() < 0.7 else [{"type": "text", "text": text}]
         turns = [{"role": "system", "content": "be brief"}] * rng.randint(0, 2)
         return {"model": MODEL, "messages": [*turns, {"role": "user", "content": content}]}
-    name = "prompt" if endpoint is Endpoint.COMPLETIONS else "input"
-    return {"model": MODEL, name: text if rng.random() < 0.8 else [text]}
+    several = [{"role": "user", "content": text}] if endpoint is Endpoint.RESPONSES else [text]
+    return {"model": MODEL, PROMPT_FIELD[endpoint]: text if rng.random() < 0.8 else several}
 
 
 def words(rng: Random) -> str:
@@ -162,8 +166,8 @@ def wrong_value(rng: Random, tenant: str) -> Case:
     """An allowed field with a value nobody asked for: what the engine makes of it is passed on."""
     endpoint = rng.choice(ENDPOINTS)
     fields = prompt_fields(rng, tenant, endpoint)
-    if endpoint is not Endpoint.EMBEDDINGS:
-        fields["max_tokens"] = 2
+    if endpoint.generates:
+        fields[OUTPUT_LIMIT[endpoint]] = 2
     fields[rng.choice(sorted(ALLOWED_FIELDS[endpoint]))] = rng.choice(WRONG_VALUES)
     headers = (key_header(KEYS[tenant]),)
     return Case("wrong_value", dumped(rng, fields), endpoint.value, "POST", tenant, headers)
@@ -210,7 +214,8 @@ def not_let_in(rng: Random, tenant: str) -> Case:
         ((b"authorization", b"Bearer"),),
         ((b"authorization", b"Bearer " + b"x" * 5000),),
         (key_header(KEYS[tenant].upper()),),
-        ((b"x-api-key", KEYS[tenant].encode()),),
+        ((b"x-api-key", b"none"),),
+        ((b"x-api-key", b"Bearer " + KEYS[tenant].encode()),),
     ]
     body = dumped(rng, chat_fields(rng, tenant))
     return Case("not_let_in", body, tenant=tenant, headers=rng.choice(wrong), accepted=(401,))

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode
+from schemathesis.core.result import Err
 
 from phasewise.gateway.api.openapi import OPERATIONS, openapi_document
 
@@ -22,7 +23,11 @@ def draw(count: int, run_seed: int) -> list[Case]:
         # A model by chance is served by nobody: no request would get any further.
         if "model" in schema["properties"]:
             schema["properties"]["model"] = {"const": MODEL}
-    operations = [it.ok() for it in schemathesis.openapi.from_dict(document).get_all_operations()]
+    operations = []
+    for found in schemathesis.openapi.from_dict(document).get_all_operations():
+        if isinstance(found, Err):
+            raise found.err()
+        operations.append(found.ok())
     each = max(1, count // (2 * len(operations)))
     cases: list[Case] = []
     for operation in operations:

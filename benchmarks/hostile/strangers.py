@@ -346,7 +346,7 @@ def ignored_fields(rng: Random) -> Case:
             b"1e5",
         )
     )
-    names = (b"metadata", b"store", b"service_tier", b"prompt_cache_key", b"safety_identifier", b"verbosity")
+    names = (b"metadata", b"store", b"service_tier", b"prompt_cache_key", b"safety_identifier", b"prediction")
     return _extra("ignored_fields", rng, b",".join(b'"%b":%b' % (name, value) for name in names), (200,))
 
 

@@ -41,7 +41,7 @@ class Stalls:
             run(handle)
             counted[round((time.thread_time() - before_s) / UNIT_S)] += 1
 
-        asyncio.Handle._run = timed  # type: ignore[method-assign]
+        asyncio.Handle._run = timed  # type: ignore[assignment] # times every callback
         sys.modules["uvloop"] = None  # type: ignore[assignment]
 
     async def run(self, watch: OverloadWatch) -> None:

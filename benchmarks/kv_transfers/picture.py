@@ -1,6 +1,6 @@
 """Draws a stream's token gaps under two arms, over what the engines did in the meantime, as an SVG. Pure.
 
-Colours are those of the reports: report/bench/style.css says them for light and for dark.
+Colours are those of the reports: report/assets/style.css says them for light and for dark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-STYLE = Path(__file__).parents[2] / "src" / "phasewise" / "report" / "bench" / "style.css"
+STYLE = Path(__file__).parents[2] / "src" / "phasewise" / "report" / "assets" / "style.css"
 COLOURS = ("surface", "text", "muted", "grid", "shade", "prefill", "decode", "kv-transfer")
 PANELS = {
     "mixed": "Both engines do both phases",

@@ -29,7 +29,7 @@ def row(figures: Mapping[str, Any], arm: str, said: str) -> str:
     arms = (arm, CONTROL) if arm == "mixed" else (arm,)
 
     def middle(name: str) -> float:
-        return median(value for each in arms for value in figures[name][each])
+        return float(median(value for each in arms for value in figures[name][each]))
 
     shares = "" if arm == "mixed" else to_mixed(figures[f"worst_gap_{arm}"])
     gaps = [f"{middle(name):,.0f} ms" for name in ("worst_gap_ms", "p99_gap_ms", "median_gap_ms")]

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from phasewise.loadgen.workload.prompts import write_text
 
@@ -106,7 +107,7 @@ def warm_up(engine_url: str, model: str, *, logprobs: bool) -> None:
         urllib.request.urlopen(request, timeout=120).close()
 
 
-def _fleet(state: dict) -> Fleet:
+def _fleet(state: dict[str, Any]) -> Fleet:
     engines = tuple(
         Engine(it["name"], it["url"], it["steps_url"], it["process"]["pid"], tuple(it["cores"]))
         for it in state["engines"]
@@ -131,7 +132,7 @@ def run(*arguments: str, env: Mapping[str, str] | None = None) -> str:
 def counters(engine_url: str) -> str:
     """An engine's metrics as it prints them."""
     with urllib.request.urlopen(f"{engine_url}/metrics", timeout=30) as reply:
-        return reply.read().decode()
+        return str(reply.read(), "utf-8")
 
 
 def under_way(engine_url: str) -> float:

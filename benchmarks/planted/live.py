@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from phasewise.cli.targets import find_admin_key
 from phasewise.fleet.config import phasewise_home
+from phasewise.fleet.local.run_files import find_admin_key
 
 from .cases import Draw, Trouble
 from .fleet import GATEWAY_PORT, PHASEWISE, CommandFailed, Fleet, counters, run, wait_for
@@ -71,9 +71,10 @@ def _ask_generator(drawn: Draw, fleet: Fleet, window_s: float) -> Verdict:
     finally:
         end(process)
     try:
-        return json.loads(out)["diagnosis"]
+        verdict: Verdict = json.loads(out)["diagnosis"]
     except (json.JSONDecodeError, KeyError):
         raise CommandFailed(f"phasewise bench --diagnose failed:\n{out}{err}") from None
+    return verdict
 
 
 @contextlib.contextmanager

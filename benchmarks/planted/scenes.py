@@ -12,8 +12,9 @@ from math import ceil
 from random import Random
 
 from phasewise.core.slo import Slo
-from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork, chunk_pairs
+from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork
 from phasewise.diagnosis.evidence import Evidence
+from phasewise.experiments.validate.sizes import easy_objective, prefill_s, tokens_taking
 from phasewise.fake_engine.jitter import Jitter, JitteredCost
 from phasewise.loadgen.workload.prompts import write_text
 from phasewise.simulator.engine import EngineShape
@@ -50,23 +51,11 @@ class Sizes:
     @property
     def slo(self) -> Slo:
         """Met with margin by a machine on which nothing is wrong."""
-        return Slo(ttft_s=16 * self.cost.floor_s, tpot_s=2.0 * self.cost.floor_s)
-
-    def prefill_s(self, tokens: int, chunk: int = 2048) -> float:
-        """What a prompt takes alone."""
-        total_s = 0.0
-        for done in range(0, tokens, chunk):
-            size = min(chunk, tokens - done)
-            total_s += self.cost(StepWork(size, 0, 1, chunk_pairs(size, done), 0))
-        return total_s
+        return easy_objective(self.cost.floor_s)
 
     def tokens_taking(self, seconds: float) -> int:
         """The prompt that takes so long."""
-        low, high = 1, CONTEXT_TOKENS - 1024
-        while high - low > 8:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.prefill_s(middle) < seconds else (low, middle)
-        return high
+        return tokens_taking(self.cost, seconds, CONTEXT_TOKENS - 1024)
 
     def between(self, low: float, high: float) -> float:
         """Any number between two."""
@@ -242,7 +231,7 @@ def evicted(scene: Scene) -> None:
 def overload(scene: Scene) -> None:
     """More prompts per second than the engine can compute."""
     tokens = scene.sizes.prompt(0.3, 0.5)
-    scene.rate_per_s = scene.sizes.between(1.6, 2.6) / scene.sizes.prefill_s(tokens)
+    scene.rate_per_s = scene.sizes.between(1.6, 2.6) / prefill_s(scene.sizes.cost, tokens)
     scene.arrival = lambda: Ask(scene.sizes.text(tokens), scene.sizes.rng.randint(2, 5))
 
 

@@ -7,14 +7,12 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from phasewise.experiments.validate.claims import MOST_TPOT_SHARE, MOST_TTFT_MS, MOST_TTFT_SHARE
+
 from .cases import HEALTHY
 
 REAL, FAKE = "real", "fake"
 NO_VERDICT = "no verdict"
-MOST_TTFT_SHARE, MOST_TTFT_MS = 0.05, 10.0
-"""Of TTFT, the larger of the two may be unexplained at the median: ways between processes take milliseconds
-however short the prompt is."""
-MOST_ITL_SHARE = 0.05
 
 Verdict = dict[str, Any]
 
@@ -84,7 +82,7 @@ def within_bounds(run: Run) -> bool:
     if run.ttft is None or run.itl is None:
         return False
     starts = run.ttft.share <= MOST_TTFT_SHARE or run.ttft.ms <= MOST_TTFT_MS
-    return starts and run.itl.share <= MOST_ITL_SHARE
+    return starts and run.itl.share <= MOST_TPOT_SHARE
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -46,7 +47,7 @@ async def attempts_of(client: HttpClient, request_ids: Collection[str]) -> list[
     return found
 
 
-def _attempts(record: dict) -> Attempts:
+def _attempts(record: dict[str, Any]) -> Attempts:
     attempts = record["attempts"]
     met = [it for it in attempts if not any(gone in (it.get("note") or "") for gone in NOT_THERE)]
     return Attempts(len(met), any(it["kind"] == "resumed" for it in attempts))

@@ -16,7 +16,7 @@ from typing import Any
 
 from phasewise.fleet.config import load_gateway_file
 from phasewise.gateway import serve as serving
-from phasewise.gateway.app import GatewayApp
+from phasewise.gateway.app import GatewayApp, build_app
 from phasewise.gateway.overload import OverloadWatch
 
 EVERY_S = 1.0
@@ -61,11 +61,11 @@ def held(app: GatewayApp) -> dict[str, Any]:
 def main() -> None:
     """Serve, and check."""
     file, checks = map(Path, sys.argv[1:3])
-    build, run = serving.build_app, OverloadWatch.run
+    run = OverloadWatch.run
     apps: list[GatewayApp] = []
 
     def built(*given: Any, **named: Any) -> GatewayApp:  # noqa: ANN401 - passed on
-        apps.append(build(*given, **named))
+        apps.append(build_app(*given, **named))
         return apps[-1]
 
     async def look(self: OverloadWatch) -> None:
@@ -80,7 +80,7 @@ def main() -> None:
         finally:
             watching.cancel()
 
-    serving.build_app = built
+    serving.build_app = built  # type: ignore[attr-defined] # imported there: the name that serve() calls
     OverloadWatch.run = look  # type: ignore[method-assign]
     serving.serve(partial(load_gateway_file, file), file)
 

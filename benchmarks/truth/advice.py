@@ -103,9 +103,9 @@ def _nothing(it: Setting) -> None:
     return
 
 
-def _set(**settings: int | bool) -> Change:
+def _set(**settings: int) -> Change:
     def change(it: Setting) -> None:
-        it.settings = replace(it.settings, **settings)
+        it.settings = it.settings.changed(settings)
 
     return change
 

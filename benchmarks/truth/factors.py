@@ -212,7 +212,7 @@ FACTORS: Mapping[str, Factor] = MappingProxyType(
         "cpu_starved": Factor(_starved, _both(Cause.ENGINE_STARVED)),
         "pauses": Factor(
             _pauses,
-            _both(Cause.ENGINE_PAUSES, Cause.ENGINE_HUNG) | {FAILING: frozenset({Cause.ENGINE_HUNG})},
+            {**_both(Cause.ENGINE_PAUSES, Cause.ENGINE_HUNG), FAILING: frozenset({Cause.ENGINE_HUNG})},
         ),
         "network": Factor(_network, _both(Cause.NETWORK_OR_PROXY), levels=_AT_GATEWAY),
         "slow_client": Factor(_slow_client, _both(Cause.SLOW_CLIENT), levels=_AT_GATEWAY),
@@ -285,7 +285,7 @@ def setting_of(
     it = Setting(
         world=scene.world,
         traffic=Traffic.from_json(scene.traffic),
-        settings=replace(scene.settings, **levers),
+        settings=scene.settings.changed(levers),
         slo=scene.slo,
         engines=scene.engines,
         settle_s=scene.settle_s,

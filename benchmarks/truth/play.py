@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil
@@ -137,7 +138,7 @@ class _Run:
         else:
             for planned in self.planned:
                 if planned.at_s is not None:
-                    self._at(planned.at_s, lambda now_s, it=planned: self._send(it, now_s))
+                    self._at(planned.at_s, partial(self._send, planned))
         while self._events and self._events[0][0] <= until_s:
             when_s, _, act = heappop(self._events)
             act(when_s)

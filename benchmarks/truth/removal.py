@@ -229,7 +229,7 @@ class Removal:
 
     def best(self, lever: str, active: Subset, levers: Mapping[str, int]) -> int:
         """The best value of a lever on the first seed; the scene's own on a tie."""
-        own = getattr(self.scene.settings, lever)
+        own: int = getattr(self.scene.settings, lever)
         tried = {
             value: self.loss(active, 0, {**levers, lever: value}).total_s
             for value in (own, *LEVER_GRIDS[lever])

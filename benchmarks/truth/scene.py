@@ -14,7 +14,7 @@ beside its name, and factors.py says what they mean. `planted` is only for readi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from phasewise.core.slo import Slo
@@ -34,6 +34,10 @@ class Settings:
     kv_tokens: int = 65_536
     block: int = 16
     prefix_cache: bool = True
+
+    def changed(self, values: Mapping[str, int]) -> Settings:
+        """With other values for some of them, by name."""
+        return replace(self, **values)  # type: ignore[arg-type] # which of them is the bool, a name cannot say
 
 
 @dataclass(frozen=True, slots=True)

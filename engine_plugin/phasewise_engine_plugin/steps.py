@@ -19,9 +19,10 @@ def step_from_stats(
     clock: Callable[[], float],
 ) -> StepTuple:
     """One step as a tuple; `clock` is read only if the step had no output and so no time of its own."""
+    finished: tuple[FinishedRequest, ...] = ()
     if iteration_stats is None:
         # The middle chunks of a long prompt: a step without output.
-        at, preempted, first_tokens, finished = clock(), 0, 0, ()
+        at, preempted, first_tokens = clock(), 0, 0
     else:
         at = iteration_stats.iteration_timestamp
         preempted = iteration_stats.num_preempted_reqs
@@ -106,11 +107,14 @@ def finished_request(stats: Any) -> FinishedRequest:
 
 
 def client_request_id(engine_request_id: str) -> str:
-    """The id in the client's reply, without the prompt number that /v1/completions appends (`cmpl-abc-0`)."""
-    if engine_request_id.startswith("cmpl-"):
-        base, dash, number = engine_request_id.rpartition("-")
-        if dash and number.isdecimal() and base != "cmpl":
-            return base
+    """The id in the client's reply, without the number that /v1/completions appends (`cmpl-abc-0`), and
+    /v1/responses (`resp_abc_0`).
+    """
+    for begins, mark in (("cmpl-", "-"), ("resp_", "_")):
+        if engine_request_id.startswith(begins):
+            base, _, number = engine_request_id.rpartition(mark)
+            if number.isdecimal() and base != begins[:-1]:
+                return base
     return engine_request_id
 
 

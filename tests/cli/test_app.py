@@ -89,7 +89,7 @@ def completed(words):
     ("words", "offered"),
     [
         ("phasewise ", list(COMMANDS)),
-        ("phasewise engine ", ["install", "check", "calibrate", "fake"]),
+        ("phasewise engine ", ["install", "check", "calibrate", "validate", "fake"]),
         ("phasewise engine ca", ["calibrate"]),
         ("phasewise down --n", ["--name"]),
     ],

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError, EngineUnreachable, FleetError
+from phasewise.experiments.compare.runner import METRICS
 from phasewise.loadgen.statistics import window as validity
 
 SMALL = ("--requests", "4", "--warm-up", "0", "--prompt-tokens", "40", "--output-tokens", "3", "--seed", "3")
@@ -52,10 +53,14 @@ def test_a_control_comes_first_and_every_metric_gets_a_verdict(never_void):
     assert "pair 1/" in result.stderr or "measuring" in result.stderr
 
 
-def test_the_result_for_people_names_both_arms(never_void):
+def test_the_result_for_people_names_both_arms(never_void, tmp_path):
     with fake_engines() as (a, b):
-        result = CliRunner().invoke(app, ["compare", a, b, *SMALL, "--control-pairs", "0", "--pairs", "4"])
+        options = ("--control-pairs", "0", "--pairs", "4", "--html", str(tmp_path / "page.html"))
+        result = CliRunner().invoke(app, ["compare", a, b, *SMALL, *options])
     assert result.exit_code == 0, result.output
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"A {a}" in page
+    assert page.count("<tr>") == 1 + len(METRICS)
     assert f"A  {a}" in result.stdout
     assert f"B  {b}" in result.stdout
     assert "Is B better than A?" in result.stdout

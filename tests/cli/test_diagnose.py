@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from phasewise.cli import diagnose as diagnosing
+from phasewise.api import diagnose as diagnosing
 from phasewise.cli.app import app
 from phasewise.clients.host import CpuTimes
 from phasewise.core.errors import FleetError, PhasewiseError
@@ -89,12 +89,17 @@ def test_an_interrupt_ends_the_window_early_with_a_verdict(fake_engine):
     assert words.startswith("NOT ENOUGH TRAFFIC TO JUDGE\n")
 
 
-def test_nothing_at_the_address_is_one_sentence_and_a_hint():
-    done = subprocess.run(
-        diagnose("http://127.0.0.1:9"), capture_output=True, text=True, check=False, timeout=500
-    )
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://127.0.0.1:9", "Connection refused"),
+        ("http://no-such-host.invalid:8000", "its name cannot be resolved"),
+    ],
+)
+def test_nothing_at_the_address_is_one_sentence_and_a_hint(url, why):
+    done = subprocess.run(diagnose(url), capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 1
-    assert "error: nothing answers at http://127.0.0.1:9" in done.stderr
+    assert f"error: nothing answers at {url}: cannot be reached ({why})" in done.stderr
     assert "hint:" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -164,7 +169,7 @@ def test_a_windows_page_is_written_and_its_traffic_saved_as_a_trace_without_text
         *("--save-traffic", str(file), "--html", str(tmp_path / "verdict.html")),
     )
     assert done.exit_code == 0, done.output
-    assert '<h1 class="headline">SYNTHETIC PROBE: ' in (tmp_path / "verdict.html").read_text()
+    assert "<h1>SYNTHETIC PROBE: " in (tmp_path / "verdict.html").read_text()
     trace = read_trace(file)
     assert len(trace.requests) == 10
     prompts = sorted(request.prompt_tokens for request in trace.requests)

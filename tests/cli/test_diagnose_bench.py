@@ -34,6 +34,20 @@ def test_the_verdict_stands_in_the_json_beside_the_report(fake_engine):
     assert facts["diagnosis"]["start"]["requests"] == 12
 
 
+def test_the_page_shows_the_verdict_of_the_run(fake_engine, tmp_path):
+    page, plain = tmp_path / "diagnosed.html", tmp_path / "plain.html"
+    bench(fake_engine, "--html", str(page))
+    CliRunner().invoke(app, ["bench", fake_engine.base_url, *SMALL, "--html", str(plain)])
+    shown = page.read_text()
+    assert shown.partition("<main>")[2].lstrip().startswith('<header class="strip healthy">')
+    assert "<h1>HEALTHY</h1>" in shown
+    assert "<strong>Synthetic load</strong>" in shown
+    assert shown.index("Where the time went") < shown.index("What to do") < shown.index("Key figures")
+    assert "<h2>What to do</h2>" in shown
+    assert "<h2>Not observed</h2>" in shown
+    assert "HEALTHY" not in plain.read_text()
+
+
 def test_a_generator_that_sends_late_is_not_taken_for_a_slow_server(fake_engine, monkeypatch):
     async def late(due_s):
         await asyncio.sleep(0.3)

@@ -61,7 +61,7 @@ def fleet(tmp_path):
 def test_nothing_runs_is_exit_code_1(tmp_path):
     status, down = phasewise("status", home=tmp_path), phasewise("down", home=tmp_path)
     assert (status.returncode, status.stdout) == (1, "")
-    assert "no fleet runs here" in status.stderr
+    assert "no fleet and no gateway runs here" in status.stderr
     assert down.returncode == 1
     assert "no fleet runs here" in down.stderr
 

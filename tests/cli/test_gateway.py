@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import stat
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from typer.testing import CliRunner
 
 from phasewise.cli import gateway as command
 from phasewise.cli.app import app
-from phasewise.core.errors import ConfigError, EngineUnreachable
+from phasewise.core.errors import ConfigError
+from phasewise.core.worker import UNKNOWN_MODEL
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.fleet.local.run_files import find_admin_key
+from phasewise.gateway import health
 from phasewise.gateway.api.auth import key_sha256
-from tests.gateway.harness import listening, running_gateway
+from tests.gateway.harness import running_gateway
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is started
 
 
 async def test_an_engine_is_asked_for_its_model_and_its_recorder(monkeypatch):
     # Not 10,000 ports above the engine's own: somebody else may listen there.
-    monkeypatch.setattr(command, "default_steps_url", lambda url: "http://127.0.0.1:9")
+    monkeypatch.setattr(health, "default_steps_url", lambda url: "http://127.0.0.1:9")
     async with running_engines(2, FakeEngineConfig(model="m1")) as engines:
         workers = await command._ask_all([engine.base_url for engine in engines])
     assert [worker.url for worker in workers] == [engine.base_url for engine in engines]
@@ -44,15 +50,69 @@ def test_the_start_reports_which_engine_has_which_name(started):
     assert "http://a:1: http://a:1 serves m" in result.stderr
 
 
-async def test_an_address_where_nothing_listens_says_what_to_do():
-    with pytest.raises(EngineUnreachable, match="start the engine first"):
-        await command._ask_all(["http://127.0.0.1:9"])
+async def test_engines_that_are_down_do_not_keep_the_gateway_from_starting(capsys):
+    async with running_engines(1) as (engine,):
+        workers = await command._ask_all([engine.base_url, "http://127.0.0.1:9"])
+    assert [worker.model for worker in workers] == [engine.model, UNKNOWN_MODEL]
+    warned = capsys.readouterr().err
+    assert "engine-1: http://127.0.0.1:9 cannot be reached (Connection refused)" in warned
+    assert "tries it again every 1 s" in warned
+    assert "engine-0" not in warned
 
 
-async def test_an_address_that_is_no_engine_says_so():
-    async with listening() as config:
-        with pytest.raises(EngineUnreachable, match="list of models"):
-            await command._ask_all([config.url])
+@pytest.mark.parametrize("by", ["address", "file"])
+def test_a_taken_port_is_one_sentence_before_anything_else(monkeypatch, tmp_path, by):
+    path = tmp_path / "gateway.yaml"
+    monkeypatch.setattr(command, "serve", lambda *_given: pytest.fail("it was started"))
+    monkeypatch.setattr(command, "_ask_all", lambda _urls: pytest.fail("engines were asked"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        path.write_text(
+            f"gateway: {{port: {port}}}\nworkers: [{{name: a, url: 'http://127.0.0.1:9', model: m}}]\n"
+        )
+        target = [str(path)] if by == "file" else ["http://a:1", "--port", str(port)]
+        result = CliRunner().invoke(app, ["gateway", *target])
+    assert result.exit_code == 2
+    assert not result.stdout
+    assert result.stderr.startswith(f"error: port {port}, needed by the gateway, is used by pid ")
+    assert "hint: stop that process, or choose another with" in result.stderr
+    assert "Errno" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("503 Service Unavailable", "is not ready (HTTP 503). The gateway starts without it"),
+        ("401 Unauthorized", "hint: a gateway file gives each worker its key with `api_key_file`."),
+        ("404 Not Found", "hint: check that this is an OpenAI-compatible engine's address."),
+        ("200 OK", "does not answer with a list of models (HTTP 200)"),
+    ],
+)
+async def test_an_engine_that_does_not_say_its_model_yet_does_not_keep_the_gateway_from_starting(
+    capsys, status, said
+):
+    async with running_engines(1) as (engine,), answering_every_request(status) as url:
+        workers = await command._ask_all([engine.base_url, url])
+    assert [worker.model for worker in workers] == [engine.model, UNKNOWN_MODEL]
+    warned = capsys.readouterr().err
+    assert f"engine-1: {url}/v1/models" in warned
+    assert said in warned
+    assert "tries it again every 1 s" in warned
+
+
+@asynccontextmanager
+async def answering_every_request(status):
+    async def answer(reader, writer):
+        with suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(f"HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno".encode())
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 def test_the_admin_key_is_made_once_and_only_its_owner_can_read_it(tmp_path):
@@ -73,7 +133,8 @@ def started(monkeypatch, tmp_path):
         return [command.WorkerConfig(name=url, url=url, model="m") for url in urls]
 
     monkeypatch.setattr(command, "_ask_all", ask_all)
-    monkeypatch.setattr(command, "serve", lambda read, _path: files.append(read()))
+    monkeypatch.setattr(command, "reject_taken_ports", lambda _wanted: None)
+    monkeypatch.setattr(command, "serve", lambda read, _path, _home: files.append(read()))
     return files
 
 
@@ -108,6 +169,20 @@ def test_listening_beyond_this_machine_needs_keys(started, tmp_path):
     assert {key.sha256 for key in started[0].gateway.api_keys} == {key_sha256("k1"), key_sha256("k2")}
 
 
+def test_a_user_without_a_home_can_serve_a_file(started, tmp_path, monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for variable in ("PHASEWISE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(command.Path, "home", no_home)
+    path = tmp_path / "gateway.yaml"
+    path.write_text("gateway: {}\nworkers: [{name: a, url: 'http://127.0.0.1:9', model: m}]\n")
+    result = CliRunner().invoke(app, ["gateway", str(path)])
+    assert result.exit_code == 0, result.exception
+    assert started
+
+
 def test_a_key_file_without_keys_is_an_error(started, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("\n")
@@ -140,10 +215,31 @@ def gateway_file(tmp_path):
     return str(path)
 
 
-def test_a_gateways_file_is_served_as_it_is_and_makes_no_admin_key(started, gateway_file, tmp_path):
-    assert CliRunner().invoke(app, ["gateway", gateway_file]).exit_code == 0
+def test_a_gateways_file_is_served_with_the_admin_key_that_the_commands_find(started, gateway_file, tmp_path):
+    result = CliRunner().invoke(app, ["gateway", gateway_file])
+    assert result.exit_code == 0
+    assert result.stdout == "http://127.0.0.1:8124/v1\n"
+    assert f"admin key: {tmp_path / 'run' / 'admin-key'}" in result.stderr
     assert (started[0].gateway.port, [worker.name for worker in started[0].workers]) == (8124, ["a"])
+    key = find_admin_key("http://127.0.0.1:8124", tmp_path)
+    assert started[0].gateway.admin_key_sha256 == key_sha256(key)
+
+
+def test_a_gateways_file_that_names_an_admin_key_gets_no_other(started, tmp_path):
+    path = tmp_path / "gateway.yaml"
+    worker = "{name: a, url: 'http://a:1', model: m}"
+    path.write_text(f"gateway: {{admin_key_sha256: {key_sha256('own')}}}\nworkers: [{worker}]\n")
+    assert "admin key: the one of the file" in CliRunner().invoke(app, ["gateway", str(path)]).stderr
+    assert started[0].gateway.admin_key_sha256 == key_sha256("own")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_gateways_file_without_a_folder_for_keys_is_served_without_admin_routes(
+    started, gateway_file, tmp_path
+):
+    (tmp_path / "run").write_text("no folder")
+    assert "admin routes are closed" in CliRunner().invoke(app, ["gateway", gateway_file]).stderr
+    assert started[0].gateway.admin_key_sha256 is None
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def fake_fleets(monkeypatch, tmp_path, stopped, launched):
     monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
     monkeypatch.setattr(command, "CASES", CASES)
     monkeypatch.setattr(command, "FleetLauncher", Launcher)
-    monkeypatch.setattr(command, "current_engine", lambda chosen: engine)
+    monkeypatch.setattr(command.engine_size, "current_engine", lambda chosen: engine)
     monkeypatch.setattr(command, "resolve_model", lambda model, home: model)
     monkeypatch.setattr(command.OutputReader, "compare", equal)
     monkeypatch.setattr(command, "QUICK", command.replace(command.QUICK, block_s=0.01))
@@ -93,7 +93,9 @@ def greeting(monkeypatch):
 
 
 def test_the_list_needs_no_engine(monkeypatch):
-    monkeypatch.setattr(command, "current_engine", lambda chosen: pytest.fail("nothing is to be measured"))
+    monkeypatch.setattr(
+        command.engine_size, "current_engine", lambda chosen: pytest.fail("nothing is to be measured")
+    )
     result = run("--list")
     assert result.exit_code == 0
     assert "the first" in result.stdout

@@ -738,7 +738,14 @@ async def test_a_port_where_nobody_listens_rejects():
         sock.bind(("127.0.0.1", 0))
         client = HttpClient(f"http://127.0.0.1:{sock.getsockname()[1]}")
         error = await fails_as(FailureKind.CONNECTION_REFUSED, client.send("GET", "/"))
-    assert client.base_url in error.message
+    assert error.message == f"{client.base_url} cannot be reached (Connection refused)"
+
+
+@on_both_loops
+async def test_a_name_that_does_not_exist_is_not_called_a_rejected_connection():
+    client = HttpClient("http://no-such-host.invalid:8000")
+    error = await fails_as(FailureKind.CONNECTION_REFUSED, client.send("GET", "/"))
+    assert error.message == "http://no-such-host.invalid:8000 cannot be reached (its name cannot be resolved)"
 
 
 @on_both_loops

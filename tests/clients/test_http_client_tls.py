@@ -48,8 +48,20 @@ async def test_a_server_that_is_trusted_is_talked_to_over_tls(monkeypatch):
 async def test_a_server_that_nobody_vouches_for_is_rejected_with_the_reason():
     async with tls_server() as (url, asked):
         client = HttpClient(url)
-        with pytest.raises(UpstreamError, match="certificate") as rejection:
+        with pytest.raises(UpstreamError, match="TLS failed: its certificate is not trusted") as rejection:
             await client.fetch("GET", "/v1/models")
         client.close()
     assert rejection.value.kind is FailureKind.CONNECTION_REFUSED
     assert asked == []
+
+
+async def test_a_server_without_tls_is_called_so():
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with raw_server(serve) as port:
+        client = HttpClient(f"https://127.0.0.1:{port}")
+        with pytest.raises(UpstreamError, match="TLS failed: the server speaks none"):
+            await client.fetch("GET", "/v1/models")

@@ -11,6 +11,7 @@ from phasewise.clients.vllm_metrics import (
     QuantileEstimate,
     ScrapedHistogram,
     delta,
+    merged,
     parse_metrics,
 )
 from phasewise.core.errors import UpstreamError
@@ -151,3 +152,21 @@ def test_a_labelled_series_that_appears_was_counted_from_zero():
 def test_text_that_is_not_metrics_is_rejected_with_a_hint():
     with pytest.raises(UpstreamError, match="not Prometheus text"):
         parse_metrics("<html><body a=b>hello</body>", 0.0)
+
+
+def test_several_engines_are_merged_into_one():
+    text = (
+        'vllm:num_requests_running{engine="0"} 2\nvllm:kv_cache_usage_perc{engine="0"} 0.4\n'
+        "# TYPE vllm:x_total counter\nvllm:x_total 3\n"
+        "# TYPE vllm:t histogram\n"
+        'vllm:t_bucket{le="1"} 1\nvllm:t_bucket{le="+Inf"} 2\nvllm:t_count 2\nvllm:t_sum 4\n'
+        "process_start_time_seconds 100\n"
+    )
+    both = merged(
+        [parse_metrics(text, 5.0), parse_metrics(text.replace("0.4", "0.8").replace("100", "200"), 5.0)]
+    )
+    assert both.gauge("num_requests_running") == 4
+    assert both.gauge("kv_cache_usage_perc") == pytest.approx(0.6)
+    assert both.counter("x_total") == 6
+    assert (both.histogram("t").count, both.histogram("t").total) == (4, 8)
+    assert both.process_start_unix_s == 200

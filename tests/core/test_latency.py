@@ -134,3 +134,18 @@ def test_a_reply_that_was_not_streamed_is_judged_by_its_whole_length():
 def test_goodput_of_nothing_is_undefined():
     found = goodput([], Slo(1.0, 0.1))
     assert found.share is None
+
+
+def test_the_end_of_the_gateways_wait_that_the_engine_measured_too_counts_once():
+    """The gateway noted the sending late: 6.7 ms and 65.2 ms of prefill are more than a TTFT of 66.8 ms."""
+    sent = make_span(Part.GATEWAY_WAIT, 0.0067, Source.GATEWAY_CLOCK)
+    prefill = make_span(Part.PREFILL, 0.0652)
+    found = ttft_breakdown(make_timeline((0.0668, 0.1), spans=[sent], engine_spans=[prefill]))
+    assert found.seconds(Part.PREFILL) == pytest.approx(0.0652)
+    assert found.seconds(Part.GATEWAY_WAIT) == pytest.approx(0.0016)
+    assert found.unexplained_s == pytest.approx(0.0)
+
+
+def test_an_engine_that_reports_more_than_the_whole_ttft_is_not_corrected():
+    found = ttft_breakdown(make_timeline((0.5, 0.6), engine_spans=[make_span(Part.PREFILL, 0.6)]))
+    assert (found.seconds(Part.PREFILL), found.unexplained_s) == (pytest.approx(0.6), pytest.approx(-0.1))

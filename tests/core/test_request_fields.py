@@ -8,15 +8,16 @@ from typing import get_args, get_type_hints
 import pytest
 
 from phasewise.core.request import Endpoint
-from phasewise.core.request_fields import _TABLE, FIELDS, PROMPT_FIELD, RequestField
+from phasewise.core.request_fields import FIELDS, INSTEAD, PROMPT_FIELD, ROWS, RequestField
 from tests.paths import ROOT
 
 SRC = ROOT / "src" / "phasewise"
 DECIDE_BY_FIELDS = [*sorted((SRC / "gateway").rglob("*.py")), SRC / "semantic_match" / "identity.py"]
 NOT_LISTS = (
-    {"messages", "model", "prompt"},  # types of fields, in openapi.py
+    {"messages", "model", "prompt", "system", "text"},  # types of fields, in openapi.py
     {"messages", "model"},  # what a question to the cache has in other places, in cache_routes.py
-    {"audio", "function_call"},  # parts of a reply, in response.py
+    {"audio", "function_call", "reasoning"},  # parts of a reply, in response.py
+    {"conversation", "padding", "truncation"},  # parameters of the function that renders prompts
 )
 
 
@@ -25,27 +26,33 @@ def words_of(column):
     return {word for it in (hint, *get_args(hint)) for word in get_args(it) if isinstance(word, str)}
 
 
-@pytest.mark.parametrize("row", FIELDS.values(), ids=FIELDS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_cell_holds_a_word_of_its_column(row):
     for column in ("type", "prefill", "resume", "prefix"):
         assert getattr(row, column) in {None, *words_of(column)}
 
 
-def test_no_field_has_two_rows():
-    rows = [line.split()[0] for line in _TABLE.strip().splitlines()[1:] if not line.startswith("#")]
-    assert len(",".join(rows).split(",")) == len(FIELDS)
+@pytest.mark.parametrize("endpoint", Endpoint)
+def test_no_field_has_two_rows_on_an_endpoint(endpoint):
+    names = [row.name for row in ROWS if endpoint in row.endpoints]
+    assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("row", FIELDS.values(), ids=FIELDS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_field_passed_to_an_engine_that_writes_is_decided_on(row):
-    if row.is_passed_on and any(endpoint.generates for endpoint in row.endpoints):
+    if row.is_passed_on and any(endpoint.is_completion for endpoint in row.endpoints):
+        assert row is FIELDS[row.name]
         assert row.prefill is not None
         assert (row.resume is None) != (row.obstacle is None)
 
 
 def test_every_endpoint_has_one_prompt():
     assert set(PROMPT_FIELD) == set(Endpoint)
-    assert sum(row.prefix == "prompt" for row in FIELDS.values()) == len(Endpoint)
+    assert sum(len(row.endpoints) for row in ROWS if row.prefix == "prompt") == len(Endpoint)
+
+
+def test_what_to_send_instead_is_said_of_unsupported_fields_alone():
+    assert set(INSTEAD) <= {row.name for row in ROWS if row.type == "unsupported"}
 
 
 def lists_of_fields(source):

@@ -12,7 +12,7 @@ from phasewise.core.timeline import TTFT_PARTS, Part
 from phasewise.gateway.records.metric_families import METRICS
 from tests.deploy.files import DEPLOY, ROOT, panels_with_queries, queries, read_dashboard
 
-STYLE = ROOT / "src" / "phasewise" / "report" / "bench" / "style.css"
+STYLE = ROOT / "src" / "phasewise" / "report" / "assets" / "style.css"
 ABOUT_PREFILL = {"prefill", "p50 of TTFT", "first token within 1 s", "prompt"}
 ABOUT_DECODE = {"p50 of TPOT", "at most 100 ms per token", "output"}
 

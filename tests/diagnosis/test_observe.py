@@ -25,8 +25,9 @@ from phasewise.diagnosis.observed.observation import TargetKind
 from phasewise.diagnosis.verdict import Ruling, judge
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.scheduling.world import Health
 from phasewise.simulator.step_times import PRESETS
-from tests.gateway.harness import ADMIN_KEY, running_gateway
+from tests.gateway.harness import ADMIN_KEY, eventually, running_gateway
 
 ON_A_BUSY_MACHINE = Slo(ttft_s=30.0, tpot_s=5.0)
 """Engine, client and other tests share two cores: what is tried is what is observed, not how fast it is."""
@@ -144,14 +145,29 @@ async def test_a_gateways_timelines_are_the_evidence_when_it_is_watched():
     assert diagnose(evidence, DEFAULT_SLO, Known()).summary.workload.shared_share > 0
 
 
-async def test_an_engine_that_dies_while_it_is_watched_is_reported_not_tripped_over():
-    async with running_engines(2) as (kept, lost), running_gateway([kept, lost]) as gateway:
+@pytest.mark.parametrize(
+    ("poll_interval_s", "notices", "words"),
+    [
+        (3600.0, False, "counters of 1 of 2 engines"),
+        (0.05, True, "which the gateway does not use: it is down"),
+    ],
+    ids=["before_the_gateway_notices", "after_it"],
+)
+async def test_an_engine_that_dies_while_it_is_watched_is_reported_not_tripped_over(
+    poll_interval_s, notices, words
+):
+    async with (
+        running_engines(2) as (kept, lost),
+        running_gateway([kept, lost], poll_interval_s=poll_interval_s) as gateway,
+    ):
         watch = Watch(await identify(gateway.url, ADMIN_KEY), ADMIN_KEY)
         await watch.begin()
         lost.die()
+        if notices:
+            await eventually(lambda: gateway.app.gateway.cluster.state("w1").health is Health.DOWN)
         evidence = evidence_of(await watch.end())
         watch.close()
-    assert any("counters of 1 of 2 engines" in note for note in evidence.not_observed)
+    assert any(words in note for note in evidence.not_observed)
 
 
 def test_the_share_over_a_bound_is_read_from_buckets():

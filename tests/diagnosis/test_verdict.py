@@ -10,7 +10,7 @@ from phasewise.core.slo import Slo
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome, Part, Source
 from phasewise.diagnosis.analysis.attribution import readings_of
-from phasewise.diagnosis.analysis.engine_load import COUNTERS
+from phasewise.diagnosis.analysis.engine_load import COUNTERS, EngineSurroundings
 from phasewise.diagnosis.analysis.window_summary import (
     TokenLedger,
     Trust,
@@ -278,6 +278,18 @@ def test_if_most_clients_leave_that_is_the_verdict():
     assert "60% of 15 requests" in verdict.top.facts[0].words
 
 
+def test_requests_that_all_left_during_their_prefill_were_slow_by_their_prompts():
+    """None was answered: how far each came is what there is to judge."""
+    engine = [make_span(Part.PREFILL, 1.4, Source.STEP_RECORD), make_span(Part.ENGINE_QUEUE, 0.1)]
+    left = {"engine_spans": engine, "outcome": Outcome.CANCELLED, "ended_s": 1.5, "prompt_tokens": None}
+    summary = summary_of([make_timeline((), request_id=f"r{index}", **left) for index in range(7)])
+    assert summary.start.seconds(Part.PREFILL) == pytest.approx(1.4)
+    verdict = judge(summary, SLO)
+    assert verdict.ruling is Ruling.SLOW_TO_START
+    assert verdict.top.cause is Cause.LONG_PROMPTS
+    assert Cause.CLIENTS_CANCEL in {it.cause for it in verdict.findings}
+
+
 def test_rejected_requests_are_counted_by_their_reason():
     rejected = requests(4, outcome=Outcome.REJECTED)
     noted = [replace(it, attempts=(replace(it.attempts[0], note="HTTP 400"),)) for it in rejected]
@@ -285,6 +297,56 @@ def test_rejected_requests_are_counted_by_their_reason():
     assert verdict.ruling is Ruling.FAILING
     assert verdict.top.cause is Cause.REQUESTS_REJECTED
     assert "4 of 10 requests were rejected: HTTP 400 (4)" in verdict.top.facts[0].words
+
+
+def test_an_engine_that_the_gateway_does_not_use_is_named_when_requests_fail():
+    rejected = [replace(it, reason="no_healthy_worker") for it in requests(4, outcome=Outcome.REJECTED)]
+    down = EngineSurroundings("a", 0, out_of_service="down for 24 seconds (Connection refused)")
+    summary = replace(summary_of(requests(6) + rejected), engines=(down, EngineSurroundings("b", 6)))
+    verdict = judge(summary, SLO)
+    assert verdict.ruling is Ruling.FAILING
+    assert verdict.top.cause is Cause.ENGINE_DOWN
+    words = [fact.words for fact in verdict.top.facts]
+    assert words[0] == "a is down for 24 seconds (Connection refused)"
+    assert words[1].startswith("4 of 10 requests were not served")
+
+
+def test_rejections_that_a_dead_engine_does_not_explain_are_counted_apart():
+    noted = [replace(it, reason="queue_full") for it in requests(3, outcome=Outcome.REJECTED)]
+    noted += [replace(it, reason="no_healthy_worker") for it in requests(4, outcome=Outcome.REJECTED)]
+    noted = [replace(it, attempts=()) for it in noted]
+    down = EngineSurroundings("a", 0, out_of_service="down")
+    verdict = judge(replace(summary_of(requests(6) + noted), engines=(down,)), SLO)
+    first, second = (found for found in verdict.findings if found.phase is Phase.FAILING)
+    assert (first.cause, second.cause) == (Cause.ENGINE_DOWN, Cause.REQUESTS_REJECTED)
+    assert second.facts[0].words == "3 of 13 requests were rejected: queue_full (3)"
+
+
+def test_an_engine_that_is_out_of_service_is_no_cause_while_requests_are_served():
+    down = EngineSurroundings("a", 0, out_of_service="down")
+    verdict = judge(replace(summary_of(requests(9)), engines=(down,)), SLO)
+    assert verdict.ruling is Ruling.HEALTHY
+    assert not verdict.findings
+
+
+def test_with_all_engines_out_of_service_requests_fail_however_slow_they_were():
+    failed = requests(4, queue_s=4.0, outcome=Outcome.FAILED)
+    down = tuple(EngineSurroundings(name, 0, out_of_service="down") for name in "ab")
+    verdict = judge(replace(summary_of(failed), engines=down), SLO)
+    assert (verdict.ruling, verdict.top.cause) == (Ruling.FAILING, Cause.ENGINE_DOWN)
+    one_left = (down[0], EngineSurroundings("b", 4))
+    assert judge(replace(summary_of(failed), engines=one_left), SLO).ruling is Ruling.SLOW_TO_START
+
+
+def test_unanswered_requests_are_counted_once():
+    """Two left, three still wait: one of these not long enough to be late."""
+    left = [make_timeline((), request_id=f"l{it}", outcome=Outcome.CANCELLED, ended_s=3.0) for it in range(2)]
+    waits = [
+        make_timeline((), request_id=f"w{it}", outcome=Outcome.UNFINISHED, ended_s=float(it))
+        for it in (0, 2, 3)
+    ]
+    start = summary_of(requests(5) + left + waits).start
+    assert (start.unanswered, start.gave_up, start.unfinished) == (4, 2, 3)
 
 
 def test_a_few_requests_are_enough_to_find_a_server_slow_or_failing():

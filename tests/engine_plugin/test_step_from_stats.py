@@ -55,6 +55,8 @@ def test_ids_are_those_the_client_saw():
     assert client_request_id("chatcmpl-a-1") == "chatcmpl-a-1"
     assert client_request_id("cmpl-a-1-0") == "cmpl-a-1"
     assert client_request_id("cmpl-0") == "cmpl-0"
+    assert client_request_id("resp_a_0") == "resp_a"
+    assert client_request_id("resp_0") == "resp_0"
 
 
 def test_transfers_that_ended_in_the_step_are_reported_with_time_and_size():

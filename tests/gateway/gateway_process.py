@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import sys
 
@@ -29,7 +30,7 @@ class GatewayProcess:
     async def rejects_connections(self):
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, ConnectionResetError):  # reset: it was accepted as the port closed
             return True
         writer.close()
         return False
@@ -42,8 +43,15 @@ class GatewayProcess:
 
 async def start(path, stderr=asyncio.subprocess.PIPE):
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "phasewise.cli", "gateway", str(path), stderr=stderr
+        *(sys.executable, "-m", "phasewise.cli", "gateway", str(path)),
+        stderr=stderr,
+        env={**os.environ, "PHASEWISE_HOME": str(home_of(path))},
     )
+
+
+def home_of(path):
+    """Where a gateway that was started with this file is recorded."""
+    return path.parent / "home"
 
 
 @contextlib.asynccontextmanager

@@ -125,13 +125,13 @@ async def listening(answer=None, pages=None):
 
 
 async def eventually(check, timeout_s=60.0):
-    """What `check` returns once it is not None or False."""
+    """What `check` returns once that is true: neither None nor False, nor 0 or an empty list."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         value = check()
         if asyncio.iscoroutine(value):
             value = await value
-        if value is not None and value is not False:
+        if value:
             return value
         assert time.monotonic() < deadline_s, "it did not happen in time"
         await asyncio.sleep(0.01)

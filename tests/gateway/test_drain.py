@@ -57,6 +57,23 @@ async def test_streams_that_are_open_when_it_stops_are_whole_in_the_end(tmp_path
     assert "Traceback" not in errors
 
 
+async def test_the_log_says_what_a_stopping_gateway_waits_for_and_a_second_signal_ends_it_quietly(tmp_path):
+    async with running_engines(1) as (engine,), running_process(tmp_path, engine, drain_s=100.0) as gateway:
+        engine.inject("slow", factor=30.0)
+        open_stream = asyncio.create_task(text_of(gateway.client, stream_body(0, FOR_EVER)))
+        await eventually(lambda: engine.tokens_written > 2, timeout_s=30.0)
+        gateway.process.send_signal(signal.SIGINT)
+        await eventually(gateway.rejects_connections, timeout_s=30.0)
+        gateway.process.send_signal(signal.SIGINT)
+        code, errors = await gateway.ended()
+        await asyncio.gather(open_stream, return_exceptions=True)
+    assert code == 0
+    assert "stopping: waits up to 100 s for 1 request to finish; a second signal ends at once" in errors
+    assert "stopped with 1 request unfinished" in errors
+    assert "lifespan" not in errors
+    assert "CancelledError" not in errors
+
+
 async def test_what_outlasts_the_time_to_finish_gets_an_error(tmp_path):
     async with (
         running_engines(1) as (engine,),

@@ -73,4 +73,4 @@ def test_it_is_expected_to_write_nothing():
 
 def test_a_verdict_says_that_embeddings_were_left_out():
     said = list(_of_kinds([make_timeline(), make_timeline(streamed=False, generates=False)]))
-    assert said == ["1 requests for embeddings: only generation is diagnosed"]
+    assert said == ["1 requests for embeddings or counts of tokens: only generation is diagnosed"]

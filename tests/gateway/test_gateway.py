@@ -481,8 +481,10 @@ async def test_models_have_openais_shape(gateway):
 async def test_workers_show_who_they_are_and_what_they_do(gateway, engine):
     reply = await gateway.fetch("GET", "/phasewise/v1/workers", headers=ADMIN)
     (worker,) = orjson.loads(reply.body)["workers"]
+    assert worker.pop("since_unix_s") <= time.time()
     assert worker == {
         "name": "w0",
+        "circuit_open": False,
         "url": engine.base_url,
         "model": "fake-model",
         "role": "mixed",
@@ -514,7 +516,7 @@ async def test_metrics_show_the_phases(gateway):
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/", 404), ("GET", "/v1/responses", 404), ("GET", "/v1/chat/completions", 405)],
+    [("GET", "/", 404), ("GET", "/v1/files", 404), ("GET", "/v1/chat/completions", 405)],
 )
 async def test_other_addresses_are_rejected_in_openais_shape(gateway, method, path, status):
     reply = await gateway.fetch(method, path)
@@ -559,3 +561,28 @@ async def test_a_mistake_of_the_gateways_own_is_recorded_as_such_and_books_nothi
     timeline = await gateway.timeline_of_client("unlucky")
     assert (timeline["outcome"], timeline["why"]) == ("failed", "gateway_error")
     assert gateway.under_way == 0
+
+
+@pytest.mark.parametrize("model", ["fake-model", "org/team/fake-model"])
+async def test_one_model_is_shown_by_its_name_and_another_one_is_not_found(engine, model):
+    worker = worker_for(engine).model_copy(update={"model": model})
+    async with running_gateway([worker]) as gateway:
+        listed = orjson.loads((await gateway.fetch("GET", "/v1/models")).body)["data"]
+        for path in (model, model.replace("/", "%2F")):
+            reply = await gateway.fetch("GET", f"/v1/models/{path}")
+            assert (reply.status, [orjson.loads(reply.body)]) == (200, listed)
+        unknown = await gateway.fetch("GET", "/v1/models/nobodys")
+        other_method = await gateway.fetch("DELETE", f"/v1/models/{model}")
+    assert unknown.status == 404
+    assert "no worker serves a model of the name nobodys" in orjson.loads(unknown.body)["error"]["message"]
+    assert other_method.status == 405
+
+
+async def test_a_model_is_shown_to_those_with_a_key(engine):
+    keys = [{"sha256": key_sha256("k")}]
+    async with running_gateway([engine], api_keys=keys) as gateway:
+        statuses = [
+            (await gateway.fetch("GET", "/v1/models/fake-model", headers=headers)).status
+            for headers in ((), [(b"authorization", b"Bearer k")], [(b"x-api-key", b"k")])
+        ]
+    assert statuses == [401, 200, 200]

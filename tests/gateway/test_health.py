@@ -11,6 +11,7 @@ import pytest
 
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.core.errors import FailureKind, UpstreamError
+from phasewise.core.worker import UNKNOWN_MODEL
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import WorkerConfig
@@ -274,18 +275,82 @@ async def test_looks_at_many_workers_are_spread_over_the_interval(monkeypatch):
 
 
 async def test_every_check_is_reported_whatever_its_result():
-    looks = 0
-
-    def look():
-        nonlocal looks
-        looks += 1
+    looks = []
 
     async with running_engines(1) as (engine,):
         workers = [
             replace(make_worker("w0"), url=engine.base_url),
             replace(make_worker("w1"), url="http://127.0.0.1:9"),
         ]
-        watcher = HealthWatcher(ClusterView(workers), client_of, interval_s=60.0, on_look=look)
+        watcher = HealthWatcher(ClusterView(workers), client_of, interval_s=60.0, on_look=looks.append)
         await watcher.start()
         await watcher.stop()
-    assert looks == len(workers)
+    assert sorted(looks) == ["w0", "w1"]
+
+
+async def test_an_engine_that_was_down_at_the_start_says_its_model_when_it_answers():
+    async with running_engines(1) as (engine,):
+        unknown = replace(make_worker("w0"), url=engine.base_url, model=UNKNOWN_MODEL)
+        cluster = ClusterView([unknown])
+        assert cluster.models == ()
+        watcher = HealthWatcher(cluster, client_of, interval_s=60.0)
+        await watcher.start()
+        await watcher.stop()
+        assert cluster.models == (engine.model,)
+        assert [worker.name for worker in cluster.usable(engine.model)] == ["w0"]
+        cluster.check_invariants()
+        # The configuration does not know the model when it is read again.
+        change = cluster.set_workers([unknown])
+        assert (change.gone, change.new) == ((), ())
+        assert cluster.models == (engine.model,)
+
+
+async def test_an_engine_that_was_down_at_the_start_is_asked_for_its_recorder_when_it_answers(monkeypatch):
+    async with running_engines(1) as (engine,):
+        # Not 10,000 ports above the engine's own: somebody else may listen there.
+        monkeypatch.setattr(health, "default_steps_url", lambda _url: engine.steps_url)
+        unknown = replace(make_worker("w0"), url=engine.base_url, model=UNKNOWN_MODEL, steps_url=None)
+        cluster = ClusterView([unknown])
+        engine.die()
+        watcher = HealthWatcher(cluster, client_of, interval_s=0.05)
+        await watcher.start()
+        assert cluster.state("w0").worker.steps_url is None
+        await engine.restart()
+        await eventually(lambda: cluster.state("w0").health is Health.UP)
+        await watcher.stop()
+        worker = cluster.state("w0").worker
+        assert (worker.steps_url, worker.incarnation) == (engine.steps_url, f"boot-{engine.boot}")
+        # The configuration does not know it when it is read again.
+        change = cluster.set_workers([unknown])
+        assert (change.gone, change.new) == ((), ())
+        assert cluster.state("w0").worker.steps_url == engine.steps_url
+
+
+async def test_an_engine_that_does_not_say_its_model_is_down():
+    async with listening() as config:
+        cluster = ClusterView([replace(make_worker("w0"), url=config.url, model=UNKNOWN_MODEL)])
+        watcher = HealthWatcher(cluster, client_of, interval_s=60.0)
+        await watcher.start()
+        await watcher.stop()
+    assert cluster.state("w0").health is Health.DOWN
+    assert "list of models" in cluster.state("w0").note
+
+
+async def test_a_gateway_whose_engine_was_down_at_the_start_serves_it_when_it_answers():
+    async with running_engines(1) as (engine,):
+        worker = WorkerConfig(name="w0", url=engine.base_url, model=UNKNOWN_MODEL)
+        async with running_gateway([worker]) as gateway:
+            models = orjson.loads((await gateway.fetch("GET", "/v1/models")).body)["data"]
+            reply = await gateway.chat()
+    assert [it["id"] for it in models] == [engine.model]
+    assert reply.status == 200
+
+
+async def test_while_no_engine_has_said_its_model_clients_may_try_again_and_see_why():
+    worker = WorkerConfig(name="w0", url="http://127.0.0.1:9", model=UNKNOWN_MODEL)
+    async with running_gateway([worker]) as gateway:
+        reply = await gateway.chat()
+    error = orjson.loads(reply.body)["error"]
+    assert (reply.status, error["code"]) == (503, "no_healthy_worker")
+    assert "'fake-model' now: w0 is down" in error["message"]
+    assert dict(reply.headers)[b"retry-after"] == b"1"

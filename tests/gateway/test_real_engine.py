@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 
+import orjson
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from typer.testing import CliRunner
 
+from phasewise.cli.app import app
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.step_feed import StepFeed
 from phasewise.clients.vllm_metrics import fetch_metrics
-from tests.gateway.harness import eventually, running_gateway
+from tests.gateway.harness import ADMIN_KEY, eventually, request_id_of, running_gateway
 
 pytestmark = pytest.mark.real
 
@@ -103,6 +106,34 @@ async def test_a_request_is_found_by_every_id_that_the_engine_has_of_it(gateway,
     assert len(replies) == 3
     assert len(ended) == 5
     assert {(await gateway.timeline(it))["id"] for it in ended} == replies
+
+
+async def test_the_prompt_that_a_request_waited_for_is_named_and_its_life_is_drawn(
+    gateway, real_engine, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    page = tmp_path / "life.html"
+    few = {"model": real_engine.model, "stream": True, "ignore_eos": True}
+    reading = asyncio.create_task(gateway.chat("lighthouse " * 1500, max_tokens=2, **few))
+    await eventually(lambda: gateway.under_way > 0)
+    # The engine counts a request as running only after its first step, which takes seconds here.
+    await asyncio.sleep(0.3)
+    reply = await gateway.chat("Hello!", max_tokens=12, **few)
+    assert (await reading).status == 200
+    request_id = request_id_of(reply)
+    await gateway.timeline(request_id)
+    asked = ["explain", request_id[:12], "--gateway", gateway.url, "--admin-key", ADMIN_KEY]
+    explained = await asyncio.to_thread(CliRunner().invoke, app, [*asked, "--html", str(page)])
+    assert explained.exit_code == 0, explained.exception
+    assert "another request's" in explained.stdout.partition("request " + request_id)[0]
+    ledger = orjson.loads((await asyncio.to_thread(CliRunner().invoke, app, [*asked, "--json"])).stdout)[
+        "ledger"
+    ]
+    unexplained = next(row["seconds"] for row in ledger["start"] if row["name"] == "unexplained")
+    assert abs(unexplained) < 0.3 * ledger["start_s"]
+    drawn = page.read_text()
+    assert "Its prefill and its 11 decode steps" in drawn
+    assert "Every step reads" in drawn, "the engine names the folder of its model, which is on this machine"
 
 
 async def test_a_client_that_leaves_frees_the_engine(gateway, openai_client, real_engine):

@@ -7,6 +7,7 @@ import pytest
 
 from phasewise.clients.step_feed import StepFeed
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.gateway.api.auth import key_sha256
 from tests.gateway.harness import ADMIN, chat_body, events_of, eventually, request_id_of, running_gateway
 from tests.gateway.pairs import LONG_TEXT, running_pair
 
@@ -112,3 +113,35 @@ async def test_what_is_not_kept_is_named_with_how_many_are():
         assert "the last 2 requests" in said
         assert "gateway.keep_timelines" in said
         assert len(await missing(gateway, "x" * 3000)) < 400
+
+
+REJECTED = {"unknown field": orjson.dumps(chat_body(max_tokenz=3)), "no JSON": b"{"}
+
+
+@pytest.mark.parametrize("kind", REJECTED)
+async def test_a_request_that_the_gateway_rejects_is_found_too(kind):
+    own_id = ((b"x-request-id", b"bad-1"),)
+    async with running_engines(1) as engines, running_gateway(engines) as gateway:
+        reply = await gateway.fetch("POST", "/v1/chat/completions", REJECTED[kind], own_id)
+        found = await gateway.timeline("bad-1")
+        metrics = (await gateway.fetch("GET", "/metrics")).body.decode()
+    assert (found["id"], found["outcome"], found["why"]) == (request_id_of(reply), "rejected", "bad_request")
+    assert 'phasewise_requests_total{model="none",outcome="rejected",reason="bad_request"} 1' in metrics
+    assert 'result="missed"} 1' not in metrics
+
+
+async def test_requests_without_a_known_key_are_counted_and_displace_no_record():
+    keys = ({"sha256": key_sha256("k"), "tenant": "acme"},)
+    with_key = ((b"authorization", b"Bearer k"),)
+    async with (
+        running_engines(1) as engines,
+        running_gateway(engines, api_keys=keys, keep_timelines=1) as gateway,
+    ):
+        kept = request_id_of(await gateway.chat(headers=with_key))
+        assert (await gateway.timeline(kept))["outcome"] == "succeeded"
+        rejected = [request_id_of(await gateway.chat()) for _ in range(3)]
+        assert (await gateway.timeline(kept))["id"] == kept
+        for request_id in rejected:
+            await missing(gateway, request_id)
+        metrics = (await gateway.fetch("GET", "/metrics")).body.decode()
+    assert 'outcome="rejected",reason="unauthenticated"} 3' in metrics

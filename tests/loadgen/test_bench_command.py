@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from phasewise.cli.app import app
 from phasewise.cli.bench_modes import find_largest_rate, parse_sweep
 from phasewise.cli.measuring import command_line
-from phasewise.cli.options import choose_conversations, choose_load, choose_shape, choose_source
 from phasewise.cli.outputs import Interrupts
 from phasewise.clients.http_client import origin
 from phasewise.clients.vllm_metrics import MetricsSnapshot, parse_metrics
@@ -29,6 +28,7 @@ from phasewise.loadgen.results import build_report
 from phasewise.loadgen.run import BenchRun, GeneratorHealth
 from phasewise.loadgen.target import Target
 from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop, Replay, Spacing
+from phasewise.loadgen.workload.choices import choose_conversations, choose_load, choose_shape, choose_source
 from phasewise.loadgen.workload.plan import Plan
 from phasewise.loadgen.workload.presets import PRESETS, PresetName
 from phasewise.report.bench.page import Measured

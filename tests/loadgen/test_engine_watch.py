@@ -9,6 +9,7 @@ from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.loadgen import engine_watch
 from phasewise.loadgen.engine_watch import EngineSampler, watching
+from phasewise.loadgen.target import Target
 from tests.loadgen.scripted_server import Asked, scripted_server
 
 
@@ -36,7 +37,7 @@ async def test_an_address_without_counters_is_asked_once(monkeypatch):
         asked.append(request.path)
         return 404, [b"{}"]
 
-    async with scripted_server(answer) as url, watching(url) as watch:
+    async with scripted_server(answer) as url, watching(Target(url, "m")) as watch:
         for _ in range(5):
             await watch.sample(HttpClient(url))
     assert asked == ["/metrics"]

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+import orjson
 import pytest
 
 from phasewise.clients.http_client import HttpClient
@@ -159,6 +160,24 @@ async def test_a_conversation_ends_with_a_turn_that_fails():
     run = await measure_script(answer, make_plan(spec, Random(1)))
     assert [timeline.reason for timeline in run.timelines] == [None, "http_500"]
     assert run.unsent == 1
+
+
+async def test_the_gateways_own_rejections_are_counted_by_code_and_kept_in_words():
+    words = "no worker of the model 'm' answers: a is down"
+    body = orjson.dumps({"error": {"code": "no_healthy_worker", "message": words}})
+    run = await measure_script(lambda _asked: (503, [body]), make_run_plan(ClosedLoop(1), 3))
+    assert [timeline.reason for timeline in run.timelines] == ["no_healthy_worker"] * 3
+    assert run.rejections == {"no_healthy_worker": words}
+
+
+@pytest.mark.parametrize(
+    "error", [{"code": 400, "message": "a prompt"}, {"code": "odd", "message": "a prompt"}, "x"]
+)
+async def test_the_words_of_other_servers_are_not_kept_because_they_may_quote_a_prompt(error):
+    body = orjson.dumps({"error": error})
+    run = await measure_script(lambda _asked: (400, [body]), make_run_plan(ClosedLoop(1), 1))
+    assert [timeline.reason for timeline in run.timelines] == ["http_400"]
+    assert not run.rejections
 
 
 async def test_a_closed_loop_ends_with_its_time():

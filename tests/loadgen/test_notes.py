@@ -45,6 +45,12 @@ def note_with(run: BenchRun, words: str) -> str | None:
     return found[0] if found else None
 
 
+def test_the_gateways_words_for_its_rejections_come_before_all_but_warnings():
+    words = "no worker of the model 'm' answers: a is down"
+    run = make_run(make_threads(1), failed(0), rejections={"no_healthy_worker": words}, cut_short=True)
+    assert notes_on(run, WINDOW, None)[1] == f"The gateway's words for no_healthy_worker: {words}"
+
+
 def test_prompts_that_are_all_exact_need_no_note():
     run = make_run(make_threads(1, 1), sent(0), sent(1))
     assert note_with(run, "rule of thumb") is None

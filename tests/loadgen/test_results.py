@@ -13,10 +13,12 @@ from rich.console import Console
 
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import TTFT_PARTS, Outcome, Part, Source, Timeline
+from phasewise.core.units import milliseconds
 from phasewise.loadgen import results as report_module
 from phasewise.loadgen.notes import typical_ttft
 from phasewise.loadgen.results import BenchReport, errors_by_kind
 from phasewise.loadgen.run import BenchRun, GeneratorHealth
+from phasewise.loadgen.statistics.summary import Summary
 from phasewise.loadgen.target import Target
 from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop
 from phasewise.loadgen.workload.plan import Fit, Plan, PlannedRequest
@@ -164,6 +166,12 @@ def test_what_was_under_way_when_somebody_stopped_the_run_is_no_failure_of_the_s
     report = build_report(make_run([make_reported(), stopped], cut_short=True), SLO)
     assert (report.goodput.met, report.goodput.offered) == (1, 1)
     assert report.errors == {"cut_short": 1}
+    said = "The run was cut short with 1 request still running: 0 planned requests were not sent."
+    assert report.warnings == (said,)
+    console = Console(file=StringIO(), width=120, no_color=True)
+    console.print(render(report))
+    assert console.file.getvalue().splitlines()[1] == said
+    assert "requests were not answered" not in console.file.getvalue()
 
 
 def test_percentiles_have_intervals_where_the_requests_are_enough():
@@ -205,6 +213,25 @@ def test_a_sweep_is_a_row_per_load_with_what_spoilt_it():
     text = console.file.getvalue()
     assert "2 req/s: VOID: requests were sent late" in text
     assert "SLO met: the share within TTFT 1 s and TPOT 150 ms" in text
+
+
+@pytest.mark.parametrize("label", ["8 req/s", "0.25 conversations/s", "2 req/s (gamma, burstiness 0.5)"])
+@pytest.mark.parametrize("scale", [0.001, 1.0, 40.0])
+def test_a_sweep_fits_80_columns_and_breaks_no_number(label, scale):
+    spread = Summary(99, *[1.234 * scale] * 5, *[(1.0023 * scale, 2.5684 * scale)] * 3)
+    times = dict.fromkeys(("ttft_s", "tpot_s", "itl_pooled_s", "e2e_s"), spread)
+    report = replace(
+        build_report(make_run([make_reported()]), SLO), **times, output_tokens_per_s=123_456.0, notes=()
+    )
+    console = Console(file=StringIO(), width=80, no_color=True)
+    console.print(render_sweep([(label, report), (label, report)]))
+    table, _, _ = console.file.getvalue().partition("SLO met:")
+    low, high = milliseconds(1.0023 * scale), milliseconds(2.5684 * scale)
+    words = table.replace("–", "– ").split()
+    assert max(map(len, table.splitlines())) <= 80
+    # Two loads with five intervals each.
+    assert (words.count(f"{low}–"), words.count(high)) == (10, 10)
+    assert words.count("123,456") == 2
 
 
 def test_an_engine_without_timings_is_named_with_its_flag():

@@ -2,22 +2,31 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from io import StringIO
 
+import numpy as np
 import pytest
+from rich.console import Console
 
+from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import MeasurementError
+from phasewise.core.slo import DEFAULT_SLO
 from phasewise.core.timeline import Outcome, Part
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.loadgen.generator import LoadGenerator
+from phasewise.loadgen.results import build_report
 from phasewise.loadgen.session import CacheState, RunSpec, measure
+from phasewise.loadgen.target import find_target
 from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop
 from phasewise.loadgen.workload.drafts import Conversations
 from phasewise.loadgen.workload.lengths import Lengths
 from phasewise.loadgen.workload.plan import PlanSpec
 from phasewise.loadgen.workload.presets import Shape
+from phasewise.report.bench.table import render
 from phasewise.simulator.engine import EngineShape
 from phasewise.simulator.step_times import PRESETS
+from tests.gateway.harness import ADMIN_KEY, eventually, running_gateway
 from tests.loadgen.scripted_server import Asked, content, scripted_server
 
 DONE = b"data: [DONE]\n\n"
@@ -174,3 +183,66 @@ async def test_the_generator_reports_how_it_fared(load):
     assert run.health.held_back == 0
     assert run.health.cpu_s > 0
     assert len(run.health.loop_lags_s) >= 1
+
+
+async def test_a_gateway_shows_its_engines_counters_and_tokenizer_for_its_admin_key():
+    async with running_engines(2) as engines, running_gateway(engines) as gateway:
+        alone = await measure(gateway.url, make_spec())
+        run = await measure(gateway.url, replace(make_spec(), admin_key=ADMIN_KEY))
+    assert alone.engine is None
+    assert alone.plan.fit is None
+    assert run.target.workers == ("w0", "w1")
+    assert run.plan.fit is not None
+    first, *_, last = run.engine.snapshots
+    ended = last.counter("request_success_total") - first.counter("request_success_total")
+    assert ended == len(run.timelines)
+    assert ADMIN_KEY not in repr(run.target)
+
+
+async def test_a_run_with_an_engine_out_of_service_says_so_first():
+    async with running_engines(2) as engines, running_gateway(engines) as gateway:
+        engines[0].die()
+        await eventually(lambda: not gateway.app.gateway.cluster.is_up(worker_ref(gateway, "w0")))
+        run = await measure(gateway.url, replace(make_spec(), admin_key=ADMIN_KEY))
+        engines[1].die()
+        await eventually(lambda: not gateway.app.gateway.cluster.is_up(worker_ref(gateway, "w1")))
+        none = await measure(gateway.url, replace(make_spec(requests=2), admin_key=ADMIN_KEY))
+    report, nothing = (build_report(it, DEFAULT_SLO, np.random.default_rng(1)) for it in (run, none))
+    said = "Measured with 1 of 2 engines: the gateway did not use w0 (down)."
+    assert report.warnings == (said,)
+    assert report.notes[0] == said
+    assert shown(report).index(said) < shown(report).index("Latency")
+    assert shown(report).count(said) == 1
+    assert nothing.warnings == (
+        "Measured with 0 of 2 engines: the gateway did not use w0 (down), w1 (down).",
+    )
+    assert not any("--admin-key" in note for note in nothing.notes)
+    assert "p90" not in shown(nothing)
+    assert "2 of 2 requests were not answered: 2 no_healthy_worker" in shown(nothing)
+
+
+def worker_ref(gateway, name):
+    return gateway.app.gateway.cluster.state(name).worker.ref
+
+
+def shown(report):
+    text = StringIO()
+    Console(file=text, width=200).print(render(report))
+    return text.getvalue()
+
+
+async def test_the_admin_key_is_not_sent_to_a_server_that_does_not_ask_for_it():
+    heard = []
+
+    def answer(asked):
+        heard.append(asked)
+        if asked.path == "/v1/models":
+            return 200, [b'{"data": [{"id": "m"}]}']
+        return 404, [b"{}"]
+
+    async with scripted_server(answer) as url:
+        client = HttpClient(url)
+        target = await find_target(client, admin_key="the-admins")
+        client.close()
+    assert target.workers == ()
+    assert not any("the-admins" in str(asked.headers) for asked in heard)

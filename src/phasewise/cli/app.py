@@ -25,6 +25,7 @@ _ENGINE = {
     "install": Leaf("engine:install_command", "Install vLLM and the step recorder."),
     "check": Leaf("engine:check_command", "Show which vLLM installation is used, and its versions."),
     "calibrate": Leaf("engine_calibrate:calibrate", "Measure how long an engine's steps take."),
+    "validate": Leaf("engine_validate:validate", "Check which published claims hold on this hardware."),
     "fake": Leaf("engine_fake:fake", "Run engines without a model, for tests and demos."),
 }
 _MODEL = {
@@ -40,7 +41,10 @@ PANELS: Panels = {
         "diagnose": Leaf(
             "diagnose:diagnose", "Find out whether a model is slow to start or slow to stream, and why."
         ),
-        "explain": Leaf("explain:explain", "Show why a request went to its engine, and where its time went."),
+        "requests": Leaf("requests:requests", "List a gateway's finished requests, the newest or slowest."),
+        "explain": Leaf(
+            "explain:explain", "Show where a request's time went, and why it went to its engine."
+        ),
     },
     "Prove": {
         "bench": Leaf("bench:bench", "Measure TTFT, TPOT, stalls and goodput under load."),
@@ -53,13 +57,13 @@ PANELS: Panels = {
     "Serve": {
         "gateway": Leaf("gateway:gateway", "Serve one OpenAI-compatible address in front of engines."),
         "up": Leaf("up:up", "Start engines and a gateway on this machine."),
-        "status": Leaf("status:status", "Show the fleets that run on this machine."),
+        "status": Leaf("status:status", "Show the fleets and gateways that you run on this machine."),
         "down": Leaf("down:down", "Stop a fleet and everything it started."),
         "check": Leaf("check:check", "Check whether a fleet's engines can transfer KV to each other."),
         "cache": Branch(_CACHE, "Inspect, evaluate or purge a gateway's answer cache."),
     },
     "Set up": {
-        "engine": Branch(_ENGINE, "Install, check, calibrate or fake a vLLM engine."),
+        "engine": Branch(_ENGINE, "Install, check, calibrate, validate or fake a vLLM engine."),
         "model": Branch(_MODEL, "Fetch, list, quantize or size a model."),
     },
 }

@@ -2,70 +2,47 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Awaitable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
 
+from phasewise.api.bench import (
+    DEFAULT_REQUESTS,
+    bench_result,
+    check_warm_up,
+    diagnosed,
+    requests_or_default,
+)
+from phasewise.api.call import admin_key_or_default, seed_or_random
+from phasewise.api.diagnose import Diagnosis
 from phasewise.cli import options
 from phasewise.cli.bench_modes import BenchResults, Job, parse_sweep, run_loads, run_search
-from phasewise.cli.measuring import command_line, page_facts
+from phasewise.cli.measuring import page_facts, repeating_command
 from phasewise.cli.options import Costs
 from phasewise.cli.outputs import reject_unwritable
-from phasewise.cli.targets import find_admin_key, subject_of
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
 from phasewise.core import timeline_record
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
-from phasewise.costs.fit.step_fit import StepFit
-from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.gather.costs_file import load_fit
-from phasewise.diagnosis.gather.own_run import concurrency_of, observed
-from phasewise.diagnosis.gather.target import identify
-from phasewise.diagnosis.verdict import Verdict, verdict_record
-from phasewise.fleet.config import phasewise_home
+from phasewise.loadgen.run import BenchRun
 from phasewise.loadgen.session import CacheState, RunSpec
+from phasewise.loadgen.workload import choices
 from phasewise.loadgen.workload.arrivals import OpenLoop, Spacing
 from phasewise.loadgen.workload.plan import PlanSpec
 from phasewise.loadgen.workload.presets import PresetName
-from phasewise.report.bench.page import check_available, render_page
+from phasewise.report.bench.page import render_page
 from phasewise.report.bench.table import render, render_max_rate, render_sweep
 from phasewise.report.console import err, out
+from phasewise.report.diagnosis.page import verdict_sections, verdict_strip
 from phasewise.report.diagnosis.screen import show
 
-# --- `phasewise bench --diagnose`: a diagnosis of the run, from what its client and its engines observed.
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The verdict on a run, and the target it is about."""
-
-    verdict: Verdict
-    subject: str
-
-
-async def run_diagnosed(
-    job: Job, admin_key: str | None, fit: StepFit | None
-) -> tuple[BenchResults, Diagnosis | None]:
-    """Measure once while watching the target and its engines, then diagnose the run."""
-    target = await identify(job.url, admin_key, job.spec.steps_url)
-    async with observed(target, admin_key) as watch:
-        results = await run_loads(job, (job.spec.plan.load,))
-        if not results.measured:
-            return results, None
-        evidence = await watch.evidence(results.measured[0].run)
-    known = Known(fit, concurrency=concurrency_of(job.spec))
-    return results, Diagnosis(diagnose(evidence, job.slo, known), subject_of(target))
-
-
-DEFAULT_REQUESTS = 32
 FIRST_RATE_PER_S = 1.0
 
 
@@ -109,13 +86,7 @@ def bench(
         ),
     ] = None,
     slo: options.SloText = "",
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write an HTML report with charts to this file; it opens offline.",
-            rich_help_panel=options.RESULT,
-        ),
-    ] = None,
+    html: options.HtmlPage = None,
     as_json: options.AsJson = False,
     timelines: Annotated[
         Path | None,
@@ -144,8 +115,9 @@ def bench(
         str | None,
         typer.Option(
             envvar="PHASEWISE_ADMIN_KEY",
-            help="The gateway's admin key, for --diagnose. (default: found for a gateway on this machine)",
-            rich_help_panel=options.DIAGNOSIS,
+            help="A gateway's admin key, for its engines' counters and tokenizer. (default: found for a "
+            "gateway on this machine)",
+            rich_help_panel=options.SERVER,
         ),
     ] = None,
     sweep: Annotated[
@@ -186,18 +158,19 @@ def bench(
     """
     spec = RunSpec(
         plan=PlanSpec(
-            source=options.choose_source(
+            source=choices.choose_source(
                 preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
             ),
-            load=options.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
-            requests=DEFAULT_REQUESTS if requests is None and duration is None else requests,
+            load=choices.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
+            requests=requests_or_default(requests, duration),
             duration_s=duration,
-            conversations=options.choose_conversations(turns, think),
+            conversations=choices.choose_conversations(turns, think),
         ),
-        seed=secrets.randbelow(2**32) if seed is None else seed,
+        seed=seed_or_random(seed),
         cache=cache,
         model=model,
         api_key=api_key,
+        admin_key=admin_key_or_default(admin_key, origin(url)),
         timeout_s=timeout,
         steps_url=steps_url,
     )
@@ -209,12 +182,7 @@ def bench(
             hint="run --diagnose with a single load",
         )
     fit = None if costs is None else load_fit(costs)
-    planned = None if find_max_rate else spec.plan.requests
-    if warm_up is not None and planned is not None and warm_up >= planned:
-        raise ConfigError(
-            f"--warm-up {warm_up} leaves out all {planned} requests",
-            hint="lower --warm-up or raise --requests",
-        )
+    check_warm_up(warm_up, None if find_max_rate else spec.plan.requests)
     if find_max_rate:
         _check_search(sweep, requests, duration, concurrency, attainment)
         start = OpenLoop(rate or FIRST_RATE_PER_S, spacing, burstiness)
@@ -230,7 +198,7 @@ def bench(
             replace(spec.plan, load=load)  # raises now if invalid, before the first load is measured
         work = _undiagnosed(run_loads(job, loads))
     elif diagnose:
-        work = run_diagnosed(job, admin_key or find_admin_key(job.url, phasewise_home(os.environ)), fit)
+        work = diagnosed(job.url, spec, job.slo, fit, lambda: run_loads(job, (spec.plan.load,)), _only_run)
     else:
         work = _undiagnosed(run_loads(job, (spec.plan.load,)))
     allow_many_streams()
@@ -240,16 +208,33 @@ def bench(
         raise typer.Exit(130)
     _write_timelines(timelines, results)
     if html is not None:
-        facts = page_facts(spec, results.measured[0].run.plan.shape)
-        page = render_page(results.measured, title="phasewise bench", command=command_line(), facts=facts)
-        html.write_text(page, encoding="utf-8")
+        html.write_text(_page(results, spec, diagnosis), encoding="utf-8")
         err.print(f"wrote {html}", soft_wrap=True)
     _print(results, spec, diagnosis, is_sweep=bool(sweep), as_json=as_json)
     _leave(results)
 
 
+def _only_run(results: BenchResults) -> BenchRun | None:
+    return results.measured[0].run if results.measured else None
+
+
 async def _undiagnosed(work: Awaitable[BenchResults]) -> tuple[BenchResults, Diagnosis | None]:
     return await work, None
+
+
+def _page(results: BenchResults, spec: RunSpec, diagnosis: Diagnosis | None) -> str:
+    judged = {}
+    if diagnosis is not None:
+        judged = {
+            "verdict_strip": verdict_strip(diagnosis.details, diagnosis.target, "Synthetic load"),
+            "diagnosis": verdict_sections(diagnosis.details, diagnosis.evidence),
+        }
+    return render_page(
+        results.measured,
+        command=repeating_command(spec.seed),
+        circumstances=page_facts(spec, results.measured[0].run.plan.shape),
+        **judged,
+    )
 
 
 def _check_search(
@@ -266,8 +251,6 @@ def _check_search(
 
 def _check_outputs(timelines: Path | None, html: Path | None) -> None:
     # Fail before the run rather than after it.
-    if html is not None:
-        check_available()
     reject_unwritable("--timelines", timelines)
     reject_unwritable("--html", html)
 
@@ -283,10 +266,11 @@ def _print(
 ) -> None:
     points = [(entry.label, entry.report) for entry in results.measured]
     if as_json:
-        facts = {"seed": spec.seed} | _facts(results, is_sweep=is_sweep)
-        if diagnosis is not None:
-            facts["diagnosis"] = verdict_record(diagnosis.verdict)
-        typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        if results.found is None and not is_sweep:
+            typer.echo(bench_result(points[0][1], spec.seed, points[0][0], diagnosis).to_json())
+        else:
+            facts = {"seed": spec.seed} | _facts(results)
+            typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
         return
     if results.found is not None:
         out.print(render_max_rate(results.found, points))
@@ -297,14 +281,14 @@ def _print(
     out.print(f"--seed {spec.seed} repeats the arrival times, lengths and words of this run", soft_wrap=True)
     if diagnosis is not None:
         out.print()
-        show(out, diagnosis.verdict, diagnosis.subject)
+        show(out, diagnosis.details, diagnosis.target)
 
 
-def _facts(results: BenchResults, *, is_sweep: bool) -> dict[str, Any]:
+def _facts(results: BenchResults) -> dict[str, Any]:
     points = [{"load": entry.label} | entry.report.to_dict() for entry in results.measured]
     if results.found is not None:
         return {"max_rate": asdict(results.found), "trials": points}
-    return {"points": points} if is_sweep else points[0]
+    return {"points": points}
 
 
 def _leave(results: BenchResults) -> None:

@@ -10,11 +10,12 @@ import orjson
 import typer
 
 from phasewise.cli.options import AdminKey
-from phasewise.cli.targets import GatewayOption, ask, find_admin_key, gateway_address
+from phasewise.cli.targets import GatewayOption, ask, gateway_address
 from phasewise.clients.http_client import Timeouts
 from phasewise.core.errors import ConfigError
 from phasewise.core.units import counted
 from phasewise.fleet.config import phasewise_home
+from phasewise.fleet.local.run_files import find_admin_key
 from phasewise.report.cache_view import render_explanation, render_report
 from phasewise.report.console import err, out
 

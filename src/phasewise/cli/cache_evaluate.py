@@ -21,7 +21,6 @@ from phasewise.core.ports import Embedder
 from phasewise.core.value import value
 from phasewise.fleet.config import HttpEmbedderConfig, OnnxEmbedderConfig, phasewise_home
 from phasewise.gateway.answer_cache.build import build_embedder
-from phasewise.report.bench.page import check_available
 from phasewise.report.console import err, out
 from phasewise.report.evaluation import render, render_page
 from phasewise.report.live_view import live_line
@@ -137,8 +136,6 @@ def evaluate(
     Needs no gateway. The bound that a gateway learns from traffic is not included.
     """
     reject_unwritable("--html", html)
-    if html is not None:
-        check_available()
     questions = read_pairs(pairs)
     embedder = build_embedder(
         _embedder_config(model, embedder_url, embedder_model, embedder_key_file),

@@ -18,6 +18,7 @@ from phasewise.fleet.check.facts import FleetFacts
 from phasewise.fleet.check.gather import gather_facts
 from phasewise.fleet.check.judgement import CheckFinding, CheckResult, judge
 from phasewise.fleet.config import (
+    SCHEMA,
     FleetConfig,
     WorkerConfig,
     is_gateway_file,
@@ -31,6 +32,12 @@ from phasewise.fleet.local.plan import plan_fleet
 from phasewise.fleet.local.run_files import RunPaths, is_supervised
 from phasewise.report.check_view import lines_of
 from phasewise.report.console import out
+
+
+def _print_schema(asked: bool) -> None:
+    if asked:
+        typer.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)
+        raise typer.Exit
 
 
 def check(
@@ -51,6 +58,15 @@ def check(
     ] = True,
     engine_python: EnginePython = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    _schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            callback=_print_schema,
+            is_eager=True,
+            help="Print the JSON Schema of fleet and gateway files, for editors, and exit.",
+        ),
+    ] = False,
 ) -> None:
     """Check with the engines' own counters that KV is transferred, or say what prevents it.
 

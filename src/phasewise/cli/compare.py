@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Annotated
 
-import orjson
 import typer
 
+from phasewise.api.call import seed_or_random
 from phasewise.cli import options
-from phasewise.cli.measuring import measure_with_view
-from phasewise.cli.outputs import Interrupts
+from phasewise.cli.measuring import measure_with_view, page_facts, repeating_command
+from phasewise.cli.outputs import Interrupts, reject_unwritable
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
-from phasewise.core.errors import ConfigError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.experiments.compare.arms import Arm, arm_of
-from phasewise.experiments.compare.compare import CONTROL_PAIRS, MOST_PAIRS, ComparePlan, compare_arms
-from phasewise.experiments.compare.verdict import ComparisonResult, Rules
+from phasewise.experiments.compare.compare import (
+    CONTROL_PAIRS,
+    DEFAULT_REQUESTS,
+    MOST_PAIRS,
+    WARM_UP_SHARE,
+    ComparePlan,
+    compare_arms,
+    plan_comparison,
+)
+from phasewise.experiments.compare.verdict import ComparisonResult
 from phasewise.loadgen.run import BenchRun
 from phasewise.loadgen.session import CacheState, RunSpec
-from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS
+from phasewise.loadgen.workload import choices
 from phasewise.loadgen.workload.arrivals import Spacing
 from phasewise.loadgen.workload.plan import PlanSpec
 from phasewise.loadgen.workload.presets import PresetName
+from phasewise.report.compare_page import render_page
 from phasewise.report.compare_table import render
 from phasewise.report.console import err, out
-
-DEFAULT_REQUESTS = 24
-WARM_UP_SHARE = 0.15
 
 
 def compare(
@@ -89,6 +93,7 @@ def compare(
     ] = CONTROL_PAIRS,
     slo: options.SloText = "",
     as_json: options.AsJson = False,
+    html: options.HtmlPage = None,
     margin: Annotated[
         float,
         typer.Option(
@@ -118,33 +123,38 @@ def compare(
     """Test whether B is better than A: send the same requests to both in turn, and judge each metric."""
     spec = RunSpec(
         plan=PlanSpec(
-            source=options.choose_source(
+            source=choices.choose_source(
                 preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
             ),
-            load=options.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
+            load=choices.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
             requests=requests,
-            conversations=options.choose_conversations(turns, think),
+            conversations=choices.choose_conversations(turns, think),
         ),
-        seed=secrets.randbelow(2**31) if seed is None else seed,
+        seed=seed_or_random(seed),
         cache=cache,
         model=model,
         api_key=api_key,
         timeout_s=timeout,
     )
-    left_out = round(WARM_UP_SHARE * requests) if warm_up is None else warm_up
-    _check(left_out, requests, margin, alpha, control_pairs)
-    plan = ComparePlan(
-        spec=spec,
-        rules=Rules(parse_slo(slo, DEFAULT_SLO), left_out, alpha, margin),
+    reject_unwritable("--html", html)
+    plan = plan_comparison(
+        spec,
+        parse_slo(slo, DEFAULT_SLO),
+        warm_up=warm_up,
+        alpha=alpha,
+        margin=margin,
         control_pairs=control_pairs,
         pairs=pairs,
         max_pairs=max_pairs,
     )
     allow_many_streams()
     result = event_loop.run(run_comparison(arm_of(a, "a", _say), arm_of(b, "b", _say), plan))
+    if html is not None:
+        page = render_page(result, command=repeating_command(spec.seed), circumstances=page_facts(spec))
+        html.write_text(page, encoding="utf-8")
+        _say(f"wrote {html}")
     if as_json:
-        facts = result.to_dict() | {"seed": spec.seed}
-        typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        typer.echo(result.to_json())
     else:
         out.print(render(result))
         out.print(f"--seed {spec.seed} repeats these requests", soft_wrap=True)
@@ -152,28 +162,6 @@ def compare(
         raise typer.Exit(130)
     if not result.trusted:
         raise typer.Exit(1)
-
-
-def _check(left_out: int, requests: int, margin: float, alpha: float, control_pairs: int) -> None:
-    if left_out >= requests:
-        raise ConfigError(
-            f"--warm-up {left_out} leaves out all {requests} requests",
-            hint="lower --warm-up or raise --requests",
-        )
-    if not (0 < margin < 1 and 0 < alpha < 1):
-        raise ConfigError(
-            f"--margin {margin:g} and --alpha {alpha:g}", hint="both have to be between 0 and 1, such as 0.05"
-        )
-    check_control_pairs(control_pairs)
-
-
-def check_control_pairs(control_pairs: int) -> None:
-    """ConfigError for a control with too few pairs to show anything."""
-    if 0 < control_pairs < FEWEST_PAIRS:
-        raise ConfigError(
-            f"--control-pairs {control_pairs}",
-            hint=f"use at least {FEWEST_PAIRS}, or 0 for no control",
-        )
 
 
 async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:

@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import secrets
 import sys
 import time
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from phasewise import __version__
+from phasewise.api.call import seed_or_random
+from phasewise.api.diagnose import judge, not_for_a_file, observe
+from phasewise.api.targets import is_evidence_file
 from phasewise.cli.diagnose_outputs import HtmlPage, SaveEvidence, SaveTraffic, VerdictOutputs, say
 from phasewise.cli.options import AdminKey, Costs
 from phasewise.cli.outputs import reject_unwritable
-from phasewise.cli.targets import address_of, find_admin_key, is_evidence_file, subject_of
-from phasewise.core.errors import ConfigError
-from phasewise.core.slo import parse_slo
 from phasewise.diagnosis.diagnose import Known
-from phasewise.diagnosis.diagnose import diagnose as verdict_on
-from phasewise.diagnosis.evidence import evidence_of
 from phasewise.diagnosis.gather.costs_file import load_fit
-from phasewise.diagnosis.gather.target import identify
-from phasewise.diagnosis.gather.watch import GatherOrder, gather
-from phasewise.diagnosis.observed.bundle import bundle_of, read_bundle
-from phasewise.diagnosis.observed.observation import Observed
-from phasewise.diagnosis.verdict import Ruling, Verdict
-from phasewise.fleet.config import phasewise_home
+from phasewise.diagnosis.gather.watch import GatherOrder
+from phasewise.diagnosis.observed.bundle import bundle_of
 from phasewise.report import console
 from phasewise.report.diagnosis.screen import show
-from phasewise.report.diagnosis.words import NOT_THE_SERVER
 from phasewise.report.live_view import live_line
-
-EXIT_CODES = {
-    Ruling.HEALTHY: 0,
-    Ruling.SLOW_TO_START: 3,
-    Ruling.SLOW_TO_STREAM: 3,
-    Ruling.FAILING: 3,
-    Ruling.NOT_ENOUGH_TRAFFIC: 4,
-    Ruling.MACHINE_BUSY: 5,
-}
 
 
 def diagnose(
@@ -116,46 +96,23 @@ def diagnose(
     outputs = VerdictOutputs(html, save_traffic, as_json)
     outputs.check()
     reject_unwritable("--save-evidence", save_evidence)
-    fit = None if costs is None else load_fit(costs)
-    if is_evidence_file(target):
-        if send_probe or save_evidence:
-            raise ConfigError(
-                "--probe and --save-evidence need a server, and this is a file",
-                hint="give the server's address, or leave the option out",
-            )
-        observed, objective = read_bundle(Path(target).read_bytes())
-        objective = parse_slo(slo, objective)
-    else:
-        objective = parse_slo(slo)
-        url = address_of(target, home := phasewise_home(os.environ))
-        admin_key = admin_key or find_admin_key(url, home)
-        seed = secrets.randbelow(2**31) if seed is None else seed
-        asked = GatherOrder(window, send_probe, model, api_key, seed)
-        observed = asyncio.run(_observe(url, admin_key, steps_url, asked))
+    known = Known(None if costs is None else load_fit(costs))
+    if save_evidence is not None and is_evidence_file(target):
+        raise not_for_a_file("--save-evidence")
+    order = GatherOrder(window, send_probe, model, api_key, seed_or_random(seed))
+    observed, objective = observe(target, slo, order, admin_key, steps_url, _Progress())
     if save_evidence is not None:
         # Before it is judged: if that fails, the file shows why.
         save_evidence.write_bytes(bundle_of(observed, objective, f"phasewise {__version__}"))
         say(f"wrote {save_evidence}")
-    evidence = evidence_of(observed)
-    verdict, subject = verdict_on(evidence, objective, Known(fit)), subject_of(observed)
-    code = 0 if exit_zero else exit_code(verdict)
+    diagnosis = judge(observed, objective, known, numbered=is_evidence_file(target))
+    code = 0 if exit_zero else diagnosis.exit_code
     if as_json:
-        outputs.print_json(verdict, {"exit_code": code})
+        outputs.print_json(diagnosis.details, {"exit_code": code})
     else:
-        show(console.out, verdict, subject)
-    outputs.write_files(verdict, evidence, subject)
+        show(console.out, diagnosis.details, diagnosis.target)
+    outputs.write_files(diagnosis.details, diagnosis.evidence, diagnosis.target)
     raise typer.Exit(code)
-
-
-async def _observe(url: str, admin_key: str | None, steps_url: str | None, order: GatherOrder) -> Observed:
-    return await gather(await identify(url, admin_key, steps_url), admin_key, order, _Progress())
-
-
-def exit_code(verdict: Verdict) -> int:
-    """The exit code of a verdict. Time lost in our own load generator is no judgement of the server."""
-    if verdict.top is not None and verdict.top.cause in NOT_THE_SERVER:
-        return EXIT_CODES[Ruling.MACHINE_BUSY]
-    return EXIT_CODES[verdict.ruling]
 
 
 class _Progress:

@@ -14,7 +14,6 @@ from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Verdict, verdict_record
 from phasewise.experiments.verify.window_trace import trace_of
 from phasewise.loadgen.workload.traces import mooncake_lines
-from phasewise.report.bench.page import check_available
 from phasewise.report.console import err
 from phasewise.report.diagnosis.page import report_page
 
@@ -52,8 +51,6 @@ class VerdictOutputs:
 
     def check(self) -> None:
         """Raise now if a file cannot be written, before the window begins."""
-        if self.html is not None:
-            check_available()
         reject_unwritable("--html", self.html)
         reject_unwritable("--save-traffic", self.save_traffic)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ import orjson
 import typer
 
 from phasewise.cli import options
+from phasewise.cli.measuring import calibrate_with_view
 from phasewise.cli.outputs import Interrupts, reject_unwritable
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
@@ -21,14 +21,12 @@ from phasewise.clients.http_client import origin
 from phasewise.core.errors import ConfigError
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.diagnosis.gather.costs_file import save_fit
-from phasewise.experiments.calibrate.calibrate import CalibrateSpec, Course
-from phasewise.experiments.calibrate.calibrate import calibrate as run_calibration
+from phasewise.experiments.calibrate.calibrate import CalibrateSpec
 from phasewise.experiments.calibrate.machine import Devices, check_given, find_machine
 from phasewise.experiments.calibrate.result import Calibration
 from phasewise.fleet.config import phasewise_home
 from phasewise.report.calibrate_table import render
 from phasewise.report.console import out
-from phasewise.report.live_view import live_line
 
 PROBING = "Probing"
 DEVICE = "Device"
@@ -127,17 +125,6 @@ def calibrate(
 
 
 async def _calibrate(url: str, spec: CalibrateSpec) -> tuple[Calibration, bool]:
-    """Calibrate with live progress. Ctrl-C fits what was measured so far, a second one aborts."""
-    course = Course()
-    interrupts = Interrupts(running=course)
-
-    def words() -> str:
-        if course.progress is None:
-            return "asking the engine"
-        seen = course.progress
-        return f"{seen.elapsed_s:.0f} of {seen.budget_s:.0f} s, {seen.done}"
-
+    interrupts = Interrupts()
     with interrupts.handled():
-        async with live_line("calibrating", words, sys.stderr):
-            found = await run_calibration(url, spec, course)
-    return found, interrupts.requested
+        return await calibrate_with_view(url, spec, interrupts), interrupts.requested

@@ -1,27 +1,53 @@
-"""`phasewise explain`: why a request went to its engine, and whether the expected times were right."""
+"""`phasewise explain`: where one request's time went, and why it went to its engine."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote
 
+import numpy as np
 import orjson
 import typer
+from rich.text import Text
 
+from phasewise.cli.diagnose_outputs import say
 from phasewise.cli.options import AdminKey
-from phasewise.cli.targets import GatewayOption, ask, find_admin_key, gateway_address
-from phasewise.clients.http_client import Reply
-from phasewise.clients.timeline_feed import PATH
-from phasewise.core.errors import ConfigError
+from phasewise.cli.outputs import reject_unwritable
+from phasewise.cli.requests import checked, explain_command, read_requests
+from phasewise.cli.targets import GatewayOption, ask, gateway_address
+from phasewise.clients.http_client import HttpClient
+from phasewise.core.errors import ConfigError, PhasewiseError
 from phasewise.core.timeline import Timeline
-from phasewise.core.timeline_record import decode, to_record
+from phasewise.core.timeline_record import to_record
+from phasewise.costs.roofline.model_config import architecture_of
+from phasewise.diagnosis.analysis.attribution import Logs, Readings, readings_of
 from phasewise.diagnosis.analysis.expectations import held
+from phasewise.diagnosis.analysis.request_life import RequestLife, life_of
+from phasewise.diagnosis.analysis.step_reading import StepReading
+from phasewise.diagnosis.diagnose import FIT_SEED
+from phasewise.diagnosis.gather.request_steps import RequestSteps, request_steps
+from phasewise.diagnosis.gather.target import QUICK, engines_in
+from phasewise.diagnosis.observed.observation import WatchedEngine
+from phasewise.diagnosis.predict.costs import fit_window
 from phasewise.fleet.config import phasewise_home
-from phasewise.report.console import out
-from phasewise.report.explain_view import render
+from phasewise.fleet.engines.model_config_file import read_model_config
+from phasewise.fleet.local.run_files import find_admin_key
+from phasewise.gateway.api.fields import request_id_from
+from phasewise.loadgen.target import WORKERS_PATH, find_target
+from phasewise.report.console import err, out
+from phasewise.report.request.explain_view import render
+from phasewise.report.request.list_view import record
+from phasewise.report.request.list_view import render as render_list
+from phasewise.report.request.page import ModelShape, request_page
+from phasewise.report.request.words import ledger_of, where_the_time_went
+
+MOST_MATCHES = 20
+SEVERAL = 2
+"""The exit code for an id that several requests have: as for other wrong usage."""
 
 
 def explain(
@@ -29,43 +55,136 @@ def explain(
         str,
         typer.Argument(
             metavar="REQUEST_ID",
-            help="The `x-request-id` or the `id` of its reply, the id that `diagnose` prints, or the "
-            "`x-request-id` that the client sent (the newest request that had it).",
+            help="Any id of the request, or a unique beginning: the `id` of its reply, the `x-request-id` of "
+            "the reply or of the client's request, the id that `diagnose` or `requests` prints.",
         ),
     ],
     gateway: GatewayOption = None,
     admin_key: AdminKey = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            help="Draw the request's life on an HTML page: its steps, its KV cache; it opens offline.",
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="With --html: the model's config.json, folder or name, for the bytes that steps read. "
+            "(default: what the engine says it loaded, if that is on this machine)"
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Show why a request went to its engine: the options, the expected cost of each, and the measured times.
+    """Show where one request's time went, and why it went to its engine.
 
-    The expected costs are the ones the gateway decided by, recorded before it sent the request. The chosen
-    option is shown with the measured times.
+    The parts add up to the total; what no clock saw is unexplained. The engine's step record names the steps
+    of other requests that it waited for. If the gateway compared options, they are shown with their expected
+    costs, recorded before it sent the request, and the measured times.
+
+    Exit codes: 0 explained, 1 an error, 2 wrong usage or an id that several requests have.
     """
+    reject_unwritable("--html", html)
     home = phasewise_home(os.environ)
     url = gateway_address(gateway, home)
-    timeline = asyncio.run(_timeline(url, request_id, admin_key or find_admin_key(url, home)))
+    admin_key = admin_key or find_admin_key(url, home)
+    found = asyncio.run(read_requests(url, admin_key, id=_given(request_id), limit=MOST_MATCHES))[::-1]
+    if not found:
+        raise _not_found(request_id, url)
+    if len(found) > 1:
+        _list(found, request_id, gateway, as_json=as_json)
+        raise typer.Exit(SEVERAL)
+    engines = asyncio.run(_engines(found[0], url, admin_key))
+    steps = asyncio.run(request_steps(found[0], engines))
+    life = life_of(found[0], _readings(steps.logs))
     if as_json:
-        text = [asdict(row) for row in held(timeline)]
-        typer.echo(orjson.dumps({"timeline": to_record(timeline), "terms": text}).decode())
+        typer.echo(orjson.dumps(_as_json(life, steps)).decode())
     else:
-        out.print(render(timeline))
+        out.print(render(life, steps.missing))
+    if html is not None:
+        model = asyncio.run(_model(life.timeline, engines, config, home))
+        html.write_text(request_page(life, model, steps.missing), encoding="utf-8")
+        say(f"wrote {html}")
 
 
-async def _timeline(url: str, request_id: str, admin_key: str | None) -> Timeline:
-    reply = await ask(url, "GET", f"{PATH}/{quote(request_id, safe='')}", admin_key)
-    return _read(reply, url, request_id)
-
-
-def _read(reply: Reply, url: str, request_id: str) -> Timeline:
-    if reply.status == 200:
-        return decode(reply.body)
-    if reply.status == 404:
-        raise ConfigError(
+def _not_found(request_id: str, url: str) -> ConfigError:
+    if request_id_from(request_id.encode()) is None:
+        return ConfigError(
             f"the gateway has no record of request {request_id}",
-            hint=f"{url} keeps the last finished requests, 10,000 unless gateway.keep_timelines says "
-            "otherwise, and none from before it was started",
+            hint="it keeps a client's x-request-id of at most 64 letters, digits, dots, colons, _ and -, and "
+            "ignores any other: take the x-request-id of the reply, or `phasewise requests --since TIME`",
         )
-    raise ConfigError(
-        f"{url} answered {reply.status}", hint="check that this is a phasewise gateway of the same version"
+    return ConfigError(
+        f"the gateway has no record of request {request_id}",
+        hint=f"{url} keeps the last finished requests, 10,000 unless gateway.keep_timelines says "
+        "otherwise, and none from before it was started; `phasewise requests` lists them, and those that "
+        "still run with --running. A request that was answered 401 or 413 is not kept",
     )
+
+
+def _given(request_id: str) -> str:
+    if not request_id:
+        raise ConfigError("the request id is empty", hint="`phasewise requests` lists the ids")
+    return request_id
+
+
+def _list(found: tuple[Timeline, ...], request_id: str, gateway: str | None, *, as_json: bool) -> None:
+    """The requests that an id can mean, newest first."""
+    if as_json:
+        typer.echo(orjson.dumps({"matches": [record(it) for it in found]}).decode())
+    else:
+        most = "or more " if len(found) == MOST_MATCHES else ""
+        out.print(
+            render_list(
+                found, f"{len(found)} {most}requests have an id {request_id}..., newest first", out.width
+            )
+        )
+    command = explain_command(found[0].request_id, gateway)
+    err.print(Text(f"hint: name one of them, such as `{command}`"), soft_wrap=True)
+
+
+async def _engines(timeline: Timeline, url: str, admin_key: str | None) -> tuple[WatchedEngine, ...]:
+    """The engines that served the request."""
+    names = {attempt.worker.name for attempt in timeline.attempts}
+    if not names:
+        return ()
+    workers = checked(await ask(url, "GET", WORKERS_PATH, admin_key), url)
+    return tuple(engine for engine in engines_in(workers) if engine.name in names)
+
+
+async def _model(
+    timeline: Timeline, engines: tuple[WatchedEngine, ...], config: str | None, home: Path
+) -> ModelShape:
+    """The shape of the model: as named, or as the engine says it loaded it."""
+    name = config or timeline.model
+    for engine in engines if config is None else ():
+        client = HttpClient(engine.url, QUICK)
+        with suppress(PhasewiseError):
+            name = (await find_target(client, timeline.model)).root or name
+        client.close()
+    try:
+        return ModelShape(architecture_of(read_model_config(name, home, os.environ)))
+    except ConfigError as error:
+        if config is not None:
+            raise
+        return ModelShape(None, error.message)
+
+
+def _readings(logs: Logs) -> Readings:
+    """The records, each read with the costs of its own engine."""
+    readings: dict[str, tuple[StepReading, ...]] = {}
+    for name, ranks in logs.items():
+        alone = {name: ranks}
+        readings |= readings_of(alone, fit_window(alone, np.random.default_rng(FIT_SEED)))
+    return readings
+
+
+def _as_json(life: RequestLife, steps: RequestSteps) -> dict[str, object]:
+    return {
+        "summary": where_the_time_went(life),
+        "ledger": asdict(ledger_of(life)),
+        "no_step_record": list(steps.missing),
+        "timeline": to_record(life.timeline),
+        "terms": [asdict(row) for row in held(life.timeline)],
+    }

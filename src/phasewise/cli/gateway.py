@@ -6,21 +6,21 @@ import asyncio
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 from pydantic import ValidationError
 
 from phasewise.cli.help_style import RESULT
-from phasewise.cli.options import key_or_its_file
-from phasewise.cli.targets import LONE_GATEWAY_KEY
 from phasewise.clients.http_client import HttpClient, Timeouts, origin
-from phasewise.clients.step_feed import default_steps_url
-from phasewise.core.errors import ConfigError, EngineUnreachable, PhasewiseError, UpstreamError
+from phasewise.clients.key_file import key_or_its_file
+from phasewise.core.errors import ConfigError, PhasewiseError, UpstreamError
+from phasewise.core.worker import UNKNOWN_MODEL
 from phasewise.fleet.config import (
     ApiKey,
     CacheConfig,
@@ -31,8 +31,11 @@ from phasewise.fleet.config import (
     load_gateway_file,
     phasewise_home,
 )
-from phasewise.fleet.local.run_files import run_folder
+from phasewise.fleet.local.gateway_run import gateway_url
+from phasewise.fleet.local.port_check import WantedPort, reject_taken_ports
+from phasewise.fleet.local.run_files import LONE_GATEWAY_KEY, run_folder
 from phasewise.gateway.api.auth import key_sha256
+from phasewise.gateway.health import POLL_INTERVAL_S, find_recorder, first_model
 from phasewise.gateway.serve import serve
 from phasewise.report.console import err, fail
 
@@ -103,14 +106,17 @@ def gateway(
 ) -> None:
     """Serve one OpenAI-compatible address in front of running engines, and time every phase.
 
-    Runs until interrupted. Asks each engine which model it serves. Exit code 2 when a file
-    cannot be used.
+    Runs until interrupted. Asks each engine which model it serves; one that does not answer is tried again
+    while the gateway serves. Exit code 2 when a file cannot be used or the port is taken.
     """
     if len(targets) == 1 and _is_file(targets[0]):
-        _serve_file(Path(targets[0]), ctx)
+        _serve_file(Path(targets[0]), ctx, admin_key)
         return
+    with _usage_errors():
+        _reject_taken_port(host, port, "--port")
     workers = asyncio.run(_ask_all([origin(url) for url in targets]))
-    key, key_file = (admin_key, None) if admin_key else _kept_admin_key(phasewise_home(os.environ))
+    home = phasewise_home(os.environ)
+    key, key_file = (admin_key, None) if admin_key else _kept_admin_key(home)
     answers = _cache_config(cache, semantic)
 
     def read() -> GatewayFile:
@@ -119,23 +125,58 @@ def gateway(
         return GatewayFile(gateway=config, workers=tuple(workers))
 
     _announce(read(), key_file, as_json)
-    serve(read, api_key_file)
+    serve(read, api_key_file, home)
 
 
 def _is_file(target: str) -> bool:
     return "://" not in target and (target.endswith((".yaml", ".yml", ".json")) or Path(target).is_file())
 
 
-def _serve_file(path: Path, ctx: typer.Context) -> None:
+def _serve_file(path: Path, ctx: typer.Context, admin_key: str | None) -> None:
     """Serve as a file says. Exit code 2 shows the parent process that the file is wrong."""
+    home = _home()
     typed = [each.opts[0] for each in ctx.command.params if _is_typed(ctx, each.name or "")]
-    try:
+    with _usage_errors():
         if typed:
             raise ConfigError(f"{', '.join(typed)} was given together with {path}", hint="set it in the file")
-        serve(partial(load_gateway_file, path), path)
+        config = load_gateway_file(path).gateway
+        _reject_taken_port(config.host, config.port, f"gateway.port in {path}")
+        read = partial(_read_file, path, admin_key, home)
+        _announce_file(read().gateway, _where_the_key_is(config, admin_key, home))
+        serve(read, path, home)
+
+
+def _read_file(path: Path, admin_key: str | None, home: Path | None) -> GatewayFile:
+    """The file; the admin key of this machine's gateways fits if it names none of its own."""
+    file = load_gateway_file(path)
+    if file.gateway.admin_key_sha256 is None and home is not None:
+        with suppress(OSError):  # without a folder to keep a key in, the admin routes stay closed
+            key = admin_key or _kept_admin_key(home)[0]
+            named = file.gateway.model_copy(update={"admin_key_sha256": key_sha256(key)})
+            return file.model_copy(update={"gateway": named})
+    return file
+
+
+def _home() -> Path | None:
+    """Where the gateway is recorded; None for a user without a home, as in some containers."""
+    try:
+        return phasewise_home(os.environ)
+    except RuntimeError:
+        return None
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """A domain error within is printed, and ends the command with code 2."""
+    try:
+        yield
     except PhasewiseError as error:
         fail(error)
         raise typer.Exit(2) from None
+
+
+def _reject_taken_port(host: str, port: int, setting: str) -> None:
+    reject_taken_ports([WantedPort(port, host, "the gateway", f"choose another with {setting}")])
 
 
 def _is_typed(ctx: typer.Context, name: str) -> bool:
@@ -176,38 +217,26 @@ async def _ask_all(urls: list[str]) -> list[WorkerConfig]:
 
 
 async def _ask(name: str, url: str) -> WorkerConfig:
-    """What the engine at this address serves, and whether a step recorder runs in it."""
+    """What the engine at this address serves, and whether a step recorder runs in it.
+
+    If it does not say, the gateway asks it again while it serves.
+    """
     client = HttpClient(url, ASK_TIMEOUTS)
     try:
-        reply = await client.fetch("GET", "/v1/models")
-        model = str(orjson.loads(reply.body)["data"][0]["id"])
+        model = await first_model(client)
     except UpstreamError as error:
-        raise EngineUnreachable(
-            f"no engine answers: {error.message}",
-            hint="start the engine first, for example: vllm serve MODEL --enable-per-request-metrics",
-        ) from error
-    except (orjson.JSONDecodeError, LookupError, TypeError) as error:
-        raise EngineUnreachable(
-            f"{url}/v1/models does not answer with a list of models",
-            hint="give the address of an OpenAI-compatible engine",
-        ) from error
+        # Not even a wrong address keeps the gateway from serving with the others.
+        hint = "" if error.hint is None else f" hint: {error.hint}."
+        err.print(
+            f"warning: {name}: {error.message}. The gateway starts without it, tries it again every "
+            f"{POLL_INTERVAL_S:g} s and uses it once it says what it serves.{hint}",
+            markup=False,
+            soft_wrap=True,
+        )
+        return WorkerConfig(name=name, url=url, model=UNKNOWN_MODEL)
     finally:
         client.close()
-    return WorkerConfig(name=name, url=url, model=model, steps_url=await _steps_url(url))
-
-
-async def _steps_url(url: str) -> str | None:
-    steps_url = default_steps_url(url)
-    if steps_url is None:
-        return None
-    client = HttpClient(steps_url, Timeouts(connect_s=1.0, head_s=2.0, idle_s=2.0))
-    try:
-        reply = await client.fetch("GET", "/steps?limit=1")
-    except UpstreamError:
-        return None
-    finally:
-        client.close()
-    return steps_url if reply.status == 200 else None
+    return WorkerConfig(name=name, url=url, model=model, steps_url=await find_recorder(url))
 
 
 def _read_keys(path: Path) -> tuple[ApiKey, ...]:
@@ -239,14 +268,31 @@ def _kept_admin_key(home: Path) -> tuple[str, Path]:
     return key, path
 
 
+def _where_the_key_is(in_file: GatewayConfig, admin_key: str | None, home: Path | None) -> str:
+    if in_file.admin_key_sha256 is not None:
+        return "the one of the file"
+    if admin_key:
+        return f"${ADMIN_KEY_VARIABLE}"
+    return "" if home is None else str(run_folder(home) / LONE_GATEWAY_KEY)
+
+
+def _announce_file(config: GatewayConfig, key: str) -> None:
+    closed = "none, because it could not be kept: admin routes are closed"
+    if config.log.format == "text":  # whoever reads the log as JSON reads nothing else there
+        err.print(f"admin key: {key if config.admin_key_sha256 else closed}", markup=False, soft_wrap=True)
+    typer.echo(f"{gateway_url(config)}/v1")
+
+
 def _announce(file: GatewayFile, key_file: Path | None, as_json: bool) -> None:
-    address = f"http://{file.gateway.host}:{file.gateway.port}"
+    address = gateway_url(file.gateway)
     where = f"${ADMIN_KEY_VARIABLE}" if key_file is None else str(key_file)
     if as_json:
         workers = [worker.model_dump(mode="json") for worker in file.workers]
         typer.echo(json.dumps({"url": f"{address}/v1", "admin_key": where, "workers": workers}))
         return
     for worker in file.workers:
+        if worker.model == UNKNOWN_MODEL:
+            continue  # the warning has said so
         steps = "with step records" if worker.steps_url else "without step records"
         text = f"{worker.name}: {worker.url} serves {worker.model}, {steps}"
         err.print(text, markup=False, soft_wrap=True)

@@ -49,6 +49,7 @@ METAVARS = {
             "--cores",
             "--gpus",
             "--count",
+            "--limit",
             "--max-num-seqs",
             "--total-blocks",
         ),

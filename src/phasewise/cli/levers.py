@@ -14,7 +14,7 @@ import orjson
 import psutil
 import typer
 
-from phasewise.cli.engine import ENGINE_PYTHON_HELP, current_engine
+from phasewise.cli import engine_size
 from phasewise.cli.help_style import RESULT
 from phasewise.cli.measuring import command_line, measure_with_view
 from phasewise.cli.outputs import Interrupts
@@ -25,11 +25,13 @@ from phasewise.experiments.lever_runs.circumstances import Circumstances, circum
 from phasewise.experiments.lever_runs.engine_facts import read_facts
 from phasewise.experiments.lever_runs.engines import running_engines
 from phasewise.experiments.lever_runs.launch import (
+    GPU_SHARE,
     EngineSize,
     FleetLauncher,
     handicapped,
     model_or_quantized,
     own_context_tokens,
+    shared_gpu_flags,
     size_here,
 )
 from phasewise.experiments.lever_runs.measure import LeverRun, LeverTools, StoppedEarly
@@ -57,7 +59,6 @@ from phasewise.fleet.local.placement import this_machine
 from phasewise.loadgen.run import BenchRun
 from phasewise.loadgen.session import RunSpec
 from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS
-from phasewise.report.bench.page import check_available
 from phasewise.report.console import err, out
 from phasewise.report.levers.facts import as_facts, as_listing
 from phasewise.report.levers.markdown import render_markdown
@@ -65,14 +66,10 @@ from phasewise.report.levers.page import render_page
 from phasewise.report.levers.table import render, render_list
 
 WHICH = "Measurements"
-ENGINES = "Engines"
 
 ENGINE_MEMORY_BYTES = 2.5 * 2**30
 """What an engine on a CPU needs besides its KV cache."""
 MOST_ENGINES = 3
-GPU_SHARE = "0.42"
-FEWEST_CONTEXT_TOKENS = 2304
-"""The longest prompts of the measurements have 2,000 tokens."""
 
 
 def levers(
@@ -129,34 +126,11 @@ def levers(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results as one JSON object.", rich_help_panel=RESULT)
     ] = False,
-    cores: Annotated[
-        int | None,
-        typer.Option(min=1, help="Cores per engine, on a CPU. (default: 1)", rich_help_panel=ENGINES),
-    ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(min=1, help="GPUs per engine. (default: 1)", rich_help_panel=ENGINES),
-    ] = None,
-    kv_cache_memory_bytes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="KV cache size of each engine, such as 2GiB. (default: 1GiB on a CPU, else vLLM's)",
-            rich_help_panel=ENGINES,
-        ),
-    ] = None,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            min=FEWEST_CONTEXT_TOKENS,
-            metavar="TOKENS",
-            help="Longest prompt plus answer, in tokens. (default: the model's, at most 8192)",
-            rich_help_panel=ENGINES,
-        ),
-    ] = None,
-    engine_python: Annotated[
-        Path | None, typer.Option(metavar="PATH", help=ENGINE_PYTHON_HELP, rich_help_panel=ENGINES)
-    ] = None,
+    cores: engine_size.Cores = None,
+    gpus: engine_size.Gpus = None,
+    kv_cache_memory_bytes: engine_size.KvCacheMemory = None,
+    context: engine_size.Context = None,
+    engine_python: engine_size.Python = None,
 ) -> None:
     """Measure every serving lever off and on, on this machine and with this model.
 
@@ -168,13 +142,8 @@ def levers(
     if list_only:
         _list(cases, as_json)
         return
-    if html is not None:
-        check_available()
     effort = replace(effort, pairs=pairs or effort.pairs)
-    engine = current_engine(engine_python)
-    if engine_python is not None:
-        # `phasewise up`, which starts the engines, reads this.
-        os.environ["PHASEWISE_ENGINE_PYTHON"] = str(engine_python.absolute())
+    engine = engine_size.engine_to_start(engine_python)
     home = phasewise_home(os.environ)
     size = EngineSize(
         cores=cores, gpus=gpus, kv_cache_memory_bytes=kv_cache_memory_bytes, context_tokens=context
@@ -247,7 +216,9 @@ async def _measure(cases: tuple[Case, ...], effort: Effort, file: ResultsFile, h
         try:
             where = file.results.circumstances
             model_of = model_or_quantized(where.model, home, _say)
-            launcher = FleetLauncher(home, Path(scratch), model_of, _shared_gpu_flags(file), where.engine)
+            launcher = FleetLauncher(
+                home, Path(scratch), model_of, shared_gpu_flags(where.device), where.engine
+            )
             one_by_one = where.device != "cpu"
             async with running_engines(
                 launcher.launch, _most_engines(file), _say, one_by_one=one_by_one
@@ -271,12 +242,6 @@ def _most_engines(file: ResultsFile) -> int:
     return max(
         2, min(MOST_ENGINES, int(psutil.virtual_memory().available / (ENGINE_MEMORY_BYTES + kv_bytes)))
     )
-
-
-def _shared_gpu_flags(file: ResultsFile) -> tuple[str, ...]:
-    # Both engines of a case run at once, and each would reserve nearly all of a GPU.
-    on_cpu = file.results.circumstances.device == "cpu"
-    return () if on_cpu else ("--gpu-memory-utilization", GPU_SHARE)
 
 
 def _write_results(

@@ -1,4 +1,4 @@
-"""Runs one measurement with a live progress line; Ctrl-C keeps the result so far."""
+"""Runs one measurement or calibration with a live progress line; Ctrl-C keeps the result so far."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import time
 
 from phasewise import __version__
 from phasewise.cli.outputs import Interrupts
+from phasewise.experiments.calibrate.calibrate import CalibrateSpec, Course, calibrate
+from phasewise.experiments.calibrate.result import Calibration
 from phasewise.loadgen.generator import LoadGenerator
 from phasewise.loadgen.run import BenchRun
 from phasewise.loadgen.session import RunSpec, measure
@@ -39,10 +41,34 @@ async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Int
         interrupts.running = None
 
 
+async def calibrate_with_view(url: str, spec: CalibrateSpec, interrupts: Interrupts) -> Calibration:
+    """Calibrate with live progress. Ctrl-C fits what was measured so far, a second one aborts."""
+    course = Course()
+    interrupts.running = course
+
+    def words() -> str:
+        seen = course.progress
+        if seen is None:
+            return "asking the engine"
+        return f"{seen.elapsed_s:.0f} of {seen.budget_s:.0f} s, {seen.done}"
+
+    try:
+        async with live_line("calibrating", words, sys.stderr):
+            return await calibrate(url, spec, course)
+    finally:
+        interrupts.running = None
+
+
 # --- The facts about a run that its report shows.
 
 _KEY_OPTION = re.compile(r"--(?:[\w-]+-)?key")
 """Options whose value is a key. Options that name a key file end differently."""
+
+
+def repeating_command(seed: int) -> str:
+    """The command as it was typed, with the seed that repeats its requests."""
+    typed = command_line()
+    return typed if "--seed" in typed else f"{typed} --seed {seed}"
 
 
 def command_line(arguments: list[str] | None = None) -> str:

@@ -1,39 +1,63 @@
-"""`phasewise status`: the fleets on this machine and whether they serve."""
+"""`phasewise status`: the fleets and gateways of this user on this machine, and whether they serve."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from phasewise.fleet.config import phasewise_home
+from phasewise.fleet.local.gateway_run import GatewayState, WorkerReport, living_gateways, lone_gateways
 from phasewise.fleet.local.run_files import RunPaths, fleet_names, read_state
-from phasewise.fleet.local.state import FleetState
+from phasewise.fleet.local.state import FleetState, ProcessIdentity
 from phasewise.fleet.local.stop import checked, supervisor_lives
 from phasewise.report.console import err, out
 from phasewise.report.fleet_view import print_members, state_as_json
+from phasewise.report.gateway_view import print_gateway, print_troubled
 
 
 def status(
     name: Annotated[str | None, typer.Option(help="Only this fleet. (default: all)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Show the fleets that run here. Exit codes: 0 every process of every fleet serves, 1 otherwise."""
+    """Show the fleets and gateways that you run here, and the state of every worker.
+
+    Exit codes: 0 every process and every worker serves, 1 otherwise.
+    """
     home = phasewise_home(os.environ)
     names = [name] if name is not None else fleet_names(home)
     recorded = [state for each in names if (state := read_state(RunPaths(home, each))) is not None]
-    fleets = asyncio.run(_check_all(recorded))
+    gateways = living_gateways(home)
+    lone = lone_gateways(gateways, recorded) if name is None else []
+    by_process: dict[ProcessIdentity | None, GatewayState] = {it.process: it for it in gateways}
+    fleets = [
+        (fleet, () if (gateway := by_process.get(fleet.gateway.process)) is None else gateway.workers)
+        for fleet in asyncio.run(_check_all(recorded))
+    ]
     if as_json:
-        typer.echo(json.dumps({"fleets": [_facts(fleet) for fleet in fleets]}))
+        found = {
+            "fleets": [_facts(fleet, workers) for fleet, workers in fleets],
+            "gateways": [gateway.model_dump(mode="json") for gateway in lone],
+        }
+        typer.echo(json.dumps(found))
     else:
-        for fleet in fleets:
+        for fleet, workers in fleets:
             _print(fleet)
-        if not fleets:
-            err.print(f"no fleet{f' named {name}' if name else ''} runs here; `phasewise up` starts one")
-    if not fleets or not all(fleet.all_ready and supervisor_lives(fleet) for fleet in fleets):
+            print_troubled(workers)
+        for gateway in lone:
+            print_gateway(gateway)
+        if not fleets and not lone:
+            what = f"no fleet named {name}" if name else "no fleet and no gateway"
+            err.print(f"{what} runs here; `phasewise up` starts a fleet, `phasewise gateway URL` a gateway")
+    serve = [fleet.all_ready and supervisor_lives(fleet) for fleet, _ in fleets]
+    serve += [
+        it.serves for workers in (*(its for _, its in fleets), *(it.workers for it in lone)) for it in workers
+    ]
+    if not (fleets or lone) or not all(serve):
         raise typer.Exit(1)
 
 
@@ -41,8 +65,9 @@ async def _check_all(recorded: list[FleetState]) -> list[FleetState]:
     return list(await asyncio.gather(*map(checked, recorded)))
 
 
-def _facts(fleet: FleetState) -> dict[str, object]:
-    return {**state_as_json(fleet), "supervised": supervisor_lives(fleet)}
+def _facts(fleet: FleetState, workers: Sequence[WorkerReport]) -> dict[str, object]:
+    seen = [worker.model_dump(mode="json") for worker in workers]
+    return {**state_as_json(fleet), "supervised": supervisor_lives(fleet), "workers": seen}
 
 
 def _print(fleet: FleetState) -> None:

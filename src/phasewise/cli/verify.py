@@ -12,22 +12,27 @@ from typing import Annotated
 import orjson
 import typer
 
+from phasewise.api.targets import is_fleet_file
 from phasewise.cli import options
-from phasewise.cli.compare import DEFAULT_REQUESTS, WARM_UP_SHARE, check_control_pairs
 from phasewise.cli.diagnose_outputs import HtmlPage, SaveTraffic, VerdictOutputs, say
-from phasewise.cli.targets import is_fleet_file
 from phasewise.cli.verify_fleet import VerifyOrder, verify_fleet
 from phasewise.clients import event_loop
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import parse_slo
 from phasewise.diagnosis.gather.costs_file import load_fit
-from phasewise.experiments.compare.compare import ComparePlan
+from phasewise.experiments.compare.compare import (
+    DEFAULT_REQUESTS,
+    WARM_UP_SHARE,
+    ComparePlan,
+    check_control_pairs,
+)
 from phasewise.experiments.compare.verdict import Rules
 from phasewise.experiments.verify.ledger import score
 from phasewise.experiments.verify.ledger_file import LEDGER_VERSION, LedgerFile, default_ledger
 from phasewise.fleet.config import phasewise_home
 from phasewise.loadgen.session import CacheState, RunSpec
 from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS
+from phasewise.loadgen.workload import choices
 from phasewise.loadgen.workload.arrivals import Spacing
 from phasewise.loadgen.workload.plan import PLAN_LIMIT, PlanSpec
 from phasewise.loadgen.workload.presets import PresetName, Shape
@@ -132,16 +137,16 @@ def verify(
     outputs.check()
     _reject_address(fleet)
     check_control_pairs(control_pairs)
-    source = options.choose_source(
+    source = choices.choose_source(
         preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
     )
     requests = _requests_in_block(source, requests)
     spec = RunSpec(
         plan=PlanSpec(
             source=source,
-            load=options.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
+            load=choices.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
             requests=requests,
-            conversations=options.choose_conversations(turns, think),
+            conversations=choices.choose_conversations(turns, think),
         ),
         seed=secrets.randbelow(2**31) if seed is None else seed,
         cache=cache,

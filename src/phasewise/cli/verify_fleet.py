@@ -16,7 +16,6 @@ from phasewise.cli.diagnose_outputs import say
 from phasewise.cli.engine import current_engine
 from phasewise.cli.measuring import measure_with_view
 from phasewise.cli.outputs import Interrupts
-from phasewise.cli.targets import find_admin_key
 from phasewise.clients.host import allow_many_streams, usable_cores
 from phasewise.core.errors import PhasewiseError
 from phasewise.costs.fit.step_fit import StepFit
@@ -48,6 +47,7 @@ from phasewise.fleet.config import FleetConfig, Levers, load_fleet, phasewise_ho
 from phasewise.fleet.engines.command import levers_of
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.local.placement import gpu_names, this_machine
+from phasewise.fleet.local.run_files import find_admin_key
 from phasewise.loadgen.run import BenchRun
 from phasewise.loadgen.session import RunSpec
 from phasewise.report.console import out

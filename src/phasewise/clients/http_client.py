@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 import time
@@ -152,8 +153,7 @@ class HttpClient:
             ) from None
         except OSError as error:
             kind = FailureKind.NO_SOCKET if _is_ours(error) else FailureKind.CONNECTION_REFUSED
-            message = f"{self.base_url} cannot be reached ({error.strerror or error})"
-            raise UpstreamError(kind, message) from error
+            raise UpstreamError(kind, f"{self.base_url} cannot be reached ({_reason(error)})") from error
         return connection
 
     def _head(self, method: str, path: str, headers: Headers, body: bytes) -> bytes:
@@ -171,6 +171,19 @@ class HttpClient:
             self._idle[connection] = None
         else:
             connection.abort()
+
+
+def _reason(error: OSError) -> str:
+    """Why there is no connection, in the same words for every event loop."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS failed: its certificate is not trusted, {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        why = error.reason or "no handshake"
+        no_tls = why == "WRONG_VERSION_NUMBER"
+        return f"TLS failed: {'the server speaks none' if no_tls else why.lower().replace('_', ' ')}"
+    if isinstance(error, socket.gaierror):
+        return "its name cannot be resolved"
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _is_ours(error: OSError) -> bool:
@@ -279,6 +292,11 @@ class StreamedReply:
 
 
 # --- Addresses as users type them.
+
+
+def no_answer(url: str, error: UpstreamError) -> str:
+    """That nothing answers there, and why."""
+    return f"nothing answers at {url}: {error.message.removeprefix(url).strip()}"
 
 
 def origin(url: str) -> str:

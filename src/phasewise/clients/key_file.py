@@ -21,3 +21,10 @@ def read_key(path: Path, whose: str) -> str:
     if not key or not key.isascii() or any(byte <= 32 for byte in key):
         raise ConfigError(f"{whose} file must hold one key and nothing else")
     return key.decode()
+
+
+def key_or_its_file(given: str | None) -> str | None:
+    """A key as a user gives it; `@FILE` is read, because others can see a process's arguments."""
+    if given is None or not given.startswith("@"):
+        return given
+    return read_key(Path(given[1:]).absolute(), "the key")

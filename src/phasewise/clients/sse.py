@@ -89,7 +89,8 @@ class Chunk:
 
     `has_content` is true for text, reasoning and tool deltas, and false for the chunk that only opens the
     assistant's role. `stop_reason` is the stop text or stop token id of the request that the engine reached.
-    `error` is the engine's own name for a failure after the stream had begun.
+    `error` is the engine's own name for a failure after the stream had begun. `engine_id` is the engine's id
+    of the request, where it comes before the content and not in every chunk.
     """
 
     has_content: bool = False
@@ -99,6 +100,7 @@ class Chunk:
     metrics: Mapping[str, Any] | None = None
     error: str | None = None
     done: bool = False
+    engine_id: str | None = None
 
 
 _NOTHING = Chunk()

@@ -114,11 +114,22 @@ class TimelineFeed:
         )
 
     def _on_our_clock(self, lines: Sequence[bytes]) -> tuple[Timeline, ...]:
-        timelines = (from_record(orjson.loads(line)) for line in lines)
-        return tuple(
-            replace(timeline, started_unix_s=timeline.started_unix_s - self._shift.seconds)
-            for timeline in timelines
-        )
+        return _shifted(lines, self._shift)
+
+
+def timelines_in(reply: Reply, asked_s: float, answered_s: float) -> tuple[Timeline, ...]:
+    """The timelines of one reply, asked for and answered at these times of our clock."""
+    shift = ClockShift()
+    if (theirs := _header(reply, b"x-phasewise-now")) is not None:
+        shift.learn(float(theirs), asked_s, answered_s)
+    return _shifted(_lines(reply), shift)
+
+
+def _shifted(lines: Sequence[bytes], shift: ClockShift) -> tuple[Timeline, ...]:
+    timelines = (from_record(orjson.loads(line)) for line in lines)
+    return tuple(
+        replace(timeline, started_unix_s=timeline.started_unix_s - shift.seconds) for timeline in timelines
+    )
 
 
 def _lines(reply: Reply) -> list[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf, isinf
@@ -236,6 +236,30 @@ def parse_metrics(text: str, taken_at_unix_s: float) -> MetricsSnapshot:
         infos=infos,
         process_start_unix_s=process.get(PROCESS_START),
         process_cpu_s=process.get(PROCESS_CPU),
+    )
+
+
+def merged(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
+    """Several engines as one: counters and gauges are summed, shares averaged. A restart of any shows."""
+    first, *others = snapshots
+    if not others:
+        return first
+    counters: dict[SeriesKey, list[float]] = {}
+    gauges: dict[SeriesKey, list[float]] = {}
+    histograms: dict[SeriesKey, ScrapedHistogram] = {}
+    for snapshot in snapshots:
+        for target, series in ((counters, snapshot.counters), (gauges, snapshot.gauges)):
+            for key, value in series.items():
+                target.setdefault(key, []).append(value)
+        for key, found in snapshot.histograms.items():
+            histograms[key] = histograms[key].plus(found) if key in histograms else found
+    starts = [it.process_start_unix_s for it in snapshots if it.process_start_unix_s is not None]
+    return MetricsSnapshot(
+        taken_at_unix_s=first.taken_at_unix_s,
+        counters={key: sum(values) for key, values in counters.items()},
+        gauges={key: _over_cores(key[0], values) for key, values in gauges.items()},
+        histograms=histograms,
+        process_start_unix_s=max(starts, default=None),
     )
 
 

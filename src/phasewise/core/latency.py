@@ -40,6 +40,12 @@ def e2e_s(timeline: Timeline) -> float | None:
     return timeline.content_times_s[-1] if timeline.content_times_s else timeline.ended_s
 
 
+def took_s(timeline: Timeline) -> float:
+    """Intended arrival to the end of the request, however it ended; of a running one, until now."""
+    whole_s = e2e_s(timeline)
+    return timeline.ended_s if whole_s is None else whole_s
+
+
 def tpot_s(timeline: Timeline) -> float | None:
     """Mean time per output token after the first; undefined for one token, several choices or a plain reply.
 
@@ -94,6 +100,11 @@ def stalls(timeline: Timeline) -> tuple[Stall, ...]:
     return tuple(
         Stall(start_s, wait, usual_s) for start_s, wait in zip(starts, waits, strict=False) if wait >= bound_s
     )
+
+
+def longest_stall_s(timeline: Timeline) -> float | None:
+    """The longest stall; None for a stream without one."""
+    return max((stall.duration_s for stall in stalls(timeline)), default=None)
 
 
 def meets(timeline: Timeline, slo: Slo) -> bool:
@@ -167,17 +178,33 @@ def ttft_breakdown(timeline: Timeline) -> TtftBreakdown | None:
     total_s = ttft_s(timeline)
     if total_s is None:
         return None
-    seconds = ttft_part_seconds(timeline)
-    ordered = sorted(seconds.items(), key=lambda item: TTFT_PARTS.index(item[0][0]))
-    parts = tuple(PartTime(part, source, value) for (part, source), value in ordered)
-    return TtftBreakdown(total_s, parts, total_s - sum(seconds.values()))
+    return _breakdown(timeline, total_s)
 
 
 def wait_so_far(timeline: Timeline) -> TtftBreakdown:
     """The same of a request without content: its parts until it ended, or until now."""
-    seconds = ttft_part_seconds(timeline)
-    parts = tuple(PartTime(part, source, value) for (part, source), value in seconds.items())
-    return TtftBreakdown(timeline.ended_s, parts, timeline.ended_s - sum(seconds.values()))
+    return _breakdown(timeline, timeline.ended_s)
+
+
+def _breakdown(timeline: Timeline, whole_s: float) -> TtftBreakdown:
+    seconds = _counted_once(ttft_part_seconds(timeline), whole_s)
+    ordered = sorted(seconds.items(), key=lambda item: TTFT_PARTS.index(item[0][0]))
+    parts = tuple(PartTime(part, source, value) for (part, source), value in ordered)
+    return TtftBreakdown(whole_s, parts, whole_s - sum(seconds.values()))
+
+
+def _counted_once(
+    seconds: dict[tuple[Part, Source], float], whole_s: float
+) -> dict[tuple[Part, Source], float]:
+    """The parts without that end of the gateway's wait which the engine measured too.
+
+    The wait ends when the gateway notes that it has sent the request; the engine may have begun by then.
+    """
+    over_s = sum(seconds.values()) - whole_s
+    return {
+        key: max(0.0, part_s - max(0.0, over_s)) if key[0] is Part.GATEWAY_WAIT else part_s
+        for key, part_s in seconds.items()
+    }
 
 
 def ttft_part_seconds(timeline: Timeline) -> dict[tuple[Part, Source], float]:

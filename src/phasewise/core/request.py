@@ -14,16 +14,29 @@ DEFAULT_MAX_WAIT_S = 10.0
 
 
 class Endpoint(StrEnum):
-    """The OpenAI endpoints that engines serve. All but embeddings generate an answer token by token."""
+    """The endpoints that engines serve: OpenAI's, and Anthropic's messages."""
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
     EMBEDDINGS = "/v1/embeddings"
+    RESPONSES = "/v1/responses"
+    MESSAGES = "/v1/messages"
+    COUNT_TOKENS = "/v1/messages/count_tokens"
 
     @property
     def generates(self) -> bool:
         """Whether answers have a decode phase."""
-        return self is not Endpoint.EMBEDDINGS
+        return self not in _WITHOUT_DECODE
+
+    @property
+    def is_completion(self) -> bool:
+        """Whether its answers can be disaggregated, resumed and cached."""
+        return self in _COMPLETIONS
+
+
+# Looking up a member of an enum takes ten times as long as a look-up in a set.
+_WITHOUT_DECODE = frozenset({Endpoint.EMBEDDINGS, Endpoint.COUNT_TOKENS})
+_COMPLETIONS = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 
 
 @value

@@ -15,6 +15,8 @@ class Role(StrEnum):
     DECODE = "decode"
 
 
+UNKNOWN_MODEL = ""
+"""The model of a worker that has not said yet what it serves: no request can ask for it."""
 DEFAULT_SLOTS = 256
 """Requests that a worker gets at once; more wait in the gateway, where they can still go elsewhere."""
 

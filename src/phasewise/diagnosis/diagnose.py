@@ -17,7 +17,7 @@ from phasewise.core.steps import EngineStep
 from phasewise.core.timeline import Part, Timeline
 from phasewise.costs.fit.observation import Observation
 from phasewise.costs.fit.step_fit import StepFit
-from phasewise.diagnosis.advice.choose import advise
+from phasewise.diagnosis.advice.choose import advise, engines_back_first
 from phasewise.diagnosis.advice.fix import Advice, by_gain
 from phasewise.diagnosis.analysis.attribution import Readings, explained, readings_of
 from phasewise.diagnosis.analysis.counted_requests import Typical, counted_requests, counted_steps
@@ -39,7 +39,6 @@ from phasewise.diagnosis.analysis.standstill import (
 from phasewise.diagnosis.analysis.streams import stream_summary
 from phasewise.diagnosis.analysis.ttft import start_summary
 from phasewise.diagnosis.analysis.window_summary import (
-    Removals,
     WindowSummary,
     WorkloadShape,
     outcome_counts,
@@ -53,8 +52,9 @@ from phasewise.diagnosis.finding import Phase
 from phasewise.diagnosis.predict.costs import Costs, KnownCosts, fit_window, steps_by_engine
 from phasewise.diagnosis.predict.counted_costs import counted_costs
 from phasewise.diagnosis.predict.effects import beyond_replay, predict_advice
-from phasewise.diagnosis.predict.removal import Hints, removals
+from phasewise.diagnosis.predict.removal import WindowReplay, window_replay
 from phasewise.diagnosis.predict.setup import Setup, setup_of
+from phasewise.diagnosis.predict.suspects import Hints
 from phasewise.diagnosis.predict.traffic import Traffic, recorded_traffic
 from phasewise.diagnosis.predict.unnamed import unnamed_in
 from phasewise.diagnosis.rules.find import starts_late, streams_slowly
@@ -93,7 +93,9 @@ def diagnose(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
     advice = advise(verdict.top, window.summary)
     traffic = recorded_traffic(window.timelines, concurrency=known.concurrency, warm_up=known.warm_up)
     setup = setup_of(traffic, window.summary.engines, known.levers)
-    return replace(verdict, advice=_predict(advice, traffic, setup, window.fits, slo))
+    predicted = _predict(advice, traffic, setup, window.fits, slo)
+    ranked = by_gain(_tried(predicted, window.replay))
+    return replace(verdict, advice=engines_back_first(ranked, verdict.top.cause, window.summary))
 
 
 def find_cause(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
@@ -108,6 +110,7 @@ class _Window:
     summary: WindowSummary
     timelines: tuple[Timeline, ...]
     fits: tuple[StepFit, ...]
+    replay: WindowReplay | None = None
 
 
 def _window(evidence: Evidence, slo: Slo, known: Known) -> _Window:
@@ -119,7 +122,10 @@ def _window(evidence: Evidence, slo: Slo, known: Known) -> _Window:
     summary = _analyse(evidence, timelines, readings, slo, fits[0] if fits else None)
     if starts_late(summary) or streams_slowly(summary):
         seen = _recorded(evidence, timelines, fits) if timelines else _counted(evidence, slo)
-        summary = replace(summary, removals=_removals(seen, summary, evidence, slo, known))
+        replay = None if seen is None else _replay(seen, summary, evidence, slo, known)
+        if replay is not None:
+            summary = replace(summary, removals=replay.removals())
+        return _Window(summary, timelines, fits, replay)
     return _Window(summary, timelines, fits)
 
 
@@ -154,11 +160,9 @@ def _counted(evidence: Evidence, slo: Slo) -> _Replayable | None:
     return _Replayable(tuple(chain.from_iterable(requests)), costs, steps)
 
 
-def _removals(
-    seen: _Replayable | None, summary: WindowSummary, evidence: Evidence, slo: Slo, known: Known
-) -> Removals | None:
-    if seen is None:
-        return None
+def _replay(
+    seen: _Replayable, summary: WindowSummary, evidence: Evidence, slo: Slo, known: Known
+) -> WindowReplay | None:
     setup = setup_of(recorded_traffic(seen.timelines), summary.engines, known.levers)
     hints = Hints(
         repeated_text(summary),
@@ -173,7 +177,7 @@ def _removals(
     if summary.seen_by == COUNTERS:
         phases = ((Phase.START, summary.start), (Phase.STREAM, summary.stream))
         measured_s = {phase: it.lost_s if it is not None else 0.0 for phase, it in phases}
-    return removals(seen.timelines, setup, seen.costs, slo, hints, measured_s)
+    return window_replay(seen.timelines, setup, seen.costs, slo, hints, measured_s)
 
 
 def _alike(summary: WindowSummary, setups: Mapping[str, Hashable]) -> int:
@@ -192,7 +196,20 @@ def _predict(advice: Advice, traffic: Traffic, setup: Setup, fits: Sequence[Step
         fixes = (replace(fix, unpredictable=beyond_replay(fix, setup) or NO_COSTS) for fix in advice.fixes)
         return replace(advice, fixes=tuple(fixes))
     rng = np.random.default_rng(REPLAY_SEED)
-    return by_gain(predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:], slo=slo))
+    return predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:], slo=slo)
+
+
+def _tried(advice: Advice, window: WindowReplay | None) -> Advice:
+    """The advice, each fix that cannot be predicted with what it gains in one replay of the window."""
+    if window is None:
+        return advice
+    fixes = (
+        fix
+        if fix.lever is None or fix.effect is not None
+        else replace(fix, rough_gain=window.gain(fix.lever))
+        for fix in advice.fixes
+    )
+    return replace(advice, fixes=tuple(fixes))
 
 
 def _analyse(

@@ -16,6 +16,7 @@ from phasewise.diagnosis.analysis.counters import EngineCounters, Spread
 from phasewise.diagnosis.analysis.engine_load import (
     COUNTERS,
     GATEWAY,
+    GENERATOR_AND_GATEWAY,
     PROBE,
     STEP_RECORD,
     EngineSurroundings,
@@ -36,7 +37,8 @@ class Evidence:
     `surroundings` has every engine, in the order of the target. `setups` names the set-up of each engine:
     equal ones have equal costs. `loads` are the readings of each engine within the window. `synthetic` says
     that the requests are our own probe's, `probe_cut_short` that it was interrupted. `stolen_share` is the
-    share of this machine's processor time that its hypervisor gave to others.
+    share of this machine's processor time that its hypervisor gave to others. `numbered` says that the
+    requests have numbers instead of their ids, as in an evidence file.
     """
 
     began_unix_s: float
@@ -52,6 +54,12 @@ class Evidence:
     probe_cut_short: bool = False
     stolen_share: float | None = None
     loads: Mapping[str, tuple[LoadReading, ...]] = field(default_factory=dict)
+    numbered: bool = False
+
+    @property
+    def explainable(self) -> bool:
+        """Whether a gateway keeps the requests by these ids, so that `phasewise explain` finds them."""
+        return not self.numbered and self.seen_by in {GATEWAY, GENERATOR_AND_GATEWAY}
 
     @property
     def window(self) -> Window:

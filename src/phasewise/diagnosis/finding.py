@@ -50,6 +50,7 @@ class Cause(StrEnum):
     # the machine, in either phase
     ENGINE_PAUSES = "engine_pauses"
     ENGINE_HUNG = "engine_hung"
+    ENGINE_DOWN = "engine_down"
     NUMBER_FORMAT = "slow_number_format"
     ENGINE_STARVED = "engine_starved_of_cpu"
     COLD_START = "cold_start"

@@ -92,7 +92,8 @@ def judge(summary: WindowSummary, slo: Slo) -> Verdict:
     heavier, lighter = Phase.START, Phase.STREAM
     if not late or (slow and _streaming_first(explained.findings, start_lost_s, stream_lost_s)):
         heavier, lighter = lighter, heavier
-    unserved = heavier is Phase.START and fails(summary) and _mostly_silent(summary)
+    silent = heavier is Phase.START and _mostly_silent(summary)
+    unserved = fails(summary) and (silent or _none_left(summary))
     return Verdict(
         ruling=Ruling.FAILING if unserved else Ruling(heavier.value),
         slo=slo,
@@ -143,6 +144,11 @@ def _seen_enough(summary: WindowSummary) -> bool:
         outputs = summary.profile.output_tokens
         finished = 0 if outputs is None else outputs.count
     return finished >= MIN_FINISHED_TO_BE_HEALTHY or summary.streamed_tokens >= MIN_TOKENS_TO_BE_HEALTHY
+
+
+def _none_left(summary: WindowSummary) -> bool:
+    """Whether the gateway uses none of its engines: how fast they were before is then no question."""
+    return bool(summary.engines) and all(engine.out_of_service for engine in summary.engines)
 
 
 def _mostly_silent(summary: WindowSummary) -> bool:

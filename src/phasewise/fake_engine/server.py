@@ -16,22 +16,22 @@ from phasewise.fake_engine.engine_loop import EngineLoop, GenerationFailed, Toke
 from phasewise.fake_engine.faults import Fault, FaultBoard, RequestFaults, fault_from_json, fault_to_json
 from phasewise.fake_engine.metrics import EngineMetrics
 from phasewise.fake_engine.step_log import RecentSteps
-from phasewise.fake_engine.wire_replies import (
-    DONE,
-    INTERNAL_ERROR,
-    ReplyWriter,
-    embeddings_reply,
-    error_event,
-)
+from phasewise.fake_engine.wire_replies import INTERNAL_ERROR, embeddings_reply
 from phasewise.fake_engine.wire_requests import (
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    RESPONSES,
     BadRequest,
     GenerationCall,
+    as_chat,
     check_model,
     kv_params,
     parse_call,
     parse_json,
     prompt_of,
 )
+from phasewise.fake_engine.wire_typed import Writer, writer_of
 from phasewise.simulator import tokens
 from phasewise.simulator.engine import EmittedToken, EngineShape, VirtualRequest
 from phasewise.simulator.kv import KvLink
@@ -42,8 +42,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 VERSION = "0.32.0"
 _JSON = b"application/json"
-_CHAT = "/v1/chat/completions"
-_COMPLETIONS = "/v1/completions"
 _WHOLE = re.compile(r"[0-9]*")
 _SECONDS = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?)?")
 
@@ -98,8 +96,8 @@ class FakeEngineApp:
         self._not_hung = asyncio.Event()
         self._not_hung.set()
         self._routes: dict[str, dict[str, Callable[[_Exchange], Coroutine[Any, Any, None]]]] = {
-            _CHAT: {"POST": self._generate},
-            _COMPLETIONS: {"POST": self._generate},
+            **{path: {"POST": self._generate} for path in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)},
+            "/v1/messages/count_tokens": {"POST": self._count_tokens},
             "/v1/embeddings": {"POST": self._embed},
             "/v1/models": {"GET": self._models},
             "/health": {"GET": self._health},
@@ -143,8 +141,8 @@ class FakeEngineApp:
         arrived_s = self._core.clock()
         shape = self._core.shape
         call = parse_call(
+            exchange.path,
             exchange.body,
-            chat=exchange.path == _CHAT,
             client_request_id=exchange.header(b"x-request-id"),
             model=self._core.model,
             max_model_len=shape.max_model_len,
@@ -157,7 +155,7 @@ class FakeEngineApp:
         request = self._request(call, arrived_s)
         stream = self._core.loop.submit(request)
         exchange.when_gone(stream.break_off)
-        writer = ReplyWriter(call, self._core.model, shape.block_size, int(arrived_s))
+        writer = writer_of(exchange.path, call, self._core.model, shape.block_size, int(arrived_s))
         answer = _Answer(exchange, stream, faults, self._host)
         try:
             if call.stream:
@@ -183,18 +181,18 @@ class FakeEngineApp:
             remote_kv=call.remote_kv,
         )
 
-    async def _stream(self, answer: _Answer, writer: ReplyWriter) -> None:
+    async def _stream(self, answer: _Answer, writer: Writer) -> None:
         exchange = answer.exchange
         await exchange.begin(200, b"text/event-stream; charset=utf-8")
         try:
             await self._stream_tokens(answer, writer)
         except GenerationFailed:
-            # It fails before its first token, but vLLM sends the role even so.
-            await exchange.send_part(writer.opening() + error_event())
-        await exchange.send_part(DONE)
+            # It fails before its first token.
+            await exchange.send_part(writer.failing())
+        await exchange.send_part(writer.end)
         await exchange.end()
 
-    async def _stream_tokens(self, answer: _Answer, writer: ReplyWriter) -> None:
+    async def _stream_tokens(self, answer: _Answer, writer: Writer) -> None:
         exchange = answer.exchange
         token = await answer.next()
         if opening := writer.opening():
@@ -206,7 +204,7 @@ class FakeEngineApp:
         if usage := writer.closing(token.finished):
             await exchange.send_part(usage)
 
-    async def _reply(self, answer: _Answer, writer: ReplyWriter) -> None:
+    async def _reply(self, answer: _Answer, writer: Writer) -> None:
         try:
             token = await answer.next()
             output_ids = [token.token_id]
@@ -273,6 +271,12 @@ class FakeEngineApp:
         length = self._core.shape.max_model_len
         reply = {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": strings}
         await exchange.send_json(200, reply)
+
+    async def _count_tokens(self, exchange: _Exchange) -> None:
+        data = parse_json(exchange.body)
+        check_model(data, self._core.model)
+        _, ids = prompt_of(as_chat(MESSAGES, data))
+        await exchange.send_json(200, {"input_tokens": len(ids)})
 
     async def _detokenize(self, exchange: _Exchange) -> None:
         data = parse_json(exchange.body)

@@ -25,6 +25,9 @@ FINGERPRINT = "vllm-0.32.0-fake"
 class ReplyWriter:
     """Writes the reply to one call."""
 
+    end = DONE
+    """What ends a stream."""
+
     def __init__(self, call: GenerationCall, model: str, block_size: int, created_unix_s: int) -> None:
         self._call = call
         self._block_size = block_size
@@ -77,9 +80,13 @@ class ReplyWriter:
             "choices": [],
             "usage": self._usage(finished),
             "system_fingerprint": FINGERPRINT,
-            "metrics": {key: value for key, value in _metrics(finished).items() if value is not None},
+            "metrics": {key: value for key, value in request_metrics(finished).items() if value is not None},
         }
         return _event(chunk)
+
+    def failing(self) -> bytes:
+        """What a stream ends with if its request fails inside the engine: vLLM sends the role even so."""
+        return ReplyWriter.opening(self) + error_event()
 
     def _content_chunk(self, text: str, token: EmittedToken | None, reason: str | None) -> dict[str, Any]:
         ids = [token.token_id] if token is not None and self._call.return_token_ids else None
@@ -135,7 +142,7 @@ class ReplyWriter:
             **(prompt | {"prompt_text": None} if self._call.chat else {}),
             "kv_transfer_params": kv_params,
             "ec_transfer_params": None,
-            "metrics": _metrics(finished) | {"speculative_decoding": None},
+            "metrics": request_metrics(finished) | {"speculative_decoding": None},
         }
         return orjson.dumps(reply)
 
@@ -160,7 +167,7 @@ class ReplyWriter:
         }
 
 
-def _metrics(finished: FinishedRequest) -> dict[str, float | None]:
+def request_metrics(finished: FinishedRequest) -> dict[str, float | None]:
     """The per-request timings; vLLM's "time to first token" here is the prefill alone."""
     busy_s = finished.prefill_s + finished.decode_s
     gaps = finished.output_tokens - 1

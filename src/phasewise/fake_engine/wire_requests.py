@@ -1,6 +1,7 @@
 """Requests on the wire: parsed, checked, and rejected in vLLM's words.
 
-Fields that a fake engine does not use (temperature, tools, ...) are accepted and ignored.
+Fields that a fake engine does not use (temperature, logprobs, ...) are accepted and ignored. Of tools it uses
+one whose call is demanded.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ import orjson
 
 from phasewise.simulator import tokens
 from phasewise.simulator.kv import Address, RemoteKv
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
 
 # --- `kv_transfer_params` as vLLM's NIXL connector reads and writes them.
 #
@@ -88,6 +94,47 @@ def _text_of(message: Mapping[str, Any]) -> str:
     return "\n".join(str(part.get("text", "")) for part in content)
 
 
+# --- /v1/responses and /v1/messages: their conversations become those of a chat.
+
+
+def as_chat(path: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The chat that a request to one of these addresses asks for."""
+    taken = ("model", "stream", "cache_salt", "ignore_eos", "tools", "tool_choice")
+    chat = {name: data[name] for name in taken if data.get(name) is not None}
+    first = data.get("instructions" if path == RESPONSES else "system")
+    turns = data.get("input" if path == RESPONSES else "messages")
+    if isinstance(turns, str):
+        turns = [{"role": "user", "content": turns}]
+    if not isinstance(turns, list) or not all(isinstance(it, dict) for it in turns):
+        raise _invalid("list_type", "body", "Input should be a valid list")
+    opening = [] if first is None else [{"role": "system", "content": first}]
+    chat["messages"] = [*opening, *map(_message, turns)]
+    chat["max_tokens"] = data.get("max_output_tokens" if path == RESPONSES else "max_tokens")
+    return chat
+
+
+def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
+    content = turn.get("content", turn.get("output", turn.get("arguments", "")))
+    if isinstance(content, list):
+        texts = (str(part.get("text", part.get("content", ""))) for part in content)
+        content = [{"type": "text", "text": text} for text in texts]
+    return {"role": turn.get("role", "tool"), "content": content}
+
+
+def called_tool(data: Mapping[str, Any]) -> str | None:
+    """The tool that the answer must call, if any."""
+    choice, tools = data.get("tool_choice"), data.get("tools")
+    if isinstance(choice, dict) and choice.get("type") in ("function", "tool"):
+        return _name(choice)
+    forced = choice == "required" or (isinstance(choice, dict) and choice.get("type") == "any")
+    return _name(tools[0]) if forced and isinstance(tools, list) and tools else None
+
+
+def _name(tool: object) -> str:
+    held = tool.get("function", tool) if isinstance(tool, dict) else None
+    return str(held.get("name")) if isinstance(held, dict) else ""
+
+
 class BadRequest(Exception):
     """A request that vLLM would reject; carries the reply."""
 
@@ -99,7 +146,7 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GenerationCall:
-    """A request for generation that has passed all checks."""
+    """A request for generation that has passed all checks. Its answer must call `tool`, if there is one."""
 
     request_id: str
     chat: bool
@@ -115,6 +162,7 @@ class GenerationCall:
     return_token_ids: bool
     keep_kv: bool = False
     remote_kv: RemoteKv | None = None
+    tool: str | None = None
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -129,16 +177,19 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 
 def parse_call(
-    body: bytes, *, chat: bool, client_request_id: str | None, model: str, max_model_len: int
+    path: str, body: bytes, *, client_request_id: str | None, model: str, max_model_len: int
 ) -> GenerationCall:
-    """Read a request to /v1/chat/completions (`chat`) or /v1/completions."""
-    data = parse_json(body)
+    """Read a request to one of the addresses that generate."""
+    data, chat = parse_json(body), path != COMPLETIONS
+    own_id = data.get("request_id") if path == RESPONSES else None
+    if path in {RESPONSES, MESSAGES}:
+        data = as_chat(path, data)
     _check_fields(data, chat)
     check_model(data, model)
     text, ids = prompt_of(data)
     options = data.get("stream_options") or {}
     return GenerationCall(
-        request_id=("chatcmpl-" if chat else "cmpl-") + (client_request_id or secrets.token_hex(8)),
+        request_id=own_id or ("chatcmpl-" if chat else "cmpl-") + (client_request_id or secrets.token_hex(8)),
         chat=chat,
         prompt_text=text,
         prompt_ids=ids,
@@ -152,6 +203,7 @@ def parse_call(
         return_token_ids=bool(data.get("return_token_ids")),
         keep_kv=wants_kv_kept(data.get("kv_transfer_params")),
         remote_kv=remote_kv_of(data.get("kv_transfer_params")),
+        tool=called_tool(data),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,13 @@ from phasewise.core.ports import TimelineSink
 from phasewise.core.worker import Worker
 from phasewise.fleet.config import GatewayConfig, GatewayFile, UpstreamConfig
 from phasewise.fleet.config.credentials import access_of
+from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.pipeline import Pipeline, Reservations
 from phasewise.gateway.api.quotas import GatewayQuotas, build_quotas
 from phasewise.gateway.api.routes import Gateway, Router
+from phasewise.gateway.api.worker_routes import WorkerRoutes
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
 from phasewise.gateway.kv_transfer.watch import KvTransferWatch
@@ -31,6 +34,7 @@ from phasewise.gateway.quarantine import Quarantine
 from phasewise.gateway.records.logs import RequestLog
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import TimelineStore
+from phasewise.gateway.records.worker_log import WorkerLog
 from phasewise.gateway.reload import Reloader
 from phasewise.gateway.server.certificate import Certificate
 from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Receive, Scope, Send, client_of
@@ -74,6 +78,7 @@ class GatewayApp:
         self._parts = parts
         self._router = Router(parts.gateway)
         self._reloader: Reloader | None = None
+        self.run_record: GatewayRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reloads: set[asyncio.Task[None]] = set()
 
@@ -118,11 +123,17 @@ class GatewayApp:
         running = [self.gateway.clients.run(), self.edge.run(), self.gateway.overload.run()]
         if self._reloader is not None:
             running.append(self._reloader.run())
+        if self.run_record is not None:
+            running.append(self._keep_record(self.run_record))
         watches = [asyncio.create_task(it) for it in running]
         states = self.gateway.cluster.snapshot()
-        logger.info("%d of %d workers up", sum(it.health is Health.UP for it in states), len(states))
+        up = sum(it.health is Health.UP for it in states)
+        logger.log(logging.INFO if up else logging.WARNING, "%d of %d workers up", up, len(states))
         await send({"type": "lifespan.startup.complete"})
-        await receive()
+        try:
+            await receive()
+        except asyncio.CancelledError:
+            return  # a second signal: the process ends without more ado
         for watch in (*watches, *self._reloads):
             watch.cancel()
         await asyncio.gather(parts.watcher.stop(), parts.quotas.stop(), parts.kv_transfer_watch.stop())
@@ -131,6 +142,27 @@ class GatewayApp:
         self.gateway.pipeline.close()
         parts.engines.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _keep_record(self, record: GatewayRun) -> None:
+        """Record the workers' states for `phasewise status` whenever they have changed, until cancelled.
+
+        Their health at once: `phasewise up` ends as soon as it is good, and `status` may follow.
+        """
+        recorded: tuple[WorkerReport, ...] | None = None
+        changed = self.gateway.worker_log.changed
+        while True:
+            changed.clear()
+            workers = self.gateway.worker_log.reports()
+            if workers != recorded:
+                try:
+                    await asyncio.to_thread(record.write, workers)
+                except OSError as error:
+                    logger.info("`phasewise status` does not show this gateway: %s", error.strerror)
+                    return
+                recorded = workers
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_INTERVAL_S):
+                    await changed.wait()
 
     async def _cache_started(self) -> bool:
         """Whether the gateway may start; if not, `start_error` says why."""
@@ -188,6 +220,7 @@ def build_app(
     if config.log.requests:
         sinks.append(RequestLog(lambda: world.cluster.models))
     kv_transfers = _kv_transfers(config, world.cluster, metrics)
+    worker_log = WorkerLog(world.cluster, world.breakers.is_open, poll_interval_s)
     quarantine = Quarantine(config.quarantine_s, lambda ref: not world.cluster.is_up(ref))
     exchange = Exchange(engines.clients, kv_transfers, resumes=config.resume != "off")
     pipeline = Pipeline(
@@ -200,6 +233,7 @@ def build_app(
         reservations,
         hashing_of(config, workers),
     )
+    pipeline.set_unknown_fields(passed=config.unknown_fields == "pass")
     limits = config.limits
     clients_served = ClientWatch(client_timeouts or ClientTimeouts(limits.body_s, limits.read_s))
     gateway = Gateway(
@@ -212,14 +246,21 @@ def build_app(
         metrics,
         clients_served,
         overload,
+        worker_log,
+        WorkerRoutes(world.cluster, engines.connect),
         cache,
     )
+
+    def looked_at(name: str) -> None:
+        let_waiting_in(world, time.monotonic())
+        worker_log.look(name)
+
     watcher = HealthWatcher(
         world.cluster,
         engines.connect,
         poll_interval_s,
         timeouts=probe_timeouts,
-        on_look=lambda: let_waiting_in(world, time.monotonic()),
+        on_look=looked_at,
         on_silence=lambda name, for_s: engines.clients[name].abort_silent(for_s),
         progress=ProgressWatch(world, engines.clients, engines.connect, probe_timeouts),
     )

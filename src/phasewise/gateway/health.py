@@ -12,11 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+import orjson
+
 from phasewise.clients.http_client import HttpClient, Timeouts
-from phasewise.clients.step_feed import parse_steps
+from phasewise.clients.step_feed import default_steps_url, parse_steps
 from phasewise.clients.vllm_metrics import PROCESS_START
 from phasewise.core.errors import FailureKind, UpstreamError
-from phasewise.core.worker import Worker
+from phasewise.core.worker import UNKNOWN_MODEL, Worker
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.gateway.upstream.engines import Connect
@@ -36,7 +38,7 @@ _STEPS_HEAD_ONLY = "/steps?since=9007199254740991&limit=1"
 class HealthWatcher:
     """Watches the workers of one cluster view from `start` to `stop`.
 
-    `on_look` is called after every check of a worker. `on_silence` is called with the worker's name and a
+    `on_look` is called with the worker's name after every check. `on_silence` is called with its name and a
     time while its checks time out: requests that have waited for that long get no answer. `progress` looks
     further at workers that have answered.
     """
@@ -48,7 +50,7 @@ class HealthWatcher:
         interval_s: float = POLL_INTERVAL_S,
         *,
         timeouts: Timeouts = PROBE_TIMEOUTS,
-        on_look: Callable[[], None] = lambda: None,
+        on_look: Callable[[str], None] = lambda _name: None,
         on_silence: Callable[[str, float], None] = lambda _name, _for_s: None,
         progress: ProgressWatch | None = None,
     ) -> None:
@@ -104,7 +106,7 @@ class HealthWatcher:
         with self._guard:
             await self._see(probe)
         with self._guard:
-            self._on_look()
+            self._on_look(probe.name)
 
     async def _see(self, probe: _Probe) -> None:
         try:
@@ -123,7 +125,7 @@ class HealthWatcher:
             if health.stands_still
             else health is not Health.UP or not probe.is_certain
         ):
-            self._cluster.mark_up(probe.name, await probe.incarnation())
+            self._cluster.mark_up(probe.name, await probe.incarnation(), probe.model, probe.steps_url)
         if self._progress is not None:
             await self._progress.look(probe.name)
 
@@ -134,16 +136,52 @@ class HealthWatcher:
             logger.warning("this process can open no more connections: %s. hint: %s", error.message, hint)
 
 
+async def first_model(engine: HttpClient) -> str:
+    """The first model that an engine serves; UpstreamError if it does not say."""
+    reply = await engine.fetch("GET", "/v1/models")
+    try:
+        return str(orjson.loads(reply.body)["data"][0]["id"])
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        lacks, hint = _why_no_models(reply.status)
+        message = f"{engine.base_url}/v1/models {lacks} (HTTP {reply.status})"
+        raise UpstreamError(FailureKind.PROTOCOL, message, hint=hint) from None
+
+
+def _why_no_models(status: int) -> tuple[str, str | None]:
+    """What this status says of the server, and what to do; nothing is to be done about one that starts."""
+    if status in {401, 403}:
+        return "requires an API key", "a gateway file gives each worker its key with `api_key_file`"
+    if status >= 500:
+        return "is not ready", None
+    return "does not answer with a list of models", "check that this is an OpenAI-compatible engine's address"
+
+
+async def find_recorder(engine_url: str) -> str | None:
+    """The address of the engine's step recorder, if one answers where it listens by default."""
+    steps_url = default_steps_url(engine_url)
+    if steps_url is None:
+        return None
+    client = HttpClient(steps_url, PROBE_TIMEOUTS)
+    try:
+        reply = await client.fetch("GET", "/steps?limit=1")
+    except UpstreamError:
+        return None
+    finally:
+        client.close()
+    return steps_url if reply.status == 200 else None
+
+
 class _Probe:
     """The health checks of one worker."""
 
     def __init__(self, worker: Worker, connect: Callable[[Worker], HttpClient]) -> None:
         self.name = worker.name
+        self.model = worker.model
+        self.steps_url = worker.steps_url
+        self._worker = worker
+        self._connect = connect
         self._engine = connect(worker)
-        self._recorder: HttpClient | None = None
-        if worker.steps_url is not None:
-            origin = worker.steps_url.rstrip("/").removesuffix("/steps")
-            self._recorder = connect(replace(worker, url=origin))
+        self._recorder = self._connected_recorder()
         self._silences = 0
         self._times_seen_up = 0
         self._incarnation = ""
@@ -151,11 +189,22 @@ class _Probe:
         self.is_certain = True
 
     async def check(self) -> None:
-        """Raise UpstreamError unless the engine reports healthy."""
+        """Raise UpstreamError unless the engine reports healthy and its model is known."""
         reply = await self._engine.fetch("GET", "/health")
         self._silences = 0
         if reply.status != 200:
             raise UpstreamError(FailureKind.SERVER_ERROR, f"/health answered {reply.status}")
+        if self.model == UNKNOWN_MODEL:
+            model = await first_model(self._engine)
+            if self.steps_url is None:
+                self.steps_url = await find_recorder(self._worker.url)
+                self._recorder = self._connected_recorder()
+            self.model = model
+
+    def _connected_recorder(self) -> HttpClient | None:
+        if self.steps_url is None:
+            return None
+        return self._connect(replace(self._worker, url=self.steps_url.rstrip("/").removesuffix("/steps")))
 
     def believes_down(self, kind: FailureKind) -> bool:
         """Whether a failed check of this kind, after those before it, means that the worker is down."""

@@ -1,4 +1,4 @@
-"""Maps every failure to its HTTP status and an error body in OpenAI's format."""
+"""Maps every failure to its HTTP status and an error body in OpenAI's format, or in Anthropic's."""
 
 from __future__ import annotations
 
@@ -65,6 +65,9 @@ HTTP_ERRORS: dict[RejectReason | RejectionKind, HttpError] = {
     RejectionKind.OVERLOADED: HttpError(503, "service_unavailable_error", ((b"retry-after", b"1"), *_CLOSE)),
 }
 
+_ANTHROPIC_TYPES = {"service_unavailable_error": "overloaded_error", "upstream_error": "api_error"}
+"""The names of Anthropic's that differ from ours."""
+
 BREAKS_STREAMS = frozenset(
     {
         RejectReason.NO_HEALTHY_WORKER,
@@ -91,7 +94,7 @@ async def send_error(
 ) -> None:
     """Answer with an error. The response must not have been started."""
     error = HTTP_ERRORS[kind]
-    body = error_body(message, error.type, code=kind, param=param)
+    body = error_body(message, error.type, code=kind, param=param, anthropic=client.is_anthropic)
     await client.respond(
         error.status, [*JSON, *error.headers, *_when_to_return(retry_after_s), *headers], body
     )
@@ -109,15 +112,19 @@ async def send_rejection(client: Client, rejection: RequestRejected, headers: He
     await send_error(client, rejection.kind, str(rejection), param=rejection.param, headers=headers)
 
 
-def stream_error_event(reason: RejectReason) -> bytes:
-    """The event that ends a stream that broke off after some of the answer was sent."""
+def stream_error_event(reason: RejectReason, *, typed: bool = False, anthropic: bool = False) -> bytes:
+    """The event that ends a stream that broke off after some of the answer was sent.
+
+    It names its type if the stream's events are `typed`.
+    """
     who = "gateway stopped" if reason is RejectReason.GATEWAY_STOPPED else "worker broke off"
     body = error_body(
         f"the {who} in the middle of the answer; what came before is incomplete",
         HTTP_ERRORS[reason].type,
         code=stream_code(reason),
+        anthropic=anthropic,
     )
-    return b"data: " + body + b"\n\n"
+    return (b"event: error\ndata: " if typed else b"data: ") + body + b"\n\n"
 
 
 def stream_code(reason: RejectReason) -> str:
@@ -125,6 +132,24 @@ def stream_code(reason: RejectReason) -> str:
     return f"stream_{reason}"
 
 
-def error_body(message: str, error_type: str, *, code: str, param: str | None = None) -> bytes:
-    """An error body as OpenAI's clients expect it."""
-    return orjson.dumps({"error": {"message": message, "type": error_type, "param": param, "code": code}})
+def error_body(
+    message: str, error_type: str, *, code: str, param: str | None = None, anthropic: bool = False
+) -> bytes:
+    """An error body as OpenAI's clients expect it, or Anthropic's; these ignore `param` and `code`."""
+    if anthropic:
+        error_type = _ANTHROPIC_TYPES.get(error_type, error_type)
+    error = {"message": message, "type": error_type, "param": param, "code": code}
+    return orjson.dumps({"type": "error", "error": error} if anthropic else {"error": error})
+
+
+def anthropic_rejection(status: int, body: bytes) -> bytes:
+    """An engine's own rejection in Anthropic's shape, with its message."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    error = said.get("error", said) if isinstance(said, dict) else None
+    message = (error.get("message") or error.get("detail")) if isinstance(error, dict) else None
+    kind = {404: "not_found_error", 413: "request_too_large"}.get(status, "invalid_request_error")
+    said = message if isinstance(message, str) else "the engine rejected the request"
+    return orjson.dumps({"type": "error", "error": {"type": kind, "message": said}})

@@ -42,7 +42,7 @@ LOOK_EVERY_S = 0.5
 RELOADED = frozenset(
     {
         *("api_keys", "admin_key_sha256", "metrics_key_sha256", "slo_classes"),
-        *("queue", "limits", "policy", "tls", "reload_on_change"),
+        *("queue", "limits", "policy", "tls", "reload_on_change", "unknown_fields"),
     }
 )
 """The settings under `gateway` that can change while it serves."""
@@ -145,6 +145,7 @@ class Reloader:
         parts.reservations.set_bounds(bounds.body_bytes, bounds.bodies_bytes, tenants_of(config))
         gateway.authenticator.set_keys(config)
         gateway.pipeline.set_hashing(hashing_of(config, ready.workers))
+        gateway.pipeline.set_unknown_fields(passed=config.unknown_fields == "pass")
         gateway.metrics.set_labels(slos_of(config))
         gateway.overload.memory_limit_bytes = memory_limit_of(config.limits)
         gateway.clients.timeouts = ClientTimeouts(config.limits.body_s, config.limits.read_s)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,11 +16,15 @@ from types import FrameType
 import uvicorn
 
 from phasewise.clients.host import allow_many_streams
+from phasewise.core.units import counted
 from phasewise.fleet.config import GatewayFile
+from phasewise.fleet.local.gateway_run import GatewayRun
 from phasewise.gateway.app import GatewayApp, build_app
 from phasewise.gateway.records.logs import set_up_logging
 from phasewise.gateway.server.certificate import certificate_of
 from phasewise.gateway.server.edge import EdgeConnection
+
+logger = logging.getLogger("phasewise.gateway")
 
 KEEP_ALIVE_S = 75
 BACKLOG = 4096
@@ -27,10 +33,11 @@ COLLECT_AFTER = (700, 10, 1000)
 ten."""
 
 
-def serve(read: Callable[[], GatewayFile], path: Path | None = None) -> None:
+def serve(read: Callable[[], GatewayFile], path: Path | None = None, home: Path | None = None) -> None:
     """Serve until SIGINT or SIGTERM, let running streams finish, and return.
 
-    `read` gives the configuration, now and at each SIGHUP; `path` is the file that it reads.
+    `read` gives the configuration, now and at each SIGHUP; `path` is the file that it reads. The gateway is
+    recorded under `home`, if there is one, while it serves.
     """
     file = read()
     # uvicorn raises the signal again after a clean shutdown; the process then just exits.
@@ -41,6 +48,7 @@ def serve(read: Callable[[], GatewayFile], path: Path | None = None) -> None:
     app = build_app(file, log_dropped=lambda: log.dropped)
     config = server_config(file, app)
     app.allow_reload(file, read, path)
+    app.run_record = None if home is None else GatewayRun(home, file.gateway)
     signal.signal(signal.SIGHUP, lambda _number, _frame: app.ask_for_reload())
     # Objects built so far live until the end, so the collector skips them. It rarely scans thousands of open
     # streams, which stalls all of them for tens of milliseconds: requests leave no reference cycles.
@@ -54,16 +62,31 @@ def serve(read: Callable[[], GatewayFile], path: Path | None = None) -> None:
         if app.start_error is None:
             raise
         raise app.start_error from None
+    finally:
+        if app.run_record is not None:
+            app.run_record.remove()
 
 
 class GatewayServer(uvicorn.Server):
-    """A server that exits at once on a second SIGINT or SIGTERM."""
+    """A server that exits at once on a second SIGINT or SIGTERM, and logs what it waits for until then."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal."""
         if self.should_exit:
             self.force_exit = True
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let open requests finish."""
+        if still := len(self.server_state.tasks):
+            logger.info(
+                "stopping: waits up to %s s for %s to finish; a second signal ends at once",
+                self.config.timeout_graceful_shutdown,
+                counted(still, "request"),
+            )
+        await super().shutdown(sockets)
+        left = len(self.server_state.tasks)
+        logger.info("stopped%s", f" with {counted(left, 'request')} unfinished" if left else "")
 
 
 def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:

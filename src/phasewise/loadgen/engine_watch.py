@@ -12,12 +12,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from phasewise.clients.host import CpuTimes, read_cpu_times
-from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.clients.http_client import Headers, HttpClient, Timeouts
 from phasewise.clients.step_feed import StepFeed, default_steps_url
-from phasewise.clients.vllm_metrics import MetricsDelta, MetricsSnapshot, delta, parse_metrics
+from phasewise.clients.vllm_metrics import MetricsDelta, MetricsSnapshot, delta, merged, parse_metrics
 from phasewise.core.errors import PhasewiseError, UpstreamError
 from phasewise.core.steps import EngineStep, time_steps
 from phasewise.loadgen.statistics.summary import Summary, summarise
+from phasewise.loadgen.target import Target
 
 SAMPLE_EVERY_S = 1.0
 MOST_PAGES = 600
@@ -38,18 +39,25 @@ class EngineRecord:
 
 @dataclass(slots=True)
 class EngineSampler:
-    """Samples taken during a run; `record` parses them when it is over."""
+    """Samples taken during a run; `record` parses them when it is over.
+
+    Each has a page from every one of `paths`: behind a gateway there may be several engines.
+    """
 
     steps_url: str | None
+    paths: tuple[str, ...] = ("/metrics",)
+    headers: Headers = field(default=(), repr=False)
     cpu_samples: list[CpuTimes] = field(default_factory=list)
-    _pages: list[tuple[float, bytes]] = field(default_factory=list)
+    _pages: list[tuple[float, list[bytes]]] = field(default_factory=list)
     _started_unix_s: float = field(default_factory=time.time)
     _has_counters: bool = True
 
     async def record(self) -> EngineRecord | None:
         """The engine's own record; None where the address has neither vLLM's counters nor steps."""
         snapshots = tuple(
-            snapshot for at_unix_s, page in self._pages if (snapshot := _parsed(page, at_unix_s)) is not None
+            snapshot
+            for at_unix_s, pages in self._pages
+            if (snapshot := _parsed(pages, at_unix_s)) is not None
         )
         steps = await self._steps()
         return EngineRecord(snapshots, steps) if snapshots or steps else None
@@ -61,13 +69,15 @@ class EngineSampler:
             self.cpu_samples.append(cpu)
         if not self._has_counters:
             return
+        asked = (client.fetch("GET", path, headers=self.headers) for path in self.paths)
         try:
-            reply = await client.fetch("GET", "/metrics")
+            replies = await asyncio.gather(*asked)
         except UpstreamError:
             return
-        self._has_counters = reply.status == 200
-        if self._has_counters:
-            self._pages.append(((at_unix_s + time.time()) / 2, reply.body))
+        # An engine behind a gateway may be down for a while.
+        self._has_counters = bool(self.headers) or replies[0].status == 200
+        if all(reply.status == 200 for reply in replies):
+            self._pages.append(((at_unix_s + time.time()) / 2, [reply.body for reply in replies]))
             if len(self._pages) > MOST_PAGES:
                 del self._pages[1:-1:2]
 
@@ -84,13 +94,14 @@ class EngineSampler:
 
 
 @asynccontextmanager
-async def watching(url: str, steps_url: str | None = None) -> AsyncIterator[EngineSampler]:
-    """Sample the engine at `url` every second until the block ends, and once more at its end.
+async def watching(target: Target, steps_url: str | None = None) -> AsyncIterator[EngineSampler]:
+    """Sample the target's engines every second until the block ends, and once more at its end.
 
     Its step recorder is expected at the usual port unless another is given.
     """
-    watch = EngineSampler(steps_url or default_steps_url(url))
-    client = HttpClient(url, _TIMEOUTS)
+    headers = target.admin if target.workers else ()
+    watch = EngineSampler(steps_url or default_steps_url(target.url), target.counter_paths, headers)
+    client = HttpClient(target.url, _TIMEOUTS)
 
     async def keep_sampling() -> None:
         while True:
@@ -109,9 +120,9 @@ async def watching(url: str, steps_url: str | None = None) -> AsyncIterator[Engi
         client.close()
 
 
-def _parsed(page: bytes, at_unix_s: float) -> MetricsSnapshot | None:
+def _parsed(pages: Sequence[bytes], at_unix_s: float) -> MetricsSnapshot | None:
     try:
-        snapshot = parse_metrics(page.decode(errors="replace"), at_unix_s)
+        snapshot = merged([parse_metrics(page.decode(errors="replace"), at_unix_s) for page in pages])
     except UpstreamError:
         return None
     # A gateway's page has no engine metrics.

@@ -9,9 +9,12 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import orjson
+
 from phasewise.clients.http_client import HttpClient, StreamedReply
 from phasewise.clients.sse import EventSplitter, chunk_id, content_text, parse_chunk
-from phasewise.core.errors import FailureKind, UpstreamError
+from phasewise.core.decision import RejectReason
+from phasewise.core.errors import FailureKind, RejectionKind, UpstreamError
 from phasewise.core.request import Endpoint
 from phasewise.core.statistics import quantile
 from phasewise.core.timeline import Outcome
@@ -68,6 +71,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 ERROR_BODY_LIMIT_BYTES = 1024 * 1024
+GATEWAY_CODES = frozenset(map(str, (*RejectReason, *RejectionKind)))
 RECENT_REQUESTS = 64
 """Figures shown during a run are medians over this many of the last requests."""
 
@@ -107,6 +111,7 @@ class LoadGenerator:
     limits: RunLimits = field(default_factory=RunLimits)
     fixed_lengths: bool = True
     _ended: list[RequestRecording] = field(default_factory=list, init=False)
+    _rejections: dict[str, str] = field(default_factory=dict, init=False)
     _failed: int = field(default=0, init=False)
     _open: int = field(default=0, init=False)
     _held_back: int = field(default=0, init=False)
@@ -143,6 +148,7 @@ class LoadGenerator:
             cut_short=self._stopped,
             fixed_lengths=self.fixed_lengths,
             health=GeneratorHealth(tuple(loop_lags_s), cpu_s, self._held_back),
+            rejections=self._rejections,
         )
 
     def stop(self) -> None:
@@ -255,8 +261,24 @@ class LoadGenerator:
             if reply.status == 200:
                 await _read_stream(reply, recording)
             else:
-                await reply.read_all(ERROR_BODY_LIMIT_BYTES)
-                recording.end(Outcome.FAILED, f"http_{reply.status}")
+                code, words = _rejection(await reply.read_all(ERROR_BODY_LIMIT_BYTES))
+                reason = code or f"http_{reply.status}"
+                recording.end(Outcome.FAILED, reason)
+                if words:
+                    self._rejections.setdefault(reason, words)
+
+
+def _rejection(body: bytes) -> tuple[str, str]:
+    """The gateway's own code and words for a rejection; empty for any other server's.
+
+    Another server's words may quote a prompt.
+    """
+    try:
+        error = orjson.loads(body)["error"]
+        code, words = error["code"], error["message"]
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return "", ""
+    return (code, str(words)) if code in GATEWAY_CODES else ("", "")
 
 
 class _Listener:

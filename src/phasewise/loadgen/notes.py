@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from phasewise.clients.host import stolen_share
 from phasewise.core import latency
 from phasewise.core.latency import PartTime
 from phasewise.core.timeline import Outcome, Part, Source, Timeline
-from phasewise.core.units import share
+from phasewise.core.units import counted, share
 from phasewise.loadgen.engine_watch import EngineView
-from phasewise.loadgen.run import BenchRun
+from phasewise.loadgen.run import CUT_SHORT, BenchRun
 from phasewise.loadgen.statistics.window import Window
 from phasewise.loadgen.workload.arrivals import ClosedLoop
 
@@ -82,7 +82,8 @@ def notes_on(run: BenchRun, window: Window, engine: EngineView | None) -> tuple[
     return tuple(
         note
         for note in (
-            _cut_short(run),
+            *warnings_on(run),
+            *_rejections(run),
             _used_up(run),
             _full(run),
             _turns_dropped(run),
@@ -97,16 +98,41 @@ def notes_on(run: BenchRun, window: Window, engine: EngineView | None) -> tuple[
             _free_lengths(run),
             _few_requests(run, window),
             _no_phases(run),
-            _no_engine(engine),
+            _no_engine(run, engine),
         )
         if note
     )
 
 
+def warnings_on(run: BenchRun) -> tuple[str, ...]:
+    """Those notes without which the figures mislead: the run was not what was asked for."""
+    return tuple(note for note in (_cut_short(run), _engines_out(run)) if note)
+
+
+def _engines_out(run: BenchRun) -> str:
+    out, engines = run.target.out, run.target.engines
+    if not out:
+        return ""
+    used = f"{engines - len(out)} of {engines} engines"
+    return f"Measured with {used}: the gateway did not use {', '.join(out)}."
+
+
+def _all_out(run: BenchRun) -> bool:
+    return 0 < run.target.engines <= len(run.target.out)
+
+
+def _rejections(run: BenchRun) -> Iterator[str]:
+    """The gateway's first words for each reason; the requests are counted by reason elsewhere."""
+    for code, words in run.rejections.items():
+        yield f"The gateway's words for {code}: {words}"
+
+
 def _cut_short(run: BenchRun) -> str:
     if not run.cut_short:
         return ""
-    return f"The run was cut short: {run.unsent} planned requests were not sent."
+    still = sum(timeline.reason == CUT_SHORT for timeline in run.timelines)
+    running = f" with {counted(still, 'request')} still running" if still else ""
+    return f"The run was cut short{running}: {run.unsent} planned requests were not sent."
 
 
 def _used_up(run: BenchRun) -> str:
@@ -223,8 +249,13 @@ def _cut_to_context(run: BenchRun) -> str:
 
 def _prompts_not_counted(run: BenchRun) -> str:
     plan = run.plan
+    if plan.fit is None and _all_out(run):
+        return "Prompt lengths were planned by a rule of thumb: no engine was there to count tokens."
     if plan.fit is None:
-        return "Prompt lengths were planned by a rule of thumb: no tokenizer answered at /tokenize."
+        return (
+            "Prompt lengths were planned by a rule of thumb: no tokenizer answered at /tokenize (that of a "
+            "gateway's engines does with --admin-key)."
+        )
     if plan.fit.counted == len(plan.threads):
         return ""
     sent = _timelines_by_index(run)
@@ -265,10 +296,13 @@ def _no_phases(run: BenchRun) -> str:
     return "The engine does not report its phases: start vLLM with --enable-per-request-metrics."
 
 
-def _no_engine(engine: EngineView | None) -> str:
-    if engine is not None:
+def _no_engine(run: BenchRun, engine: EngineView | None) -> str:
+    if engine is not None or _all_out(run):
         return ""
-    return "No engine's counters were seen at this address: only the client's view is shown."
+    return (
+        "No engine's counters were seen at this address: only the client's view is shown (a gateway shows "
+        "those of its engines with --admin-key)."
+    )
 
 
 def _timelines_by_index(run: BenchRun) -> dict[int, Timeline]:

@@ -16,7 +16,7 @@ from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import bound
 from phasewise.loadgen.engine_watch import EngineView, view_engine
-from phasewise.loadgen.notes import TypicalTtft, notes_on, reported_by_engine, typical_ttft
+from phasewise.loadgen.notes import TypicalTtft, notes_on, reported_by_engine, typical_ttft, warnings_on
 from phasewise.loadgen.run import CUT_SHORT, BenchRun
 from phasewise.loadgen.statistics.bootstrap import estimate, estimate_pooled
 from phasewise.loadgen.statistics.change_point import find_change
@@ -67,7 +67,8 @@ class HostView:
 class BenchReport:
     """A run in figures, over the requests that arrived in its window.
 
-    Percentiles are None where there were too few requests. `void` says why the run does not count, if so.
+    Percentiles are None where there were too few requests. `void` says why the run does not count, if so;
+    `warnings` are those notes that must be read first.
     """
 
     url: str
@@ -109,6 +110,7 @@ class BenchReport:
     host: HostView | None
     shifts: tuple[LevelShift, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON types."""
@@ -175,6 +177,7 @@ def build_report(
         host=_host_view(run),
         shifts=shifts,
         notes=notes_on(run, window, engine),
+        warnings=warnings_on(run),
     )
 
 

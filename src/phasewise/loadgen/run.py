@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from phasewise.clients.host import CpuTimes
@@ -35,6 +35,7 @@ class BenchRun:
 
     `unsent` requests of the plan were never due or never sent. `fixed_lengths` says that the engine accepted
     fixed output lengths, `primed` that every prompt was sent once before, to warm the prefix cache.
+    `rejections` has the gateway's words for each of its codes.
     """
 
     target: Target
@@ -48,6 +49,7 @@ class BenchRun:
     health: GeneratorHealth = field(default_factory=GeneratorHealth)
     engine: EngineRecord | None = None
     cpu_samples: Sequence[CpuTimes] = ()
+    rejections: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def unsent(self) -> int:

@@ -20,7 +20,7 @@ from phasewise.loadgen.engine_watch import watching
 from phasewise.loadgen.generator import LoadGenerator, RunLimits
 from phasewise.loadgen.recording import allows_fixed_lengths
 from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.target import Target, find_target, fit_prompts
+from phasewise.loadgen.target import Target, find_target, fit_prompts, looked_at_again
 from phasewise.loadgen.workload.arrivals import ClosedLoop
 from phasewise.loadgen.workload.plan import CONTEXT_TOKENS, Plan, PlanSpec, make_plan
 from phasewise.loadgen.workload.prompts import write_opening
@@ -46,6 +46,7 @@ class RunSpec:
     cache: CacheState = CacheState.COLD
     model: str | None = None
     api_key: str | None = field(default=None, repr=False)
+    admin_key: str | None = field(default=None, repr=False)
     timeout_s: float = 600.0
     steps_url: str | None = None
 
@@ -58,7 +59,7 @@ async def measure(url: str, spec: RunSpec, on_start: OnStart = _nothing) -> Benc
     """Put the load on an address and return what was measured; `on_start` gets the generator, to stop it."""
     client = HttpClient(url, Timeouts(head_s=spec.timeout_s, idle_s=spec.timeout_s))
     try:
-        target = await find_target(client, spec.model, spec.api_key)
+        target = await find_target(client, spec.model, spec.api_key, spec.admin_key)
         plan = await _planned(client, target, spec)
         fixed_lengths = await allows_fixed_lengths(client, target)
         limits = RunLimits(request_s=spec.timeout_s)
@@ -68,10 +69,12 @@ async def measure(url: str, spec: RunSpec, on_start: OnStart = _nothing) -> Benc
         run_id = f"bench-{secrets.token_hex(4)}"
         generator = LoadGenerator(client, target, plan, run_id, limits, fixed_lengths)
         on_start(generator)
-        async with watching(client.base_url, spec.steps_url) as watch:
+        async with watching(target, spec.steps_url) as watch:
             run = await generator.run()
         engine = await watch.record()
-        run = replace(run, engine=engine, cpu_samples=tuple(watch.cpu_samples), primed=primed)
+        target = await looked_at_again(client, target)
+        samples = tuple(watch.cpu_samples)
+        run = replace(run, target=target, engine=engine, cpu_samples=samples, primed=primed)
         steps = () if engine is None else engine.steps
         return replace(
             run, timelines=explained(run.timelines, readings_of({target.url: logs_by_rank(steps)}))

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
-from phasewise.clients.http_client import Headers, HttpClient, Reply
+from phasewise.clients.http_client import Headers, HttpClient, Reply, no_answer
 from phasewise.core.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError
 from phasewise.loadgen.workload.plan import Fit, Plan, PlannedRequest, Thread, refitted
 from phasewise.loadgen.workload.prompts import Message, stream, word_count
@@ -24,13 +25,19 @@ before a run. A minute of 32 slots needs fewer."""
 FIT_AT_ONCE = 8
 """How many tokenizer requests are open at once: enough to hide the round trips."""
 FIT_SEED_WORDS = 8
+WORKERS_PATH = "/phasewise/v1/workers"
+UNAUTHENTICATED = 401
+MOST_WORKERS = 16
+"""A page of counters has some 60 kB and is read once a second from every engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """An address, the model to use there, and the credentials.
 
-    `root` is the model that the server says it loaded, a folder of its own or a hub id.
+    `root` is the model that the server says it loaded, a folder of its own or a hub id. `workers` are the
+    engines behind a gateway that serve the model; it shows their counters and tokenizer for its `admin` key.
+    `out` are those that it does not use, each with its state, of `engines` in all.
     """
 
     url: str
@@ -38,9 +45,25 @@ class Target:
     context_tokens: int | None = None
     root: str | None = None
     headers: Headers = field(default=(), repr=False)
+    workers: tuple[str, ...] = ()
+    admin: Headers = field(default=(), repr=False)
+    engines: int = 0
+    out: tuple[str, ...] = ()
+
+    @property
+    def counter_paths(self) -> tuple[str, ...]:
+        """Where the counters of each engine are."""
+        return tuple(f"{worker_path(name)}/metrics" for name in self.workers) or ("/metrics",)
+
+    @property
+    def tokenizer_path(self) -> str:
+        """Where the model's tokenizer is."""
+        return f"{worker_path(self.workers[0])}/tokenize" if self.workers else "/tokenize"
 
 
-async def find_target(client: HttpClient, model: str | None = None, api_key: str | None = None) -> Target:
+async def find_target(
+    client: HttpClient, model: str | None = None, api_key: str | None = None, admin_key: str | None = None
+) -> Target:
     """Ask the address which models it serves; the first one is used unless one is named."""
     headers = request_headers(api_key)
     reply = await _ask(client, headers)
@@ -57,7 +80,43 @@ async def find_target(client: HttpClient, model: str | None = None, api_key: str
             f"{client.base_url} does not serve {name!r}", hint=f"it serves {', '.join(sorted(served))}"
         )
     entry = served.get(name, {})
-    return Target(client.base_url, name, _context_tokens(entry), _root(entry), headers)
+    admin = request_headers(admin_key) if admin_key else ()
+    target = Target(client.base_url, name, _context_tokens(entry), _root(entry), headers, admin=admin)
+    found = await _workers_of(client, target)
+    up = tuple(str(worker["name"]) for worker in found if worker.get("health") == "up")
+    workers = up if len(up) <= MOST_WORKERS else ()
+    return replace(target, workers=workers, engines=len(found), out=_out_of_service(found))
+
+
+async def looked_at_again(client: HttpClient, target: Target) -> Target:
+    """The target with the engines that have gone out of service since."""
+    out = _out_of_service(await _workers_of(client, target))
+    return replace(target, out=tuple(dict.fromkeys((*target.out, *out))))
+
+
+def _out_of_service(workers: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(f"{it['name']} ({it.get('health')})" for it in workers if it.get("health") != "up")
+
+
+async def _workers_of(client: HttpClient, target: Target) -> list[dict[str, Any]]:
+    """The engines behind a gateway that serve the model, or did not say yet; empty if this is none."""
+    if not target.admin:
+        return []
+    try:
+        # Without the key first: only a gateway asks for one here, and nobody else gets it.
+        if (await client.fetch("GET", WORKERS_PATH)).status != UNAUTHENTICATED:
+            return []
+        reply = await client.fetch("GET", WORKERS_PATH, headers=target.admin)
+    except UpstreamError:
+        return []
+    workers = _json(reply).get("workers") if reply.status == 200 else None
+    listed = workers if isinstance(workers, list) else []
+    return [it for it in listed if it.get("model") in {target.model, ""}]
+
+
+def worker_path(name: str) -> str:
+    """Where a gateway shows what a worker itself answers."""
+    return f"{WORKERS_PATH}/{quote(name, safe='')}"
 
 
 def request_headers(api_key: str | None) -> Headers:
@@ -117,7 +176,8 @@ async def count_prompt_tokens(client: HttpClient, target: Target, messages: Sequ
     """How many tokens a conversation has with its template; None if the server does not say."""
     body = orjson.dumps({"model": target.model, "messages": messages})
     try:
-        reply = await client.fetch("POST", "/tokenize", headers=target.headers, body=body)
+        headers = target.admin if target.workers else target.headers
+        reply = await client.fetch("POST", target.tokenizer_path, headers=headers, body=body)
     except UpstreamError:
         return None
     count = _json(reply).get("count") if reply.status == 200 else None
@@ -162,7 +222,7 @@ async def _ask(client: HttpClient, headers: Headers) -> Reply:
         if error.kind is FailureKind.PROTOCOL:
             raise
         raise EngineUnreachable(
-            f"nothing answers at {client.base_url}",
+            no_answer(client.base_url, error),
             hint="check the address and that the engine is ready: its /health answers 200",
         ) from error
 

@@ -1,4 +1,4 @@
-"""A comparison as text: one row per metric, readable without colour."""
+"""A comparison in words, for the screen and the page; and as a table that is readable without colour."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def render(result: ComparisonResult) -> RenderableType:
     """The verdicts, the checks behind them, and what to do about inconclusive ones."""
     lines = [Text(f"A  {result.a_name}"), Text(f"B  {result.b_name}")]
     parts: list[RenderableType] = [*lines, _table(result)]
-    parts += [Text(line) for line in (*_basis(result), *_open_questions(result))]
-    parts += [Text(f"remark: {remark}") for remark in result.remarks]
+    parts += [Text(line) for line in notes(result)]
     return Group(*parts)
 
 
@@ -31,19 +30,81 @@ def _table(result: ComparisonResult) -> Table:
         f"Is B better than A? Milliseconds, {result.pairs} pairs of blocks, margin {result.rules.margin:.0%}"
     )
     table = Table("metric", title=title, title_justify="left")
-    for column in ("A", "B", "change", "interval"):
+    for column in HEADINGS[1:-1]:
         table.add_column(column, justify="right", overflow="fold")
-    table.add_column("B is", min_width=12)
+    table.add_column(HEADINGS[-1], min_width=12)
     for each in result.comparisons:
-        table.add_row(
-            each.metric.label,
-            _value(each, each.a),
-            _value(each, each.b),
-            _change(each, each.change),
-            _interval(each),
-            Text(each.reason or each.verdict.value, style=_STYLES.get(each.verdict, "")),
-        )
+        *figures, verdict = cells(each)
+        table.add_row(*figures, Text(verdict, style=_STYLES.get(each.verdict, "")))
     return table
+
+
+HEADINGS = ("metric", "A", "B", "change", "interval", "B is")
+
+
+def cells(each: Comparison) -> tuple[str, ...]:
+    """A metric's row; its latencies are in milliseconds."""
+    return (
+        each.metric.label,
+        _value(each, each.a),
+        _value(each, each.b),
+        _change(each, each.change),
+        _interval(each),
+        each.reason or each.verdict.value,
+    )
+
+
+def conclusion(result: ComparisonResult) -> str:
+    """Whether requests failed, then which server is faster, at which figure and by how much."""
+    failed = result.failures and f"{result.failures[0].upper()}{result.failures[1:]}. "
+    return f"{failed}{_faster(result)}"
+
+
+def _faster(result: ComparisonResult) -> str:
+    if not result.trusted:
+        return f"No verdict: {_why_not(result)}."
+    better, worse = (_differing(result, verdict) for verdict in (MetricVerdict.BETTER, MetricVerdict.WORSE))
+    if better and worse:
+        return f"B is better than A at {_named(better[0])}, and worse at {_named(worse[0])}."
+    if found := better or worse:
+        more = f", and at {len(found) - 1} other figures" if len(found) > 1 else ""
+        return f"B is {_word(found[0])} than A at {_named(found[0])}{more}."
+    deciding = [each for each in result.comparisons if each.metric.decides]
+    if deciding and all(each.verdict is MetricVerdict.EQUIVALENT for each in deciding):
+        return f"B is as fast as A: every deciding figure is within {result.rules.margin:.0%}."
+    return "Inconclusive: no figure of B differs from A by more than the noise."
+
+
+def _why_not(result: ComparisonResult) -> str:
+    if result.gave_up:
+        return result.gave_up.rstrip(".")
+    if result.control is not None and not result.control.alike:
+        differing = ", ".join(result.control.differing)
+        return f"A differs from itself in {differing}" if differing else "the control is inconclusive"
+    return "no figure could be compared"
+
+
+def _differing(result: ComparisonResult, verdict: MetricVerdict) -> list[Comparison]:
+    """The figures with this verdict, those that decide first, then in the order of the table."""
+    found = [each for each in result.comparisons if each.verdict is verdict]
+    return sorted(found, key=lambda each: not each.metric.decides)
+
+
+def _word(each: Comparison) -> str:
+    if each.metric.kind is Kind.SHARE:
+        return each.verdict.value
+    return "faster" if each.verdict is MetricVerdict.BETTER else "slower"
+
+
+def _named(each: Comparison) -> str:
+    unit = "" if each.scale is Scale.POINTS else "%"
+    return f"{each.metric.label}: {_change(each, each.change)} ({_interval(each)}{unit})"
+
+
+def notes(result: ComparisonResult) -> list[str]:
+    """The checks behind the verdicts, what to do about inconclusive ones, and remarks."""
+    remarks = (f"remark: {remark}" for remark in result.remarks)
+    return [*_basis(result), *_open_questions(result), *remarks]
 
 
 def _basis(result: ComparisonResult) -> list[str]:

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from phasewise import __version__
 from phasewise.core.units import NONE, counted, share
-from phasewise.report.bench.page import repeat_section, whole_page
-from phasewise.report.bench.sections import chart_grid, section
-from phasewise.report.figures import Chart, axis, figure, plain
+from phasewise.report.charts import Chart, Panel, Series, Shape, rows_axis, share_axis
+from phasewise.report.drawn_charts import chart_grid
+from phasewise.report.layout import facts, repeat_section, section, strip, whole_page
 from phasewise.report.markup import Html, element, table, together
 from phasewise.semantic_match.evaluation import Evaluation, Guarding, KindCount
 
@@ -131,54 +131,54 @@ def render_page(evaluations: Sequence[Evaluation], file: str, space: str, comman
         ),
         _kinds_section(drawn, "Which paraphrases would be served?", "duplicates", lambda it: it.recall),
     ]
+    known = [it for it in charts if it is not None]
     parts = (
-        _header(evaluations, drawn, file, space),
-        section("By kind of pair", chart_grid([it for it in charts if it is not None])),
+        _strip(evaluations, drawn, file),
+        section("By kind of pair", chart_grid(known) if known else element("p", "No pair has a kind.")),
         section("Every rule", _rules_section(evaluations)),
         section("Every kind under every rule", _kinds(evaluations)),
+        section("This evaluation", facts(_circumstances(space))),
         repeat_section(command),
     )
     return whole_page(TITLE, together(parts))
 
 
-def _header(evaluations: Sequence[Evaluation], drawn: Sequence[Evaluation], file: str, space: str) -> Html:
-    button = element("button", "light / dark", id="scheme", type="button", hidden=True)
+def _circumstances(space: str) -> dict[str, str]:
+    return {"Embedder": space, "Made": time.strftime("%Y-%m-%d %H:%M:%S %z"), "phasewise": __version__}
+
+
+def _strip(evaluations: Sequence[Evaluation], drawn: Sequence[Evaluation], file: str) -> Html:
     total = evaluations[0].total
-    facts = {
-        "Pairs": f"{total.duplicates + total.others:,} of {file}",
-        "Embedder": space,
-        "Made": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "phasewise": __version__,
-    }
-    pairs = (element("div", element("dt", name), element("dd", value)) for name, value in facts.items())
-    return element(
-        "header",
-        element("div", element("h1", TITLE), button, class_="top"),
-        *(element("p", line, class_="verdict") for line in conclusion(drawn)),
-        element("noscript", element("p", "The charts need JavaScript; the figures do not.")),
-        element("dl", *pairs, class_="facts"),
-    )
+    first, *others = conclusion(drawn) or [TITLE]
+    about = ("Pairs from a file", f"{total.duplicates + total.others:,} pairs of {file}")
+    return strip("measured", about, first, *others)
 
 
 def _kinds_section(
     drawn: Sequence[Evaluation], question: str, counted: str, value: Callable[[KindCount], float | None]
 ) -> Chart | None:
-    traces = [
-        {
-            "type": "bar",
-            "name": GUARDS_WORDS[it.rule.guarding],
-            "x": [plain(kind.kind) for kind in it.kinds if getattr(kind, counted)],
-            "y": [100 * (value(kind) or 0.0) for kind in it.kinds if getattr(kind, counted)],
-            "marker": {"color": COLOURS[it.rule.guarding]},
-            "hovertemplate": "%{x}: %{y:.1f}%<extra>%{fullData.name}</extra>",
-        }
-        for it in drawn
-    ]
-    if not traces or not traces[0]["x"]:
+    """A group of bars for each kind, from top to bottom, a bar for each rule."""
+    kinds = [kind.kind for kind in drawn[0].kinds if getattr(kind, counted)] if drawn else []
+    if not kinds:
         return None
-    shares = axis("share of the kind's pairs, %", range=[0, 100])
+    thick = 0.8 / len(drawn)
+    series = []
+    for rank, it in enumerate(drawn):
+        shares = [value(kind) or 0.0 for kind in it.kinds if getattr(kind, counted)]
+        tops = [place + 0.6 + rank * thick for place in range(len(kinds))]
+        series.append(
+            Series(
+                GUARDS_WORDS[it.rule.guarding],
+                COLOURS[it.rule.guarding],
+                Shape.BOXES,
+                tuple((0.0, top, each, top + thick) for top, each in zip(tops, shares, strict=True)),
+                texts=tuple(f"{kind}: {share(each)}" for kind, each in zip(kinds, shares, strict=True)),
+            )
+        )
+    rows = rows_axis("kind of pair", list(enumerate(kinds, start=1)), len(kinds))
     caption = f"At a cosine of {DRAWN_COSINE:.2f}, the common advice, without and with guards."
-    return Chart(question, caption, figure(traces, axis("", rangemode="normal"), shares, barmode="group"))
+    panel = Panel(rows, tuple(series), height=30 + 14 * len(kinds) * len(drawn))
+    return Chart(question, caption, share_axis("share of the kind's pairs"), (panel,))
 
 
 def _rules_section(evaluations: Sequence[Evaluation]) -> Html:

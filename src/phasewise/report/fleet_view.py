@@ -134,12 +134,17 @@ def print_members(state: FleetState) -> None:
         )
         for member in state.members
     ]
+    print_rows(heads, rows, [_STYLES.get(member.stage, "cyan") for member in state.members])
+
+
+def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
+    """Aligned rows whose third cell, the state, has a style; never truncated."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     out.print(_line(heads, widths), style="bold", markup=False, soft_wrap=True)
-    for member, row in zip(state.members, rows, strict=True):
+    for row, style in zip(rows, styles, strict=True):
         line = Text(_line(row, widths))
         begin = sum(widths[:2]) + 2 * len(_GAP)
-        line.stylize(_STYLES.get(member.stage, "cyan"), begin, begin + len(row[2]))
+        line.stylize(style, begin, begin + len(row[2]))
         out.print(line, soft_wrap=True)
 
 

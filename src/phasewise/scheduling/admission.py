@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from math import ceil
 
 from phasewise.core.decision import Decision, RejectReason
 from phasewise.core.kv_transfer import pair_ref
-from phasewise.core.limits import Lease, LimitKind, NotCounted, OverLimit, QuotaAnswer
+from phasewise.core.limits import Lease, LimitKind, Limits, NotCounted, OverLimit, QuotaAnswer
 from phasewise.core.request import GenerationRequest
 from phasewise.core.value import value
 from phasewise.core.worker import Worker, WorkerRef
 from phasewise.scheduling.policies import CanTransfer
 from phasewise.scheduling.queue import Tenant, Ticket
+from phasewise.scheduling.rejections import no_healthy_worker, no_worker_for_model, queue_timeout
 from phasewise.scheduling.steps import (
     CacheHit,
     CacheMiss,
@@ -96,13 +98,19 @@ def admit(request: GenerationRequest) -> Generator[Step, Outcome, Admitted | Rej
     counted, looked_up = outcomes
     if isinstance(counted.answer, Lease):
         return Admitted(max(counted.at_s, looked_up.at_s), counted.answer, looked_up)
-    return over_quota(counted.answer)
+    return over_quota(counted.answer, request.limits)
 
 
-def over_quota(answer: QuotaAnswer) -> Reject:
+def over_quota(answer: QuotaAnswer, limits: Limits) -> Reject:
     """The rejection of a request that its key's limits did not admit."""
     if isinstance(answer, OverLimit):
-        detail = f"this key's limit of {answer.kind} is reached"
+        bounds = {
+            LimitKind.REQUESTS: f"{limits.requests_per_minute} requests per minute",
+            LimitKind.TOKENS: f"{limits.tokens_per_minute} tokens per minute",
+            LimitKind.CONCURRENCY: f"{limits.max_concurrent} requests at once",
+        }
+        hint = f"send it again in {max(1, ceil(answer.retry_after_s))} s"
+        detail = f"this key's limit of {bounds[answer.kind]} is reached. hint: {hint}"
         return Reject(_OVER_LIMIT[answer.kind], detail, answer.retry_after_s)
     if isinstance(answer, NotCounted):
         return Reject(RejectReason.LIMITS_UNAVAILABLE, "limits cannot be checked now", answer.retry_after_s)
@@ -110,8 +118,6 @@ def over_quota(answer: QuotaAnswer) -> Reject:
 
 
 # --- Find a worker with a free slot for a request; wait in the queue if there is none.
-
-RETRY_SOON_S = 1.0
 
 Placing = Generator[Step, Outcome, Decision | Reject | Cancelled]
 
@@ -148,9 +154,9 @@ def place(request: GenerationRequest, world: World, progress: RequestProgress) -
     """
     model = request.model
     if model not in world.cluster.models:
-        return Reject(RejectReason.NO_WORKER_FOR_MODEL, "no worker serves this model")
+        return no_worker_for_model(model, world.cluster)
     if progress.is_new and not world.cluster.usable(model):
-        return no_healthy_worker(progress)
+        return no_healthy_worker(model, world.cluster, progress.attempts)
     # A request joins the queue behind those that wait, even if granted slots are not in use yet.
     if not world.queue.is_waiting(model) and (decision := _choose(world, request, progress)):
         return decision
@@ -205,15 +211,9 @@ def _wait(
 
 def _timed_out(world: World, model: str, progress: RequestProgress) -> Reject:
     if not world.cluster.usable(model):
-        return no_healthy_worker(progress)
-    detail, return_after_s = "no worker had a free slot in time", world.queue.reject(model, progress.now_s)
-    return Reject(RejectReason.QUEUE_TIMEOUT, detail, return_after_s, progress.attempts)
-
-
-def no_healthy_worker(progress: RequestProgress) -> Reject:
-    """The rejection of a request for whose model no worker is healthy."""
-    detail = "no worker of this model answers"
-    return Reject(RejectReason.NO_HEALTHY_WORKER, detail, RETRY_SOON_S, progress.attempts)
+        return no_healthy_worker(model, world.cluster, progress.attempts)
+    failing = [it.name for it in world.cluster.usable(model) if world.breakers.is_open(it.ref)]
+    return queue_timeout(model, failing, world.queue.reject(model, progress.now_s), progress.attempts)
 
 
 def _choose(world: World, request: GenerationRequest, progress: RequestProgress) -> Decision | None:

@@ -8,15 +8,9 @@ from dataclasses import replace
 from phasewise.core.decision import Decision, RejectReason
 from phasewise.core.errors import FailureKind
 from phasewise.core.request import GenerationRequest
-from phasewise.scheduling.admission import (
-    RETRY_SOON_S,
-    RequestProgress,
-    admit,
-    no_healthy_worker,
-    place,
-    tenant_of,
-)
+from phasewise.scheduling.admission import RequestProgress, admit, place, tenant_of
 from phasewise.scheduling.attempt import Broken, attempt, blame
+from phasewise.scheduling.rejections import RETRY_SOON_S, all_attempts_failed, no_healthy_worker
 from phasewise.scheduling.steps import (
     CacheHit,
     CacheMiss,
@@ -99,7 +93,7 @@ def _serve(
                 blame(world, before.worker, before.failure)
             return ended
         _note_failure(progress, ended, before, request.max_wait_s)
-        if given_up := _given_up(world, progress, ended):
+        if given_up := _given_up(request.model, world, progress, ended):
             return given_up
         if ended.worker is None or ended.failure.content_sent:
             # A failed KV transfer does not show which of the two workers failed, so another pair may fail
@@ -187,7 +181,7 @@ def _note_failure(
         progress.wait_until_s = failure.at_s + max_wait_s
 
 
-def _given_up(world: World, progress: RequestProgress, broken: Broken) -> Reject | None:
+def _given_up(model: str, world: World, progress: RequestProgress, broken: Broken) -> Reject | None:
     """The reason to give up; None if another attempt follows, which is then taken from the retry budget."""
     failure = broken.failure
     if failure.content_sent and not failure.resumable:
@@ -195,24 +189,26 @@ def _given_up(world: World, progress: RequestProgress, broken: Broken) -> Reject
             RejectReason.NOT_RESUMABLE, f"a worker failed in mid-answer ({failure.kind})", progress
         )
     if not broken.met:
-        return _given_up_unmet(progress, failure)
+        return _given_up_unmet(model, world, progress, failure)
     if progress.attempts >= MAX_ATTEMPTS:
         if failure.kind is FailureKind.TIMED_OUT:
             return _failed(RejectReason.ATTEMPTS_TIMED_OUT, "no worker answered in time", progress)
-        return _failed(RejectReason.ALL_ATTEMPTS_FAILED, f"{MAX_ATTEMPTS} attempts failed", progress)
+        return all_attempts_failed(progress.tried, failure.kind, progress.attempts)
     if not world.retries.take():
-        detail = f"a worker failed ({failure.kind})"
+        who = "a KV transfer" if broken.worker is None else broken.worker.name
+        detail = f"{who} failed ({failure.kind}), and too many requests were retried recently"
         return Reject(RejectReason.RETRY_BUDGET_SPENT, detail, RETRY_SOON_S, progress.attempts)
     return None
 
 
-def _given_up_unmet(progress: RequestProgress, failure: Failed) -> Reject | None:
+def _given_up_unmet(model: str, world: World, progress: RequestProgress, failure: Failed) -> Reject | None:
     if failure.kind is FailureKind.NO_SOCKET:
         detail = "the gateway can open no more connections"
         return Reject(RejectReason.GATEWAY_FULL, detail, RETRY_SOON_S, progress.attempts)
     # The worker is now marked down, and trying another costs no engine anything.
-    unreachable = failure.kind is FailureKind.CONNECTION_REFUSED
-    return no_healthy_worker(progress) if unreachable and failure.at_s >= progress.wait_until_s else None
+    if failure.kind is FailureKind.CONNECTION_REFUSED and failure.at_s >= progress.wait_until_s:
+        return no_healthy_worker(model, world.cluster, progress.attempts)
+    return None
 
 
 def _failed(reason: RejectReason, detail: str, progress: RequestProgress) -> Reject:

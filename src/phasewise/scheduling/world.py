@@ -9,7 +9,7 @@ from enum import StrEnum
 from phasewise.core.decision import Candidate
 from phasewise.core.ports import QuotaSettlement
 from phasewise.core.value import value
-from phasewise.core.worker import Worker, WorkerRef
+from phasewise.core.worker import UNKNOWN_MODEL, Worker, WorkerRef
 from phasewise.scheduling.breakers import LONGEST_PAIR_OPEN_S, PAIR_FAILURES_TO_OPEN, Breakers, RetryBudget
 from phasewise.scheduling.engine_speed import EngineSpeeds
 from phasewise.scheduling.policies import Policy
@@ -72,15 +72,17 @@ class ClusterView:
         before, self._states, new = self._states, {}, []
         for worker in workers:
             known = before.get(worker.name)
+            if known is not None and worker.model == UNKNOWN_MODEL and worker.url == known.worker.url:
+                # It has said so itself.
+                model, steps_url = known.worker.model, known.worker.steps_url
+                worker = replace(worker, model=model, steps_url=steps_url)  # noqa: PLW2901
             if known is None or not _is_same_engine(known.worker, worker):
                 new.append(worker)
                 self._states[worker.name] = WorkerState(worker, Health.UNKNOWN)
             else:
                 same = replace(worker, incarnation=known.worker.incarnation)
                 self._states[worker.name] = replace(known, worker=same)
-        served = (name for state in self._states.values() for name in _models_of(state.worker))
-        self._models = tuple(dict.fromkeys(served))
-        self._usable = self._index()
+        self._index_models()
         stay = self._states.keys() - {worker.name for worker in new}
         return WorkerChange(tuple(name for name in before if name not in stay), tuple(new))
 
@@ -105,17 +107,31 @@ class ClusterView:
         """Workers that answer and serve the model."""
         return self._usable.get(model, ())
 
+    def serving(self, model: str) -> tuple[WorkerState, ...]:
+        """Workers that serve the model, whether they answer now or not."""
+        return tuple(state for state in self._states.values() if model in _models_of(state.worker))
+
     @property
     def models(self) -> tuple[str, ...]:
         """Every model that some worker serves, whether it answers now or not."""
         return self._models
 
-    def mark_up(self, name: str, incarnation: str) -> None:
-        """A worker answered; a new incarnation replaces the old one."""
+    def mark_up(
+        self, name: str, incarnation: str, model: str = UNKNOWN_MODEL, steps_url: str | None = None
+    ) -> None:
+        """A worker answered; a new incarnation replaces the old one.
+
+        `model` and `steps_url` count if no model was known.
+        """
         worker = self._states[name].worker
+        is_named = worker.model == UNKNOWN_MODEL and model != UNKNOWN_MODEL
+        if is_named:
+            worker = replace(worker, model=model, steps_url=steps_url)
         if worker.incarnation != incarnation:
             worker = replace(worker, incarnation=incarnation)
         self._put(WorkerState(worker, Health.UP))
+        if is_named:
+            self._index_models()
 
     def mark_down(self, name: str, note: str) -> None:
         """A worker did not answer."""
@@ -145,6 +161,11 @@ class ClusterView:
         if state.worker is not before.worker or state.health is not before.health:
             self._usable = self._index()
 
+    def _index_models(self) -> None:
+        served = (name for state in self._states.values() for name in _models_of(state.worker))
+        self._models = tuple(dict.fromkeys(served))
+        self._usable = self._index()
+
     def _index(self) -> dict[str, tuple[Worker, ...]]:
         index: dict[str, list[Worker]] = {}
         for state in self._states.values():
@@ -160,6 +181,8 @@ def _is_same_engine(one: Worker, other: Worker) -> bool:
 
 def _models_of(worker: Worker) -> tuple[str, ...]:
     """The model names that requests may use: the model's and its adapter's."""
+    if worker.model == UNKNOWN_MODEL:
+        return ()
     if worker.lora is None or worker.lora == worker.model:
         return (worker.model,)
     return (worker.model, worker.lora)

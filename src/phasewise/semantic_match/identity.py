@@ -168,7 +168,7 @@ def why_bypassed(endpoint: Endpoint, fields: Mapping[str, Any], max_temperature:
 
     A request without a temperature does not ask for variety.
     """
-    if not endpoint.generates:
+    if not endpoint.is_completion:
         return Bypass.NOT_CHAT
     if not _ASKING_FIELDS.keys().isdisjoint(fields) and (why := _asks_for_more(fields)) is not None:
         return why

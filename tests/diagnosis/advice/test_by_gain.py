@@ -45,3 +45,28 @@ def test_the_objective_decides_and_not_the_figure_that_a_fix_aims_at():
     assert names(found.fixes) == ["a little of both"]
     assert names(found.do_not_pay) == ["fewer stalls, later starts"]
     assert prediction_in_words(found.fixes[0]).endswith("; time lost beyond the objective -50%")
+
+
+def tried(name, gain, lever="max_num_seqs"):
+    """A fix that cannot be predicted, but gained so much in one replay."""
+    return replace(unpredicted(name), rough_gain=gain, lever=LeverChange(lever, 8))
+
+
+def test_one_replay_ranks_what_cannot_be_predicted_and_sets_apart_what_loses_more_in_it():
+    found = by_gain(Advice((unpredicted("unknown"), tried("hurts", -0.3), tried("helps", 0.4))))
+    assert names(found.fixes) == ["helps", "unknown"]
+    assert names(found.do_not_pay) == ["hurts"]
+    lost = "time lost beyond the objective -40% in one replay of the window; not predictable: no costs"
+    assert prediction_in_words(found.fixes[0]) == lost
+
+
+def test_one_replay_that_shows_no_difference_sets_nothing_apart():
+    found = by_gain(Advice((tried("idle", -0.01), unpredicted("unknown"), tried("hardly", 0.01))))
+    assert (names(found.fixes), found.do_not_pay) == (["idle", "unknown", "hardly"], ())
+    assert prediction_in_words(found.fixes[0]).startswith("about as much time lost")
+
+
+def test_a_setting_goes_before_an_engine_that_gains_less_than_twice_as_much():
+    engine = tried("engine", 0.8, "replicas")
+    assert names(by_gain(Advice((engine, tried("setting", 0.5)))).fixes) == ["setting", "engine"]
+    assert names(by_gain(Advice((engine, tried("setting", 0.3)))).fixes) == ["engine", "setting"]

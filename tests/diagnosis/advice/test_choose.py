@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import yaml
 
-from phasewise.diagnosis.advice.choose import REMEDIES, USELESS, advise
+from phasewise.diagnosis.advice.choose import REMEDIES, USELESS, advise, engines_back_first
 from phasewise.diagnosis.advice.fix import Figure
 from phasewise.diagnosis.analysis.engine_load import Drafts, EngineLoad, EngineSurroundings, StepShape
 from phasewise.diagnosis.analysis.window_summary import PrefixUse, WindowSummary, WorkloadShape
@@ -119,6 +119,21 @@ def test_a_higher_cap_is_no_more_than_the_kv_cache_holds():
 
 def test_a_lower_cap_is_half_of_what_ran():
     assert levers_of(advice_on(Cause.BATCH_CAP_HIGH, phase=Phase.STREAM))[0] == ("max_num_seqs", 2)
+
+
+def test_an_engine_that_is_out_of_service_is_brought_back_before_one_is_added():
+    summary = make_summary(
+        make_engine(), make_engine(name="b", out_of_service="down for 15 seconds (refused)")
+    )
+    ranked = engines_back_first(advice_on(Cause.OVERLOAD, summary), Cause.OVERLOAD, summary)
+    assert ranked.fixes[0].what.startswith("bring b back, which is down for 15 seconds (refused): ")
+    assert ranked.fixes[1:] == advice_on(Cause.OVERLOAD, summary).fixes
+
+
+def test_an_engine_that_is_out_of_service_is_no_advice_where_another_engine_would_not_help():
+    summary = make_summary(make_engine(), make_engine(name="b", out_of_service="down"))
+    advice = advice_on(Cause.LONG_PROMPTS, summary)
+    assert engines_back_first(advice, Cause.LONG_PROMPTS, summary) is advice
 
 
 def test_one_engine_more_than_there_are():

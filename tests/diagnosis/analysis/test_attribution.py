@@ -4,7 +4,7 @@ import pytest
 
 from phasewise.core.latency import ttft_breakdown
 from phasewise.core.step_log import StepLog, logs_by_rank
-from phasewise.core.timeline import AttemptKind, Part, Source
+from phasewise.core.timeline import AttemptKind, Outcome, Part, Source
 from phasewise.diagnosis.analysis.attribution import attribute, explained, reading_of, readings_of
 from phasewise.diagnosis.analysis.stall_causes import StallCause, explain_stalls
 from tests.builders import make_attempt, make_finished, make_span, make_step, make_timeline
@@ -253,3 +253,19 @@ def test_both_sides_of_a_kv_transfer_are_explained_by_their_own_engines_steps(re
     assert found.seconds(Part.PREFILL_OTHERS) == pytest.approx(0.3)
     assert Part.DECODE not in {span.part for span in timeline.prefill_attempt.spans}
     assert not found.seconds(Part.ENGINE_QUEUE)
+
+
+def test_an_answer_that_broke_off_and_went_on_elsewhere_has_the_parts_of_its_first_engine():
+    """The step of 0.4 s gave it its first token; its worker timed out later, so that no end is on record."""
+    log = StepLog([make_step(1, -0.1, decode=0), make_step(2, 0.4, prompt=100, prompt_requests=1, decode=0)])
+    begun = make_attempt(outcome=Outcome.TIMED_OUT)
+    resumed = make_attempt(worker="w1", kind=AttemptKind.RESUMED)
+    found = ttft_breakdown(attribute(make_timeline((0.41, 0.5, 9.0), attempts=(begun, resumed)), log))
+    assert found.seconds(Part.PREFILL) == pytest.approx(0.4)
+    assert found.unexplained_s == pytest.approx(0.0, abs=1e-6)
+
+
+def test_an_attempt_that_failed_without_content_is_not_estimated():
+    log = StepLog([make_step(1, 0.1), make_step(2, 0.4, prompt=100, decode=0)])
+    failed = make_timeline((), attempts=(make_attempt(outcome=Outcome.FAILED),), outcome=Outcome.FAILED)
+    assert attribute(failed, log) is failed

@@ -8,9 +8,12 @@ from phasewise.core.latency import ttft_breakdown
 from phasewise.core.slo import DEFAULT_SLO
 from phasewise.core.timeline import Part, Source
 from phasewise.diagnosis.diagnose import Known, diagnose
+from phasewise.diagnosis.finding import Cause
 from phasewise.diagnosis.gather.own_run import joined, observed
 from phasewise.diagnosis.gather.target import identify
+from phasewise.diagnosis.verdict import Ruling
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.fleet.config import WorkerConfig
 from phasewise.loadgen.session import RunSpec, measure
 from phasewise.loadgen.workload.arrivals import OpenLoop
 from phasewise.loadgen.workload.lengths import Lengths
@@ -89,3 +92,21 @@ async def test_requests_of_others_are_reported():
     (note,) = [note for note in evidence.not_observed if "of other clients" in note]
     assert note.startswith("7 requests"), "and one that asked whether lengths may be fixed"
     assert len(evidence.timelines) == 6
+
+
+async def test_requests_to_a_dead_engine_are_explained_by_the_gateway_and_the_engine_is_named():
+    dead = WorkerConfig(name="a", url="http://127.0.0.1:9", model="fake-model")
+    async with running_gateway([dead]) as gateway:
+        run, evidence = await observe(gateway.url, ADMIN_KEY)
+    assert {timeline.reason for timeline in run.timelines} == {"no_healthy_worker"}
+    assert "a is down" in run.rejections["no_healthy_worker"]
+    verdict = diagnose(evidence, DEFAULT_SLO, Known())
+    assert verdict.ruling is Ruling.FAILING
+    assert [found.cause for found in verdict.findings] == [Cause.ENGINE_DOWN]
+    first, second = (fact.words for fact in verdict.top.facts)
+    assert first.startswith("a is down for ")
+    assert first.endswith("(http://127.0.0.1:9 cannot be reached (Connection refused))")
+    assert second == "6 of 6 requests were not served: no_healthy_worker (6)"
+    assert any(
+        note.startswith("a, which the gateway does not use: it is down") for note in evidence.not_observed
+    )

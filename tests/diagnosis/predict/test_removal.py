@@ -6,11 +6,13 @@ import pytest
 
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome
+from phasewise.diagnosis.advice.fix import LeverChange
 from phasewise.diagnosis.analysis.window_summary import Rest
 from phasewise.diagnosis.finding import Cause, Phase
 from phasewise.diagnosis.predict.costs import KnownCosts
-from phasewise.diagnosis.predict.removal import Hints, removals
+from phasewise.diagnosis.predict.removal import window_replay
 from phasewise.diagnosis.predict.setup import Setup
+from phasewise.diagnosis.predict.suspects import Hints
 from phasewise.diagnosis.predict.unnamed import Unnamed
 from tests.builders import EPOCH_S, make_timeline
 from tests.diagnosis.predict.traffic_builders import SETUP, SHAPE, every, make_fit, make_recorded
@@ -30,6 +32,11 @@ def timelines_of(requests):
         )
         for it in requests
     ]
+
+
+def removals(*about):
+    replayed = window_replay(*about)
+    return None if replayed is None else replayed.removals()
 
 
 def start_shares(requests, setup, slo=SLO, **hints):
@@ -149,3 +156,42 @@ def test_what_is_left_is_load_unless_a_request_alone_is_slow(every_s, slo, rest)
 def test_an_engine_that_served_nobody_could_have_served_half():
     shares = start_shares(every(0.1, 30, prompt_tokens=400, output_tokens=4), SETUP, engines=2)
     assert shares[Cause.UNEVEN_LOAD] > 0.5
+
+
+# --- Changes of a setting.
+
+
+def replayed(seqs, lost_s):
+    """Twenty requests that come every tenth of a second, of which that much was lost at the start."""
+    setup, measured_s = Setup(replace(SHAPE, max_num_seqs=seqs)), {Phase.START: lost_s}
+    requests = timelines_of(every(0.1, 20))
+    return window_replay(requests, setup, KnownCosts([make_fit()]), SLO, Hints(window_s=10.0), measured_s)
+
+
+def lost_in(seqs):
+    return sum(replayed(seqs, 1.0).removals().lost_s.values())
+
+
+def test_a_change_gains_what_its_replay_spares():
+    window = replayed(1, lost_in(1))
+    assert window.gain(LeverChange("max_num_seqs", 8)) == pytest.approx(1.0, abs=0.1)
+    assert window.gain(LeverChange("max_num_seqs", 1)) == pytest.approx(0.0)
+    assert window.gain(LeverChange("max_num_batched_tokens", 4)) < -0.5
+
+
+def test_a_replay_that_is_not_like_the_window_says_nothing_of_a_change():
+    assert replayed(1, 10 * lost_in(1)).gain(LeverChange("max_num_seqs", 8)) is None
+
+
+def test_a_change_that_is_not_modelled_has_no_gain():
+    assert replayed(1, lost_in(1)).gain(LeverChange("kv_dtype", "fp8")) is None
+
+
+def test_chunks_of_a_size_that_was_never_seen_are_not_judged():
+    window = replayed(1, lost_in(1))
+    assert window.gain(LeverChange("max_num_batched_tokens", 1_000_000)) is not None
+    longer = replace(window, traffic=replace(window.traffic, requests=LONGER))
+    assert longer.gain(LeverChange("max_num_batched_tokens", 1_000_000)) is None
+
+
+LONGER = tuple(every(0.1, 20, prompt_tokens=500_000))

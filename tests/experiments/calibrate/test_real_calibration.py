@@ -36,7 +36,8 @@ async def test_a_real_engine_is_calibrated_with_its_recorder_and_without(real_en
         # The longest prompt depends on the machine's speed: nothing is predicted two magnitudes beyond it.
         magnitude = max(prompts for prompts, _, _ in found.fit.seen)
         assert found.fit.predict(prefilling(2 ** (magnitude + 1))) is None
+    # One after the other on a shared machine, which may have had three times the work at one of them.
     alone = decoding([40])
-    assert 0.5 < by_client.fit.cost(alone) / by_steps.fit.cost(alone) < 2
-    assert 0.5 < by_client.fit.cost.floor_s / by_steps.fit.cost.floor_s < 2
+    assert 0.2 < by_client.fit.cost(alone) / by_steps.fit.cost(alone) < 5
+    assert 0.2 < by_client.fit.cost.floor_s / by_steps.fit.cost.floor_s < 5
     assert by_steps.fit.cost(prefilling(200)) > 1.2 * by_steps.fit.cost(prefilling(16))

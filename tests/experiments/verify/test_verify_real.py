@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from phasewise.cli.targets import find_admin_key
 from phasewise.clients.step_feed import StepFeed
 from phasewise.core.slo import DEFAULT_SLO
 from phasewise.diagnosis.advice.fix import LeverChange
@@ -21,7 +20,7 @@ from phasewise.experiments.verify.ledger_file import LedgerFile
 from phasewise.experiments.verify.verify import Diagnosed, Setting, VerifyPlan, VerifyTools, verify_top_fix
 from phasewise.fleet.config import fleet_with, load_fleet, phasewise_home
 from phasewise.fleet.local.placement import STEPS_PORT_OFFSET
-from phasewise.fleet.local.run_files import fleet_names
+from phasewise.fleet.local.run_files import find_admin_key, fleet_names
 from phasewise.loadgen.session import RunSpec, measure
 from phasewise.loadgen.statistics import window as validity
 from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS

@@ -85,9 +85,11 @@ def test_inspection_reads_what_the_other_python_answers(tmp_path):
         "torch": "2.13.0",
         "plugin": "0.1.0",
         "nixl": None,
+        "python": "3.11.7",
     }
     python = make_fake_python(tmp_path, json.dumps(versions))
-    assert inspect_engine(python) == EngineEnvironment(python, "0.32.0+cpu", "cpu", "0.1.0", nixl=False)
+    found = EngineEnvironment(python, "0.32.0+cpu", "cpu", "0.1.0", False, "", "2.13.0", "3.11.7")
+    assert inspect_engine(python) == found
 
 
 @pytest.mark.parametrize(("answer", "code"), [("not json", 0), ("{}", 3)])

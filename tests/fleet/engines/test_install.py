@@ -50,7 +50,7 @@ def runs(monkeypatch):
 
 def use_stages(monkeypatch, *stages):
     make = InstallStage("environment", "environment", (MakeEnvironment(),))
-    monkeypatch.setattr(engine_install, "plan", lambda device, files: (make, *stages))
+    monkeypatch.setattr(engine_install, "plan", lambda device, plugin: (make, *stages))
 
 
 def pip_stage(name, package):
@@ -69,6 +69,13 @@ def test_second_run_leaves_a_complete_environment_alone(tmp_path, runs, monkeypa
     assert install(make_installation(tmp_path), again) is False
     assert len(runs) == ran
     assert set(again.outcomes.values()) == {"already there"}
+
+
+def test_a_command_that_fails_has_another_in_its_place(tmp_path, runs, monkeypatch):
+    action = Pip(("install", "boom"), otherwise=("install", "b"))
+    use_stages(monkeypatch, InstallStage("one", "one", (action,)))
+    assert install(make_installation(tmp_path), Watched()) is True
+    assert runs[-1][-1] == "b"
 
 
 def test_interrupted_run_is_taken_up_at_the_stage_that_failed(tmp_path, runs, monkeypatch):

@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from phasewise.fleet.local import placement as machine
-from phasewise.fleet.local.placement import gpu_names, has_native_bf16, this_machine, visible_gpus
+from phasewise.fleet.local.placement import (
+    gpu_memory_and_driver,
+    gpu_names,
+    has_native_bf16,
+    this_machine,
+    visible_gpus,
+)
 
 DRIVER = """#!/bin/sh
 echo "GPU 0: NVIDIA L4 (UUID: GPU-1f2e)"
@@ -61,3 +67,16 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch):
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)
     assert visible_gpus({}) == ()
     assert gpu_names({}) == ()
+
+
+def test_the_driver_lists_memory_and_its_version_of_the_visible_gpus(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    listed = "echo 'GPU 0: NVIDIA L4 (UUID: x)'; echo 'GPU 1: NVIDIA L4 (UUID: y)'"
+    rows = "echo '23034, 535.104.05'; echo '24576, 535.104.05'"
+    tool.write_text(f'#!/bin/sh\nif [ "$1" = -L ]; then {listed}; else {rows}; fi\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert gpu_memory_and_driver({}) == ((23034, 24576), "535.104.05")
+    assert gpu_memory_and_driver({"CUDA_VISIBLE_DEVICES": "1"}) == ((24576,), "535.104.05")
+    tool.unlink()
+    assert gpu_memory_and_driver({}) == ((), "")

@@ -21,6 +21,7 @@ from phasewise.fleet.config import CacheConfig, SemanticConfig
 from phasewise.gateway.answer_cache import deadline as cache_guard
 from phasewise.gateway.answer_cache import learning as cache_learning
 from phasewise.gateway.answer_cache.cache import AnswerCache
+from phasewise.gateway.answer_cache.headers import cache_wishes
 from phasewise.gateway.answer_cache.lookup import Made
 from phasewise.gateway.answer_cache.semantic import evidence_basis
 from tests.gateway.cache_parts import (
@@ -62,6 +63,10 @@ class CacheUnderTest(AnswerCache):
     def verified(self):
         """How many outcomes its book knows."""
         return sum(it["right"] + it["wrong"] for it in self.report()["cells"])
+
+    def enter(self, endpoint, fields, headers, tenant):
+        """A request has arrived."""
+        return self.entrance.enter(endpoint, fields, cache_wishes(headers), tenant)
 
     async def ask(self, question=QUESTION, made=MADE, *, tenant="acme", headers=None, **fields):
         """A request from its beginning to its end."""

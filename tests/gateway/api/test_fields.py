@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.request import Endpoint
 from phasewise.gateway.api.body_checks import DEEPEST
+from phasewise.gateway.api.conversations import MEDIUM_AS_TEXT_BYTES
 from phasewise.gateway.api.fields import (
     ALLOWED_FIELDS,
     ENGINE_CONTROLS,
-    MEDIUM_AS_TEXT_BYTES,
     parse_body,
     request_id_from,
 )

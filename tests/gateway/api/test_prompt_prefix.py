@@ -154,4 +154,32 @@ def test_each_process_has_a_key_of_its_own():
 
 
 def test_the_fields_looked_at_are_fields_that_clients_may_set():
-    assert set(ROOT_FIELDS) | set(OPENING_FIELDS) <= ALLOWED_FIELDS[Endpoint.CHAT]
+    for endpoint in Endpoint:
+        assert {*ROOT_FIELDS[endpoint], *OPENING_FIELDS[endpoint]} <= ALLOWED_FIELDS[endpoint]
+
+
+LONG = {"role": "user", "content": "river " * 400}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "turns", "opening"),
+    [(Endpoint.RESPONSES, "input", "instructions"), (Endpoint.MESSAGES, "messages", "system")],
+)
+def test_conversations_of_other_endpoints_are_known_by_what_they_begin_with(endpoint, turns, opening):
+    first = {"model": "m", turns: [LONG], opening: "be brief"}
+    before = hashes(endpoint=endpoint, **first)
+    assert before
+    longer = hashes(endpoint=endpoint, **first | {turns: [LONG, FIRST]})
+    assert longer[: len(before)] == before
+    assert in_common(before, hashes(endpoint=endpoint, **first | {opening: "be long"})) == 0
+
+
+def test_a_block_that_differs_in_each_request_and_is_taken_out_is_not_hashed():
+    def asked(number):
+        header = {"type": "text", "text": f"x-anthropic-billing-header: {number}"}
+        return hashes(
+            endpoint=Endpoint.MESSAGES, system=[header, {"type": "text", "text": "a"}], messages=[LONG]
+        )
+
+    assert asked(1)
+    assert asked(1) == asked(2)

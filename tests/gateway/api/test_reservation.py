@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
 
 import orjson
 import pytest
 
 from phasewise.core.errors import RequestRejected
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fleet.config import ApiKey, EdgeLimits
+from phasewise.fleet.config import ApiKey, CacheConfig, EdgeLimits
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.api.pipeline import PARSED_ASIDE_BYTES, Reservations
 from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.upstream.call import Reservation
 from tests.gateway.harness import chat_body, eventually, running_gateway
 from tests.gateway.server.test_client_timeouts import chunked, connected, head_of
+from tests.gateway.test_cache_replay import LONG_ENOUGH, SHORT
 
 BEARER = [(b"authorization", b"Bearer one")]
 KEY_LINE = b"authorization: Bearer one"
@@ -107,17 +109,32 @@ async def test_bodies_take_no_more_memory_than_they_may_together():
         await eventually(lambda: reserved(gateway) == 0)
 
 
+@pytest.mark.parametrize("options", [{}, {"cache": CacheConfig(mode="serve")}], ids=["plain", "with_cache"])
 @pytest.mark.parametrize("size", [10, PARSED_ASIDE_BYTES + 1])
-async def test_a_large_body_is_parsed_in_another_process(size, monkeypatch):
-    async with running_engines(1) as engines, running_gateway(engines) as gateway:
+async def test_a_large_body_is_parsed_in_another_process(size, options):
+    async with running_engines(1) as engines, running_gateway(engines, **options) as gateway:
         pipeline, here = gateway.app.gateway.pipeline, []
-        read = pipeline._parse
-        monkeypatch.setattr(pipeline, "_parse", lambda *of: here.append(of) or read(*of))
+        read = pipeline._reader.read
+        pipeline._reader = SimpleNamespace(read=lambda *of: here.append(of) or read(*of))
         reply = await send(gateway, padded(size))
         rejected = await send(gateway, padded(size, made_up=1))
         assert (pipeline._large._process is None) == (size == 10)
     assert (reply.status, rejected.status) == (200, 400)
     assert len(here) == (2 if size == 10 else 0)
+
+
+async def test_a_large_question_that_was_answered_before_is_answered_by_the_cache():
+    cache = CacheConfig(mode="serve")
+    question = padded(PARSED_ASIDE_BYTES + 1, **LONG_ENOUGH)
+    async with running_engines(1, SHORT) as engines, running_gateway(engines, cache=cache) as gateway:
+        assert (await send(gateway, question)).status == 200
+
+        async def hits():
+            reply = await send(gateway, question)
+            return b"; hit" in dict(reply.headers)[b"cache-status"]
+
+        # Answers are stored after they were sent.
+        await eventually(hits)
 
 
 async def test_a_request_that_ends_gives_back_what_it_reserved_however_it_ends():

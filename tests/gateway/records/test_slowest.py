@@ -20,6 +20,7 @@ LINES = [
     line("late", 3.0, 3.1, 3.2),
     line("slow", 0.1, 2.1, 4.1),
     line("quick", 0.1, 0.2, 0.3),
+    line("stalled", 0.1, 0.2, 0.3, 0.4, 0.5, 2.5),
     line("none"),
     line("vector", streamed=False, generates=False, ended_s=9.0),
 ]
@@ -27,16 +28,18 @@ LINES = [
 
 @pytest.mark.parametrize(
     ("measure", "ids"),
-    [("ttft", ["late", "quick"]), ("tpot", ["slow", "late"]), ("e2e", ["slow", "late"])],
+    [("tpot", ["slow", "stalled"]), ("stall", ["stalled"]), ("e2e", ["slow", "late"])],
 )
 async def test_the_slowest_come_first_by_the_time_asked_for(measure, ids):
-    found = [orjson.loads(it)["id"] for it in await slowest(LINES, measure, 2)]
-    # Equal first tokens: either may come.
-    assert found == ids or (measure == "ttft" and found == ["late", "slow"])
+    assert [orjson.loads(it)["id"] for it in await slowest(LINES, measure, 2)] == ids
+
+
+async def test_the_latest_first_token_comes_first():
+    assert [orjson.loads(it)["id"] for it in await slowest(LINES, "ttft", 1)] == ["late"]
 
 
 async def test_requests_without_such_a_time_are_left_out():
-    assert len(await slowest(LINES, "tpot", 10)) == 3
+    assert len(await slowest(LINES, "tpot", 10)) == 4
 
 
 async def test_it_is_asked_for_over_http():
@@ -50,5 +53,12 @@ async def test_it_is_asked_for_over_http():
         assert record["out"] == 40
         wrong = await gateway.fetch("GET", "/phasewise/v1/requests?slowest=all", headers=ADMIN)
         assert wrong.status == 400
-        assert "ttft, tpot, e2e" in orjson.loads(wrong.body)["error"]["message"]
+        assert "ttft, tpot, stall, e2e" in orjson.loads(wrong.body)["error"]["message"]
         assert (await gateway.fetch("GET", "/phasewise/v1/requests?slowest=e2e")).status == 401
+
+
+async def test_a_tenant_does_not_go_with_a_place_to_read_on_from():
+    async with running_engines(1) as engines, running_gateway(engines) as gateway:
+        wrong = await gateway.fetch("GET", "/phasewise/v1/requests?tenant=a&after=0", headers=ADMIN)
+        assert wrong.status == 400
+        assert orjson.loads(wrong.body)["error"]["param"] == "tenant"

@@ -202,3 +202,53 @@ def test_pages_together_are_what_is_kept(ends, capacity, capacity_bytes, limit, 
     kept = list(enumerate(ends))[len(ends) - len(store) :]
     assert seen == [str(number) for number, end in kept if end >= since]
     assert ids(store.newest(limit).lines) == [str(number) for number, _ in kept][-limit:]
+
+
+HEX = ("ab12" + "0" * 28, "ab34" + "1" * 28, "cd56" + "2" * 28)
+
+
+def named(*client_ids):
+    store = TimelineStore(10)
+    for request_id, client_id in zip(HEX, client_ids, strict=False):
+        store.record(make_timeline(request_id=request_id, client_request_id=client_id))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (HEX[0], [HEX[0]]),
+        (f"chatcmpl-{HEX[0]}-0-1f2e", [HEX[0]]),
+        ("ab1", [HEX[0]]),
+        ("chatcmpl-cd", [HEX[2]]),
+        ("cmpl-ab", [HEX[0], HEX[1]]),
+        ("order", [HEX[0], HEX[1], HEX[2]]),
+        ("order-7", [HEX[0], HEX[1]]),
+        ("order-77", [HEX[2]]),
+        ("chatcmpl-", []),
+        ("", []),
+        ("nobody", []),
+    ],
+)
+async def test_an_id_or_its_beginning_finds_every_request_that_it_can_mean(text, found):
+    page = await named("order-7", "order-7", "order-77").matching(text, 10)
+    assert ids(page.lines) == found
+
+
+async def test_the_newest_matches_are_given_and_that_there_are_more():
+    page = await named("mine", "mine", "mine").matching("mine", 2)
+    assert (ids(page.lines), page.more) == ([HEX[1], HEX[2]], True)
+
+
+async def test_a_clients_id_that_is_anothers_own_does_not_hide_it():
+    assert ids((await named(None, HEX[0]).matching(HEX[0], 10)).lines) == [HEX[0]]
+
+
+def test_one_tenants_are_found_among_the_newest():
+    store = TimelineStore(10)
+    for number in range(6):
+        store.record(make_timeline(request_id=f"r{number}", tenant="shop" if number % 2 else "lab"))
+    assert ids(store.newest(2, "shop").lines) == ["r3", "r5"]
+    assert ids(store.newest(9, "lab").lines) == ["r0", "r2", "r4"]
+    assert store.newest(0, "lab").lines == []
+    assert store.newest(2, "nobody").lines == []

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phasewise.cli.options import choose_shape
 from phasewise.core.errors import ConfigError
 from phasewise.loadgen.workload.arrivals import ClosedLoop
+from phasewise.loadgen.workload.choices import choose_shape
 from phasewise.loadgen.workload.plan import PlanSpec, make_plan
 from phasewise.loadgen.workload.presets import PRESETS, PresetName
 from phasewise.loadgen.workload.prompts import TEMPLATE_TOKENS

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,10 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plotly.offline import get_plotlyjs
 
 from phasewise.core import latency
-from phasewise.core.errors import ConfigError
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Part, Source
 from phasewise.core.units import bound, duration, durations, share
@@ -24,11 +21,30 @@ from phasewise.loadgen.target import Target
 from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop
 from phasewise.loadgen.workload.plan import Plan, PlannedRequest
 from phasewise.report.bench.concurrency import gaps_by_concurrency
-from phasewise.report.bench.page import Measured, check_available, render_page
+from phasewise.report.bench.page import DETAILED, Measured, render_page
 from phasewise.report.bench.phases import PHASES, UNEXPLAINED, stretches
-from phasewise.report.bench.run_charts import BAR_LIMIT, distributions, request_bars, ttft_by_prompt
+from phasewise.report.bench.run_charts import (
+    BAR_LIMIT,
+    POINT_LIMIT,
+    distributions,
+    fullness,
+    request_bars,
+    ttft_by_prompt,
+)
 from phasewise.report.bench.sweep_charts import goodput_by_load, short_labels, trade_offs
-from phasewise.report.figures import even_sample, fitting_axis, log_ticks
+from phasewise.report.charts import (
+    Axis,
+    Chart,
+    Panel,
+    Series,
+    Shape,
+    axis,
+    even_sample,
+    fitting_axis,
+    log_ticks,
+    rows_axis,
+)
+from phasewise.report.drawn_charts import drawn
 from phasewise.report.markup import Html, element, embedded_json
 from tests.builders import EPOCH_S, make_span, make_step, make_timeline
 
@@ -36,13 +52,14 @@ SLO = Slo(ttft_s=1.0, tpot_s=0.15)
 HOSTILE = "</script><img src=x onerror=alert(1)> & co"
 SECTIONS = (
     "Key figures",
+    "Where TTFT goes",
     "Latency distributions",
     "Requests over time",
     "What the latencies depend on",
     "Engine load",
-    "Where TTFT goes",
     "Engine counters and client measurements",
     "Requests that were not answered",
+    "This run",
     "Definitions",
     "Repeat this run",
 )
@@ -75,23 +92,12 @@ def make_measured(timelines=None, *, label="2 req/s", load=None, warm_up=0, **fi
     return Measured(run, build_report(run, SLO, np.random.default_rng(1), warm_up), label)
 
 
-def page_of(*measured, title="A run", command="phasewise bench http://127.0.0.1:8000", facts=None):
-    page = render_page(measured, title=title, command=command, facts=facts or {"Seed": "7"})
-    ours, _, rest = page.partition(get_plotlyjs())
-    return ours + rest
-
-
-def figures_in(page):
-    found = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
-    return [json.loads(text) for text in found]
+def page_of(*measured, command="phasewise bench http://127.0.0.1:8000", facts=None):
+    return render_page(measured, command=command, circumstances=facts or {"Seed": "7"})
 
 
 def headings(page):
     return re.findall(r"<h2>(.*?)</h2>", page)
-
-
-def traces_of(figure):
-    return {trace["name"]: trace for trace in figure["data"]}
 
 
 def test_a_page_has_every_section_in_order():
@@ -102,37 +108,67 @@ def test_a_page_has_every_section_in_order():
 def test_every_chart_says_what_its_axes_are_and_how_to_read_it():
     engine = EngineRecord(steps=tuple(make_step(seq, seq * 0.1, running=2) for seq in range(50)))
     page = page_of(make_measured(engine=engine), make_measured(label="4 req/s", load=OpenLoop(4.0)))
-    figures = figures_in(page)
-    assert len(figures) == 3 + (3 + 1 + 2 + 2) + (3 + 1 + 2)
-    assert page.count('class="plot"') == len(figures)
-    for figure in figures:
-        assert figure["layout"]["xaxis"]["title"]["text"]
-        assert figure["layout"]["yaxis"]["title"]["text"]
-        assert figure["layout"]["showlegend"] or len(figure["data"]) == 1
+    charts = 3 + (3 + 1 + 2 + 2) + (3 + 1 + 2)
+    assert page.count('class="plot"') == charts
+    assert len(re.findall(r'<p class="[xy]-title">[^<]+</p>', page)) == 2 * charts
+    assert len(re.findall(r'class="ticks [xy]( many)?"><span', page)) == 2 * charts
     assert page.count("<figcaption>") == page.count("<figure>")
 
 
 def test_a_page_asks_nothing_of_the_network():
     page = page_of(make_measured(), make_measured(label="4 req/s"))
-    assert re.findall(r"""(?:src|href|action|data)\s*=\s*["']?[^"'>\s]+""", page) == []
+    assert re.findall(r"""(?<!-)(?:src|href|action|data)\s*=\s*["']?[^"'>\s]+""", page) == []
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest", page)
     assert "default-src 'none'" in page
-    assert render_page([make_measured()], title="", command="", facts={}).count(get_plotlyjs()) == 1
 
 
 def test_names_from_outside_are_escaped_everywhere():
     timelines = [make_answer(), make_timeline((), outcome=Outcome.FAILED, reason=HOSTILE)]
     hostile = make_measured(timelines, target=Target(f"http://x/{HOSTILE}", HOSTILE), label=HOSTILE)
-    page = page_of(
-        hostile,
-        replace(hostile, label=HOSTILE + "2"),
-        title=HOSTILE,
-        command=HOSTILE,
-        facts={HOSTILE: HOSTILE},
-    )
+    page = page_of(hostile, replace(hostile, label=HOSTILE + "2"), command=HOSTILE, facts={HOSTILE: HOSTILE})
     assert "<img" not in page
-    # What is left ends the page's own scripts: one per figure, plotly's and ours.
-    assert page.count("</script>") == len(figures_in(page)) + 2
+    assert page.count("</script>") == 1, "the page's own"
+
+
+def test_the_strip_comes_first_and_says_what_was_measured_and_how_to_get_a_verdict():
+    page = page_of(make_measured(), command="phasewise bench http://x --rate 2")
+    strip, _, rest = page.partition("<main>")[2].partition("</header>")
+    assert strip.lstrip().startswith('<header class="strip measured">')
+    for said in ("Synthetic load", "30 of 30 requests answered", "TTFT p50 430 ms", "not judged"):
+        assert said in strip, said
+    assert "phasewise bench http://x --rate 2 --diagnose" in strip
+    assert "<h2>" in rest
+    assert "<h2>" not in strip
+
+
+def test_the_strip_of_a_void_run_is_not_that_of_a_good_one():
+    page = page_of(make_measured(health=GeneratorHealth(held_back=3)))
+    assert page.partition("<main>")[2].lstrip().startswith('<header class="strip unknown">')
+    assert "<h1>VOID: " in page
+
+
+def test_a_verdict_takes_the_place_of_the_strip_and_its_diagnosis_comes_before_the_figures():
+    page = render_page(
+        [make_measured()],
+        command="",
+        circumstances={},
+        verdict_strip=Html("<header>judged</header>"),
+        diagnosis=Html("<p>because</p>"),
+    )
+    assert page.index("judged") < page.index("because") < page.index("Key figures")
+    assert "not judged" not in page
+
+
+@pytest.mark.parametrize("loads", [1, 12])
+def test_a_page_of_many_long_runs_stays_under_one_and_a_half_megabytes(loads):
+    """Each run has more requests, gaps and steps than a chart draws."""
+    timelines = [make_answer(index, 0.4 + 0.001 * (index % 997)) for index in range(1200)]
+    steps = tuple(make_step(seq, seq * 0.1, running=seq % 90) for seq in range(6_000))
+    run = make_measured(timelines, engine=EngineRecord(steps=steps), wall_s=600.0)
+    page = page_of(*(replace(run, label=f"{load} req/s") for load in range(1, loads + 1)))
+    assert len(page.encode()) < 1_500_000
+    assert page.count("<details") == (min(loads, DETAILED) if loads > 1 else 0)
+    assert (f"Shown: {DETAILED} of {loads} loads" in page) == (loads > DETAILED)
 
 
 def test_a_void_run_says_so_loudly_and_why():
@@ -172,37 +208,36 @@ def test_without_an_engine_the_page_says_why_its_charts_are_missing():
 def test_the_engine_s_fullness_is_drawn_where_it_reported():
     steps = tuple(make_step(seq, seq * 0.1, running=seq % 5, waiting=1) for seq in range(5000))
     measured = make_measured(engine=EngineRecord(steps=steps), wall_s=600.0)
-    page = page_of(measured)
-    requests = traces_of(figures_in(page)[-1])
-    assert max(requests["running"]["y"]) == 4
-    assert len(requests["running"]["x"]) <= 2000
+    *_, requests = fullness(measured)
+    running = requests.series["running"].points
+    assert max(value for _, value in running) == 4
+    assert len(running) <= POINT_LIMIT
+    assert "Does the engine keep up?" in page_of(measured)
 
 
 def test_the_marks_of_a_distribution_are_the_report_s_percentiles():
     measured = make_measured()
     ttft, tpot, itl = distributions(measured)
     report = measured.report
-    for drawn, summary in ((ttft, report.ttft_s), (tpot, report.tpot_s), (itl, report.itl_pooled_s)):
-        marks = {name.split()[0]: trace for name, trace in traces_of(drawn.figure).items()}
-        assert marks["p50"]["x"] == [pytest.approx(summary.p50 * 1000)]
-        assert marks["all"]["y"][-1] == 1.0
-        assert marks["all"]["x"][-1] == pytest.approx(summary.max * 1000, abs=1e-3)
-    assert "p99" not in {name.split()[0] for name in traces_of(ttft.figure)}
-    assert f"p50 {duration(report.ttft_s.p50)}" in traces_of(ttft.figure)
+    for chart, summary in ((ttft, report.ttft_s), (tpot, report.tpot_s), (itl, report.itl_pooled_s)):
+        marks = {name.split()[0]: series.points for name, series in chart.series.items() if series.listed}
+        assert marks["p50"] == ((pytest.approx(summary.p50 * 1000), 0.5),)
+        assert marks["all"][-1] == (pytest.approx(summary.max * 1000, abs=1e-3), 1.0)
+    assert not [name for name in ttft.series if name.startswith("p99")]
+    assert f"p50 {duration(report.ttft_s.p50)}" in ttft.series
 
 
 def test_a_sweep_draws_throughput_against_latency_with_intervals():
     points = [make_measured(label=f"{rate} req/s", load=OpenLoop(rate)) for rate in (1, 2, 4)]
     ttft, _ = trade_offs(points)
-    line = traces_of(ttft.figure)["TTFT p50"]
+    ((x, y), *_) = ttft.series["TTFT p50"].points
     summary = points[0].report.ttft_s
-    assert line["x"][0] == pytest.approx(points[0].report.output_tokens_per_s, abs=0.01)
-    assert line["y"][0] == pytest.approx(summary.p50 * 1000, abs=1e-3)
-    assert line["error_y"]["array"][0] == pytest.approx(
-        (summary.p50_interval[1] - summary.p50) * 1000, abs=1e-3
-    )
-    assert ttft.figure["layout"]["shapes"][0]["y0"] == SLO.ttft_s * 1000
-    assert traces_of(goodput_by_load(points).figure)["met the SLO"]["x"] == [1, 2, 4]
+    assert x == pytest.approx(points[0].report.output_tokens_per_s, abs=0.01)
+    assert y == pytest.approx(summary.p50 * 1000, abs=1e-3)
+    interval = ttft.series["TTFT p50 interval"].points[0]
+    assert interval[1::2] == pytest.approx([end * 1000 for end in summary.p50_interval], abs=1e-3)
+    assert ttft.series["SLO 1 s"].points[0][1] == SLO.ttft_s * 1000
+    assert [at for at, _ in goodput_by_load(points).series["met the SLO"].points] == [1, 2, 4]
     page = page_of(*points)
     assert headings(page)[:3] == ["Latency against load", "All loads", "Load by load"]
     assert page.count("<details") == 3
@@ -212,10 +247,11 @@ def test_a_sweep_draws_throughput_against_latency_with_intervals():
 def test_a_sweep_of_concurrencies_is_drawn_against_them():
     points = [make_measured(label=f"{n} at once", load=ClosedLoop(n)) for n in (1, 8)]
     drawn = goodput_by_load(points)
-    assert drawn.figure["layout"]["xaxis"]["title"]["text"] == "requests at once"
-    assert drawn.figure["data"][0]["x"] == [1, 8]
+    assert drawn.x.title == "requests at once"
+    assert [at for at, _ in drawn.series["met the SLO"].points] == [1, 8]
     mixed = goodput_by_load([points[0], make_measured()])
-    assert mixed.figure["data"][0]["x"] == ["1", "2"]
+    assert mixed.x.title == "point of the sweep"
+    assert [at for at, _ in mixed.series["met the SLO"].points] == [1, 2]
 
 
 def test_what_all_labels_share_is_said_once():
@@ -228,7 +264,7 @@ def test_a_sample_of_the_bars_is_called_one():
     many = [make_answer(index) for index in range(BAR_LIMIT + 100)]
     drawn = request_bars(make_measured(many))
     assert f"Shown: {BAR_LIMIT} of {BAR_LIMIT + 100} requests" in drawn.caption
-    rows = traces_of(drawn.figure)["decode"]["y"]
+    rows = [row for _, row, _, _ in drawn.series["decode"].points]
     assert (len(rows), rows[0], rows[-1]) == (BAR_LIMIT, 1, BAR_LIMIT + 100)
     assert "Shown:" not in request_bars(make_measured(many[:BAR_LIMIT])).caption
 
@@ -236,11 +272,10 @@ def test_a_sample_of_the_bars_is_called_one():
 def test_bars_mark_failures_and_shade_the_warm_up():
     timelines = [make_answer(index) for index in range(10)]
     timelines[4] = replace(timelines[4], outcome=Outcome.FAILED, reason="cut_off")
-    figure = request_bars(make_measured(timelines, warm_up=3)).figure
-    assert traces_of(figure)["not answered in full"]["y"] == [5]
-    assert "warm-up" in traces_of(figure)
-    assert figure["layout"]["shapes"][0]["x1"] == pytest.approx(1.5)
-    assert traces_of(figure)["prefill"]["base"][1] == pytest.approx(0.5 + 0.101)
+    series = request_bars(make_measured(timelines, warm_up=3)).series
+    assert [row for _, row in series["not answered in full"].points] == [5]
+    assert series["warm-up"].points[0][2] == pytest.approx(1.5)
+    assert series["prefill"].points[1][0] == pytest.approx(0.5 + 0.101)
 
 
 @given(
@@ -273,9 +308,9 @@ def test_a_request_that_was_never_answered_is_unexplained_once_sent():
 
 def test_cached_prompts_are_distinguished():
     timelines = [make_answer(index, cached_tokens=64 if index % 2 else 0) for index in range(6)]
-    traces = traces_of(ttft_by_prompt(make_measured(timelines)).figure)
-    assert len(traces["nothing cached"]["x"]) == 3
-    assert traces["prefix cached"]["customdata"] == [[64, 36]] * 3
+    series = ttft_by_prompt(make_measured(timelines)).series
+    assert len(series["nothing cached"].points) == len(series["prefix cached"].points) == 3
+    assert series["prefix cached"].hollow
 
 
 def test_concurrency_is_counted_by_the_client_where_no_steps_are_known():
@@ -303,15 +338,8 @@ def test_the_colours_of_the_page_cover_every_name_used():
     engine = EngineRecord(steps=tuple(make_step(seq, seq * 0.1) for seq in range(50)))
     page = page_of(make_measured(engine=engine, warm_up=2), make_measured(label="4 req/s"))
     defined = set(re.findall(r"^\s*(--[a-z-]+):", page, re.MULTILINE))
-    used = set(re.findall(r'"(--[a-z-]+)"', page)) | set(re.findall(r"var\((--[a-z-]+)\)", page))
+    used = set(re.findall(r"var\((--[a-z-]+)\)", page)) - {"--c", "--gutter", "--strength", "--tone"}
     assert used | {phase.colour for phase in PHASES.values()} <= defined
-
-
-def test_a_report_without_plotly_is_rejected_with_the_way_out(monkeypatch):
-    check_available()
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(ConfigError, match="pip install plotly"):
-        check_available()
 
 
 @pytest.mark.parametrize(
@@ -355,12 +383,51 @@ def test_a_sample_is_even_and_keeps_both_ends(items, limit):
 
 @given(st.floats(1e-3, 1e3), st.floats(1.0, 1e6))
 def test_a_logarithmic_axis_has_readable_ticks_within_its_range(low, ratio):
-    axis = fitting_axis("TTFT", [low, low * ratio])
-    if ratio >= 20:
-        assert axis["type"] == "log"
+    found = fitting_axis("TTFT", [low, low * ratio])
+    assert found.log == (ratio >= 20)
+    if found.log:
         assert 1 <= len(log_ticks(low, low * ratio)) <= 9
-    else:
-        assert "type" not in axis
+
+
+@given(st.floats(0.0, 1e6), st.floats(1e-3, 1e6), st.booleans())
+def test_an_axis_holds_its_values_and_has_a_few_ticks_in_order(low, span, from_zero):
+    found = axis("x", [low, low + span], from_zero=from_zero)
+    assert found.low <= low <= low + span <= found.high
+    assert 2 <= len(found.ticks) <= 9
+    places = [found.place(tick) for tick, _ in found.ticks]
+    assert places == sorted(places)
+    assert all(0 <= place <= 1 for place in places)
+
+
+@given(st.floats(-1e9, 1e9))
+def test_whatever_is_beyond_an_axis_is_drawn_at_its_end(value):
+    for found in (axis("x", [0.0, 10.0]), fitting_axis("x", [0.1, 100.0]), rows_axis("row", [], 5)):
+        assert 0 <= found.place(value) <= 1
+
+
+def test_rows_count_from_the_top():
+    rows = rows_axis("row", [(1, "first"), (5, "last")], 5)
+    assert rows.place(1) > rows.place(3) > rows.place(5)
+
+
+def test_a_drawing_has_a_mark_at_every_point_in_its_place():
+    series = (
+        Series("line", "--accent", Shape.LINE, ((0, 0), (5, 10), (10, 0)), "{y} at {x}"),
+        Series("dots", "--prefill", Shape.DOTS, ((10, 10),), texts=(HOSTILE,)),
+        Series("boxes", "--shade", Shape.BOXES, ((0, 0, 5, 10),)),
+        Series("segments", "--bad", Shape.SEGMENTS, ((0, 5, 10, 5),), dashed=True),
+    )
+    ten = Axis("ten", 0, 10, ((0, "0"), (10, "10")))
+    svg = drawn(Chart("why?", "so", ten, (Panel(ten, series),)))
+    paths = re.findall(r'<path d="([^"]*)" class="([a-z ]+)"', svg)
+    assert paths == [
+        ("M0 1000L500 0L1000 1000", "line"),
+        ("M1000 0h0", "dots"),
+        ("M0 1000H500V0H0z", "boxes"),
+        ("M0 500H1000", "segments dashed"),
+    ]
+    assert svg.count('class="key') == len(series)
+    assert "<img" not in svg
 
 
 @given(st.text())

@@ -1,6 +1,7 @@
 """The screen of a verdict: one screen, readable without colour, with the first thing to know first."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -165,6 +166,44 @@ def test_only_the_verdict_on_a_probe_says_that_it_is_synthetic(ruling):
 def test_a_phase_that_is_slow_besides_stands_in_the_first_line():
     first = screen(make_verdict(make_finding(), also_slow=Phase.STREAM)).splitlines()[0]
     assert first.endswith("; also slow to stream")
+
+
+def test_that_most_clients_left_a_slow_server_stands_in_the_first_line():
+    left = make_finding(Cause.CLIENTS_CANCEL, Phase.FAILING)
+    first = screen(make_verdict(make_finding(), left)).splitlines()[0]
+    assert first.endswith("; clients leave before the answer ends")
+    alone = screen(make_verdict(left, ruling=Ruling.FAILING)).splitlines()[0]
+    assert alone == "REQUESTS FAIL: clients leave before the answer ends (confidence high)"
+
+
+def down(*names):
+    return tuple(EngineSurroundings(name, 0, out_of_service="down for 15 seconds") for name in names)
+
+
+def test_an_engine_that_is_out_of_service_stands_in_the_first_line():
+    summary = make_summary(engines=(*down("a"), make_engine(1)))
+    assert (
+        screen(make_verdict(make_finding(), summary=summary))
+        .splitlines()[0]
+        .endswith("; a is out of service")
+    )
+
+
+def test_without_traffic_the_first_line_says_that_no_engine_serves():
+    nothing = make_verdict(ruling=Ruling.NOT_ENOUGH_TRAFFIC, summary=make_summary(engines=down("a", "b")))
+    shown = " ".join(screen(nothing).split())
+    assert shown.startswith(
+        "NOT ENOUGH TRAFFIC TO JUDGE; a, b are out of service, so there is none to serve requests"
+    )
+    assert "start them again" in shown
+    assert "watch longer" not in shown
+
+
+def test_unanswered_requests_add_up_in_words():
+    start = replace(make_summary().start, requests=9, late=3, unanswered=3, gave_up=1, unfinished=2)
+    assert words.ttft_in_words(start).endswith(
+        "3 of 9 late, 1 ended without an answer, 2 of the unfinished without a first token yet"
+    )
 
 
 @pytest.mark.parametrize("cause", Cause)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
 
+import orjson
+
 from phasewise.core.slo import Slo
 from phasewise.core.units import duration, significant, size
 from phasewise.costs.roofline.capacity import UniformTraffic
@@ -104,7 +106,10 @@ class Sheet:
 
     def fact(self, key: str) -> SheetFact:
         """A figure by its key."""
-        return next(fact for section in self.sections for fact in section.facts if fact.key == key)
+        named = {fact.key: fact for section in self.sections for fact in section.facts}
+        if key not in named:
+            raise KeyError(f"{key!r} is none of {', '.join(named)}")
+        return named[key]
 
     def to_dict(self) -> dict[str, Any]:
         """The whole sheet as JSON types."""
@@ -136,6 +141,10 @@ class Sheet:
             "sources": dict(accelerator.sources),
             "notes": list(self.asked.notes),
         }
+
+    def to_json(self) -> str:
+        """What `phasewise model sheet --json` prints."""
+        return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2).decode()
 
 
 # --- How figures are written: short for reading, and with enough digits in a formula to reproduce the figure.

@@ -48,6 +48,17 @@ FAILED_ATTEMPTS = _outside(
     "time",
 )
 
+
+def bring_back(engine: str, why: str) -> Fix:
+    """Start an engine again that the gateway does not use."""
+    return _outside(
+        f"bring {engine} back, which is {why}: read the end of its log, then start it again; the gateway "
+        "uses it as soon as it answers",
+        "none, it is one of the fleet's engines",
+        "phasewise status",
+    )
+
+
 REMEDIES: dict[Cause, Remedy] = {
     Cause.ENGINE_HUNG: lambda levers: (
         _outside(
@@ -57,6 +68,15 @@ REMEDIES: dict[Cause, Remedy] = {
             "py-spy dump --pid PID",
         ),
         _outside("restart the engine if it does not recover", "its open requests and its prefix cache"),
+    ),
+    Cause.ENGINE_DOWN: lambda levers: (
+        _outside(
+            "start the engine again, and read the end of its log first: out of memory, a device error, a "
+            "wrong flag; the gateway uses it as soon as it answers",
+            "its prefix cache",
+            "phasewise status",
+        ),
+        _outside("add another engine to the gateway, so that the next failure is not seen", "an engine"),
     ),
     Cause.NUMBER_FORMAT: lambda levers: (_FLOAT32,),
     Cause.REQUESTS_REJECTED: lambda levers: (
@@ -124,6 +144,7 @@ REMEDIES: dict[Cause, Remedy] = {
 
 USELESS: dict[Cause, tuple[str, ...]] = {
     Cause.ENGINE_HUNG: ("any engine flag: no step is running",),
+    Cause.ENGINE_DOWN: ("any lever: the requests reach no engine",),
     Cause.NUMBER_FORMAT: ("smaller prefill chunks: every step is slow, whatever its size",),
     Cause.REQUESTS_REJECTED: ("more engines: a rejected request is rejected by each of them",),
     Cause.CLIENTS_CANCEL: ("any engine flag, unless clients leave because an answer takes too long",),

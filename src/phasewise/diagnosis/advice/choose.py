@@ -42,6 +42,33 @@ def advise(finding: Finding, summary: WindowSummary) -> Advice:
     return Advice(_with_commands([_aimed(fix, finding) for fix in fixes]), useless)
 
 
+EASED_BY_AN_ENGINE = frozenset(
+    {
+        Cause.OVERLOAD,
+        Cause.BURSTS,
+        Cause.BATCH_CAP_LOW,
+        Cause.BATCH_CAP_HIGH,
+        Cause.KV_EXHAUSTED,
+        Cause.CHUNKS_STALL,
+        Cause.FRONT_END_BUSY,
+        Cause.GATEWAY,
+    }
+)
+"""What is less of a problem if another engine takes a part of the requests."""
+
+
+def engines_back_first(advice: Advice, cause: Cause, summary: WindowSummary) -> Advice:
+    """The same advice; if another engine would help, those that the gateway does not use come first."""
+    if cause not in EASED_BY_AN_ENGINE:
+        return advice
+    back = (
+        advice_around.bring_back(engine.name, engine.out_of_service)
+        for engine in summary.engines
+        if engine.out_of_service
+    )
+    return replace(advice, fixes=(*back, *advice.fixes))
+
+
 def _aimed(fix: Fix, finding: Finding) -> Fix:
     """Some causes slow down both phases: a fix aims at a figure of the phase that lost time."""
     if finding.phase is Phase.STREAM and fix.aims_at in {Figure.TTFT_P50, Figure.TTFT_P90}:

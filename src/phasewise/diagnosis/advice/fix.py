@@ -81,7 +81,8 @@ class Fix:
 
     `lever` is the change of a fleet file, None for a fix outside the engine; `engine_flag` and
     `fleet_line` are the same change as text. `aims_at` is the figure that should improve. If there
-    is no `effect`, `unpredictable` says why.
+    is no `effect`, `unpredictable` says why; `rough_gain` is then the share of the lost time that it takes
+    away in one replay of the window, without an interval.
     """
 
     what: str
@@ -93,6 +94,7 @@ class Fix:
     verify: str = ""
     effect: Effect | None = None
     unpredictable: str = ""
+    rough_gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +111,23 @@ class Advice:
 
 LEAST_GAIN = 0.02
 """A fix that is predicted to take away less of the lost time does not pay."""
+NO_CLEAR_GAIN = 0.05
+"""One replay is not so exact that a smaller share of the lost time means anything: it neither ranks a fix
+that cannot be predicted nor sets it apart."""
+
+
+BESIDE_AN_ENGINE = 0.5
+"""One more engine costs more than a setting: it goes first if it gains more than twice as much."""
 
 
 def by_gain(advice: Advice) -> Advice:
-    """The same fixes, the largest predicted gain first, then what cannot be predicted.
+    """The same fixes, the largest gain first, then what cannot be predicted.
 
-    What is predicted to gain nothing is set apart.
+    What is predicted to gain nothing is set apart, and what loses more in a replay.
     """
     gains = {index: _gain(fix) for index, fix in enumerate(advice.fixes)}
-    pays = [index for index, gain in gains.items() if gain is None or gain >= LEAST_GAIN]
-    pays.sort(key=lambda index: -(gains[index] or 0.0))
+    pays = [index for index, fix in enumerate(advice.fixes) if _pays(fix, gains[index])]
+    pays.sort(key=lambda index: -_weight(advice.fixes[index], gains[index]))
     return replace(
         advice,
         fixes=tuple(advice.fixes[index] for index in pays),
@@ -126,13 +135,25 @@ def by_gain(advice: Advice) -> Advice:
     )
 
 
+def _weight(fix: Fix, gain: float | None) -> float:
+    if gain is None or (fix.effect is None and abs(gain) < NO_CLEAR_GAIN):
+        return 0.0
+    return gain * (BESIDE_AN_ENGINE if fix.lever is not None and fix.lever.name == "replicas" else 1.0)
+
+
+def _pays(fix: Fix, gain: float | None) -> bool:
+    return gain is None or gain >= (-NO_CLEAR_GAIN if fix.effect is None else LEAST_GAIN)
+
+
 def _gain(fix: Fix) -> float | None:
     """Its share of the lost time, or by how much the figure that it aims at improves; None if neither is
-    predicted.
+    known.
     """
-    if fix.effect is not None and fix.effect.gain is not None:
+    if fix.effect is None:
+        return fix.rough_gain
+    if fix.effect.gain is not None:
         return fix.effect.gain
-    change = None if fix.effect is None else fix.effect.of(fix.aims_at)
+    change = fix.effect.of(fix.aims_at)
     if change is None:
         return None
     return change.ratio - 1.0 if change.figure is Figure.THROUGHPUT else 1.0 - change.ratio

@@ -121,7 +121,7 @@ USELESS: dict[Cause, tuple[str, ...]] = {
     Cause.OVERLOAD: (
         SPECULATION,
         SMALLER_CHUNKS,
-        "a higher max_num_seqs: the engine is at its limit, and more requests at once do not make it faster",
+        "a higher max_num_seqs: more requests at once do not make the engine faster",
     ),
     Cause.BURSTS: (
         SPECULATION,

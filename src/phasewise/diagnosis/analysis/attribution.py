@@ -12,6 +12,7 @@ from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source,
 from phasewise.costs.fit.step import StepWork, prefilling
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.analysis.step_reading import StepReading, recomputed_tokens
+from phasewise.diagnosis.analysis.unnamed_prompt import PromptStep, prompt_steps
 
 TAKEN_IN_S = 0.03
 """Tolerance between the end of a step and the queueing of the request that waited for it (two clocks)."""
@@ -39,10 +40,11 @@ def _reading(log: StepLog, fit: StepFit | None) -> StepReading:
 def reading_of(timeline: Timeline, readings: Readings) -> StepReading | None:
     """The record of the rank that served the request; None if it is unknown."""
     serving = timeline.serving_attempt
-    return None if serving is None else _reading_of(serving, readings)
+    return None if serving is None else attempt_reading(serving, readings)
 
 
-def _reading_of(attempt: Attempt, readings: Readings) -> StepReading | None:
+def attempt_reading(attempt: Attempt, readings: Readings) -> StepReading | None:
+    """The record of the rank that served the attempt; None if it is unknown."""
     ranks = readings.get(attempt.worker.name, ())
     if len(ranks) == 1:
         return ranks[0]
@@ -58,7 +60,7 @@ def explained(timelines: Iterable[Timeline], readings: Readings) -> tuple[Timeli
 def _explained(timeline: Timeline, readings: Readings) -> Timeline:
     prefill = timeline.prefill_attempt
     for attempt in (prefill, timeline.serving_attempt):
-        found = None if attempt is None else _reading_of(attempt, readings)
+        found = None if attempt is None else attempt_reading(attempt, readings)
         if attempt is not None and found is not None:
             timeline = attribute(timeline, found.log, found, attempt)
     return timeline
@@ -74,7 +76,9 @@ def attribute(
     tried = of or timeline.serving_attempt
     if tried is None:
         return timeline
-    cut_off = tried.outcome in {Outcome.UNFINISHED, Outcome.CANCELLED}
+    # Of an answer that broke off and went on elsewhere, the engine has no end either.
+    broke_off = bool(timeline.content_times_s) and tried.outcome is not Outcome.SUCCEEDED
+    cut_off = broke_off or tried.outcome in {Outcome.UNFINISHED, Outcome.CANCELLED}
     found = None if tried.engine_request_id is None else log.finished(tried.engine_request_id)
     if found is None:
         return _estimated(timeline, tried, reading or StepReading(log)) if cut_off else timeline
@@ -95,20 +99,22 @@ def attribute(
 def _estimated(timeline: Timeline, tried: Attempt, reading: StepReading) -> Timeline:
     """The parts of a request that the record does not show to its end, because it is open or was cut off.
 
-    The engine has it since it was sent: of the time until its first token, or until now, the last step with
-    prompts is its own in part, earlier ones are other requests', and in the rest it waited.
+    The engine has it since it was sent. Until its first token, or until now, steps with its prompt are its
+    own prefill by its share of them, and before them it waited. If none is found, steps with prompts are
+    other requests', and in the rest it waited.
     """
     if any(span.part is Part.PREFILL for span in tried.spans) or tried.kind is not AttemptKind.LOCAL:
         return timeline
-    begin_s = timeline.started_unix_s + tried.started_s
-    answered = bool(timeline.content_times_s)
-    until_s = timeline.started_unix_s + (timeline.content_times_s[0] if answered else timeline.ended_s)
-    steps = [timed for timed in reading.log.ending_between(begin_s, until_s) if timed.step.prompt_tokens]
-    if not reading.log.steps or reading.log.steps[0].step.ended_unix_s > until_s or until_s <= begin_s:
+    begin_s, until_s = engine_time(timeline, tried)
+    own = unnamed_prompt_steps(timeline, tried, reading)
+    if not reading.log.steps or until_s <= begin_s:
         return timeline
-    seconds = [timed.step.ended_unix_s - max(begin_s, timed.started_unix_s or begin_s) for timed in steps]
-    own_s = seconds[-1] / max(1, steps[-1].step.prompt_requests or 1) if answered and steps else 0.0
-    others_s = sum(seconds) - own_s
+    if not own and reading.log.steps[0].step.ended_unix_s > until_s:
+        return timeline
+    own_s, others_s = _own_and_others_s(own, begin_s, until_s, reading)
+    if not own:
+        steps = reading.log.ending_between(begin_s, until_s)
+        others_s = sum(_since_s(timed, begin_s) for timed in steps if timed.step.prompt_tokens)
     parts = {
         Part.PREFILL: own_s,
         Part.PREFILL_OTHERS: others_s,
@@ -121,6 +127,40 @@ def _estimated(timeline: Timeline, tried: Attempt, reading: StepReading) -> Time
     return replace(
         timeline, attempts=tuple(enriched if attempt is tried else attempt for attempt in timeline.attempts)
     )
+
+
+def engine_time(timeline: Timeline, tried: Attempt) -> tuple[float, float]:
+    """Since when the engine has the request, and until when it had sent no token of it."""
+    waits = [span for span in timeline.spans if span.part is Part.GATEWAY_WAIT and span.start_s is not None]
+    sent_s = max([tried.started_s, *((span.start_s or 0.0) + span.duration_s for span in waits)])
+    until_s = timeline.content_times_s[0] if timeline.content_times_s else timeline.ended_s
+    return timeline.started_unix_s + sent_s, timeline.started_unix_s + until_s
+
+
+def unnamed_prompt_steps(timeline: Timeline, tried: Attempt, reading: StepReading) -> tuple[PromptStep, ...]:
+    """The steps with the prompt of a request that the record does not show to its end."""
+    begin_s, until_s = engine_time(timeline, tried)
+    return prompt_steps(begin_s, until_s, reading, answered=bool(timeline.content_times_s))
+
+
+def _own_and_others_s(
+    own: Sequence[PromptStep], begin_s: float, until_s: float, reading: StepReading
+) -> tuple[float, float]:
+    """The time of the request's own prompt in its steps, and the rest of these steps."""
+    own_s = others_s = computed = 0.0
+    for it in own:
+        start_s, ended_s = reading.start_s(it.timed) or begin_s, it.timed.step.ended_unix_s
+        within_s = max(0.0, min(until_s, ended_s) - max(begin_s, start_s))
+        if within_s:
+            tokens = (round(it.tokens), round(computed))
+            share = _own_share_of_step(it.timed, ended_s - start_s, *tokens, reading)
+            own_s, others_s = own_s + within_s * share, others_s + within_s * (1 - share)
+        computed += it.tokens
+    return own_s, others_s
+
+
+def _since_s(timed: TimedStep, begin_s: float) -> float:
+    return timed.step.ended_unix_s - max(begin_s, timed.started_unix_s or begin_s)
 
 
 def _known(reported: int | None, recorded: int) -> int:

@@ -111,7 +111,8 @@ class EngineSurroundings:
     weights once. Of several data-parallel ranks, `engine_load` and `steps` are those of the most loaded one,
     and `ranks_busy_share` is the sum of the parts of the window in which each computed. `fetched_tokens` are
     prompt tokens whose KV came from another engine, `own_hit_tokens` those that its own cache had.
-    `slow_format` is its number format, if its processor has no instructions for that.
+    `slow_format` is its number format, if its processor has no instructions for that. `out_of_service` is why
+    its gateway does not use it; empty if it does.
     """
 
     name: str
@@ -137,6 +138,7 @@ class EngineSurroundings:
     fetched_tokens: float | None = None
     own_hit_tokens: float | None = None
     slow_format: str | None = None
+    out_of_service: str = ""
 
 
 # --- The observer of a window, and what its clock includes.

@@ -9,7 +9,7 @@ from enum import StrEnum
 from phasewise.core.latency import Stall, stalls
 from phasewise.core.step_log import CLOCK_SLACK_S, StepLog
 from phasewise.core.steps import TimedStep
-from phasewise.core.timeline import Timeline
+from phasewise.core.timeline import Outcome, Timeline
 from phasewise.diagnosis.analysis.step_reading import StepReading
 
 WAY_BACK_SLACK_S = 0.05
@@ -36,6 +36,10 @@ class StallCause(StrEnum):
     ENGINE_IDLE = "engine_idle"
     # The gateway waited for its client to read.
     CLIENT = "client"
+    # The stream's worker failed during it, and another one went on or none did.
+    WORKER_FAILED = "worker_failed"
+    # The gateway had no worker for it, for most of the stall.
+    NO_WORKER = "no_worker"
     UNKNOWN = "unknown"
 
 
@@ -117,6 +121,8 @@ def _event(members: Sequence[ExplainedStall]) -> StallEvent:
 
 
 def _explain(timeline: Timeline, stall: Stall, reading: StepReading | None) -> ExplainedStall:
+    if (lost := _lost_worker(timeline, stall)) is not None:
+        return ExplainedStall(timeline.request_id, stall, lost)
     if reading is None or not reading.log.steps:
         return ExplainedStall(timeline.request_id, stall, StallCause.UNKNOWN)
     log = reading.log
@@ -131,6 +137,29 @@ def _explain(timeline: Timeline, stall: Stall, reading: StepReading | None) -> E
     cause = _cause(ran, heavy, reading, may_be_preempted=_may_be_preempted(timeline, log))
     guilty = _guilty(heavy, reading) if cause is StallCause.PREFILL_CHUNK else ()
     return ExplainedStall(timeline.request_id, stall, cause, heavy, guilty)
+
+
+def _lost_worker(timeline: Timeline, stall: Stall) -> StallCause | None:
+    """Whether the stream lost its worker in the stall, by the gateway's clock; None if it did not."""
+    begin_s, end_s = stall.start_s, stall.start_s + stall.duration_s
+    waits = [
+        min(until_s, end_s) - since_s
+        for since_s, until_s in waits_for_workers(timeline)
+        if begin_s < since_s <= end_s
+    ]
+    if not waits:
+        return None
+    return StallCause.NO_WORKER if 2 * sum(waits) > stall.duration_s else StallCause.WORKER_FAILED
+
+
+def waits_for_workers(timeline: Timeline) -> list[tuple[float, float]]:
+    """From each failure of a worker until another one got the request, or its end, on the gateway's clock."""
+    starts = [*(attempt.started_s for attempt in timeline.attempts[1:]), timeline.ended_s]
+    return [
+        (attempt.ended_s, next_s)
+        for attempt, next_s in zip(timeline.attempts, starts, strict=False)
+        if attempt.outcome in {Outcome.FAILED, Outcome.TIMED_OUT}
+    ]
 
 
 def _hung_since_last_step(timeline: Timeline, stall: Stall, log: StepLog) -> bool:

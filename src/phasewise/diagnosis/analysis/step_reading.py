@@ -91,7 +91,7 @@ class StepReading:
         duration_s = timed.duration_s
         if duration_s is None:
             whole_s = max(0.0, timed.step.ended_unix_s - max(since_s, self._end_before(timed)))
-            needed_s = min(whole_s, self.expected_s(timed) or self.log.usual_decode_step_s or 0.0)
+            needed_s = min(whole_s, self._needed_s(timed, whole_s))
             return self._made(timed, needed_s, paused_s=whole_s - needed_s, cold_s=0.0)
         if timed.step.seq not in self._splits:
             self._splits[timed.step.seq] = self._known(timed, max(0.0, duration_s))
@@ -110,6 +110,14 @@ class StepReading:
         cost_s = None if self.cost is None or work is None else self.cost(work)
         like_s = self._usual_s.get(_kind(timed.step))
         return max((seconds for seconds in (cost_s, like_s) if seconds is not None), default=None)
+
+    def start_s(self, timed: TimedStep) -> float | None:
+        """When the step began; after idleness, by the time of any step of its kind; None without one."""
+        if timed.started_unix_s is not None:
+            return timed.started_unix_s
+        like_s = [it.duration_s or 0.0 for it in self._kinds.get(_kind(timed.step), ())]
+        usual_s = self.expected_s(timed) or (median(like_s) if like_s else None)
+        return None if usual_s is None else timed.step.ended_unix_s - usual_s
 
     def paused_s(self, timed: TimedStep) -> float:
         """How long the engine paused in the step, with work to do."""
@@ -159,6 +167,13 @@ class StepReading:
         slack_s = min(CLOCK_SLACK_S, seen.prefill_s / 4)
         since_s = prefill[-1].step.ended_unix_s if prefill else seen.first_token_unix_s + slack_s
         return self.log.ending_between(since_s, seen.last_token_unix_s)
+
+    def _needed_s(self, timed: TimedStep, whole_s: float) -> float:
+        """What a step after idleness needed; all of its time, for a prompt unlike any other in the record."""
+        start_s = self.start_s(timed)
+        if start_s is not None:
+            return timed.step.ended_unix_s - start_s
+        return whole_s if timed.step.prompt_tokens else self.log.usual_decode_step_s or 0.0
 
     def _end_before(self, timed: TimedStep) -> float:
         before = self._ends_before.get(timed.step.seq)

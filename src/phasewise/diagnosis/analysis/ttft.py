@@ -72,11 +72,12 @@ class EngineStart:
 class StartSummary:
     """How requests started.
 
-    Parts are means over the `timed` requests, whose engine reported its phases; with the unexplained part
-    they add up to `parts_mean_s`. `late` and `lost_s` count every request, including unanswered ones.
-    `unfinished` are those that were still open without any content when the window closed: late once they are
-    older than the objective, and until then neither late nor on time, so not among `requests`. A quantile
-    with `at_least` is a lower bound, because too few requests were answered.
+    Parts are means over the `timed` requests, whose engine reported its phases, or over unanswered ones if
+    none was answered; with the unexplained part they add up to `parts_mean_s`. `late` and `lost_s` count
+    every request, including unanswered ones. `unfinished` are those that were still open without any content
+    when the window closed: late once they are older than the objective, and until then neither late nor on
+    time, so not among `requests`. `gave_up` are the unanswered ones that ended. A quantile with `at_least` is
+    a lower bound, because too few requests were answered.
 
     Causes are searched in the late requests alone: `late_parts` and `late_unexplained_s` are their means,
     weighted by what each lost, as are `cold_s`, their time in cold steps, and `paused_s`, while the engine
@@ -101,6 +102,7 @@ class StartSummary:
     late: int
     lost_s: float
     unfinished: int = 0
+    gave_up: int = 0
     cold_s: float | None = None
     by_engine: tuple[EngineStart, ...] = ()
     ttft_p50_at_least: bool = False
@@ -129,8 +131,8 @@ def start_summary(
     waits = [it.ended_s for it in silent]
     timed = [each for each in answered if _engine_reported(each[1])] or answered
     p50, p90 = (wait_quantile(values, waits, share) for share in (0.5, 0.9))
-    means = _Means.of([found for _, found in timed], silent)
     placed = [(it, so_far) for it in silent if _engine_reported(so_far := wait_so_far(it))]
+    means = _Means.of([found for _, found in timed or placed], silent)
     late = [each for each in timed if each[1].ttft_s > slo.ttft_s] + placed or timed
     lost_s = [max(0.0, found.ttft_s - slo.ttft_s) for _, found in late]
     lost_s = lost_s if any(lost_s) else [1.0] * len(late)
@@ -152,6 +154,7 @@ def start_summary(
         late=sum(value > slo.ttft_s for value in values + waits),
         lost_s=sum(max(0.0, value - slo.ttft_s) for value in values + waits),
         unfinished=sum(_is_open(it) for it in timelines),
+        gave_up=sum(not _is_open(it) for it in silent),
         cold_s=_cold_s([it for it, _ in late], lost_s, readings),
         by_engine=_by_engine([it for it, _ in answered] + silent),
         ttft_p50_at_least=p50.at_least,
@@ -205,7 +208,7 @@ def _reported_by_steps(found: TtftBreakdown) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Means:
-    """The mean breakdown; if no request was answered, only the gateway's part is known."""
+    """The mean breakdown; without a breakdown of any request, only the gateway's part is known."""
 
     parts: tuple[PartTime, ...]
     ttft_s: float

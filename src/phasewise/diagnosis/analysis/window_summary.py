@@ -155,6 +155,8 @@ class WorkloadShape:
     prefix_cache_on: bool | None = None
 
 
+MOST_OFF = 2.5
+"""A replay whose loss differs from the measured one by more than this factor shows nothing."""
 MOST_MISSING = 0.3
 """A replay that loses a smaller share of what was lost shows that something else holds requests back."""
 
@@ -188,6 +190,13 @@ class Removals:
         """Whether most of the wait for first tokens is missing in the replay."""
         measured_s = self.measured_s.get(Phase.START, 0.0)
         return measured_s > 0 and self.lost_s.get(Phase.START, 0.0) < MOST_MISSING * measured_s
+
+
+def replay_agrees(measured_s: float, replayed_s: float) -> bool:
+    """Whether a replay loses about as much as was lost."""
+    if measured_s <= 0 or replayed_s <= 0:
+        return False
+    return max(measured_s / replayed_s, replayed_s / measured_s) <= MOST_OFF
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,10 +151,14 @@ ANSWERS_WITHIN_S = 20.0
 
 
 class EngineWatch:
-    """Call `begin`, `mark` once all have begun, `follow` until cancelled, then `end`."""
+    """Call `begin`, `mark` once all have begun, `follow` until cancelled, then `end`.
 
-    def __init__(self, engine: WatchedEngine) -> None:
+    An engine out of reach from here is asked `through` its gateway, if that is given.
+    """
+
+    def __init__(self, engine: WatchedEngine, through: HttpClient | None = None) -> None:
         self.engine = engine
+        self._through = through
         self._client = HttpClient(engine.url, QUICK)
         self._round_trip = RoundTrip(engine.url)
         self._feed: StepFeed | None = None
@@ -172,6 +176,10 @@ class EngineWatch:
         try:
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 self._before = await self._snapshot()
+                if self._before is None and self._through is not None:
+                    self._client.close()
+                    self._client, self._through = self._through, None
+                    self._before = await self._snapshot()
                 await self._poll()
                 await self._round_trip.take()
         except TimeoutError:

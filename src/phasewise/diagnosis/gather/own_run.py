@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from phasewise.core.timeline import Attempt, Span, Timeline
+from phasewise.core.timeline import Attempt, Outcome, Span, Timeline
 from phasewise.diagnosis.analysis.engine_load import GENERATOR, GENERATOR_AND_GATEWAY
 from phasewise.diagnosis.evidence import Evidence, evidence_of
 from phasewise.diagnosis.gather.target import WatchTarget
@@ -86,8 +86,12 @@ def joined(own: Sequence[Timeline], gateway: Sequence[Timeline]) -> tuple[Timeli
 
 def _join(own: Timeline, passed: Timeline) -> Timeline:
     later_s = passed.started_unix_s - own.started_unix_s
+    unserved = own.outcome is Outcome.FAILED and passed.reason is not None
     return replace(
         own,
+        # The gateway knows more than its status code says.
+        outcome=passed.outcome if unserved else own.outcome,
+        reason=passed.reason if unserved else own.reason,
         attempts=tuple(_moved_attempt(attempt, later_s) for attempt in passed.attempts),
         spans=own.spans + tuple(_moved_span(span, later_s) for span in passed.spans),
         prompt_tokens=_first_known(own.prompt_tokens, passed.prompt_tokens),

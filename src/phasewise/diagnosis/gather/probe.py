@@ -41,16 +41,22 @@ OnScene = Callable[[str], None]
 
 
 async def probe(
-    url: str, model: str | None, api_key: str | None, seed: int, on_scene: OnScene
+    url: str,
+    model: str | None,
+    api_key: str | None,
+    seed: int,
+    on_scene: OnScene,
+    admin_key: str | None = None,
 ) -> tuple[Timeline, ...]:
     """Run the three scenes and return the timelines of all their requests.
 
-    The seed repeats lengths, times and words, except for the first words of every prompt.
+    The seed repeats lengths, times and words, except for the first words of every prompt. A gateway shows its
+    engines' tokenizer for the admin key.
     """
     client = HttpClient(url)
     rng = Random(seed)  # noqa: S311 - prompts, not secrets
     try:
-        target = await find_target(client, model, api_key)
+        target = await find_target(client, model, api_key, admin_key)
         longest = (target.context_tokens or CONTEXT_TOKENS) - STREAM_OUTPUT_TOKENS - CONTEXT_MARGIN_TOKENS
         timelines: list[Timeline] = []
         for title, plan in _scenes(min(LONG_TOKENS, longest), rng):

@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from phasewise.clients.host import CpuTimes, read_cpu_times, stolen_share
-from phasewise.clients.http_client import HttpClient
+from phasewise.clients.http_client import Access, HttpClient
 from phasewise.clients.timeline_feed import Missed, TimelineFeed
 from phasewise.core.errors import UpstreamError
 from phasewise.core.timeline import Timeline
 from phasewise.diagnosis.gather.engine_watch import EngineWatch
 from phasewise.diagnosis.gather.host_watch import HostWatch
 from phasewise.diagnosis.gather.probe import PROBE_REQUESTS, probe
-from phasewise.diagnosis.gather.target import QUICK, WatchTarget, admin_headers
-from phasewise.diagnosis.observed.observation import Observed, TargetKind
+from phasewise.diagnosis.gather.target import QUICK, WatchTarget, admin_headers, out_of_service
+from phasewise.diagnosis.observed.observation import Observed, TargetKind, WatchedEngine
+from phasewise.loadgen.target import worker_path
 
 AT_ONCE = 32
 """The largest number of engines read at the same time."""
@@ -70,7 +71,12 @@ async def gather(
             return await watch.end()
         progress.say(f"probing {target.url} with {PROBE_REQUESTS} requests")
         scenes = probe(
-            target.url, order.model, order.api_key, order.seed, lambda title: progress.say(f"  {title}")
+            target.url,
+            order.model,
+            order.api_key,
+            order.seed,
+            lambda title: progress.say(f"  {title}"),
+            admin_key if target.kind is TargetKind.GATEWAY else None,
         )
         probed = await _unless_interrupted(scenes)
         return replace(await watch.end(probed or ()), synthetic=True, cut_short=probed is None)
@@ -94,7 +100,10 @@ class Watch:
 
     def __init__(self, target: WatchTarget, admin_key: str | None = None) -> None:
         self._target = target
-        self._engines = [EngineWatch(engine) for engine in target.engines]
+        self._admin_key = admin_key
+        self._engines = [
+            EngineWatch(engine, _through(target, engine, admin_key)) for engine in target.engines
+        ]
         self._host = HostWatch(target.engines)
         self._client = HttpClient(target.url, QUICK)
         self._gateway: TimelineFeed | None = None
@@ -122,6 +131,7 @@ class Watch:
         await self._stop_following()
         ended_unix_s, ended_cpu = time.time(), read_cpu_times()
         reported = () if self._gateway is None else await _with_open(self._gateway)
+        out = {} if self._gateway is None else await out_of_service(self._client, self._admin_key)
         hosts = await asyncio.to_thread(self._host.end)
         # Engines come last, because one may not respond; the requests have been read by then.
         return Observed(
@@ -129,7 +139,10 @@ class Watch:
             kind=self._target.kind,
             began_unix_s=self._began_unix_s,
             ended_unix_s=ended_unix_s,
-            engines=tuple(await _bounded(engine.end() for engine in self._engines)),
+            engines=tuple(
+                replace(seen, out_of_service=out.get(seen.engine.name, ""))
+                for seen in await _bounded(engine.end() for engine in self._engines)
+            ),
             hosts=hosts,
             reported=reported,
             missed=Missed() if self._gateway is None else self._gateway.missed,
@@ -152,6 +165,13 @@ class Watch:
             with suppress(asyncio.CancelledError):
                 await task
         self._following.clear()
+
+
+def _through(target: WatchTarget, engine: WatchedEngine, admin_key: str | None) -> HttpClient | None:
+    """The engine's counters as its gateway shows them, if there is one."""
+    if target.kind is not TargetKind.GATEWAY:
+        return None
+    return HttpClient(f"{target.url}{worker_path(engine.name)}", QUICK, Access(admin_key))
 
 
 def _stolen(before: CpuTimes | None, after: CpuTimes | None) -> float | None:

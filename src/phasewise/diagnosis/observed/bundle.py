@@ -135,6 +135,7 @@ def _engine_record(seen: EngineSeen) -> Record:
         "dropped": seen.dropped,
         "round_trip_s": seen.round_trip_s,
         "recorded": seen.recorded,
+        "out_of_service": seen.out_of_service,
     }
 
 
@@ -149,6 +150,7 @@ def _engine(record: Record) -> EngineSeen:
         loads=tuple(LoadReading(**row) for row in _rows(record["loads"])),
         round_trip_s=record["round_trip_s"],
         recorded=record["recorded"],
+        out_of_service=record.get("out_of_service", ""),
     )
 
 

@@ -40,7 +40,9 @@ def not_observed(gathered: Gathered) -> tuple[str, ...]:
 
 
 def _of_engines(gathered: Gathered) -> Iterator[str]:
-    silent = [seen.engine.name for seen in gathered.seen if seen.metrics is None]
+    for out in [seen for seen in gathered.seen if seen.out_of_service][:NAMED]:
+        yield f"{out.engine.name}, which the gateway does not use: it is {out.out_of_service}"
+    silent = [seen.engine.name for seen in gathered.seen if seen.metrics is None and not seen.out_of_service]
     if silent:
         yield (
             f"the counters of {len(silent)} of {len(gathered.seen)} engines: {NO_ANSWER} "
@@ -96,8 +98,8 @@ def _of_requests(gathered: Gathered) -> Iterator[str]:
 
 def _of_kinds(timelines: Sequence[Timeline]) -> Iterator[str]:
     """Requests whose tokens cannot be timed one by one."""
-    if embeddings := sum(not it.generates for it in timelines):
-        yield f"{embeddings} requests for embeddings: only generation is diagnosed"
+    if silent := sum(not it.generates for it in timelines):
+        yield f"{silent} requests for embeddings or counts of tokens: only generation is diagnosed"
     if cached := sum(it.from_cache for it in timelines):
         yield f"{cached} requests that the answer cache served: only engines are diagnosed"
     timelines = [it for it in timelines if it.generates and not it.from_cache]

@@ -56,7 +56,8 @@ class EngineSeen:
     """What was observed of one engine. `metrics` is None if it did not answer at both ends of the window.
 
     `recorded` says whether a step recorder answered, `details` whether its steps carry token counts,
-    `dropped` how many were overwritten before they were read.
+    `dropped` how many were overwritten before they were read. `out_of_service` is why its gateway does not
+    use it at the window's end; empty if it does.
     """
 
     engine: WatchedEngine
@@ -67,6 +68,7 @@ class EngineSeen:
     loads: tuple[LoadReading, ...]
     round_trip_s: float | None
     recorded: bool = False
+    out_of_service: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ def surroundings_of(
         fetched_tokens=_prompt_tokens(metrics, "external_kv_transfer"),
         own_hit_tokens=_prompt_tokens(metrics, "local_cache_hit"),
         slow_format=None if host is None else host.slow_format,
+        out_of_service=seen.out_of_service,
     )
 
 

@@ -1,9 +1,8 @@
 """What would be left of the lost time without each thing that may be its cause, by replays of the window.
 
-Every suspect has a neutral form: a setting without its limit, arrivals at independent times, prompts without
-their repeated text. The window is replayed with every subset of the suspects that matter, and what is lost is
-shared out by Shapley's value, separately for both phases. What is left with all of them neutral is the load
-itself, or what a request needs alone.
+Every suspect has a neutral form (suspects.py). The window is replayed with every subset of the suspects that
+matter, and what is lost is shared out by Shapley's value, separately for both phases. What is left with all
+of them neutral is the load itself, or what a request needs alone. The same replay tries changed settings.
 """
 
 from __future__ import annotations
@@ -11,27 +10,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, count
-from math import ceil, factorial, inf
+from math import ceil, factorial
 from statistics import median
-
-import numpy as np
 
 from phasewise.core.latency import chunk_gaps_s
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.costs.fit.step import StepSeconds, StepWork, prefilling
-from phasewise.diagnosis.analysis.window_summary import Removals, Rest
+from phasewise.diagnosis.advice.fix import LeverChange
+from phasewise.diagnosis.analysis.window_summary import Removals, Rest, replay_agrees
 from phasewise.diagnosis.finding import Cause, Phase
 from phasewise.diagnosis.predict.costs import Costs
 from phasewise.diagnosis.predict.replay import (
-    least_outstanding,
     lost_by_phase,
     lost_in_replay,
     replay_requests,
 )
-from phasewise.diagnosis.predict.setup import Setup, drafting_of
-from phasewise.diagnosis.predict.traffic import RecordedRequest, Traffic, recorded_traffic
-from phasewise.diagnosis.predict.unnamed import Unnamed
+from phasewise.diagnosis.predict.setup import Setup, Unpredictable, changed, drafting_of
+from phasewise.diagnosis.predict.suspects import (
+    LEAST_OF_LIMIT,
+    LIMITS,
+    PER_PROMPT,
+    SLOWER,
+    STARVED,
+    TYPICAL_CHUNK,
+    Hints,
+    Suspect,
+    chunks_of,
+    moved,
+    running_at_most,
+    suspects_of,
+    with_requests,
+)
+from phasewise.diagnosis.predict.traffic import Traffic, recorded_traffic
 
 FEWEST_REQUESTS = 6
 MOST_TOKENS = 12_000
@@ -41,63 +52,25 @@ MATTERS = 0.1
 MOST_SUSPECTS = 4
 BEST_LEVER = 0.4
 """A setting that nothing points at is a cause if another value spares so much of the loss."""
-MANY = 8
-"""A limit is removed by a value this many times as large."""
-SMALL_CHUNK, TYPICAL_CHUNK, CHUNKS = 256, 1024, (256, 1024, 4096)
-FEW_RUNNING, RUNNING = 64, (8, 24, 64, 256)
-FEW_HELD = 24
-"""A KV cache that holds fewer typical requests than this is small."""
+CHUNKS, RUNNING = (256, 1024, 4096), (8, 24, 64, 256)
 LATE_ALONE = 0.15
 """If more requests than this share are late even alone, the load is not the cause of what is left,"""
 OF_BOTH = 0.25
 """and it is in the steps of streams, not only in prompts, if streams lose this share of it."""
 FAR_APART_S = 1e4
-LONG_AGAIN = 3.0
-"""A prompt that is this many times as long as the median is one of a few long ones."""
 
-Change = Callable[[Setup, Traffic], tuple[Setup, Traffic]]
 Suspects = frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """What else is known of the window.
-
-    `repeated` is why text is computed again, and its share of the computed prompt tokens. `bursty` says that
-    requests come together. `unnamed` is what steps have that no rule has a name for. `engines` could have
-    served them, even if some had none. Steps waited for a core in a share `starved` of their time.
-    """
-
-    repeated: tuple[Cause, float] | None = None
-    bursty: bool = False
-    unnamed: Unnamed = Unnamed()  # noqa: RUF009 - frozen
-    window_s: float = 0.0
-    ended_unix_s: float = inf
-    engines: int = 1
-    starved: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Suspect:
-    """Something that may be removed, and its name in each phase; None if no rule has one."""
-
-    neutral: Change
-    start: Cause | None
-    stream: Cause | None
-
-    def named(self, phase: Phase) -> Cause | None:
-        return self.start if phase is Phase.START else self.stream
-
-
-def removals(
+def window_replay(
     timelines: Sequence[Timeline],
     setup: Setup,
     costs: Costs,
     slo: Slo,
     hints: Hints,
     measured_s: Mapping[Phase, float] | None = None,
-) -> Removals | None:
-    """What each suspect costs; None if the window cannot be replayed. `measured_s` is what was lost, if the
+) -> WindowReplay | None:
+    """The window, to be replayed with changes; None if it cannot be. `measured_s` is what was lost, if the
     timelines do not show it.
     """
     latest = _latest(timelines)
@@ -107,16 +80,16 @@ def removals(
     longest = max(setup.shape.max_model_len, traffic.longest_tokens + 1)
     # The lengths of requests under way are guesses, and a guess may exceed the KV cache.
     blocks = max(setup.shape.total_blocks, ceil(longest / setup.shape.block_size))
-    window = _Replays(
+    return WindowReplay(
         traffic,
         replace(setup, shape=replace(setup.shape, max_model_len=longest, total_blocks=blocks)),
         costs,
         slo,
-        _suspects(setup, traffic, hints),
+        suspects_of(setup, traffic, hints),
         hints,
         hints.ended_unix_s - latest[0].started_unix_s,
+        measured_s or _measured(latest, slo),
     )
-    return window.removals(measured_s or _measured(latest, slo))
 
 
 def _latest(timelines: Sequence[Timeline]) -> list[Timeline]:
@@ -171,17 +144,35 @@ NOBODY: Suspects = frozenset()
 
 
 @dataclass(slots=True)
-class _Replays:
+class WindowReplay:
+    """A window that is replayed again and again, each time without some suspects or with another setting.
+
+    It ends at `until_s`; in each phase `measured_s` was lost.
+    """
+
     traffic: Traffic
     setup: Setup
     costs: Costs
     slo: Slo
-    suspects: dict[str, _Suspect]
+    suspects: dict[str, Suspect]
     hints: Hints
     until_s: float
+    measured_s: Mapping[Phase, float]
     _lost: dict[Suspects, tuple[float, float]] = field(default_factory=dict)
 
-    def removals(self, measured_s: Mapping[Phase, float]) -> Removals:
+    def gain(self, change: LeverChange) -> float | None:
+        """The share of the lost time that a change takes away; None if the replay cannot say."""
+        lost_s, after = sum(self.lost(NOBODY)), changed(self.setup, change)
+        if isinstance(after, Unpredictable) or not replay_agrees(sum(self.measured_s.values()), lost_s):
+            return None
+        before, chunk = self.setup.shape, after.shape.max_num_batched_tokens
+        if chunk > before.max_num_batched_tokens and not self._knows(min(chunk, self.traffic.longest_tokens)):
+            return None
+        _, traffic, cost = self._without(NOBODY)
+        return 1.0 - sum(self._lost_with(after, traffic, cost)) / lost_s
+
+    def removals(self) -> Removals:
+        """What each suspect costs."""
         untested: frozenset[Cause] = frozenset()
         if not self._knows(TYPICAL_CHUNK):
             untested = frozenset({Cause.CHUNKS_SMALL})
@@ -196,7 +187,7 @@ class _Replays:
             phase: self._shares(phase, index, chosen) for index, phase in enumerate(PHASES) if lost_s[phase]
         }
         return Removals(
-            measured_s,
+            self.measured_s,
             lost_s,
             shares,
             untested,
@@ -208,8 +199,8 @@ class _Replays:
     def _rest(self, gone: Suspects) -> Rest:
         """Whether what is left without these would be lost with one request at a time too."""
         setup, traffic, cost = self._without(gone)
-        alone = _with_requests(
-            traffic, (_moved(it, FAR_APART_S * index) for index, it in enumerate(traffic.requests))
+        alone = with_requests(
+            traffic, (moved(it, FAR_APART_S * index) for index, it in enumerate(traffic.requests))
         )
         seen = replay_requests(alone, setup, cost, drafting=drafting_of(setup.drafts))
         each = [lost_in_replay([it], alone, self.slo) for it in seen]
@@ -248,7 +239,7 @@ class _Replays:
             start = Cause.LONG_PROMPTS if tokens < own else Cause.CHUNKS_SMALL
             stream = Cause.CHUNKS_STALL if tokens < own else Cause.CHUNKS_SMALL
             names.append(f"chunk {tokens}")
-            self.suspects.setdefault(names[-1], _Suspect(_chunk(tokens), start, stream))
+            self.suspects.setdefault(names[-1], Suspect(chunks_of(tokens), start, stream))
         best = min(names, key=lambda it: sum(self.lost(gone | {it})), default=None)
         return best if best and sum(self.lost(gone | {best})) < sum(self.lost(gone)) else None
 
@@ -279,7 +270,7 @@ class _Replays:
         for running in (it for it in RUNNING if it != own):
             cause = Cause.BATCH_CAP_HIGH if running < own else Cause.BATCH_CAP_LOW
             names.append(f"cap {running}")
-            self.suspects.setdefault(names[-1], _Suspect(_running(running), cause, cause))
+            self.suspects.setdefault(names[-1], Suspect(running_at_most(running), cause, cause))
         return min(names, key=lambda it: sum(self.lost(gone | {it})))
 
     def _spared(self, gone: Iterable[str]) -> float:
@@ -290,10 +281,12 @@ class _Replays:
     def lost(self, gone: Suspects) -> tuple[float, float]:
         """The seconds lost in both phases without these."""
         if gone not in self._lost:
-            setup, traffic, cost = self._without(gone)
-            seen = replay_requests(traffic, setup, cost, drafting=drafting_of(setup.drafts))
-            self._lost[gone] = lost_in_replay(seen, traffic, self.slo, self.until_s)
+            self._lost[gone] = self._lost_with(*self._without(gone))
         return self._lost[gone]
+
+    def _lost_with(self, setup: Setup, traffic: Traffic, cost: StepSeconds) -> tuple[float, float]:
+        seen = replay_requests(traffic, setup, cost, drafting=drafting_of(setup.drafts))
+        return lost_in_replay(seen, traffic, self.slo, self.until_s)
 
     def _without(self, gone: Suspects) -> tuple[Setup, Traffic, StepSeconds]:
         setup, traffic = self.setup, self.traffic
@@ -362,136 +355,3 @@ def _shapley(players: Sequence[str], spared: Callable[[Suspects], float]) -> dic
             for group in combinations(others, size)
         )
     return shares
-
-
-# --- The suspects.
-
-
-def _suspects(setup: Setup, traffic: Traffic, hints: Hints) -> dict[str, _Suspect]:
-    """What may be the cause besides the load."""
-    shape = setup.shape
-    found = {"long": _Suspect(_without_long, Cause.LONG_PROMPTS, Cause.CHUNKS_STALL)}
-    if shape.max_num_seqs < FEW_RUNNING:
-        found["cap"] = _Suspect(_uncapped, Cause.BATCH_CAP_LOW, Cause.BATCH_CAP_LOW)
-    each = median(it.prompt_tokens + it.output_tokens for it in traffic.requests)
-    if shape.total_blocks * shape.block_size < FEW_HELD * each:
-        found["kv"] = _Suspect(_roomy, Cause.KV_EXHAUSTED, Cause.KV_EXHAUSTED)
-    if shape.max_num_batched_tokens < SMALL_CHUNK:
-        larger = _chunk(TYPICAL_CHUNK)
-        found[f"chunk {TYPICAL_CHUNK}"] = _Suspect(larger, Cause.CHUNKS_SMALL, Cause.CHUNKS_SMALL)
-    if hints.bursty:
-        found["bursts"] = _Suspect(_by_chance(hints.window_s), Cause.BURSTS, Cause.BURSTS)
-    if hints.engines > 1:
-        found["uneven"] = _Suspect(_balanced(hints.engines), Cause.UNEVEN_LOAD, Cause.UNEVEN_LOAD)
-    if hints.repeated is not None:
-        cause, share = hints.repeated
-        found["repeated"] = _Suspect(_once(share), cause, cause)
-    if hints.unnamed.slower > 1.0:
-        found[SLOWER] = _Suspect(_as_it_is, None, None)
-    if hints.unnamed.per_prompt_s > 0.0:
-        found[PER_PROMPT] = _Suspect(_as_it_is, None, None)
-    if hints.starved > 0.0:
-        found[STARVED] = _Suspect(_as_it_is, Cause.ENGINE_STARVED, Cause.ENGINE_STARVED)
-    return found
-
-
-SLOWER, PER_PROMPT, STARVED = "slower", "per prompt", "starved"
-LIMITS = frozenset({"cap", "kv"})
-LEAST_OF_LIMIT = 0.3
-"""Without a limit, requests wait less and slow each other down more: both phases count."""
-
-
-def _as_it_is(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
-    return setup, traffic
-
-
-def _running(running: int) -> Change:
-    def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
-        within = min(running, setup.shape.max_num_batched_tokens)
-        return replace(setup, shape=replace(setup.shape, max_num_seqs=within), most_running=running), traffic
-
-    return change
-
-
-def _uncapped(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
-    running = max(256, MANY * setup.shape.max_num_seqs)
-    within = min(running, setup.shape.max_num_batched_tokens)
-    return replace(setup, shape=replace(setup.shape, max_num_seqs=within), most_running=running), traffic
-
-
-def _roomy(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
-    return replace(setup, shape=replace(setup.shape, total_blocks=MANY * setup.shape.total_blocks)), traffic
-
-
-def _chunk(tokens: int) -> Change:
-    def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
-        running = min(setup.most_running or setup.shape.max_num_seqs, tokens)
-        shape = replace(setup.shape, max_num_batched_tokens=tokens, max_num_seqs=running)
-        return replace(setup, shape=shape), traffic
-
-    return change
-
-
-def _by_chance(window_s: float) -> Change:
-    """The same requests at independent times within the window."""
-
-    def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
-        requests = traffic.requests
-        span_s = max(window_s, requests[-1].came_s - requests[0].came_s)
-        # A fixed seed: the same window gives the same verdict.
-        drawn = np.random.default_rng(0).uniform(0.0, span_s, len(requests))
-        times = sorted(requests[0].came_s + float(at_s) for at_s in drawn)
-        return setup, _with_requests(traffic, map(_moved, requests, times))
-
-    return change
-
-
-def _without_long(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
-    usual = round(median(it.prompt_tokens for it in traffic.requests))
-    return setup, _with_requests(
-        traffic,
-        (_shortened(it, usual) if it.prompt_tokens > LONG_AGAIN * usual else it for it in traffic.requests),
-    )
-
-
-def _once(share: float) -> Change:
-    def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
-        return setup, _with_requests(
-            traffic,
-            (
-                _shortened(it, it.prompt_tokens - round(share * max(0, it.prompt_tokens - it.cached_tokens)))
-                for it in traffic.requests
-            ),
-        )
-
-    return change
-
-
-def _balanced(engines: int) -> Change:
-    def change(setup: Setup, traffic: Traffic) -> tuple[Setup, Traffic]:
-        even = least_outstanding(traffic, engines)
-        return replace(setup, engines=len(even.engines)), even
-
-    return change
-
-
-def _with_requests(traffic: Traffic, requests: Iterable[RecordedRequest]) -> Traffic:
-    return replace(traffic, requests=tuple(requests))
-
-
-def _moved(request: RecordedRequest, came_s: float) -> RecordedRequest:
-    return replace(request, came_s=came_s, went_s=came_s + request.went_s - request.came_s)
-
-
-def _shortened(request: RecordedRequest, tokens: int) -> RecordedRequest:
-    """The beginning of the same prompt."""
-    tokens = max(1, tokens)
-    part = tokens / request.prompt_tokens
-    kept = max(0, int(len(request.marks) * part))
-    return replace(
-        request,
-        prompt_tokens=tokens,
-        cached_tokens=min(request.cached_tokens, tokens),
-        prompt_bytes=round(request.prompt_bytes * part),
-        marks=request.marks[:kept],
-    )

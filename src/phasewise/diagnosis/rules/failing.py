@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from phasewise.core.decision import RejectReason
 from phasewise.core.timeline import Outcome
 from phasewise.core.units import counted
-from phasewise.diagnosis.analysis.engine_load import clock_source
+from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, clock_source
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
-from phasewise.diagnosis.finding import Cause, Confidence, Fact, Finding, Phase
+from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, Finding, Phase
 from phasewise.diagnosis.rules.case import percent
 from phasewise.diagnosis.rules.standstill import hung_facts
 
@@ -16,13 +17,13 @@ AFFECTED_SHARE = 0.1
 """Requests fail if at least this share was not served."""
 CANCELLED_SHARE = 0.5
 """Users stop an answer now and then; half of all answers is something else."""
-NAMED_REASONS = 3
+UNSERVED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.REJECTED})
+NAMED_REASONS = NAMED_ENGINES = 3
 
 
 def fails(summary: WindowSummary) -> bool:
     """Whether too many requests were not served."""
-    unserved = {Outcome.FAILED, Outcome.TIMED_OUT, Outcome.REJECTED}
-    failed = sum(count for outcome, count in summary.outcomes if outcome in unserved)
+    failed = sum(count for outcome, count in summary.outcomes if outcome in UNSERVED)
     return failed > 0 and failed >= AFFECTED_SHARE * summary.workload.requests
 
 
@@ -37,10 +38,15 @@ def failures(summary: WindowSummary) -> Iterator[Finding]:
     if facts := hung_facts(summary):
         yield _failure(Cause.ENGINE_HUNG, 1.0, facts, "the engine makes a step now")
     requests = max(1, summary.workload.requests)
-    rejected = sum(count for _, count in summary.rejections)
+    out = [engine for engine in summary.engines if engine.out_of_service]
+    if out and fails(summary):
+        yield _engine_down(summary, out[:NAMED_ENGINES], requests)
+    # Engines that are out of service explain those for which none was left.
+    explained = {RejectReason.NO_HEALTHY_WORKER} if out else set()
+    others = [each for each in summary.rejections if each[0] not in explained]
+    rejected = sum(count for _, count in others)
     if rejected and rejected >= AFFECTED_SHARE * requests:
-        reasons = ", ".join(f"{reason} ({count})" for reason, count in summary.rejections[:NAMED_REASONS])
-        words = f"{rejected} of {counted(requests, 'request')} were rejected: {reasons}"
+        words = f"{rejected} of {counted(requests, 'request')} were rejected{_by_reason(others)}"
         yield _failure(
             Cause.REQUESTS_REJECTED,
             rejected / requests,
@@ -57,6 +63,23 @@ def failures(summary: WindowSummary) -> Iterator[Finding]:
             (Fact(words, clock_source(summary.seen_by)),),
             "clients wait for the end of their answers",
         )
+
+
+def _engine_down(summary: WindowSummary, out: Sequence[EngineSurroundings], requests: int) -> Finding:
+    unserved = sum(count for outcome, count in summary.outcomes if outcome in UNSERVED)
+    words = f"{unserved} of {counted(requests, 'request')} were not served{_by_reason(summary.rejections)}"
+    facts = [Fact(f"{engine.name} is {engine.out_of_service}", FactSource.GATEWAY) for engine in out]
+    return _failure(
+        Cause.ENGINE_DOWN,
+        min(1.0, unserved / requests),
+        (*facts, Fact(words, clock_source(summary.seen_by))),
+        "the gateway uses these engines now",
+    )
+
+
+def _by_reason(rejections: Sequence[tuple[str, int]]) -> str:
+    reasons = ", ".join(f"{reason} ({count})" for reason, count in rejections[:NAMED_REASONS])
+    return f": {reasons}" if reasons else ""
 
 
 def _failure(cause: Cause, share: float, facts: tuple[Fact, ...], refuted_by: str) -> Finding:

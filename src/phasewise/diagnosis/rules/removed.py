@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from phasewise.core.units import share as in_percent
-from phasewise.diagnosis.analysis.window_summary import Removals, Rest
+from phasewise.diagnosis.analysis.window_summary import Removals, Rest, replay_agrees
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, Phase
 from phasewise.diagnosis.rules.case import Claim, Taken
 
@@ -40,8 +40,6 @@ REST: Mapping[tuple[Rest, Phase], tuple[Cause, frozenset[Cause]]] = {
 }
 """The names of what is left in each phase: the one if no rule has claimed it, and all of them."""
 TESTED = frozenset({*WITHOUT, *(cause for _, causes in REST.values() for cause in causes)})
-MOST_OFF = 2.5
-"""A replay whose loss differs from the measured one by more than this factor shows nothing."""
 WORTH_A_CLAIM = 0.25
 
 
@@ -125,10 +123,7 @@ def _without_overload(
 
 
 def _credible(removals: Removals, phase: Phase, part: float) -> bool:
-    measured_s, replayed_s = part * removals.measured_s.get(phase, 0.0), removals.lost_s[phase]
-    if measured_s <= 0 or replayed_s <= 0:
-        return False
-    return max(measured_s / replayed_s, replayed_s / measured_s) <= MOST_OFF
+    return replay_agrees(part * removals.measured_s.get(phase, 0.0), removals.lost_s[phase])
 
 
 def _claim(cause: Cause, phase: Phase) -> Claim:

@@ -83,7 +83,7 @@ class FleetArm:
                     raise
 
 
-def arm_of(text: str, side: str, say: Callable[[str], None]) -> Arm:
+def arm_of(text: str, side: str, say: Callable[[str], None] = lambda words: None) -> Arm:
     """An address or a fleet file, as the user typed it; `say` gets messages about long operations."""
     if text.endswith(FLEET_FILES):
         return FleetArm(Path(text), f"compare-{side.lower()}", say)

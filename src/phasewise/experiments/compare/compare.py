@@ -7,12 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from phasewise.core.errors import ConfigError
+from phasewise.core.slo import Slo
 from phasewise.experiments.compare.arms import Arm
 from phasewise.experiments.compare.runner import Measure, PairsMeasured, measure_pairs, never
 from phasewise.experiments.compare.verdict import ComparisonResult, Rules, remarks_on
 from phasewise.loadgen.session import RunSpec
-from phasewise.loadgen.statistics.comparison import Control
+from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS, Control
 
+DEFAULT_REQUESTS = 24
+"""Requests per block."""
+WARM_UP_SHARE = 0.15
+"""The share of a block's requests that is left out at its start."""
 CONTROL_PAIRS = 4
 MOST_PAIRS = 12
 CONTROL_SEEDS = 10_000
@@ -28,6 +34,42 @@ class ComparePlan:
     control_pairs: int = CONTROL_PAIRS
     pairs: int | None = None
     max_pairs: int = MOST_PAIRS
+
+
+def plan_comparison(
+    spec: RunSpec,
+    slo: Slo,
+    *,
+    warm_up: int | None = None,
+    alpha: float = 0.05,
+    margin: float = 0.05,
+    control_pairs: int = CONTROL_PAIRS,
+    pairs: int | None = None,
+    max_pairs: int = MOST_PAIRS,
+) -> ComparePlan:
+    """A plan from the options of `compare`; ConfigError for values that make no sense."""
+    requests = spec.plan.requests or 0
+    left_out = round(WARM_UP_SHARE * requests) if warm_up is None else warm_up
+    if left_out >= requests:
+        raise ConfigError(
+            f"--warm-up {left_out} leaves out all {requests} requests",
+            hint="lower --warm-up or raise --requests",
+        )
+    if not (0 < margin < 1 and 0 < alpha < 1):
+        raise ConfigError(
+            f"--margin {margin:g} and --alpha {alpha:g}", hint="both have to be between 0 and 1, such as 0.05"
+        )
+    check_control_pairs(control_pairs)
+    return ComparePlan(spec, Rules(slo, left_out, alpha, margin), control_pairs, pairs, max_pairs)
+
+
+def check_control_pairs(control_pairs: int) -> None:
+    """ConfigError for a control with too few pairs to show anything."""
+    if 0 < control_pairs < FEWEST_PAIRS:
+        raise ConfigError(
+            f"--control-pairs {control_pairs}",
+            hint=f"use at least {FEWEST_PAIRS}, or 0 for no control",
+        )
 
 
 def _say_nothing(words: str) -> None:
@@ -61,12 +103,14 @@ async def compare_arms(
         comparisons=plan.rules.compare(measured.pairs, rng),
         pairs=len(measured.pairs),
         rules=plan.rules,
+        seed=plan.spec.seed,
         control=control,
         pairs_needed=needed,
         void_pairs=first.void_pairs + measured.void_pairs,
         cut_short=measured.cut_short,
         gave_up=measured.gave_up,
         remarks=remarks_on(measured.pairs, rng),
+        spreads=plan.rules.spreads(measured.pairs),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import orjson
 
 from phasewise.clients.host import stolen_share
 from phasewise.core import latency
@@ -25,6 +26,8 @@ from phasewise.loadgen.statistics.comparison import (
     Metric,
     MetricVerdict,
     Pair,
+    Quotient,
+    Readings,
     compare,
     control_verdict,
     pairs_needed,
@@ -63,6 +66,16 @@ class Rules:
         """Compare B with A."""
         return compare(self._readings(pairs), self.metrics, rng, family_alpha=self.alpha, margin=self.margin)
 
+    def spreads(self, pairs: Sequence[RunPair]) -> tuple[LatencySpread, ...]:
+        """The latencies of both arms over all pairs."""
+        read = self._readings(pairs)
+        return tuple(
+            LatencySpread(
+                label, of_what, _sorted(pair.a[name] for pair in read), _sorted(pair.b[name] for pair in read)
+            )
+            for name, label, of_what in SPREADS
+        )
+
     def _readings(self, pairs: Sequence[RunPair]) -> list[Pair]:
         return [Pair(self._of(pair.a), self._of(pair.b)) for pair in pairs]
 
@@ -70,11 +83,29 @@ class Rules:
         return dict(readings(run, self.slo, self.warm_up_requests))
 
 
+SPREADS = (("ttft_p50", "TTFT", "requests"), ("tpot_p50", "TPOT", "requests"), ("itl_p50", "ITL", "gaps"))
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySpread:
+    """One latency of each arm over all pairs, sorted; a request without an answer has the longest one."""
+
+    label: str
+    of_what: str
+    a_s: tuple[float, ...]
+    b_s: tuple[float, ...]
+
+
+def _sorted(blocks: Iterable[Readings]) -> tuple[float, ...]:
+    return tuple(sorted(value for block in blocks if not isinstance(block, Quotient) for value in block))
+
+
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
     """Everything a comparison found.
 
-    `pairs_needed` is what the control requires, None if no practical number of pairs is enough.
+    `pairs_needed` is what the control requires, None if no practical number of pairs is enough. `seed`
+    repeats the requests. `spreads` are for drawing, and not part of the record.
     """
 
     a_name: str
@@ -88,21 +119,41 @@ class ComparisonResult:
     cut_short: bool = False
     gave_up: str = ""
     remarks: tuple[str, ...] = ()
+    spreads: tuple[LatencySpread, ...] = ()
+    seed: int = 0
+
+    def of(self, metric: str) -> Comparison:
+        """The comparison of one metric by its name, such as `ttft_p50`."""
+        named = {each.metric.name: each for each in self.comparisons}
+        if metric not in named:
+            raise KeyError(f"{metric!r} is none of {', '.join(named)}")
+        return named[metric]
+
+    @property
+    def failures(self) -> str:
+        """How many requests of each arm failed, if that is worth a remark."""
+        return next((remark for remark in self.remarks if remark.startswith(_FAILED)), "")
 
     @property
     def trusted(self) -> bool:
-        """Whether verdicts were reached, on a machine on which A does not differ from itself."""
+        """Whether figures were judged, and A did not differ from itself if that was tried."""
         judged = any(each.verdict is not MetricVerdict.UNKNOWN for each in self.comparisons)
         return judged and not self.gave_up and (self.control is None or self.control.alike)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain JSON types."""
+        record = asdict(replace(self, spreads=()))
+        del record["spreads"]
         return (
             {"v": COMPARISON_VERSION}
-            | asdict(self)
+            | record
             | {"verdicts": {each.metric.name: each.verdict for each in self.comparisons}}
             | {"definitions": DEFINITIONS}
         )
+
+    def to_json(self) -> str:
+        """What `phasewise compare --json` prints."""
+        return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2).decode()
 
 
 def remarks_on(pairs: Sequence[RunPair], rng: np.random.Generator) -> tuple[str, ...]:
@@ -150,6 +201,9 @@ def _shift(pairs: Sequence[RunPair], rng: np.random.Generator) -> str:
     )
 
 
+_FAILED = "requests failed"
+
+
 def _failures(pairs: Sequence[RunPair]) -> str:
     counts = []
     for side in ("a", "b"):
@@ -161,4 +215,4 @@ def _failures(pairs: Sequence[RunPair]) -> str:
     reported = ", ".join(
         f"{side}: {failed} of {total}" for side, (failed, total) in zip("AB", counts, strict=True)
     )
-    return f"requests failed ({reported}); TTFT and E2E count them as never answered"
+    return f"{_FAILED} ({reported}); TTFT and E2E count them as never answered"

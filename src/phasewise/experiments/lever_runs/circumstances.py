@@ -59,7 +59,7 @@ def circumstances(
         model_digest=model_digest,
         engine=size,
         device=engine.device,
-        processor=_processor(),
+        processor=processor_name(),
         cores=len(usable_cores()),
         memory_gib=round(psutil.virtual_memory().total / 2**30),
         gpus=gpu_names(os.environ) if engine.device != "cpu" else (),
@@ -72,7 +72,8 @@ def circumstances(
     )
 
 
-def _processor(info: Path = CPU_INFO) -> str:
+def processor_name(info: Path = CPU_INFO) -> str:
+    """The model of this machine's processor."""
     try:
         lines = info.read_text().splitlines()
     except OSError:

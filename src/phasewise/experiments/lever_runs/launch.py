@@ -85,29 +85,41 @@ FIRST_GATEWAY_PORT = 8360
 PORTS_TRIED = 20
 LOOPBACK = "127.0.0.1"
 
+GPU_SHARE = "0.42"
+
+
+def shared_gpu_flags(device: str) -> tuple[str, ...]:
+    """The flags with which two engines fit one GPU: each would reserve nearly all of it."""
+    return () if device == "cpu" else ("--gpu-memory-utilization", GPU_SHARE)
+
+
 ModelOf = Callable[[EngineSpec], Awaitable[str]]
 """The model to write into the fleet file; a quantized one may have to be made first."""
 
 
 @dataclass(slots=True)
 class FleetLauncher:
-    """Launches engines, each as its own fleet. Ports are used in turn and never twice."""
+    """Launches engines, each as its own fleet, named after the `command` that needs them.
+
+    Ports are used in turn and never twice.
+    """
 
     home: Path
     scratch: Path
     model_of: ModelOf
     engine_flags: tuple[str, ...] = ()
     size: EngineSize = field(default_factory=EngineSize)
+    command: str = "levers"
     _taken: set[int] = field(default_factory=set)
 
     @asynccontextmanager
     async def launch(self, spec: EngineSpec) -> AsyncIterator[RunningEngine]:
         """Start an engine, and stop it afterwards."""
-        paths = RunPaths(self.home, f"levers-{spec.name}")
+        paths = RunPaths(self.home, f"{self.command}-{spec.name}")
         if is_supervised(paths):
             raise FleetError(
                 f"fleet {paths.name} is running already",
-                hint=f"let the other `phasewise levers` end, or run `phasewise down --name {paths.name}`",
+                hint=f"let the other run end, or run `phasewise down --name {paths.name}`",
             )
         file = self._write_fleet(spec, paths.name, await self.model_of(spec))
         async with FleetArm(file, paths.name).serving():

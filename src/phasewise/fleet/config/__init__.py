@@ -30,6 +30,7 @@ from phasewise.fleet.config.gateway import (
 )
 from phasewise.fleet.config.kv_transfer import KV_TRANSFER_FLAG, NIXL
 from phasewise.fleet.config.reading import (
+    SCHEMA,
     byte_size,
     fleet_from,
     fleet_with,
@@ -45,6 +46,7 @@ __all__ = [
     "KV_TRANSFER_FLAG",
     "LOOPBACK_HOSTS",
     "NIXL",
+    "SCHEMA",
     "ApiKey",
     "ByteSize",
     "CacheConfig",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from phasewise.core.worker import Role
 from phasewise.fleet.config.gateway import ByteSize, Frozen, GatewayConfig, Name, Port
@@ -40,6 +40,15 @@ class Levers(Frozen):
 
 class Pool(Frozen):
     """Identical engines."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "not": {
+                "properties": {"cores": {"type": "integer"}, "gpus": {"type": "integer"}},
+                "required": ["cores", "gpus"],
+            }
+        }
+    )
 
     name: Name = "main"
     role: Role = Role.MIXED

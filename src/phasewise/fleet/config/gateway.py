@@ -67,6 +67,13 @@ class JudgeConfig(Frozen):
     their embeddings is at least `similarity`. `model`: a model of this fleet decides.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"kind": {"const": "model"}}, "required": ["kind"]},
+            "then": {"properties": {"model": {"type": "string"}}, "required": ["model"]},
+        }
+    )
+
     kind: Literal["text", "embedding", "model"] = "text"
     similarity: Share = 0.95
     model: str | None = None
@@ -232,6 +239,16 @@ class LogConfig(Frozen):
 class GatewayConfig(Frozen):
     """The gateway's address, API keys and limits."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {
+                "properties": {"host": {"not": {"enum": [*sorted(LOOPBACK_HOSTS)]}}},
+                "required": ["host"],
+            },
+            "then": {"properties": {"api_keys": {"minItems": 1}}, "required": ["api_keys"]},
+        }
+    )
+
     host: str = "127.0.0.1"
     port: Port = 8080
     policy: str = "prefix_affinity"
@@ -244,6 +261,7 @@ class GatewayConfig(Frozen):
     redis: RedisConfig | None = None
     salt_secret_file: str | None = None
     resume: Literal["text", "off"] = "text"
+    unknown_fields: Literal["strict", "pass"] = "strict"
     tls: TlsConfig | None = None
     limits: EdgeLimits = EdgeLimits()
     upstream: UpstreamConfig = UpstreamConfig()
@@ -290,6 +308,10 @@ class WorkerTls(Frozen):
     """For an engine behind https: PEM files with the authority that signed its certificate (None: those that
     this system trusts), and with the certificate and key that the gateway shows it.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={"dependentRequired": {"certificate": ["key"], "key": ["certificate"]}}
+    )
 
     ca: str | None = None
     certificate: str | None = None

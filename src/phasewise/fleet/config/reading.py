@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from phasewise.core.errors import ConfigError
+from phasewise.core.spelling import did_you_mean
 from phasewise.fleet.config.fleet import FleetConfig
 from phasewise.fleet.config.gateway import ACCEPTED_BY_PATTERN, GatewayFile
 from phasewise.fleet.config.kv_transfer import kv_transfer_problems
@@ -32,7 +33,26 @@ file, and a Redis address may hold a password."""
 _SILENT_PROBLEMS = frozenset({"missing", "value_error", "extra_forbidden", "model_type"})
 """For these problems the input is not a single value, so it may contain a password."""
 
+_PLAIN = {
+    "missing": "this key is required",
+    "tuple_type": "accepted: a list",
+    "list_type": "accepted: a list",
+    "dict_type": "accepted: keys with values",
+    "model_type": "accepted: keys with values",
+    "int_type": "accepted: a whole number",
+    "int_parsing": "accepted: a whole number",
+    "int_from_float": "accepted: a whole number",
+    "float_type": "accepted: a number",
+    "float_parsing": "accepted: a number",
+    "bool_type": "accepted: true or false",
+    "bool_parsing": "accepted: true or false",
+    "string_type": "accepted: a text; put it in quotes if YAML reads it as something else",
+}
+"""What is accepted where a value has the wrong type, in words for people who have never seen our code."""
+
 MIN_SECRET_BYTES = 32
+SCHEMA = Path(__file__).with_name("fleet-file.schema.json")
+"""The JSON Schema of fleet and gateway files, written by tools/fleet_schema.py."""
 
 logger = logging.getLogger("phasewise.fleet.config")
 
@@ -169,7 +189,7 @@ def _validated(kind: type[_Model], data: object, source: ConfigSource) -> _Model
 
 def _describe(error: ValidationError, kind: type[BaseModel], source: ConfigSource) -> str:
     problems = error.errors(include_url=False, include_context=False)
-    lines = []
+    lines: list[tuple[int, str]] = []
     for problem in problems:
         place = problem["loc"]
         if any(len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in problems):
@@ -178,8 +198,9 @@ def _describe(error: ValidationError, kind: type[BaseModel], source: ConfigSourc
         silent = secret or problem["type"] in _SILENT_PROBLEMS or isinstance(problem["input"], dict | list)
         value = "" if silent else f" is {problem['input']!r}"
         accepted = _accepted(problem["type"], problem["msg"], kind, place)
-        lines.append(f"{source.at(place)}: {_shown(place, secret, problem['type'])}{value}: {accepted}")
-    return "\n".join(lines)
+        words = f"{source.at(place)}: {_shown(place, secret, problem['type'])}{value}: {accepted}"
+        lines.append((source.line_of(place) or 0, words))
+    return "\n".join(words for _, words in sorted(lines, key=lambda it: it[0]))
 
 
 def _shown(place: Place, secret: bool, problem: str) -> str:
@@ -190,8 +211,13 @@ def _shown(place: Place, secret: bool, problem: str) -> str:
 
 
 def _accepted(problem: str, message: str, kind: type[BaseModel], place: Place) -> str:
+    if problem in _PLAIN:
+        return _PLAIN[problem]
     if problem == "extra_forbidden":
-        return f"unknown key; accepted: {', '.join(_keys_at(kind, place[:-1]))}"
+        keys = _keys_at(kind, place[:-1])
+        # Never a guess from a secret that stands where a key should.
+        guess = None if not _SECRET_PARTS.isdisjoint(place) else did_you_mean(str(place[-1]), keys)
+        return f"unknown key; {f'{guess} ' if guess else ''}accepted: {', '.join(keys)}"
     if problem == "string_pattern_mismatch":
         pattern = message.partition("'")[2].rstrip("'")
         return next((said for known, said in ACCEPTED_BY_PATTERN.items() if known == pattern), message)

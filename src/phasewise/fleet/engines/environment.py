@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phasewise.core.errors import ConfigError, EngineNotInstalled
@@ -19,6 +19,7 @@ INSTALL_HINT = "run `phasewise engine install`"
 # importing vLLM or torch takes seconds.
 _INSPECTION = """
 import json
+import platform
 from importlib import metadata
 
 def version(*names):
@@ -35,6 +36,7 @@ print(json.dumps({
     "torch": version("torch"),
     "plugin": version("phasewise-engine-plugin"),
     "nixl": version("nixl", "nixl-cu12", "nixl-cu13", "nixl-rocm"),
+    "python": platform.python_version(),
 }))
 """
 
@@ -49,6 +51,8 @@ class EngineEnvironment:
     plugin_version: str | None
     nixl: bool
     origin: str = ""
+    torch_version: str = ""
+    python_version: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,14 +116,7 @@ def find_engine(
     for candidate in candidates:
         found = inspect(candidate.python)
         if found is not None:
-            return EngineEnvironment(
-                found.python,
-                found.vllm_version,
-                found.device,
-                found.plugin_version,
-                found.nixl,
-                candidate.origin,
-            )
+            return replace(found, origin=candidate.origin)
         if candidate.chosen:
             raise ConfigError(
                 f"{candidate.origin} names {candidate.python}, which has no vLLM",
@@ -155,6 +152,8 @@ def inspect_engine(python: Path) -> EngineEnvironment | None:
         device=device_of(versions),
         plugin_version=versions["plugin"],
         nixl=versions["nixl"] is not None,
+        torch_version=versions.get("torch") or "",
+        python_version=versions.get("python") or "",
     )
 
 

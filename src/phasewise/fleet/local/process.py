@@ -10,13 +10,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from phasewise.core.errors import FleetError
-from phasewise.fleet.local.plan import ProcessPlan
 from phasewise.fleet.local.run_files import private_opener
 from phasewise.fleet.local.state import ProcessIdentity
+
+if TYPE_CHECKING:
+    # A gateway looks up its own process, and needs nothing of what plans load.
+    from phasewise.fleet.local.plan import ProcessPlan
 
 RESOURCE_TRACKER = "multiprocessing.resource_tracker"
 

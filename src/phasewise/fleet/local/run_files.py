@@ -195,3 +195,26 @@ def admin_key_sha256(paths: RunPaths) -> str:
         key = secrets.token_urlsafe(32)
         write_private(paths.admin_key, f"{key}\n".encode())
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+# --- Finds the admin key of a gateway on this machine. A key is sent only to an address on this machine.
+
+LONE_GATEWAY_KEY = "admin-key"
+"""The key file of gateways that were started without a fleet."""
+
+
+def find_admin_key(url: str, home: Path) -> str | None:
+    """The key of the gateway at this address; None if there is none."""
+    if urlsplit(url).hostname not in LOOPBACK_HOSTS:
+        return None
+    fleets = [RunPaths(home, name) for name in fleet_names(home)]
+    fitting = [paths.admin_key for paths in fleets if _gateway_port(paths) == urlsplit(url).port]
+    for path in (*fitting, run_folder(home) / LONE_GATEWAY_KEY):
+        if path.is_file():
+            return path.read_text(encoding="ascii").strip()
+    return None
+
+
+def _gateway_port(paths: RunPaths) -> int | None:
+    state = read_state(paths)
+    return urlsplit(state.gateway.url).port if state is not None else None

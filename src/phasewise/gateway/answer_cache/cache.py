@@ -19,10 +19,9 @@ from phasewise.core.ports import AnswerStore, Embedder
 from phasewise.core.request import Endpoint
 from phasewise.fleet.config import CacheConfig
 from phasewise.gateway.answer_cache.deadline import PROBE, Breaker
-from phasewise.gateway.answer_cache.headers import cache_wishes
 from phasewise.gateway.answer_cache.judges import Judge
 from phasewise.gateway.answer_cache.learning import WITHIN_S, AnswerComparison, CacheLearning, Kept
-from phasewise.gateway.answer_cache.lookup import CacheLookup, Made
+from phasewise.gateway.answer_cache.lookup import CacheEntrance, CacheLookup, Made
 from phasewise.gateway.answer_cache.report import CacheReport, bare_explanation, explanation, result_of
 from phasewise.gateway.answer_cache.semantic import SemanticMatch
 from phasewise.gateway.guard import ErrorGuard
@@ -83,6 +82,9 @@ class AnswerCache:
         )
         self._semantic_match = _semantic_match(config, embedder, store, self._store_breaker)
         self._space = EXACT_SPACE if self._semantic_match is None else self._semantic_match.space
+        self.entrance = CacheEntrance(
+            config.max_temperature, self._space, semantic=self._semantic_match is not None
+        )
         bound = None if self._semantic_match is None else self._semantic_match.book.bound
         self._report = CacheReport(time.time(), bound)
         self._learning = CacheLearning(
@@ -137,21 +139,6 @@ class AnswerCache:
 
     # --- a request ----------------------------------------------------------------------------------------
 
-    def enter(
-        self, endpoint: Endpoint, fields: Mapping[str, Any], headers: Mapping[bytes, bytes], tenant: str
-    ) -> CacheLookup:
-        """A request has arrived; raises RequestRejected if its cache headers are invalid."""
-        wishes = cache_wishes(headers)
-        why = Bypass.OPTED_OUT if wishes.opted_out else self._why_bypassed(endpoint, fields)
-        if why is not None:
-            return _bypassing(why)
-        identity = identify(endpoint, fields, tenant, wishes.namespace, wishes.tags, self._space)
-        if identity is None:
-            return _bypassing(Bypass.NO_USER_TURN)
-        semantic = self._semantic_match is not None and may_match_semantically(endpoint, identity.question)
-        note = CacheNote(CacheResult.MISS, None if wishes.reads else "not_asked")
-        return CacheLookup(identity, note, reads=wishes.reads, semantic=semantic, entered_s=time.monotonic())
-
     async def look_up(self, lookup: CacheLookup) -> None:
         """Find an answer to serve within the deadline; any failure is a miss with its reason."""
         if lookup.identity is None or not lookup.reads:
@@ -176,9 +163,6 @@ class AnswerCache:
                 self._learn_from(lookup, lookup.identity, made)
             elif lookup.near is not None:
                 self._learning.never_known(lookup.match)
-
-    def _why_bypassed(self, endpoint: Endpoint, fields: Mapping[str, Any]) -> Bypass | None:
-        return why_bypassed(endpoint, fields, self._config.max_temperature)
 
     async def _look(self, lookup: CacheLookup, identity: Identity, until_s: float) -> CacheNote:
         try:
@@ -306,7 +290,7 @@ class AnswerCache:
 
         Raises StoreUnreachable, EmbedderUnreachable or TimeoutError.
         """
-        why = self._why_bypassed(Endpoint.CHAT, fields)
+        why = why_bypassed(Endpoint.CHAT, fields, self._config.max_temperature)
         identity = None if why else identify(Endpoint.CHAT, fields, tenant, namespace, (), self._space)
         if identity is None:
             return bare_explanation(CacheResult.BYPASS, why or Bypass.NO_USER_TURN)
@@ -327,7 +311,3 @@ def _semantic_match(
     if embedder is None or config.semantic is None:
         return None
     return SemanticMatch(config.semantic, embedder, store, store_breaker, config.deadline_s)
-
-
-def _bypassing(why: Bypass) -> CacheLookup:
-    return CacheLookup(None, CacheNote(CacheResult.BYPASS, why), reads=False, keeps=False)

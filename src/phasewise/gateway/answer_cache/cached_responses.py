@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from phasewise.core.caching import CacheNote, CacheResult
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.latency import ttft_s
-from phasewise.core.request import Endpoint, GenerationRequest
+from phasewise.core.request import GenerationRequest
 from phasewise.core.timeline import Part, Timeline
 from phasewise.gateway.answer_cache.headers import cache_headers, without_cache_headers
-from phasewise.gateway.answer_cache.lookup import CacheLookup, Made, ResponseCache
+from phasewise.gateway.answer_cache.lookup import CacheEntrance, CacheLookup, Made, ResponseCache
 from phasewise.gateway.answer_cache.response_writer import Counts, End, ResponseWriter, pieces_of
 from phasewise.gateway.answer_cache.single_flight import Flight, Flights
 from phasewise.gateway.upstream.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, Ending
@@ -65,11 +63,10 @@ class CachedResponses:
 
     # --- a request's start and end --------------------------------------------------------------------------
 
-    def enter(
-        self, endpoint: Endpoint, fields: Mapping[str, Any], headers: Mapping[bytes, bytes], tenant: str
-    ) -> CacheLookup:
-        """A request has arrived; raises RequestRejected if its cache headers are invalid."""
-        return self._cache.enter(endpoint, fields, headers, tenant)
+    @property
+    def entrance(self) -> CacheEntrance:
+        """Says what the cache may do for a request that has arrived."""
+        return self._cache.entrance
 
     def leave(self, call: Call, timeline: Timeline) -> None:
         """The request has ended, with any result."""

@@ -48,14 +48,14 @@ class CacheWishes:
         return not self.reads and not self.keeps
 
 
-_USUAL = CacheWishes()
+USUAL = CacheWishes()
 
 
 def cache_wishes(headers: Mapping[bytes, bytes]) -> CacheWishes:
     """Read a request's headers; raises RequestRejected for an invalid name."""
     control, namespace, tags = headers.get(CACHE_CONTROL), headers.get(NAMESPACE), headers.get(TAGS)
     if control is None and namespace is None and tags is None:
-        return _USUAL
+        return USUAL
     wanted = {part.strip().lower() for part in (control or b"").split(b",")}
     keeps = b"no-store" not in wanted
     return CacheWishes(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from phasewise.core.caching import CacheNote, CacheResult, Neighbour, StoredAnswer, Vector
+from phasewise.core.caching import Bypass, CacheNote, CacheResult, Neighbour, StoredAnswer, Vector
 from phasewise.core.request import Endpoint
 from phasewise.core.value import value
-from phasewise.semantic_match.identity import Identity
+from phasewise.gateway.answer_cache.headers import CacheWishes
+from phasewise.semantic_match.identity import Identity, identify, may_match_semantically, why_bypassed
 from phasewise.semantic_match.matching import Match
 
 
@@ -42,6 +44,36 @@ class CacheLookup:
 
 
 @value
+class CacheEntrance:
+    """Says from a request's fields what the cache may do for it. Any process can use it.
+
+    `space` names the vector space of stored questions; `semantic`: there are other wordings to match.
+    """
+
+    max_temperature: float
+    space: str
+    semantic: bool
+
+    def enter(
+        self, endpoint: Endpoint, fields: Mapping[str, Any], wishes: CacheWishes, tenant: str
+    ) -> CacheLookup:
+        """The look-up of a request that has arrived."""
+        why = Bypass.OPTED_OUT if wishes.opted_out else why_bypassed(endpoint, fields, self.max_temperature)
+        if why is not None:
+            return _bypassing(why)
+        identity = identify(endpoint, fields, tenant, wishes.namespace, wishes.tags, self.space)
+        if identity is None:
+            return _bypassing(Bypass.NO_USER_TURN)
+        semantic = self.semantic and may_match_semantically(endpoint, identity.question)
+        note = CacheNote(CacheResult.MISS, None if wishes.reads else "not_asked")
+        return CacheLookup(identity, note, reads=wishes.reads, semantic=semantic, entered_s=time.monotonic())
+
+
+def _bypassing(why: Bypass) -> CacheLookup:
+    return CacheLookup(None, CacheNote(CacheResult.BYPASS, why), reads=False, keeps=False)
+
+
+@value
 class Made:
     """The complete answer that the model made for a request; empty if it holds anything but text.
 
@@ -62,10 +94,7 @@ class Made:
 class ResponseCache(Protocol):
     """Finds stored answers for requests and stores their own; AnswerCache is one."""
 
-    def enter(
-        self, endpoint: Endpoint, fields: Mapping[str, Any], headers: Mapping[bytes, bytes], tenant: str
-    ) -> CacheLookup:
-        """A request has arrived; raises RequestRejected if its cache headers are invalid."""
+    entrance: CacheEntrance
 
     async def look_up(self, lookup: CacheLookup) -> None:
         """Look for an answer within the deadline, and set it in `lookup`."""

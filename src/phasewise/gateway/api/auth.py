@@ -62,7 +62,7 @@ class Caller:
 
 
 class Authenticator:
-    """Checks `Authorization` headers."""
+    """Checks the keys of requests."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._secret = salt_secret(config)
@@ -80,16 +80,21 @@ class Authenticator:
         self._admin_hash = _hash_of(config.admin_key_sha256)
         self._metrics_hash = _hash_of(config.metrics_key_sha256)
 
-    def caller(self, authorization: bytes | None) -> Caller:
-        """The caller with this key; without configured keys every request is allowed."""
+    def caller(self, authorization: bytes | None, x_api_key: bytes | None = None) -> Caller:
+        """The caller with this key; without configured keys every request is allowed.
+
+        Anthropic's clients send it as `x-api-key`, which counts where there is no `Authorization`.
+        """
         if not self._callers:
             return self._anyone
+        if authorization is None and x_api_key is not None:
+            authorization = _SCHEME + x_api_key
         caller = self._callers.get(_key_hash(authorization))
         if caller is None:
             raise RequestRejected(
                 RejectionKind.UNAUTHENTICATED,
                 "no known API key was given" if authorization is None else "this API key is unknown",
-                hint="send it as Authorization: Bearer KEY",
+                hint="send it as Authorization: Bearer KEY, or as x-api-key: KEY",
             )
         return caller
 

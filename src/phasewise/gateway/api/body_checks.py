@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 
 from phasewise.core.errors import RejectionKind, RequestRejected
-from phasewise.core.request_fields import fields_where
 
 # --- Bounds the number of JSON containers and values, before parsing, and the depth.
 #
@@ -37,8 +36,8 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 def check_json_bounds(body: bytes) -> None:
     """Reject a body with too many lists, objects or values. A small body costs nothing."""
     size = len(body)
-    too_many = size > 2 * MOST_CONTAINERS and _count(body, b"[") + _count(body, b"{") > MOST_CONTAINERS
-    if not too_many and (size <= 2 * MOST_VALUES or _count(body, b",") <= MOST_VALUES):
+    too_many = size > 2 * MOST_CONTAINERS and count_of(body, b"[") + count_of(body, b"{") > MOST_CONTAINERS
+    if not too_many and (size <= 2 * MOST_VALUES or count_of(body, b",") <= MOST_VALUES):
         return
     # Count again without brackets and commas in strings.
     containers = values = 0
@@ -66,7 +65,7 @@ def check_depth(value: dict[str, Any] | list[Any]) -> None:
     raise _too_many(f"the body is nested more than {DEEPEST} deep")
 
 
-def _count(body: bytes, mark: bytes) -> int:
+def count_of(body: bytes, mark: bytes) -> int:
     """How often the mark occurs in the body. Finding a few is much faster than counting all."""
     at = -1
     for found in range(_FEW):
@@ -100,7 +99,6 @@ which repeats within it are written out."""
 MOST_PATTERN_CHARS = 65_536
 """Of all patterns in a request together: scanning them blocks the event loop, even in a thread."""
 
-SCHEMA_FIELDS = fields_where(lambda it: it.holds_schema)
 _COUNTS = ("minItems", "maxItems")
 _PATTERNS = ("pattern", "regex", "guided_regex", "whitespace_pattern")
 _SIGNS = (b"Items", b"pattern", b"regex", b"json", b"structural_tag", b"\\")
@@ -117,9 +115,9 @@ _MOST_DIGITS = 5
 """A count with more digits is over the bound and is never converted."""
 
 
-def check_schemas(fields: dict[str, Any], body: bytes) -> None:
-    """Reject a request whose schemas would be too large once unrolled."""
-    given = [name for name in SCHEMA_FIELDS if fields.get(name) is not None]
+def check_schemas(fields: dict[str, Any], body: bytes, names: Iterable[str]) -> None:
+    """Reject a request whose schemas, in the fields of these names, would be too large once unrolled."""
+    given = [name for name in names if fields.get(name) is not None]
     # Names may be escaped, and schemas may be JSON in strings: a backslash could hide either.
     if not given or not (any(sign in body for sign in _SIGNS) or _LARGE_NUMBER.search(body)):
         return

@@ -1,7 +1,8 @@
 """Checks a client's body by the table of fields, and builds the body for the engine.
 
-Unknown fields and engine controls are rejected by name: some reach other hosts' memory or other tenants'
-cache, or make the engine fetch a URL. The engine checks the values of allowed fields.
+Engine controls are rejected by name: some reach other hosts' memory or other tenants' cache, or make the
+engine fetch a URL. So are unknown fields, unless the gateway is to pass them on. The engine checks the values
+of allowed fields.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import orjson
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.prefixes import MARK_SIZES_BYTES, TEXT_FROM_BYTES, TEXT_LIMIT_BYTES
 from phasewise.core.request import Endpoint
-from phasewise.core.request_fields import PROMPT_FIELD, fields_where
+from phasewise.core.request_fields import FIELDS_ON, INSTEAD, PROMPT_FIELD, RequestField, fields_where
+from phasewise.core.spelling import did_you_mean
 from phasewise.core.value import value
 from phasewise.gateway.api.body_checks import (
     DEEPEST,
@@ -25,6 +27,7 @@ from phasewise.gateway.api.body_checks import (
     check_json_bounds,
     check_schemas,
 )
+from phasewise.gateway.api.conversations import check_items, check_media, check_tools, tools_in
 from phasewise.gateway.kv_transfer.bodies import splittable
 
 # --- The text of a prompt as far as marks look at it, without the JSON around it.
@@ -35,7 +38,8 @@ from phasewise.gateway.kv_transfer.bodies import splittable
 def prompt_text(endpoint: Endpoint, fields: dict[str, Any]) -> bytes:
     """The beginning of a request's text, message by message; empty for token ids."""
     prompt = fields.get(PROMPT_FIELD[endpoint])
-    texts = _chat_texts(prompt) if endpoint is Endpoint.CHAT else _prompts(prompt)
+    is_text = endpoint in _SEVERAL_PROMPTS or (endpoint is _RESPONSES and isinstance(prompt, str))
+    texts = _prompts(prompt) if is_text else _chat_texts(prompt)
     taken: list[str] = []
     left = TEXT_LIMIT_BYTES
     for text in texts:
@@ -66,12 +70,16 @@ def _prompts(prompt: object) -> Iterator[str]:
         yield from (text for text in prompt if isinstance(text, str))
 
 
+# Looking up a member of an enum is slow.
+_CHAT, _RESPONSES = Endpoint.CHAT, Endpoint.RESPONSES
+_SEVERAL_PROMPTS = frozenset({Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS})
+"""Where a list holds prompts; elsewhere it holds the turns of one conversation."""
 MODEL_NAME_LIMIT = 256
-REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
 
 ALLOWED_FIELDS = {on: frozenset(fields_where(lambda it: it.is_passed_on, on)) for on in Endpoint}
 IGNORED_FIELDS = {on: frozenset(fields_where(lambda it: it.type == "ignored", on)) for on in Endpoint}
-"""OpenAI fields that no engine knows. They are removed from the body, and the response names them."""
+"""Fields that cannot change the answer. They are removed from the body, and the response names them."""
 ENGINE_CONTROLS = frozenset(fields_where(lambda it: it.type in {"rejected", "gateway"}))
 """Fields that the engine knows and clients may not set; listed for a clearer error message."""
 
@@ -87,7 +95,6 @@ TEMPLATE_CONTROLS = ENGINE_CONTROLS | _RENDERER_CONTROLS
 """What chat_template_kwargs may not hold: engines pass it to the function that renders the prompt, so it
 would set that function's own parameters too."""
 
-OBJECT_FIELDS = frozenset(fields_where(lambda it: it.type == "object"))
 COUNT_FIELDS = fields_where(lambda it: it.type == "count")
 MOST_OUTPUT_TOKENS = 2**31
 """No answer is longer; a larger limit would only let one request dominate every sum."""
@@ -97,13 +104,37 @@ MOST_CHOICES = 128
 MOST_EMBEDDED = 2048
 """Texts in one embeddings request, as in OpenAI's API. Each is a sequence too, but without a decode phase."""
 
-MEDIUM_AS_TEXT_BYTES = 4096
-"""The most bytes that an image or a recording counts for: it becomes some hundred to a few thousand tokens,
-whatever its size."""
-
-_TEXT_PART = frozenset({"type", "text"})
 _PROMPT_NAME = {endpoint: b'"%b"' % name.encode() for endpoint, name in PROMPT_FIELD.items()}
 _USAGE_WANTED = b',"stream_options":{"include_usage":true}}'
+_NOT_STORED = b',"store":false}'
+
+
+@value
+class _Rules:
+    """What applies at one endpoint, looked up once per request.
+
+    Where a list holds `several` prompts it is no conversation, whose turns have `parts` under these names.
+    """
+
+    allowed: frozenset[str]
+    objects: frozenset[str]
+    schemas: tuple[str, ...]
+    prompt: str
+    several: bool
+    parts: tuple[str, ...]
+
+
+_RULES = {
+    on: _Rules(
+        allowed=ALLOWED_FIELDS[on],
+        objects=frozenset(fields_where(lambda it: it.type == "object", on)),
+        schemas=fields_where(lambda it: it.holds_schema, on),
+        prompt=PROMPT_FIELD[on],
+        several=on in _SEVERAL_PROMPTS,
+        parts=("content", "output") if on is Endpoint.RESPONSES else ("content",),
+    )
+    for on in Endpoint
+}
 
 
 @value
@@ -129,8 +160,8 @@ class Parsed:
     ignored: tuple[str, ...] = ()
 
 
-def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
-    """Check a body's fields; raises RequestRejected."""
+def parse_body(endpoint: Endpoint, body: bytes, *, passes_unknown: bool = False) -> Parsed:
+    """Check a body's fields; raises RequestRejected. With `passes_unknown` engines get unknown ones too."""
     check_json_bounds(body)
     try:
         fields = orjson.loads(body)
@@ -140,32 +171,38 @@ def parse_body(endpoint: Endpoint, body: bytes) -> Parsed:
         raise _bad("the body is not a JSON object")
     _check_depth(fields, body)
     ignored: tuple[str, ...] = ()
-    if not fields.keys() <= ALLOWED_FIELDS[endpoint]:
-        ignored = _take_out_ignored(endpoint, fields)
+    unknown: tuple[str, ...] = ()
+    rules = _RULES[endpoint]
+    if not fields.keys() <= rules.allowed:
+        ignored = _take_out_ignored(endpoint, fields, passes_unknown=passes_unknown)
+        unknown = tuple(fields.keys() - rules.allowed)
         body = orjson.dumps(fields)
-    _check_values(fields)
-    check_schemas(fields, body)
-    media_bytes = 0
-    if endpoint is Endpoint.CHAT:
-        _check_template_kwargs(fields.get("chat_template_kwargs"))
-        media_bytes = _check_media(fields.get("messages"))
+        # Nobody knows what an engine does with them.
+        check_schemas(fields, body, unknown)
+    _check_values(fields, rules.objects)
+    check_schemas(fields, body, rules.schemas)
+    media_bytes = 0 if rules.several else _check_conversation(endpoint, rules, fields, body)
     model = fields.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= MODEL_NAME_LIMIT:
         raise _bad("model must be the name of a model", "model")
     stream = fields.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream must be true or false", "stream")
-    hide_usage, upstream_body = _ask_for_usage(fields, body) if stream else (False, body)
-    choices = _choices(endpoint, fields)
+    is_typed = not endpoint.is_completion
+    hide_usage, upstream_body = (False, body) if is_typed or not stream else _ask_for_usage(fields, body)
+    if endpoint is _RESPONSES:
+        upstream_body = _not_stored(body)
+    choices = _choices(endpoint, rules, fields)
     return Parsed(
         model=model,
         stream=bool(stream),
-        max_output_tokens=_output_limit(fields) if endpoint.generates else 0,
+        max_output_tokens=_output_limit(endpoint, fields) if endpoint.generates else 0,
         hide_usage=hide_usage,
         upstream_body=upstream_body,
         choices=choices,
         text=b"" if len(body) < TEXT_FROM_BYTES else prompt_text(endpoint, fields),
-        splittable=splittable(endpoint, fields, choices),
+        # An unknown field may define the prompt.
+        splittable=not unknown and splittable(endpoint, fields, choices),
         media_bytes=media_bytes,
         fields=fields,
         ignored=ignored,
@@ -183,13 +220,23 @@ def request_id_from(value: bytes | None) -> str | None:
     return value.decode() if value is not None and REQUEST_ID.fullmatch(value) else None
 
 
-def _take_out_ignored(endpoint: Endpoint, fields: dict[str, Any]) -> tuple[str, ...]:
-    others = [name for name in fields if name not in ALLOWED_FIELDS[endpoint]]
-    for name in others:
-        if name not in IGNORED_FIELDS[endpoint]:
-            raise _rejected_field(name)
-        del fields[name]
-    return tuple(others)
+def _take_out_ignored(endpoint: Endpoint, fields: dict[str, Any], *, passes_unknown: bool) -> tuple[str, ...]:
+    ignored: list[str] = []
+    for name in [name for name in fields if name not in ALLOWED_FIELDS[endpoint]]:
+        row = FIELDS_ON[endpoint].get(name)
+        if name in ENGINE_CONTROLS or (row is None and not passes_unknown):
+            raise _rejected_field(name, endpoint)
+        if row is not None:
+            if row.type == "unsupported" and fields[name] not in row.off:
+                raise _unsupported(row)
+            del fields[name]
+            ignored.append(name)
+    return tuple(ignored)
+
+
+def _not_stored(body: bytes) -> bytes:
+    # An engine that stores responses would show them to whoever knows or guesses an id.
+    return body.rstrip()[:-1] + _NOT_STORED
 
 
 def _ask_for_usage(fields: dict[str, Any], body: bytes) -> tuple[bool, bytes]:
@@ -211,10 +258,10 @@ def _check_depth(fields: dict[str, Any], body: bytes) -> None:
     check_depth(fields)
 
 
-def _check_values(fields: dict[str, Any]) -> None:
+def _check_values(fields: dict[str, Any], objects: frozenset[str]) -> None:
     for name, given in fields.items():
         kind = type(given)
-        if name in OBJECT_FIELDS:
+        if name in objects:
             if kind is dict:
                 for inner in given.values():
                     _check_number(name, inner)
@@ -232,66 +279,35 @@ def _check_number(name: str, value: object) -> None:
         raise _bad(f"{name} is too large a number", name)
 
 
+def _check_conversation(endpoint: Endpoint, rules: _Rules, fields: dict[str, Any], body: bytes) -> int:
+    _check_template_kwargs(fields.get("chat_template_kwargs"))
+    if endpoint is _CHAT:
+        pass
+    elif endpoint is _RESPONSES:
+        check_tools(fields.get("tools"))
+        check_items(fields.get("input"))
+    elif tools := list(tools_in(fields.get("messages"))):
+        check_schemas({"tool": tools}, body, ("tool",))
+    return check_media(fields.get(rules.prompt), rules.prompt, rules.parts)
+
+
 def _check_template_kwargs(kwargs: object) -> None:
     if isinstance(kwargs, dict) and not TEMPLATE_CONTROLS.isdisjoint(kwargs):
         name = next(name for name in kwargs if name in TEMPLATE_CONTROLS)
         raise _rejected_control(f"chat_template_kwargs.{name}")
 
 
-def _check_media(messages: object) -> int:
-    """Reject parts with a URL, a reference into the engine's cache, or tensors.
-
-    The engine would fetch a URL from its own network, and its cache may hold another tenant's data. Checked
-    after parsing, because an escaped letter could hide a name in the bytes. Returns how many bytes of the
-    other parts do not count as text.
-    """
-    if not isinstance(messages, list):
-        return 0
-    media_bytes = 0
-    for place, message in enumerate(messages):
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list):
-            for index, part in enumerate(content):
-                if isinstance(part, dict) and not part.keys() <= _TEXT_PART:
-                    media_bytes += _check_part(part, f"messages[{place}].content[{index}]")
-    return media_bytes
-
-
-def _check_part(part: dict[str, Any], place: str) -> int:
-    # By the fields, whatever the part's type: engines use the fields if there is no type.
-    media_bytes = 0
-    for name, held in part.items():
-        param = f"{place}.{name[:64]}"
-        if name == "uuid" or name.endswith("_embeds") or (name == "type" and str(held).endswith("_embeds")):
-            raise _rejected_control(param)
-        if name == "input_audio" or name.endswith("url"):
-            if not _is_inline(held):
-                raise _bad(f"{param} is not a data: URL", param, hint="send the data itself as one")
-            media_bytes += _beyond_its_tokens(held)
-    return media_bytes
-
-
-def _beyond_its_tokens(media: object) -> int:
-    held = media.values() if isinstance(media, dict) else (media,)
-    data_bytes = sum(len(it) for it in held if isinstance(it, str))
-    return max(0, data_bytes - MEDIUM_AS_TEXT_BYTES)
-
-
-def _is_inline(media: object) -> bool:
-    url = media.get("url") if isinstance(media, dict) else media
-    return url is None or (isinstance(url, str) and url[:5].lower() == "data:")
-
-
-def _output_limit(fields: dict[str, Any]) -> int | None:
-    for limit in (fields.get("max_completion_tokens"), fields.get("max_tokens")):
+def _output_limit(endpoint: Endpoint, fields: dict[str, Any]) -> int | None:
+    first = "max_output_tokens" if endpoint is _RESPONSES else "max_completion_tokens"
+    for limit in (fields.get(first), fields.get("max_tokens")):
         if isinstance(limit, int) and limit > 0:
             return min(limit, MOST_OUTPUT_TOKENS)
     return None
 
 
-def _choices(endpoint: Endpoint, fields: dict[str, Any]) -> int:
+def _choices(endpoint: Endpoint, rules: _Rules, fields: dict[str, Any]) -> int:
     """How many sequences are computed: the larger of `n` and `best_of`, for each prompt or input."""
-    each, param = 1, PROMPT_FIELD[endpoint]
+    each, param = 1, rules.prompt
     most = MOST_CHOICES if endpoint.generates else MOST_EMBEDDED
     for name in COUNT_FIELDS:
         count = fields.get(name)
@@ -300,7 +316,7 @@ def _choices(endpoint: Endpoint, fields: dict[str, Any]) -> int:
             raise _bad(f"{name} must be a whole number", name)
         if count is not None and count > each:
             each, param = count, name
-    choices, prompts = each, None if endpoint is Endpoint.CHAT else fields.get(PROMPT_FIELD[endpoint])
+    choices, prompts = each, fields.get(rules.prompt) if rules.several else None
     if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int):
         choices *= len(prompts)
     if choices > most:
@@ -312,11 +328,21 @@ def _choices(endpoint: Endpoint, fields: dict[str, Any]) -> int:
     return choices
 
 
-def _rejected_field(name: str) -> RequestRejected:
+def _rejected_field(name: str, endpoint: Endpoint) -> RequestRejected:
     shown = name[:64]
     if name in ENGINE_CONTROLS:
         return _rejected_control(shown)
-    return _bad(f"{shown!r} is not a field of this endpoint", shown)
+    otherwise = "leave it out; the operator can let engines judge such fields with unknown_fields: pass"
+    hint = did_you_mean(name, ALLOWED_FIELDS[endpoint]) or otherwise
+    return _bad(f"{shown!r} is not a field of this endpoint", shown, hint)
+
+
+def _unsupported(row: RequestField) -> RequestRejected:
+    return _bad(
+        f"{row.name} would change the answer, and no engine here can do what it asks for",
+        row.name,
+        hint=INSTEAD.get(row.name, "leave it out"),
+    )
 
 
 def _rejected_control(name: str) -> RequestRejected:

@@ -1,4 +1,4 @@
-"""Parses large bodies in another process.
+"""Reads large bodies in another process.
 
 The parser holds the interpreter's lock, so that a thread of this process would stall every stream.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -16,8 +17,8 @@ from multiprocessing import get_context
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.request import Endpoint
 from phasewise.core.value import value
-from phasewise.gateway.api.fields import Parsed, parse_body
-from phasewise.gateway.api.prompt_prefix import PrefixHashing
+from phasewise.gateway.answer_cache.headers import CacheWishes
+from phasewise.gateway.api.body_reader import BodyReader, Read
 
 MOST_WAITING = 32
 """Bodies of one tenant: each takes up to some tenths of a second."""
@@ -33,23 +34,22 @@ class Rejection:
     hint: str | None
 
 
-Hashes = tuple[int, ...]
 _NOT_NOW = Rejection(
     RejectionKind.BODIES_FULL, "the gateway cannot read large bodies now", None, "try again soon"
 )
 
 
-def parse_aside(
-    endpoint: Endpoint, body: bytes, hashing: PrefixHashing | None, salt: bytes | None
-) -> tuple[Parsed, Hashes] | Rejection:
-    """Parse a body in the other process. What is large is not sent back: the fields, an unchanged body."""
+def read_aside(
+    reader: BodyReader, endpoint: Endpoint, body: bytes, wishes: CacheWishes, tenant: str, salt: bytes | None
+) -> Read | Rejection:
+    """Read a body in the other process. What is large is not sent back: the fields, an unchanged body."""
     try:
-        parsed = parse_body(endpoint, body)
+        found = reader.read(endpoint, body, wishes, tenant, salt)
     except RequestRejected as rejection:
         return Rejection(rejection.kind, rejection.message, rejection.param, rejection.hint)
-    hashes = () if hashing is None else hashing.hashes(endpoint, parsed.fields, salt)
-    upstream_body = b"" if parsed.upstream_body == body else parsed.upstream_body
-    return replace(parsed, fields={}, upstream_body=upstream_body), hashes
+    upstream_body = b"" if found.parsed.upstream_body == body else found.parsed.upstream_body
+    found.parsed = replace(found.parsed, fields={}, upstream_body=upstream_body)
+    return found
 
 
 class LargeBodies:
@@ -58,16 +58,16 @@ class LargeBodies:
     Each tenant has one body there at a time, and few that wait: nobody waits for all of another one's.
     """
 
-    def __init__(self, hashing: PrefixHashing | None) -> None:
-        self.hashing = hashing
+    def __init__(self, reader: BodyReader) -> None:
+        self.reader = reader
         self._process: ProcessPoolExecutor | None = None
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._waiting: Counter[str] = Counter()
 
-    async def parse(
-        self, endpoint: Endpoint, body: bytes, tenant: str, salt: bytes | None
-    ) -> tuple[Parsed, Hashes]:
-        """Parse a body; raises RequestRejected."""
+    async def read(
+        self, endpoint: Endpoint, body: bytes, wishes: CacheWishes, tenant: str, salt: bytes | None
+    ) -> Read:
+        """Read a body; raises RequestRejected."""
         if self._waiting[tenant] >= MOST_WAITING:
             raise RequestRejected(
                 RejectionKind.BODIES_FULL, "too many large bodies wait to be read", hint="try again soon"
@@ -75,26 +75,26 @@ class LargeBodies:
         self._waiting[tenant] += 1
         try:
             async with self._turns[tenant]:
-                found = await self._parsed(endpoint, body, salt)
+                found = await self._read(read_aside, self.reader, endpoint, body, wishes, tenant, salt)
         finally:
             self._waiting[tenant] -= 1
         if isinstance(found, Rejection):
             raise RequestRejected(found.kind, found.message, param=found.param, hint=found.hint)
-        parsed, hashes = found
-        return (parsed if parsed.upstream_body else replace(parsed, upstream_body=body)), hashes
+        if not found.parsed.upstream_body:
+            found.parsed = replace(found.parsed, upstream_body=body)
+        return found
 
-    async def _parsed(
-        self, endpoint: Endpoint, body: bytes, salt: bytes | None
-    ) -> tuple[Parsed, Hashes] | Rejection:
+    async def _read(self, work: Callable[..., Read | Rejection], *arguments: object) -> Read | Rejection:
+        loop = asyncio.get_running_loop()
         process = self._process = self._process or _started()
         try:
-            return await self._send(process, endpoint, body, salt)
+            return await loop.run_in_executor(process, work, *arguments)
         except BrokenProcessPool:
             # Killed, most likely for want of memory. Each body that it had tries once more.
             if self._process is process:
                 self._process = _started()
             try:
-                return await self._send(self._process, endpoint, body, salt)
+                return await loop.run_in_executor(self._process, work, *arguments)
             except BrokenProcessPool:
                 return _NOT_NOW
 
@@ -103,12 +103,6 @@ class LargeBodies:
         if self._process is not None:
             self._process.shutdown(wait=False, cancel_futures=True)
             self._process = None
-
-    async def _send(
-        self, process: ProcessPoolExecutor | None, endpoint: Endpoint, body: bytes, salt: bytes | None
-    ) -> tuple[Parsed, Hashes] | Rejection:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(process, parse_aside, endpoint, body, self.hashing, salt)
 
 
 def _started() -> ProcessPoolExecutor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from phasewise import __version__
 from phasewise.core.request import Endpoint
-from phasewise.core.request_fields import FIELDS, PROMPT_FIELD
+from phasewise.core.request_fields import FIELDS_ON, PROMPT_FIELD
 from phasewise.fleet.config.gateway import Frozen
 from phasewise.gateway.api.body_checks import LARGEST_NUMBER
 from phasewise.gateway.api.cache_routes import PurgeOrder, Question
@@ -46,12 +46,14 @@ _SCHEMAS: dict[str, Json] = {
     "boolean": {"type": ["boolean", "null"]},
     "count": _INTEGER,
     "integer": _INTEGER,
+    "items": {"type": ["string", "array"], "items": {"type": "object"}},
     "list": {"type": ["array", "null"]},
     "messages": _MESSAGES,
     "model": {"type": "string", "minLength": 1, "maxLength": MODEL_NAME_LIMIT},
     "number": {"type": ["number", "null"], **_RANGE},
     "object": {"type": ["object", "null"]},
     "prompt": _PROMPT,
+    "system": {"type": ["string", "array", "null"], "items": {"type": "object"}},
     "text": {"type": ["string", "null"]},
     "texts": {"type": ["string", "array", "null"], "items": {"type": "string"}},
     "ignored": {"description": "Accepted and ignored; the reply names it in `x-phasewise-ignored`."},
@@ -74,12 +76,24 @@ class Operation:
     body: type[Frozen] | None = None
 
 
+_SCHEMES = {"client": ("client", "x_api_key")}
 _ADMIN = (401, 403)
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/chat/completions"): Operation("Chat.", "application/json", _ENGINES_WORK, "client"),
     ("POST", "/v1/completions"): Operation("Completions.", "application/json", _ENGINES_WORK, "client"),
     ("POST", "/v1/embeddings"): Operation("Embeddings.", "application/json", _ENGINES_WORK, "client"),
+    ("POST", "/v1/responses"): Operation("Responses.", "application/json", _ENGINES_WORK, "client"),
+    ("POST", "/v1/messages"): Operation("Anthropic's messages.", "application/json", _ENGINES_WORK, "client"),
+    ("POST", "/v1/messages/count_tokens"): Operation(
+        "The prompt tokens of Anthropic's messages.",
+        "application/json",
+        _ENGINES_WORK,
+        "client",
+    ),
     ("GET", "/v1/models"): Operation("Models that workers serve.", "application/json", (401,), "client"),
+    ("GET", "/v1/models/{id}"): Operation(
+        "One model that workers serve.", "application/json", (401, 404), "client", ("id",)
+    ),
     ("GET", "/health"): Operation("Whether a worker answers.", "application/json", (503,)),
     ("GET", "/metrics"): Operation("Prometheus metrics.", "text/plain", (401,), "metrics"),
     ("GET", "/openapi.json"): Operation("This document.", "application/json"),
@@ -88,7 +102,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "application/x-ndjson",
         _ADMIN,
         "admin",
-        ("limit", "after", "since_unix_s", "slowest"),
+        ("limit", "after", "since_unix_s", "slowest", "tenant", "id"),
     ),
     ("GET", "/phasewise/v1/requests/open"): Operation(
         "Requests under way.", "application/x-ndjson", _ADMIN, "admin", ("limit",)
@@ -98,6 +112,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/phasewise/v1/workers"): Operation(
         "Workers, their health and load.", "application/json", _ADMIN, "admin"
+    ),
+    ("GET", "/phasewise/v1/workers/{id}/metrics"): Operation(
+        "A worker's own Prometheus page.", "text/plain", (*_ADMIN, 404, 503), "admin", ("id",)
+    ),
+    ("POST", "/phasewise/v1/workers/{id}/tokenize"): Operation(
+        "What a worker's tokenizer says.", "application/json", (*_ADMIN, 404, 503), "admin", ("id",)
     ),
     ("GET", "/phasewise/v1/cache"): Operation(
         "What the answer cache did, or would have done.", "application/json", (*_ADMIN, 404), "admin"
@@ -121,6 +141,7 @@ _PARAMETER_SCHEMAS: dict[str, Json] = {
     "since_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
     "after": {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18},
     "slowest": {"enum": list(MEASURES)},
+    "tenant": {"type": "string"},
     "id": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"},
 }
 
@@ -135,7 +156,7 @@ def openapi_document(addresses: Iterable[tuple[str, str]]) -> Json:
         "info": {
             "title": "phasewise gateway",
             "version": __version__,
-            "description": "An OpenAI-compatible address before one or more engines.",
+            "description": "An address of OpenAI's and Anthropic's API in front of one or more engines.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -144,6 +165,7 @@ def openapi_document(addresses: Iterable[tuple[str, str]]) -> Json:
             "responses": {f"Error{status}": _error_response(status) for status in sorted(_codes_by_status())},
             "securitySchemes": {
                 "client": {"type": "http", "scheme": "bearer", "description": "A client's key."},
+                "x_api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
                 "admin": {"type": "http", "scheme": "bearer", "description": "The admin key."},
                 "metrics": {"type": "http", "scheme": "bearer", "description": "The key for metrics."},
             },
@@ -155,6 +177,7 @@ _ERROR: Json = {
     "type": "object",
     "required": ["error"],
     "properties": {
+        "type": {"const": "error", "description": "At Anthropic's addresses."},
         "error": {
             "type": "object",
             "required": ["message", "type", "param", "code"],
@@ -164,7 +187,7 @@ _ERROR: Json = {
                 "param": {"type": ["string", "null"]},
                 "code": {"enum": [*map(str, HTTP_ERRORS), *sorted(map(stream_code, BREAKS_STREAMS))]},
             },
-        }
+        },
     },
 }
 
@@ -183,9 +206,10 @@ def _operation(path: str, operation: Operation) -> Json:
     }
     if operation.key is not None:
         # Without configured keys a gateway on loopback requires none.
-        described["security"] = [{operation.key: []}, *([{}] if operation.key != "admin" else [])]
+        described["security"] = [{key: []} for key in _SCHEMES.get(operation.key, (operation.key,))]
+        described["security"] += [{}] if operation.key != "admin" else []
     if operation.parameters:
-        described["parameters"] = [_parameter(name) for name in operation.parameters]
+        described["parameters"] = [_parameter(name, path) for name in operation.parameters]
     if operation.body is not None:
         described["requestBody"] = _json_body(operation.body.model_json_schema())
     if path in set(Endpoint):
@@ -205,8 +229,8 @@ def _json_body(schema: Json) -> Json:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def _parameter(name: str) -> Json:
-    in_path = name == "id"
+def _parameter(name: str, path: str) -> Json:
+    in_path = f"{{{name}}}" in path
     return {
         "name": name,
         "in": "path" if in_path else "query",
@@ -224,7 +248,7 @@ def _body_schema(endpoint: Endpoint) -> Json:
         "type": "object",
         "required": ["model", PROMPT_FIELD[endpoint]],
         "properties": {
-            name: _SCHEMAS[FIELDS[name].type]
+            name: _SCHEMAS[FIELDS_ON[endpoint][name].type]
             for name in sorted(ALLOWED_FIELDS[endpoint] | IGNORED_FIELDS[endpoint])
         },
         "additionalProperties": False,

@@ -7,20 +7,19 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.limits import Lease
 from phasewise.core.ports import Quotas, TimelineSink
-from phasewise.core.prefixes import BLOCK_BYTES
 from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.core.timeline import Outcome, Timeline
-from phasewise.gateway.answer_cache.headers import with_all_lines
-from phasewise.gateway.answer_cache.lookup import CacheLookup
+from phasewise.gateway.answer_cache.headers import USUAL, CacheWishes, cache_wishes, with_all_lines
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
-from phasewise.gateway.api.fields import Parsed, parse_body, request_id_from
+from phasewise.gateway.api.body_checks import count_of
+from phasewise.gateway.api.body_reader import BodyReader, Read
+from phasewise.gateway.api.fields import request_id_from
 from phasewise.gateway.api.large_bodies import LargeBodies
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
 from phasewise.gateway.http_errors import send_error, send_rejection
@@ -38,13 +37,11 @@ logger = logging.getLogger("phasewise.gateway")
 PARSED_ASIDE_BYTES = 256 * 1024
 PARSED_ASIDE_MARKS = 1_500
 """Larger bodies, or with more commas, brackets and escapes, are parsed in another process, so that streams
-are not stalled: a mark costs up to 3 us. With an answer cache, which needs all fields, in a thread."""
+are not stalled: a mark costs up to 3 us."""
 _MARKS = (b",", b"[", b"{", b"(", b"\\")
 
+_ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
 _OUR_FAULT = Ending(Outcome.FAILED, "gateway_error")
-
-_Read = tuple[Parsed, tuple[int, ...], CacheLookup | None]
-"""A parsed body: its fields, its prefix hashes, and its cache look-up, if there is a cache."""
 
 
 @dataclass(slots=True)
@@ -67,6 +64,9 @@ class Arrival:
         request_id = os.urandom(16).hex()
         client_request_id = request_id_from(headers.get(b"x-request-id"))
         reply_headers = [(b"x-request-id", request_id.encode())]
+        if endpoint in _ANTHROPICS:
+            # Where Anthropic's clients look for it.
+            reply_headers.append((b"request-id", request_id.encode()))
         if client_request_id is not None:
             reply_headers.append((b"x-client-request-id", client_request_id.encode()))
         timing = headers.get(ASKS_FOR_TIMING) == b"1"
@@ -98,20 +98,18 @@ class Pipeline:
         self._count_rejection = count_rejection
         self._open_requests = open_requests
         self._reservations = reservations
-        self._large = LargeBodies(hashing)
-        self._aside = ThreadPoolExecutor(1, "parse")
-        self._marking = Marking()
-        # None if no policy uses hashes: they cost a pass over the prompt.
-        self._hashing = hashing
         self._found = driver.found
+        self._reader = BodyReader(hashing, None if driver.found is None else driver.found.entrance)
+        self._large = LargeBodies(self._reader)
+        self._marking = Marking()
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
         """Serve one request. A stage that ends it early answers with the status in its comment."""
         headers, reservation = headers_of(scope), Reservation()
-        arrival = Arrival.of(endpoint, headers)
+        arrival, caller = Arrival.of(endpoint, headers), None
         try:
             # 1. Authenticate: 401.
-            caller = self._authenticator.caller(headers.get(b"authorization"))
+            caller = self._authenticator.caller(headers.get(b"authorization"), headers.get(b"x-api-key"))
             # If the gateway itself is under strain: 503.
             if (overload := self._reservations.overload).stage:
                 lowest = self._authenticator.lowest_priority
@@ -124,41 +122,42 @@ class Pipeline:
             size = _size(headers.get(b"content-length"))
             body = await self._reservations.read_body(client, size, caller, reservation)
             # 4. Parse it and its cache headers: 400.
-            if not _takes_long(body):
-                parsed, hashes, lookup = self._parse(endpoint, body, headers, scope, caller)
-            elif self._found is None:
-                parsed, hashes = await self._large.parse(endpoint, body, caller.tenant, caller.salt)
-                lookup = None
-            else:
-                loop = asyncio.get_running_loop()
-                parsed, hashes, lookup = await loop.run_in_executor(
-                    self._aside, self._parse, endpoint, body, headers, scope, caller
-                )
-            request = self._request(arrival, parsed, caller, body, hashes)
-            call = _call(arrival, request, parsed, caller, client, reservation, lookup)
+            wishes = self._cache_wishes(endpoint, headers, scope)
+            about = (endpoint, body, wishes, caller.tenant, caller.salt)
+            read = await self._large.read(*about) if _takes_long(body) else self._reader.read(*about)
+            request = self._request(arrival, read, caller, body)
+            call = _call(arrival, request, read, caller, client, reservation)
             # If it has ended engines: 422.
             self._driver.quarantine.check(caller.tenant, call.body)
             # A stream may last long, so the parsed body is freed.
-            del headers, body, parsed
+            del headers, body, read, about
             # 5. Drive the flow: look it up in the cache, place it, answer it; 4xx or 5xx if that fails.
             # 6. Record how it ended.
             await self._drive_and_record(request_flow(request, self._world), call)
         except RequestRejected as rejection:
-            self._count_rejection(rejection.kind)
+            self._record_rejection(arrival, caller, rejection.kind)
             await send_rejection(client, rejection, arrival.reply_headers)
         except ClientLeft:
             return
         finally:
             self._reservations.release(reservation)
 
+    def _cache_wishes(self, endpoint: Endpoint, headers: dict[bytes, bytes], scope: Scope) -> CacheWishes:
+        if self._found is None or not endpoint.is_completion:
+            return USUAL
+        return cache_wishes(with_all_lines(headers, scope["headers"]))
+
     def set_hashing(self, hashing: PrefixHashing | None) -> None:
         """From now on with prefix hashes, or without."""
-        self._hashing = self._large.hashing = hashing
+        self._reader = self._large.reader = replace(self._reader, hashing=hashing)
+
+    def set_unknown_fields(self, *, passed: bool) -> None:
+        """From now on engines get fields that the gateway does not know, or they are rejected."""
+        self._reader = self._large.reader = replace(self._reader, passes_unknown=passed)
 
     def close(self) -> None:
         """End what was started for requests."""
         self._large.close()
-        self._aside.shutdown(wait=False)
 
     async def _reject(self, over: Reject, client: Client, arrival: Arrival, caller: Caller) -> None:
         await send_error(
@@ -168,18 +167,21 @@ class Pipeline:
             headers=arrival.reply_headers,
             retry_after_s=over.retry_after_s,
         )
-        timeline = arrival.timeline(_head_only(arrival, caller))
-        self._record(timeline.build(Outcome.REJECTED, time.monotonic(), over.reason, None))
+        self._record_rejection(arrival, caller, over.reason)
 
-    def _parse(
-        self, endpoint: Endpoint, body: bytes, headers: dict[bytes, bytes], scope: Scope, caller: Caller
-    ) -> _Read:
-        """All work that grows with the size of the body. May run in a thread: it changes no state."""
-        parsed, lookup = parse_body(endpoint, body), None
-        if self._found is not None and endpoint.generates:
-            headers = with_all_lines(headers, scope["headers"])
-            lookup = self._found.enter(endpoint, parsed.fields, headers, caller.tenant)
-        return parsed, self._prefix_hashes(endpoint, parsed, caller, body), lookup
+    def _record_rejection(
+        self, arrival: Arrival, caller: Caller | None, reason: RejectReason | RejectionKind
+    ) -> None:
+        """Record a request that ended before its flow.
+
+        One without a known key is only counted: anyone may send those, and they must neither replace the
+        records of tenants' requests nor fill the log.
+        """
+        if caller is None:
+            self._count_rejection(RejectionKind.UNAUTHENTICATED)
+            return
+        timeline = arrival.timeline(_head_only(arrival, caller))
+        self._record(timeline.build(Outcome.REJECTED, time.monotonic(), reason, None))
 
     async def _drive_and_record(self, flow: RequestFlow, call: Call) -> None:
         """Drive the flow, and record the request whatever interrupts it."""
@@ -217,9 +219,8 @@ class Pipeline:
                 # The client has its answer, and the other sinks must still get the request.
                 logger.exception("a request is missing in one of its records")
 
-    def _request(
-        self, arrival: Arrival, parsed: Parsed, caller: Caller, body: bytes, hashes: tuple[int, ...]
-    ) -> GenerationRequest:
+    def _request(self, arrival: Arrival, read: Read, caller: Caller, body: bytes) -> GenerationRequest:
+        parsed = read.parsed
         return GenerationRequest(
             request_id=arrival.request_id,
             endpoint=arrival.endpoint,
@@ -238,17 +239,10 @@ class Pipeline:
             key_id=caller.key_id,
             limits=caller.limits,
             max_wait_s=caller.max_wait_s,
-            prefix_hashes=hashes,
+            prefix_hashes=read.hashes,
             splittable=parsed.splittable,
             media_bytes=parsed.media_bytes,
         )
-
-    def _prefix_hashes(
-        self, endpoint: Endpoint, parsed: Parsed, caller: Caller, body: bytes
-    ) -> tuple[int, ...]:
-        if self._hashing is None or len(body) < BLOCK_BYTES:
-            return ()
-        return self._hashing.hashes(endpoint, parsed.fields, caller.salt)
 
 
 class Reservations:
@@ -278,7 +272,7 @@ class Reservations:
         """
         answer = await self._quotas.take(caller.key_id, caller.limits, 1)
         if not isinstance(answer, Lease):
-            return over_quota(answer)
+            return over_quota(answer, caller.limits)
         reservation.lease = answer
         return None
 
@@ -322,13 +316,12 @@ class Reservations:
 def _call(
     arrival: Arrival,
     request: GenerationRequest,
-    parsed: Parsed,
+    read: Read,
     caller: Caller,
     client: Client,
     reservation: Reservation,
-    lookup: CacheLookup | None,
 ) -> Call:
-    headers = arrival.reply_headers
+    headers, parsed, lookup = arrival.reply_headers, read.parsed, read.lookup
     if parsed.ignored:
         headers = [*headers, (b"x-phasewise-ignored", ", ".join(parsed.ignored).encode())]
     timeline = arrival.timeline(request)
@@ -352,7 +345,7 @@ def _takes_long(body: bytes) -> bool:
     size = len(body)
     if size <= PARSED_ASIDE_MARKS:
         return False
-    return size > PARSED_ASIDE_BYTES or sum(map(body.count, _MARKS)) > PARSED_ASIDE_MARKS
+    return size > PARSED_ASIDE_BYTES or sum(count_of(body, mark) for mark in _MARKS) > PARSED_ASIDE_MARKS
 
 
 def _size(content_length: bytes | None) -> int | None:

@@ -22,15 +22,16 @@ from phasewise.core.prefixes import (
     text_marks,
 )
 from phasewise.core.request import Endpoint
-from phasewise.core.request_fields import FIELDS, fields_where
+from phasewise.core.request_fields import FIELDS, PROMPT_FIELD, fields_where
 from phasewise.gateway.api.fields import Parsed, prompt_bytes
 
-ROOT_FIELDS = fields_where(lambda it: it.prefix == "root")
-OPENING_FIELDS = fields_where(lambda it: it.prefix == "opening")
+ROOT_FIELDS = {on: fields_where(lambda it: it.prefix == "root", on) for on in Endpoint}
+OPENING_FIELDS = {on: fields_where(lambda it: it.prefix == "opening", on) for on in Endpoint}
 """Parts of the prompt before the messages, in about the order in which templates write them."""
 REREAD_FIELDS = frozenset(fields_where(lambda it: it.prefix == "reread"))
 
 _KEY_BYTES = 32
+_COMPLETIONS = Endpoint.COMPLETIONS
 
 
 class PrefixHashing:
@@ -43,13 +44,11 @@ class PrefixHashing:
         """The request's prefix hashes; none unless it has a single, long prompt that may use the cache."""
         if _is_read_again(fields):
             return ()
-        if endpoint is Endpoint.CHAT:
-            prompt = _chat(fields)
-        elif endpoint is Endpoint.COMPLETIONS:
-            prompt = _completion(fields.get("prompt"))
-        else:
+        if not endpoint.generates:
             return ()
-        return prefix_hashes(_root(fields, salt), prompt, self._key)
+        prompt = fields.get(PROMPT_FIELD[endpoint])
+        text = _completion(prompt) if endpoint is _COMPLETIONS else _chat(endpoint, fields, prompt)
+        return prefix_hashes(_root(endpoint, fields, salt), text, self._key)
 
 
 def _is_read_again(fields: dict[str, Any]) -> bool:
@@ -63,19 +62,19 @@ def _is_read_again(fields: dict[str, Any]) -> bool:
     )
 
 
-def _root(fields: dict[str, Any], salt: bytes | None) -> bytes:
+def _root(endpoint: Endpoint, fields: dict[str, Any], salt: bytes | None) -> bytes:
     """What separates equal prompts. An adapter is requested by its name, so the model field covers both."""
-    chosen = {name: value for name in ROOT_FIELDS if (value := fields.get(name)) is not None}
+    chosen = {name: value for name in ROOT_FIELDS[endpoint] if (value := fields.get(name)) is not None}
     return _canonical([fields.get("model"), None if salt is None else salt.decode(), chosen])
 
 
-def _chat(fields: dict[str, Any]) -> bytes:
-    messages = fields.get("messages")
-    if not isinstance(messages, list):
+def _chat(endpoint: Endpoint, fields: dict[str, Any], prompt: object) -> bytes:
+    messages = _listed(prompt)
+    if not messages:
         return b""
     pieces: list[bytes] = []
     left = HASHED_BYTES
-    for piece in _chat_pieces(fields, messages):
+    for piece in _chat_pieces(endpoint, fields, messages):
         pieces.append(piece)
         left -= len(piece)
         if left <= 0:
@@ -83,11 +82,11 @@ def _chat(fields: dict[str, Any]) -> bytes:
     return b"".join(pieces)
 
 
-def _chat_pieces(fields: dict[str, Any], messages: list[Any]) -> Iterator[bytes]:
-    for name in OPENING_FIELDS:
+def _chat_pieces(endpoint: Endpoint, fields: dict[str, Any], messages: list[Any]) -> Iterator[bytes]:
+    for name in OPENING_FIELDS[endpoint]:
         if parts := _listed(fields.get(name)):
             yield _canonical(name)
-            yield from map(_canonical, parts)
+            yield from (_canonical(part) for part in parts if not _is_billing_header(part))
     for message in messages:
         yield _canonical(_plain(message) if isinstance(message, dict) else message)
 
@@ -116,7 +115,15 @@ def _completion(prompt: object) -> bytes:
 
 
 def _listed(value: object) -> list[Any]:
+    if isinstance(value, str):
+        return [value[:HASHED_BYTES]]
     return value if isinstance(value, list) else []
+
+
+def _is_billing_header(part: object) -> bool:
+    """Whether it is a block of Claude Code that differs in each request, and that engines take out."""
+    text = part.get("text") if isinstance(part, dict) else None
+    return isinstance(text, str) and text.startswith("x-anthropic-billing-header")
 
 
 def _canonical(value: object) -> bytes:

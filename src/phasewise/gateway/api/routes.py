@@ -20,13 +20,15 @@ from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.cache_routes import CacheAdmin
 from phasewise.gateway.api.openapi import openapi_document
 from phasewise.gateway.api.pipeline import Pipeline
+from phasewise.gateway.api.worker_routes import WorkerRoutes
 from phasewise.gateway.http_errors import JSON, send_rejection
 from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.records.metrics import CONTENT_TYPE, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import LOOKED_AT, MEASURES, Page, TimelineStore, slowest
+from phasewise.gateway.records.worker_log import WorkerLog
 from phasewise.gateway.server.client import Client, ClientWatch, Headers, Scope, header
 from phasewise.gateway.upstream.call import OpenRequests
-from phasewise.scheduling.world import ClusterView, Health, LoadLedger, WorkerState
+from phasewise.scheduling.world import ClusterView, Health, LoadLedger
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
 DEFAULT_LIMIT = 100
@@ -38,6 +40,8 @@ PIECE_BYTES = 64 * 1024
 DEFAULT_OPEN_LIMIT = 1_000
 OPEN_AT_ONCE = 16
 """How many timelines of open requests are built per turn of the event loop."""
+
+_MODELS = "/v1/models/"
 
 Handler = Callable[[Scope, Client], Awaitable[None]]
 
@@ -55,11 +59,15 @@ class Gateway:
     metrics: PrometheusMetrics
     clients: ClientWatch
     overload: OverloadWatch
+    worker_log: WorkerLog
+    worker_routes: WorkerRoutes
     cache: CacheAdmin | None = None
 
 
 class Router:
-    """Finds the handler of a request. A path that ends in `/{id}` takes one more segment."""
+    """Finds the handler of a request. `{id}` is any text, as a path's last segment or the one before; names
+    of models may hold several.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -68,7 +76,11 @@ class Router:
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completions,
             ("POST", "/v1/embeddings"): self._embeddings,
+            ("POST", "/v1/responses"): self._responses,
+            ("POST", "/v1/messages"): self._messages,
+            ("POST", "/v1/messages/count_tokens"): self._count_tokens,
             ("GET", "/v1/models"): self._models,
+            ("GET", "/v1/models/{id}"): self._model,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
             ("GET", "/openapi.json"): self._openapi,
@@ -76,6 +88,8 @@ class Router:
             ("GET", "/phasewise/v1/requests/open"): self._open,
             ("GET", "/phasewise/v1/requests/{id}"): self._request,
             ("GET", "/phasewise/v1/workers"): self._workers,
+            ("GET", "/phasewise/v1/workers/{id}/metrics"): self._worker_metrics,
+            ("POST", "/phasewise/v1/workers/{id}/tokenize"): self._worker_tokenize,
             ("GET", "/phasewise/v1/cache"): self._cache,
             ("POST", "/phasewise/v1/cache/purge"): self._purge_cache,
             ("POST", "/phasewise/v1/cache/explain"): self._explain_cache,
@@ -100,22 +114,37 @@ class Router:
                 handler = self._find(method, scope["path"])
             await handler(scope, client)
         except RequestRejected as rejection:
+            client.is_anthropic = scope["path"].startswith(Endpoint.MESSAGES)
             await send_rejection(client, rejection)
         finally:
             clients.discard(client)
 
     def _find(self, method: str, path: str) -> Handler:
-        template = path.rpartition("/")[0] + "/{id}"
-        if handler := self._table.get((method, template)):
-            return handler
-        methods = {known for known, at in self._table if at in {path, template}}
+        folder, _, last = path.rpartition("/")
+        folder = _MODELS.removesuffix("/") if path.startswith(_MODELS) else folder
+        templates = f"{folder}/{{id}}", f"{folder.rpartition('/')[0]}/{{id}}/{last}"
+        for template in templates:
+            if handler := self._table.get((method, template)):
+                return handler
+        methods = {known for known, at in self._table if at in {path, *templates}}
         if methods:
             raise RequestRejected(
                 RejectionKind.METHOD_NOT_ALLOWED, f"this address takes {', '.join(sorted(methods))} only"
             )
-        raise RequestRejected(RejectionKind.NOT_FOUND, "there is nothing at this address")
+        raise RequestRejected(
+            RejectionKind.NOT_FOUND,
+            f"there is nothing at {method} {path[:LONGEST_ID]}",
+            hint=self._where_else(method, path),
+        )
 
-    # --- OpenAI's ---------------------------------------------------------------------------------------
+    def _where_else(self, method: str, path: str) -> str:
+        """What a client with a wrong base URL should do."""
+        served = f"/v1{path.removeprefix('/v1/v1')}"
+        if (method, served) not in self._table:
+            return "GET /openapi.json lists every address"
+        return f"this is {served}: OpenAI's clients take a base URL with /v1, Anthropic's one without"
+
+    # --- OpenAI's and Anthropic's -----------------------------------------------------------------------
 
     def _chat(self, scope: Scope, client: Client) -> Awaitable[None]:
         return self._gateway.pipeline.generate(Endpoint.CHAT, scope, client)
@@ -126,13 +155,32 @@ class Router:
     def _embeddings(self, scope: Scope, client: Client) -> Awaitable[None]:
         return self._gateway.pipeline.generate(Endpoint.EMBEDDINGS, scope, client)
 
+    def _responses(self, scope: Scope, client: Client) -> Awaitable[None]:
+        return self._gateway.pipeline.generate(Endpoint.RESPONSES, scope, client)
+
+    def _messages(self, scope: Scope, client: Client) -> Awaitable[None]:
+        client.is_anthropic = True
+        return self._gateway.pipeline.generate(Endpoint.MESSAGES, scope, client)
+
+    def _count_tokens(self, scope: Scope, client: Client) -> Awaitable[None]:
+        client.is_anthropic = True
+        return self._gateway.pipeline.generate(Endpoint.COUNT_TOKENS, scope, client)
+
     async def _models(self, scope: Scope, client: Client) -> None:
-        self._gateway.authenticator.caller(header(scope, b"authorization"))
-        models = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "phasewise"}
-            for name in self._gateway.cluster.models
-        ]
+        self._check_client(scope)
+        models = [_model_entry(name) for name in self._gateway.cluster.models]
         await _send_json(client, {"object": "list", "data": models})
+
+    async def _model(self, scope: Scope, client: Client) -> None:
+        self._check_client(scope)
+        name = scope["path"].removeprefix(_MODELS)
+        if name not in self._gateway.cluster.models:
+            raise RequestRejected(
+                RejectionKind.NOT_FOUND,
+                f"no worker serves a model of the name {name[:LONGEST_ID]}",
+                hint="GET /v1/models lists those that are served",
+            )
+        await _send_json(client, _model_entry(name))
 
     # --- monitoring -----------------------------------------------------------------------------------
 
@@ -166,7 +214,10 @@ class Router:
         if "slowest" in query:
             await self._slowest(query, client)
             return
-        page = _page_asked(self._gateway.timelines, query)
+        if "id" in query:
+            page = await self._gateway.timelines.matching(query["id"][-1], _limit(query, DEFAULT_LIMIT))
+        else:
+            page = _page_asked(self._gateway.timelines, query)
         headers = [(b"x-phasewise-next", b"%d" % page.next_after)]
         if page.more:
             headers.append((b"x-phasewise-more", b"1"))
@@ -184,7 +235,7 @@ class Router:
                 param="slowest",
                 hint=f"accepted: {accepted}",
             )
-        newest = self._gateway.timelines.newest(LOOKED_AT).lines
+        newest = self._gateway.timelines.newest(LOOKED_AT, _tenant(query)).lines
         lines = await slowest(newest, measure, _limit(query, DEFAULT_LIMIT))
         await _send_lines(client, lines, [(b"x-phasewise-looked-at", b"%d" % len(newest))])
 
@@ -224,8 +275,21 @@ class Router:
 
     async def _workers(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
-        workers = [self._worker(state) for state in self._gateway.cluster.snapshot()]
-        await _send_json(client, {"workers": workers})
+        workers, load_of = self._gateway.cluster.snapshot(), self._gateway.ledger.load
+        loads = (load_of(state.worker.ref) for state in workers)
+        answer = [
+            {**report.model_dump(mode="json"), "requests": load.requests, "tokens": load.tokens}
+            for report, load in zip(self._gateway.worker_log.reports(), loads, strict=True)
+        ]
+        await _send_json(client, {"workers": answer})
+
+    async def _worker_metrics(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        await self._gateway.worker_routes.metrics(scope["path"], client)
+
+    async def _worker_tokenize(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        await self._gateway.worker_routes.tokenize(scope["path"], client)
 
     async def _cache(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
@@ -249,25 +313,15 @@ class Router:
             message = f"nothing was changed: {error.message}"
             raise RequestRejected(RejectionKind.BAD_CONFIG, message, hint=error.hint) from None
 
+    def _check_client(self, scope: Scope) -> None:
+        self._gateway.authenticator.caller(header(scope, b"authorization"), header(scope, b"x-api-key"))
+
     def _check_admin(self, scope: Scope) -> None:
         self._gateway.authenticator.check_admin(header(scope, b"authorization"))
 
-    def _worker(self, state: WorkerState) -> dict[str, Any]:
-        worker = state.worker
-        load = self._gateway.ledger.load(worker.ref)
-        return {
-            "name": worker.name,
-            "url": worker.url,
-            "model": worker.model,
-            "role": worker.role,
-            "pool": worker.pool,
-            "health": state.health,
-            "note": state.note,
-            "incarnation": worker.incarnation,
-            "steps_url": worker.steps_url,
-            "requests": load.requests,
-            "tokens": load.tokens,
-        }
+
+def _model_entry(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "phasewise"}
 
 
 async def _nothing_to_read() -> str:
@@ -305,8 +359,16 @@ def _breakdown_ms(breakdown: TtftBreakdown) -> dict[str, Any]:
 
 def _page_asked(timelines: TimelineStore, query: dict[str, list[str]]) -> Page:
     limit = _limit(query, DEFAULT_LIMIT)
+    tenant = _tenant(query)
     if "after" not in query and "since_unix_s" not in query:
-        return timelines.newest(limit)
+        return timelines.newest(limit, tenant)
+    if tenant is not None:
+        raise RequestRejected(
+            RejectionKind.BAD_REQUEST,
+            "tenant cannot be combined with after or since_unix_s",
+            param="tenant",
+            hint="leave one of them out",
+        )
     return timelines.page(limit, _after(query), _number(query, "since_unix_s", 0.0))
 
 
@@ -325,6 +387,10 @@ def _pieces(lines: list[bytes]) -> Iterator[bytes]:
 
 def _query(scope: Scope) -> dict[str, list[str]]:
     return parse_qs(scope["query_string"].decode("latin-1"))
+
+
+def _tenant(query: dict[str, list[str]]) -> str | None:
+    return query["tenant"][-1] if "tenant" in query else None
 
 
 def _limit(query: dict[str, list[str]], default: int) -> int:

@@ -28,7 +28,7 @@ def splittable(endpoint: Endpoint, fields: Mapping[str, Any], choices: int) -> b
 
     Untested kinds stay whole: several choices, several prompts, prompts with images or audio.
     """
-    if not endpoint.generates or choices != 1:
+    if not endpoint.is_completion or choices != 1:
         return False
     if not KEEPS_WHOLE.isdisjoint(fields) and any(_is_asked_for(fields.get(name)) for name in KEEPS_WHOLE):
         return False

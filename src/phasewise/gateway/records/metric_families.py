@@ -37,10 +37,12 @@ CLIENTS_OWN = frozenset(
         RejectReason.REQUESTS_OVER_LIMIT,
         RejectReason.TOKENS_OVER_LIMIT,
         RejectReason.CONCURRENCY_OVER_LIMIT,
+        *RejectionKind,
         "engine_4xx",
     }
 )
-"""Reasons that are the client's fault: one client's mistakes must not lower goodput."""
+"""Reasons that are the client's fault, or that end a request before its flow: one client's mistakes must not
+lower goodput."""
 
 # Finest where users notice: 0.1 to 5 s to the first token, 5 to 200 ms per token.
 TTFT_BOUNDS_S = (

@@ -162,7 +162,7 @@ class PrometheusMetrics:
             self._cache[timeline.cache.result].count(timeline.cache)
 
     def count_rejection(self, kind: RejectionKind) -> None:
-        """Count a request that was rejected before it had a timeline."""
+        """Count a request that was rejected and has no timeline."""
         self._counters[REQUESTS].series((NO_LABEL, Outcome.REJECTED, kind)).add(1)
 
     def count_kv_transfer(self, outcome: KvTransferOutcome) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 from typing import NamedTuple
 
-from phasewise.core.latency import e2e_s, tpot_s, ttft_s
+from phasewise.core.latency import longest_stall_s, took_s, tpot_s, ttft_s
 from phasewise.core.timeline import Timeline
 from phasewise.core.timeline_record import decode, encode
 
@@ -20,7 +20,9 @@ ENTRY_BYTES = 512
 
 # vLLM prepends the endpoint's name to the id that it is sent (for one of several answers, its number too). It
 # appends the prompt's number and a random suffix; the gateway appends the attempt's number.
-_ENGINES_FORM = re.compile(r"(?:[0-9]+_)?(?:(?:chatcmpl|cmpl|embd)-)?([0-9a-f]{32})(?:-[A-Za-z0-9_-]*)?")
+_PREFIX = r"(?:[0-9]+_)?(?:(?:chatcmpl|cmpl|embd)-|resp_)?"
+_ENGINES_FORM = re.compile(_PREFIX + r"([0-9a-f]{32})(?:[-_][A-Za-z0-9_-]*)?")
+_ITS_BEGINNING = re.compile(_PREFIX + r"([0-9a-f]{1,32})")
 
 
 def gateway_id_in(text: str) -> str | None:
@@ -34,6 +36,7 @@ class _Entry(NamedTuple):
     client_request_id: str | None
     ended_unix_s: float
     latest_end_unix_s: float
+    tenant: str
     line: bytes
 
 
@@ -81,7 +84,7 @@ class TimelineStore:
         self._next += 1
         client_id = timeline.client_request_id
         self._entries[number] = _Entry(
-            timeline.request_id, client_id, ended_unix_s, self._latest_end_unix_s, line
+            timeline.request_id, client_id, ended_unix_s, self._latest_end_unix_s, timeline.tenant, line
         )
         self._number_of[timeline.request_id] = number
         if client_id is not None:
@@ -100,17 +103,52 @@ class TimelineStore:
 
         The gateway's id comes first, because a client can choose one that looks like it.
         """
-        number = self._number_of.get(any_id)
-        if number is None and (own_id := gateway_id_in(any_id)):
-            number = self._number_of.get(own_id)
+        number = self._by_own_id(any_id)
         if number is None:
             number = self._number_of_clients.get(any_id)
         return None if number is None else self._entries[number].line
 
-    def newest(self, limit: int) -> Page:
-        """The last timelines."""
-        first = max(self._oldest, self._next - limit)
-        return Page([self._entries[it].line for it in range(first, self._next)], self._next - 1, more=False)
+    def _by_own_id(self, any_id: str) -> int | None:
+        number = self._number_of.get(any_id)
+        if number is None and (own_id := gateway_id_in(any_id)):
+            number = self._number_of.get(own_id)
+        return number
+
+    def newest(self, limit: int, tenant: str | None = None) -> Page:
+        """The last timelines, of one tenant if it is named; its own are searched in the newest of all."""
+        if tenant is None:
+            lines = [entry.line for entry in self._last(limit)]
+        else:
+            its = [entry.line for entry in self._last(LOOKED_AT) if entry.tenant == tenant]
+            lines = its[len(its) - limit :] if limit < len(its) else its
+        return Page(lines, self._next - 1, more=False)
+
+    async def matching(self, any_id: str, limit: int) -> Page:
+        """Every timeline that an id can mean, oldest first.
+
+        A whole id comes first: the gateway's or an engine's that holds it, then the client's own, which
+        several requests may have. Otherwise it is taken for the beginning of one of them.
+        """
+        number = self._by_own_id(any_id)
+        if number is not None:
+            return Page([self._entries[number].line], self._next - 1, more=False)
+        of_ours = _ITS_BEGINNING.fullmatch(any_id)
+        same: list[bytes] = []
+        begun: list[bytes] = []
+        entries = self._last(LOOKED_AT)
+        for first in range(0, len(entries) if any_id else 0, COMPARED_AT_ONCE):
+            for entry in entries[first : first + COMPARED_AT_ONCE]:
+                client_id = entry.client_request_id or ""
+                if client_id == any_id:
+                    same.append(entry.line)
+                elif client_id.startswith(any_id) or (of_ours and entry.request_id.startswith(of_ours[1])):
+                    begun.append(entry.line)
+            await asyncio.sleep(0)
+        found = same or begun
+        return Page(found[-limit:] if limit else [], self._next - 1, more=len(found) > limit)
+
+    def _last(self, limit: int) -> list[_Entry]:
+        return [self._entries[it] for it in range(max(self._oldest, self._next - limit), self._next)]
 
     def page(self, limit: int, after: int = 0, ended_since_unix_s: float = 0.0) -> Page:
         """The first timelines numbered above `after` whose requests ended at or after a time."""
@@ -168,11 +206,18 @@ class TimelineStore:
 
 # --- Finds the slowest of the timelines that are kept.
 
-MEASURES: dict[str, Callable[[Timeline], float | None]] = {"ttft": ttft_s, "tpot": tpot_s, "e2e": e2e_s}
+MEASURES: dict[str, Callable[[Timeline], float | None]] = {
+    "ttft": ttft_s,
+    "tpot": tpot_s,
+    "stall": longest_stall_s,
+    "e2e": took_s,
+}
 LOOKED_AT = 10_000
 """How many of the newest timelines are searched: all that are kept, unless more are configured."""
 DECODED_AT_ONCE = 16
 """Decoding one takes tens of microseconds; this many per turn of the event loop stall no stream."""
+COMPARED_AT_ONCE = 1_000
+"""Comparing ids takes tenths of a microsecond each."""
 
 
 async def slowest(lines: Sequence[bytes], measure: str, limit: int) -> list[bytes]:

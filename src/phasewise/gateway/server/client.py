@@ -82,7 +82,8 @@ class Client:
     client, for ClientWatch; `stalled` is set once a wait for it to read was given up. `blocked_s` sums up
     such waits, which only streams have. `direct` writes its answer. `on_writable` is called when a paused
     client takes data again, before other listeners. `followed` says whether other requests share the answer,
-    which then goes on without this client.
+    which then goes on without this client. `is_anthropic`: it speaks Anthropic's protocol, and gets errors in
+    that shape.
     """
 
     __slots__ = (
@@ -96,6 +97,7 @@ class Client:
         "direct",
         "followed",
         "gone",
+        "is_anthropic",
         "on_writable",
         "reading_since_s",
         "sending_since_s",
@@ -111,6 +113,7 @@ class Client:
         self.gone = False
         self.stalled = False
         self.streaming = False
+        self.is_anthropic = False
         self.blocked_s = 0.0
         self.reading_since_s: float | None = None
         self.sending_since_s: float | None = None

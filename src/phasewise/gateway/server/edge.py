@@ -317,7 +317,7 @@ class EdgeConnection(ClientConnection):
             raise _bad("the address is not a path", hint="send the path alone, as in GET /health")
         hosts: list[bytes] = []
         origin: bytes | None = None
-        keys = 0
+        keys: list[bytes] = []
         for name, value in self.headers:
             if name == b"content-length":
                 _check_length(value, bounds)
@@ -328,9 +328,9 @@ class EdgeConnection(ClientConnection):
                 hosts.append(value)
             elif name == b"origin":
                 origin = value
-            elif name == b"authorization":
-                keys += 1
-        if keys > 1:
+            elif name in {b"authorization", b"x-api-key"}:
+                keys.append(name)
+        if len(keys) > len(set(keys)):
             raise _bad("several keys are given")
         self._check_whom_it_asks(hosts, origin)
 

@@ -49,6 +49,11 @@ class Call:
     leads: Flight | None = None
     follows: Flight | None = None
 
+    @property
+    def typed(self) -> bool:
+        """Whether the events of its stream name their type."""
+        return not self.timeline.request.endpoint.is_completion
+
     def note_whole(self, answer: Answer) -> None:
         """The answer is complete; followers need not wait for this client to read it."""
         answer.complete = True

@@ -176,7 +176,8 @@ async def _stop(call: Call) -> Ending:
 async def _reject(step: Reject, call: Call) -> Ending:
     begun = call.client.started
     if begun:
-        await call.client.finish(stream_error_event(step.reason))
+        event = stream_error_event(step.reason, typed=call.typed, anthropic=call.client.is_anthropic)
+        await call.client.finish(event)
     else:
         await send_error(
             call.client,

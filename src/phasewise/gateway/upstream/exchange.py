@@ -27,6 +27,7 @@ from phasewise.scheduling import Cancelled, Failed, Generate, Prefill, Prefilled
 Result = Prefilled | Succeeded | Failed | Cancelled
 
 _CUT_OFF = "length"
+_RESPONSES = Endpoint.RESPONSES.value
 
 
 class Exchange:
@@ -57,7 +58,7 @@ class Exchange:
             return await self._settle(call, self._resume(step, call))
         if step.kv is not None:
             return await self._settle(call, self._generate_with_kv(step, step.kv, call))
-        return await self._settle(call, self._generate(step, call, call.body, step.on_first_content))
+        return await self._settle(call, self._generate(step, call, _body(step, call), step.on_first_content))
 
     async def _settle(
         self, call: Call, attempt: Coroutine[Any, Any, Ending | KvTicket]
@@ -247,9 +248,19 @@ def _tokens_of_failed(call: Call, kind: FailureKind) -> int:
 
 
 def _headers(step: Generate | Prefill, call: Call) -> Headers:
+    return [(b"content-type", b"application/json"), (b"x-request-id", _attempt_id(step, call).encode())]
+
+
+def _attempt_id(step: Generate | Prefill, call: Call) -> str:
     # The first attempt may still run on the same worker, and engines need distinct ids.
-    attempt_id = call.request_id if step.attempt == 1 else f"{call.request_id}-{step.attempt}"
-    return [(b"content-type", b"application/json"), (b"x-request-id", attempt_id.encode())]
+    return call.request_id if step.attempt == 1 else f"{call.request_id}-{step.attempt}"
+
+
+def _body(step: Generate, call: Call) -> bytes:
+    if call.path != _RESPONSES:
+        return call.body
+    # Here engines do not read the id from the header.
+    return call.body.rstrip()[:-1] + b',"request_id":"resp_%b"}' % _attempt_id(step, call).encode()
 
 
 def _content_type(reply: StreamedReply) -> bytes:

@@ -12,6 +12,7 @@ from phasewise.clients.sse import DONE
 from phasewise.core.errors import UpstreamError
 from phasewise.core.request_fields import fields_where
 from phasewise.core.timeline import Outcome, Timeline
+from phasewise.gateway.http_errors import anthropic_rejection
 from phasewise.gateway.kv_transfer.bodies import without_kv_params
 from phasewise.gateway.records.server_timing import SERVER_TIMING, server_timing, timing_comment
 from phasewise.gateway.server.client import Client, Headers
@@ -187,7 +188,7 @@ async def relay_stream(
     """Send each part of a stream as it comes."""
     client = call.client
     client.streaming = True
-    relay = relay or StreamRelay(Answer(), hide_usage=call.hide_usage)
+    relay = relay or StreamRelay(Answer(), hide_usage=call.hide_usage, typed=call.typed)
     relay.on_content = begun
     call.timeline.note_answer(relay.answer)
     passing = TimedRelay(relay, call.timeline.so_far) if call.wants_timing else relay
@@ -228,5 +229,7 @@ async def relay_rejection(reply: StreamedReply, head: Headers, call: Call) -> En
     body = await reply.read_all(FETCH_LIMIT_BYTES)
     if any(field in body for field in _PUT_IN):
         body = _REJECTED
+    if call.client.is_anthropic:
+        body = anthropic_rejection(reply.status, body)
     await call.client.respond(reply.status, head, body)
     return Ending(Outcome.REJECTED, ENGINE_REJECTED, f"HTTP {reply.status}")

@@ -23,6 +23,7 @@ from phasewise.clients.sse import (
     says_more_than_text,
     stop_reason,
 )
+from phasewise.clients.typed_events import ABORTED, finish_reason_of, parse_typed_event, usage_of
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.kv_transfer import NO_ACCOUNT, EngineAccount
 from phasewise.core.timeline import Part
@@ -102,10 +103,10 @@ def read_plain_answer(body: bytes, *, with_text: bool = False) -> Answer:
     if isinstance(fields, dict):
         answer.engine_request_id = _text(fields.get("id"))
         answer.finish_reason, answer.stop_reason = finish_reason(fields), stop_reason(fields)
-        usage, metrics = fields.get("usage"), fields.get("metrics")
-        answer.report = read_report(
-            usage if isinstance(usage, dict) else None, metrics if isinstance(metrics, dict) else None
-        )
+        if "choices" not in fields:
+            answer.finish_reason = finish_reason_of(fields)
+        metrics = fields.get("metrics")
+        answer.report = read_report(usage_of(fields), metrics if isinstance(metrics, dict) else None)
         if with_text:
             _note_text(answer, fields.get("choices"))
     return answer
@@ -159,9 +160,8 @@ def _text(value: object) -> str | None:
 
 HOLD_LIMIT_BYTES = 64 * 1024
 """Events before the first content are held back up to this size, then sent."""
-
-ABORTED = "abort"
-"""The finish reason of an answer that the engine gave up, for example at its shutdown."""
+TYPED_HOLD_LIMIT_BYTES = 1024 * 1024
+"""The same at /v1/responses, where two events before the first content repeat all tools and instructions."""
 
 SHAPES_TO_LEARN = 8
 """How many shapes are learned. A stream that keeps changing shape (logprobs, several choices) is parsed."""
@@ -190,7 +190,9 @@ class StreamRelay:
         "_expects_usual",
         "_held",
         "_hide_usage",
+        "_hold_limit_bytes",
         "_lessons_left",
+        "_parse",
         "_prefix",
         "_released",
         "_splitter",
@@ -202,8 +204,12 @@ class StreamRelay:
         "on_content",
     )
 
-    def __init__(self, answer: Answer, *, hide_usage: bool) -> None:
+    def __init__(self, answer: Answer, *, hide_usage: bool, typed: bool = False) -> None:
         self.answer = answer
+        # As /v1/responses and /v1/messages write events; their answers are not resumed.
+        self._parse = parse_typed_event if typed else parse_chunk
+        answer.saw_other_than_text |= typed
+        self._hold_limit_bytes = TYPED_HOLD_LIMIT_BYTES if typed else HOLD_LIMIT_BYTES
         self.on_content: Callable[[], None] | None = None
         """Called once, when the first content of this worker has come."""
         self.engine_error: str | None = None
@@ -246,7 +252,7 @@ class StreamRelay:
             return b""
         complete = self._splitter.complete(data)
         for event in events_in(complete):
-            chunk = parse_chunk(event)
+            chunk = self._parse(event)
             if broken := ABORTED if chunk.finish_reason == ABORTED else chunk.error:
                 complete = complete[: self._break_off(broken, complete.find(event))]
                 break
@@ -255,7 +261,7 @@ class StreamRelay:
                 self.answer.saw_other_than_text = says_more_than_text(event)
             if chunk.has_content:
                 self._note_content(event, at_s)
-            if chunk.finish_reason or chunk.usage or chunk.done:
+            if chunk.finish_reason or chunk.usage or chunk.done or chunk.engine_id:
                 self._note_report(chunk, at_s)
                 if self._hide_usage and _is_usage_chunk(event, chunk):
                     complete = _without_event(complete, event)
@@ -315,11 +321,13 @@ class StreamRelay:
             self.answer.report = read_report(chunk.usage, chunk.metrics)
         if chunk.done:
             self._done = True
+        if chunk.engine_id:
+            self.answer.engine_request_id = chunk.engine_id
 
     def _hold(self, complete: bytes) -> bytes:
         self._held += complete
         answer = self.answer
-        if not (answer.content_times_s or answer.finish_reason or len(self._held) > HOLD_LIMIT_BYTES):
+        if not (answer.content_times_s or answer.finish_reason or len(self._held) > self._hold_limit_bytes):
             return b""
         self._released = True
         held, self._held = self._held, b""

@@ -278,6 +278,8 @@ def resumption(
     endpoint: Endpoint, body: bytes, answer: Answer, earlier: Resumption | None
 ) -> Resumption | Obstacle:
     """How to resume the broken answer, or why not. `earlier` is its previous resumption, if any."""
+    if not endpoint.is_completion:
+        return Obstacle(f"answers of {endpoint.value} cannot be resumed yet")
     fields = orjson.loads(body)
     try:
         text = orjson.loads(b'"%b"' % bytes(answer.text_escaped))

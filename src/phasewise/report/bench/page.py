@@ -1,94 +1,87 @@
-"""A run or a sweep as one HTML file that opens anywhere, offline: figures, charts, definitions, the command.
-
-plotly.js draws the charts and is embedded once; only its text is taken from
-the plotly package.
-"""
+"""A run or a sweep as one HTML file that opens anywhere, offline: figures, charts, the command."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
-from importlib.resources import files
-from importlib.util import find_spec
-from string import Template
 
-from phasewise.core.errors import ConfigError
-from phasewise.core.units import duration, durations, number, share
-from phasewise.loadgen.results import DEFINITIONS
+from phasewise.core.units import counted, duration, durations, number, share
 from phasewise.loadgen.statistics.summary import Summary
 from phasewise.report.bench.phases import Measured
-from phasewise.report.bench.sections import chart_grid, notes, objective, run_sections, section, verdict
+from phasewise.report.bench.sections import notes, objective, run_sections, verdict
 from phasewise.report.bench.sweep_charts import goodput_by_load, trade_offs
+from phasewise.report.charts import even_sample
+from phasewise.report.drawn_charts import chart_grid
+from phasewise.report.layout import defined, facts, repeat_section, section, strip, whole_page
 from phasewise.report.markup import Html, element, table, together
 
-__all__ = ["Measured", "check_available", "definitions", "render_page", "repeat_section", "whole_page"]
+__all__ = ["Measured", "render_page"]
 
-_PAGE = files("phasewise.report.bench")
-
-
-def check_available() -> None:
-    """Raise before a run if its report could not be written."""
-    if find_spec("plotly") is None:
-        raise ConfigError(
-            "an HTML report needs plotly", hint="pip install plotly, or phasewise with its extra: '.[report]'"
-        )
+DETAILED = 8
+"""Of at most this many loads of a sweep, everything is drawn: more would make the page too large."""
 
 
-def render_page(measured: Sequence[Measured], *, title: str, command: str, facts: Mapping[str, str]) -> str:
+def render_page(
+    measured: Sequence[Measured],
+    *,
+    command: str,
+    circumstances: Mapping[str, str],
+    verdict_strip: Html | None = None,
+    diagnosis: Html | None = None,
+) -> str:
     """The page of one run, or of the runs of a sweep in their order.
 
-    `command` repeats the measurement. `facts` are shown unchanged: the workload in words, the seed,
-    the date, the machine, versions.
+    `command` repeats the measurement. `circumstances` are shown unchanged: the workload in words, the seed,
+    the date, the machine, versions. With a verdict on the run, its strip and its diagnosis come first.
     """
+    top = _strip(measured, command) if verdict_strip is None else verdict_strip
     points = _sweep(measured) if len(measured) > 1 else together(map(run_sections, measured))
-    parts = (_header(measured, title, facts), points, definitions(), repeat_section(command))
-    return whole_page(title, together(parts))
-
-
-def whole_page(title: str, content: Html, *, style: str = "", charts: bool = True) -> str:
-    """A page around its content, with everything that it needs to open offline.
-
-    `style` is added to the common one. A page without `charts` is small and needs no plotly.
-    """
-    return Template((_PAGE / "page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(title),
-        style=(_PAGE / "style.css").read_text(encoding="utf-8") + style,
-        content=content,
-        plotly=_plotly() if charts else "",
-        script=(_PAGE / "page.js").read_text(encoding="utf-8"),
-    )
-
-
-def _plotly() -> str:
-    check_available()
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an extra that only charts need
-
-    text: str = get_plotlyjs()
-    return text
-
-
-def _header(measured: Sequence[Measured], title: str, facts: Mapping[str, str]) -> Html:
-    button = element("button", "light / dark", id="scheme", type="button", hidden=True)
-    where = dict.fromkeys(f"{point.report.model} at {point.report.url}" for point in measured)
-    lines = [
-        element("div", element("h1", title), button, class_="top"),
-        *(element("p", place, class_="where") for place in where),
+    parts = (
+        top,
         *_banners(measured),
+        diagnosis or "",
+        *([notes(measured[0].report)] if len(measured) == 1 else []),
+        points,
+        _about(measured, circumstances),
+        defined(),
+        repeat_section(command),
+    )
+    return whole_page("phasewise bench", together(parts))
+
+
+def _strip(measured: Sequence[Measured], command: str) -> Html:
+    """What was measured, and the command that gives a verdict."""
+    report = measured[-1].report
+    void = any(point.report.void for point in measured)
+    answered = sum(point.report.succeeded for point in measured)
+    offered = sum(point.report.offered for point in measured)
+    about = [
+        "Synthetic load",
+        f"{answered:,} of {counted(offered, 'request')} answered",
+        f"in {duration(sum(point.report.wall_s for point in measured))}",
+        f"{report.model} at {report.url}",
     ]
-    if len(measured) == 1:
-        lines.append(element("p", verdict(measured[0].report), class_="verdict"))
-        lines.append(notes(measured[0].report))
+    if len(measured) > 1:
+        loads = f"{len(measured)} loads, {measured[0].label} to {measured[-1].label}"
+        shares = [(point.report.goodput.share, point.label) for point in measured]
+        met = "; ".join(f"{label}: {share(value)}" for value, label in even_sample(shares, 4))
+        ask = f"phasewise diagnose {report.url} --probe"
+        headline = f"A sweep of {loads}. Within the SLO: {met}"
     else:
-        answered = sum(point.report.succeeded for point in measured)
-        offered = sum(point.report.offered for point in measured)
-        sentence = f"A sweep of {len(measured)} loads. Answered {answered:,} of {offered:,} requests."
-        lines.append(element("p", sentence, class_="verdict"))
-    pairs = (element("div", element("dt", name), element("dd", value)) for name, value in facts.items())
-    lines += [
-        element("noscript", element("p", "The charts need JavaScript; the figures do not.")),
-        element("dl", *pairs, class_="facts"),
-    ]
-    return element("header", *lines)
+        ask = f"{command} --diagnose"
+        headline = (
+            f"TTFT p50 {duration(report.ttft_s.p50)}, TPOT p50 {duration(report.tpot_s.p50)}; "
+            f"{share(report.goodput.share)} within {objective(report)}"
+        )
+    if void:
+        headline = f"VOID: {headline}"
+    asked = together(("Measured, not judged. For a verdict: ", element("code", ask)))
+    return strip("unknown" if void else "measured", about, headline, asked)
+
+
+def _about(measured: Sequence[Measured], circumstances: Mapping[str, str]) -> Html:
+    if len(measured) > 1:
+        return section("This sweep", facts(circumstances))
+    return section("This run", element("p", verdict(measured[0].report)), facts(circumstances))
 
 
 def _banners(measured: Sequence[Measured]) -> list[Html]:
@@ -118,10 +111,17 @@ def _banners(measured: Sequence[Measured]) -> list[Html]:
 
 def _sweep(measured: Sequence[Measured]) -> Html:
     goodput = goodput_by_load(measured)
-    carried = [] if goodput is None else [chart_grid([goodput])]
-    overview = section("Latency against load", chart_grid(trade_offs(measured)), *carried)
+    carried = [] if goodput is None else [goodput]
+    charts = [*trade_offs(measured), *carried]
+    drawn = chart_grid(charts, columns=3) if charts else element("p", "No request was answered.")
+    overview = section("Latency against load", drawn)
     rows = section("All loads", _points_table(measured))
-    return together((overview, rows, section("Load by load", *_details(measured))))
+    shown = even_sample(measured, DETAILED)
+    left_out = (
+        f"Shown: {len(shown)} of {len(measured)} loads, evenly sampled." if len(shown) < len(measured) else ""
+    )
+    details = section("Load by load", *([element("p", left_out)] if left_out else []), *_details(shown))
+    return together((overview, rows, details))
 
 
 def _points_table(measured: Sequence[Measured]) -> Html:
@@ -179,18 +179,3 @@ def _details(measured: Sequence[Measured]) -> list[Html]:
         )
         for point in measured
     ]
-
-
-def definitions() -> Html:
-    """The definitions of the figures."""
-    pairs = (
-        part
-        for name, meaning in DEFINITIONS.items()
-        for part in (element("dt", name), element("dd", meaning))
-    )
-    return section("Definitions", element("dl", *pairs, class_="definitions"))
-
-
-def repeat_section(command: str) -> Html:
-    """The command that repeats the measurement."""
-    return section("Repeat this run", element("pre", element("code", command)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from phasewise.core.units import NONE, bound, count, counted, duration, durations, number, share
 from phasewise.loadgen.notes import TypicalTtft
@@ -10,8 +10,10 @@ from phasewise.loadgen.results import BenchReport
 from phasewise.loadgen.statistics.summary import Summary, readings_needed
 from phasewise.report.bench import run_charts
 from phasewise.report.bench.phases import PHASES, UNEXPLAINED, Measured, PhaseStyle
-from phasewise.report.figures import Chart
-from phasewise.report.markup import Html, element, embedded_json, table, together
+from phasewise.report.charts import Chart
+from phasewise.report.drawn_charts import chart_grid, drawn
+from phasewise.report.layout import section
+from phasewise.report.markup import Html, element, table, together
 
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 
@@ -22,47 +24,16 @@ def run_sections(measured: Measured) -> Html:
     return together(
         (
             section("Key figures", _cards(report)),
-            section("Latency distributions", chart_grid(run_charts.distributions(measured), columns=3)),
+            section("Where TTFT goes", _typical(report.typical_ttft)),
+            section("Latency distributions", _distributions(measured)),
             section(
-                "Requests over time",
-                *_charts_or(run_charts.request_bars(measured), "No request was sent."),
+                "Requests over time", _chart_or(run_charts.request_bars(measured), "No request was sent.")
             ),
             section("What the latencies depend on", _drivers(measured)),
             section("Engine load", _fullness(measured)),
-            section("Where TTFT goes", _typical(report.typical_ttft)),
             section("Engine counters and client measurements", _two_accounts(measured)),
             section("Requests that were not answered", _errors(report)),
         )
-    )
-
-
-def section(title: str, *content: str) -> Html:
-    """A part of the page under its heading."""
-    return element("section", element("h2", title), *content)
-
-
-def chart_grid(charts: Sequence[Chart], *, columns: int = 2) -> Html:
-    """Charts side by side if the screen is wide enough."""
-    if not charts:
-        return _sentence("No data for this chart.")
-    return element("div", *map(chart, charts), class_=f"grid of-{min(columns, len(charts))}")
-
-
-def chart(drawn: Chart) -> Html:
-    """One chart with its question and its caption; the page's script draws it."""
-    data = element("script", embedded_json(drawn.figure), type="application/json")
-    return element(
-        "figure",
-        element("h3", drawn.question),
-        element(
-            "div",
-            data,
-            class_="plot",
-            role="img",
-            aria_label=drawn.question,
-            style=f"height:{drawn.figure['layout']['height']}px",
-        ),
-        element("figcaption", drawn.caption),
     )
 
 
@@ -189,18 +160,23 @@ def _card(name: str, meaning: str, figure: str, under: str, rows: Sequence[tuple
     )
 
 
-def _charts_or(drawn: Chart | None, otherwise: str) -> Iterator[Html]:
-    yield chart(drawn) if drawn is not None else _sentence(otherwise)
+def _distributions(measured: Measured) -> Html:
+    charts = run_charts.distributions(measured)
+    return chart_grid(charts, columns=3) if charts else _sentence("No data for this chart.")
+
+
+def _chart_or(chart: Chart | None, otherwise: str) -> Html:
+    return drawn(chart) if chart is not None else _sentence(otherwise)
 
 
 def _drivers(measured: Measured) -> Html:
-    drawn = (run_charts.ttft_by_prompt(measured), run_charts.itl_by_concurrency(measured))
+    charts = (run_charts.ttft_by_prompt(measured), run_charts.itl_by_concurrency(measured))
     missing = []
-    if drawn[0] is None:
+    if charts[0] is None:
         missing.append("TTFT by prompt length is missing: no reply reported its prompt length.")
-    if drawn[1] is None:
+    if charts[1] is None:
         missing.append("ITL by running requests is missing: no stream had two chunks.")
-    known = [found for found in drawn if found is not None]
+    known = [found for found in charts if found is not None]
     return together((*([chart_grid(known)] if known else []), *map(_sentence, missing)))
 
 

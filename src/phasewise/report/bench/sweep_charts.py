@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from phasewise.core.units import AxisScale, bound, scale_for
+from phasewise.core.units import AxisScale, bound, duration, number, scale_for, share
 from phasewise.loadgen.results import BenchReport
 from phasewise.loadgen.statistics.summary import Summary
 from phasewise.loadgen.workload.arrivals import ClosedLoop, Load, OpenLoop
 from phasewise.report.bench.phases import Measured
-from phasewise.report.figures import Chart, Trace, axis, figure, fitting_axis, level, line_in_legend, plain
+from phasewise.report.charts import (
+    Axis,
+    Chart,
+    Label,
+    Panel,
+    Series,
+    Shape,
+    axis,
+    fitting_axis,
+    level,
+    share_axis,
+)
 
 THROUGHPUT = "throughput, output tokens/s"
 
@@ -24,7 +34,7 @@ class _Latency:
     question: str
     summary: Callable[[BenchReport], Summary]
     bound_s: float
-    lines: tuple[tuple[str, str, str], ...]
+    lines: tuple[tuple[str, str], ...]
 
     def read(self, point: Measured, percentile: str) -> float | None:
         value: float | None = getattr(self.summary(point.report), percentile)
@@ -44,14 +54,14 @@ def trade_offs(points: Sequence[Measured]) -> list[Chart]:
             "How does throughput affect TTFT?",
             lambda report: report.ttft_s,
             slo.ttft_s,
-            (("p50", "--prefill", "circle"), ("p90", "--engine-queue", "diamond")),
+            (("p50", "--prefill"), ("p90", "--engine-queue")),
         ),
         _Latency(
             "TPOT",
             "How does throughput affect TPOT?",
             lambda report: report.tpot_s,
             slo.tpot_s,
-            (("p50", "--decode", "circle"),),
+            (("p50", "--decode"),),
         ),
     )
     charts = (_latency_chart(latency, points) for latency in latencies)
@@ -59,32 +69,36 @@ def trade_offs(points: Sequence[Measured]) -> list[Chart]:
 
 
 def _latency_chart(latency: _Latency, points: Sequence[Measured]) -> Chart | None:
-    known = [point for point in points if point.report.output_tokens_per_s is not None]
-    percentiles = [percentile for percentile, _, _ in latency.lines]
-    readings = (latency.read(point, percentile) for point in known for percentile in percentiles)
-    read = [value for value in readings if value is not None]
+    known = [
+        (point, point.report.output_tokens_per_s or 0.0)
+        for point in points
+        if point.report.output_tokens_per_s
+    ]
+    read = [
+        value
+        for point, _ in known
+        for percentile, _ in latency.lines
+        if (value := latency.read(point, percentile)) is not None
+    ]
     if not read:
         return None
     scale = scale_for(max(read))
-    short, unit = short_labels([point.label for point in known])
-    drawn = (_line(latency, line, list(zip(known, short, strict=True)), scale) for line in latency.lines)
-    traces = [trace for trace in drawn if trace["x"]]
+    short, unit = short_labels([point.label for point, _ in known])
+    x = axis(THROUGHPUT, [rate for _, rate in known], from_zero=False)
+    series = tuple(it for line in latency.lines for it in _line(latency, line, known, scale) if it.points)
     # Only one line is labelled, the upper one if it has all points: both have the same labels.
-    labelled = max(reversed(traces), key=lambda trace: len(trace["x"]))
-    labelled |= {"mode": "lines+markers+text", "textposition": "bottom right", "cliponaxis": False}
+    labelled = max((it for it in reversed(series) if it.shape is Shape.DOTS), key=lambda it: len(it.points))
+    names = dict(zip((rate for _, rate in known), short, strict=True))
+    labels = tuple(Label(at, height, names[at]) for at, height in labelled.points)
+    heights = [y for it in series for point in it.points for y in point[1::2]]
+    y = fitting_axis(f"{latency.name}, {scale.unit}", [*heights, scale.of(latency.bound_s)])
+    slo = level(f"SLO {bound(latency.bound_s)}", scale.of(latency.bound_s), x)
     return Chart(
-        question=latency.question,
-        caption=f"One point per load, labelled {unit}; bars are 95% intervals. Right is more throughput, "
+        latency.question,
+        f"One point per load, labelled {unit}; bars are 95% intervals. Right is more throughput, "
         "down is faster; where the line turns up, more load adds latency and no throughput.",
-        figure=figure(
-            [*traces, line_in_legend(f"SLO {bound(latency.bound_s)}", "--objective")],
-            axis(THROUGHPUT, rangemode="normal"),
-            fitting_axis(f"{latency.name}, {scale.unit}", [scale.of(s) for s in (*read, latency.bound_s)]),
-            height=360,
-            margin={"l": 8, "r": 40, "t": 8, "b": 8},
-            shapes=[level(scale.of(latency.bound_s), "--objective")],
-            showlegend=True,
-        ),
+        x,
+        (Panel(y, (slo, *series), height=280, labels=labels),),
     )
 
 
@@ -98,74 +112,60 @@ def short_labels(labels: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _line(
-    latency: _Latency, line: tuple[str, str, str], known: Sequence[tuple[Measured, str]], scale: AxisScale
-) -> Trace:
-    percentile, colour, symbol = line
+    latency: _Latency, line: tuple[str, str], known: Sequence[tuple[Measured, float]], scale: AxisScale
+) -> Iterator[Series]:
+    """A line, its intervals, and its points."""
+    percentile, colour = line
     read = [
-        (point, short, value, latency.spread(point, percentile) or (value, value))
-        for point, short in known
+        (point, rate, value, latency.spread(point, percentile) or (value, value))
+        for point, rate in known
         if (value := latency.read(point, percentile)) is not None
     ]
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": f"{latency.name} {percentile}",
-        "x": [round(point.report.output_tokens_per_s or 0.0, 2) for point, _, _, _ in read],
-        "y": [scale.of(value) for _, _, value, _ in read],
-        "text": [plain(short) for _, short, _, _ in read],
-        "customdata": [plain(point.label) for point, _, _, _ in read],
-        "textfont": {"size": 11, "color": "--muted"},
-        "line": {"color": colour, "width": 2},
-        "marker": {"color": colour, "size": 8, "symbol": symbol},
-        "error_y": {
-            "type": "data",
-            "array": [scale.of(max(high - value, 0.0)) for _, _, value, (_, high) in read],
-            "arrayminus": [scale.of(max(value - low, 0.0)) for _, _, value, (low, _) in read],
-            "color": colour,
-            "thickness": 1.2,
-            "width": 4,
-        },
-        "hovertemplate": f"%{{customdata}}: {latency.name} {percentile} %{{y:.4g}} {scale.unit} at "
-        "%{x:.4g} tokens/s<extra></extra>",
-    }
+    name = f"{latency.name} {percentile}"
+    points = tuple((rate, scale.of(value)) for _, rate, value, _ in read)
+    spreads = tuple((rate, scale.of(low), rate, scale.of(high)) for _, rate, _, (low, high) in read)
+    texts = tuple(
+        f"{point.label}: {name} {duration(value)} at {number(rate)} tokens/s"
+        for point, rate, value, _ in read
+    )
+    yield Series(f"{name} line", colour, Shape.LINE, points, listed=False)
+    yield Series(f"{name} interval", colour, Shape.SEGMENTS, spreads, size=1.5, listed=False)
+    yield Series(name, colour, Shape.DOTS, points, texts=texts, size=8)
 
 
 def goodput_by_load(points: Sequence[Measured]) -> Chart | None:
     """The share of requests that met the SLO against the offered load."""
-    known = [(point, point.report.goodput.share) for point in points]
-    offered, title = _offered([point.run.plan.load for point in points])
+    offered, x = _offered([point.run.plan.load for point in points])
     slo = points[0].report.slo
-    share: Trace = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "met the SLO",
-        "x": [x for x, (_, value) in zip(offered, known, strict=True) if value is not None],
-        "y": [round(value, 4) for _, value in known if value is not None],
-        "text": [plain(point.label) for point, value in known if value is not None],
-        "line": {"color": "--accent", "width": 2},
-        "marker": {"color": "--accent", "size": 8},
-        "hovertemplate": "%{text}: %{y:.1%} met the SLO<extra></extra>",
-    }
-    if not share["x"]:
+    shares = [
+        (at, point, value)
+        for at, point in zip(offered, points, strict=True)
+        if (value := point.report.goodput.share) is not None
+    ]
+    if not shares:
         return None
-    whole: dict[str, Any] = {} if isinstance(offered[0], float) else {"type": "category"}
+    placed = tuple((at, value) for at, _, value in shares)
+    texts = tuple(f"{point.label}: {share(value)} met the SLO" for _, point, value in shares)
+    series = (
+        Series("met the SLO, line", "--accent", Shape.LINE, placed, listed=False),
+        Series("met the SLO", "--accent", Shape.DOTS, placed, texts=texts, size=8),
+    )
     return Chart(
-        question="How much load meets the SLO?",
-        caption=f"The share of offered requests with TTFT within {bound(slo.ttft_s)} and TPOT within "
+        "How much load meets the SLO?",
+        f"The share of offered requests with TTFT within {bound(slo.ttft_s)} and TPOT within "
         f"{bound(slo.tpot_s)}. The capacity is the load just before the line falls.",
-        figure=figure(
-            [share],
-            axis(title, **whole),
-            axis("share that met the SLO", tickformat=".0%", range=[0, 1.04]),
-            height=300,
-        ),
+        x,
+        (Panel(share_axis("share that met the SLO"), series),),
     )
 
 
-def _offered(loads: Sequence[Load]) -> tuple[list[float] | list[str], str]:
-    """The offered load of each point and its unit; loads of different kinds are numbered."""
+def _offered(loads: Sequence[Load]) -> tuple[list[float], Axis]:
+    """The offered load of each point and its axis; loads of different kinds are numbered."""
     if all(isinstance(load, OpenLoop) for load in loads):
-        return [load.rate_per_s for load in loads if isinstance(load, OpenLoop)], "offered, requests/s"
+        rates = [load.rate_per_s for load in loads if isinstance(load, OpenLoop)]
+        return rates, axis("offered, requests/s", rates)
     if all(isinstance(load, ClosedLoop) for load in loads):
-        return [float(load.concurrency) for load in loads if isinstance(load, ClosedLoop)], "requests at once"
-    return [str(place) for place in range(1, len(loads) + 1)], "point of the sweep"
+        counts = [float(load.concurrency) for load in loads if isinstance(load, ClosedLoop)]
+        return counts, axis("requests at once", counts, whole=True)
+    places = [float(place) for place in range(1, len(loads) + 1)]
+    return places, axis("point of the sweep", places, whole=True)

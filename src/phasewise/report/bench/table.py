@@ -12,8 +12,13 @@ from phasewise.core.units import NONE, bound, count, duration, elapsed, millisec
 from phasewise.loadgen.engine_watch import EngineView
 from phasewise.loadgen.notes import TypicalTtft
 from phasewise.loadgen.results import DEFINITIONS, BenchReport
+from phasewise.loadgen.run import CUT_SHORT
 from phasewise.loadgen.statistics.max_rate import MaxRate
 from phasewise.loadgen.statistics.summary import Summary
+
+LINE_COLUMNS = 80
+LOAD_COLUMNS = 10
+_SWEEP_COLUMNS = ("TTFT\np50", "TTFT\np90", "TPOT\np50", "ITL\np99", "E2E\np50", "tok/s", "SLO\nmet")
 
 PART_NAMES = {
     "client_lag": "generator lag",
@@ -30,42 +35,58 @@ PART_NAMES = {
 
 def render(report: BenchReport) -> RenderableType:
     """The whole report of one run."""
-    parts: list[RenderableType] = [
-        _headline(report),
-        *_warnings(report),
-        _latencies(report),
-        _outcomes(report),
-    ]
+    parts: list[RenderableType] = [_headline(report), *_warnings(report)]
+    if report.succeeded:
+        parts += [_latencies(report), _outcomes(report)]
     if report.typical_ttft is not None:
         parts.append(_ttft_parts(report.typical_ttft))
     if report.engine is not None:
         parts.append(_engine(report.engine, report))
-    parts += [Text(f"note: {note}") for note in report.notes]
-    parts.append(_definitions())
+    parts += [Text(f"note: {note}") for note in _other(report)]
+    if report.succeeded:
+        parts.append(_definitions())
     return Group(*parts)
 
 
 def render_sweep(points: Sequence[tuple[str, BenchReport]]) -> RenderableType:
-    """One row per load."""
-    table = Table("load", title="Latency against load (milliseconds, 95% intervals)", title_justify="left")
-    for column in ("TTFT p50", "TTFT p90", "TPOT p50", "ITL p99", "E2E p50", "tok/s", "SLO met"):
+    """One row per load, within 80 columns."""
+    title = "Latency against load (milliseconds, 95% intervals)"
+    # Without borders, which would take a quarter of the line.
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
+    load_width = _width_of_loads([label for label, _ in points])
+    speeds = [number(report.output_tokens_per_s) for _, report in points]
+    others = load_width + max(map(len, ("tok/s", *speeds))) + len("100%") + len(_SWEEP_COLUMNS)
+    space = (LINE_COLUMNS - others) // (len(_SWEEP_COLUMNS) - 2)
+    table.add_column("load", width=load_width)
+    for column in _SWEEP_COLUMNS:
         table.add_column(column, justify="right", overflow="fold")
-    for label, report in points:
+    for (label, report), speed in zip(points, speeds, strict=True):
         table.add_row(
             label,
-            _estimate(report.ttft_s.p50, report.ttft_s.p50_interval),
-            _estimate(report.ttft_s.p90, report.ttft_s.p90_interval),
-            _estimate(report.tpot_s.p50, report.tpot_s.p50_interval),
-            _estimate(report.itl_pooled_s.p99, report.itl_pooled_s.p99_interval),
-            _estimate(report.e2e_s.p50, report.e2e_s.p50_interval),
-            number(report.output_tokens_per_s),
+            _estimate(report.ttft_s.p50, report.ttft_s.p50_interval, space),
+            _estimate(report.ttft_s.p90, report.ttft_s.p90_interval, space),
+            _estimate(report.tpot_s.p50, report.tpot_s.p50_interval, space),
+            _estimate(report.itl_pooled_s.p99, report.itl_pooled_s.p99_interval, space),
+            _estimate(report.e2e_s.p50, report.e2e_s.p50_interval, space),
+            speed,
             share(report.goodput.share),
         )
     warnings = [Text(f"{label}: {line.plain}") for label, report in points for line in _warnings(report)]
-    notes = dict.fromkeys(f"note ({label}): {note}" for label, report in points for note in report.notes)
+    notes = dict.fromkeys(f"note ({label}): {note}" for label, report in points for note in _other(report))
     slo = points[0][1].slo
     goodput = Text(f"SLO met: the share within TTFT {bound(slo.ttft_s)} and TPOT {bound(slo.tpot_s)}")
     return Group(table, goodput, *warnings, *map(Text, notes), _definitions())
+
+
+def _other(report: BenchReport) -> list[str]:
+    """The notes that are not shown as warnings."""
+    return [note for note in report.notes if note not in report.warnings]
+
+
+def _width_of_loads(labels: Sequence[str]) -> int:
+    """As wide as the longest load, if that is short, else as its longest word."""
+    longest_word = max(len(word) for label in labels for word in label.split())
+    return min(max(map(len, labels)), max(longest_word, LOAD_COLUMNS))
 
 
 def render_max_rate(found: MaxRate, points: Sequence[tuple[str, BenchReport]]) -> RenderableType:
@@ -84,11 +105,12 @@ def _headline(report: BenchReport) -> Text:
 
 def _warnings(report: BenchReport) -> list[Text]:
     lines = [Text(f"VOID: {reason}", style="bold red") for reason in report.void]
-    if report.succeeded < report.offered:
-        failed = ", ".join(f"{many} {kind}" for kind, many in report.errors.items())
-        described = (
-            f"{report.offered - report.succeeded} of {report.offered} requests were not answered: {failed}"
-        )
+    lines += [Text(warning, style="yellow") for warning in report.warnings]
+    # The warning that the run was cut short counts those that were still running.
+    errors = {kind: many for kind, many in report.errors.items() if kind != CUT_SHORT}
+    if errors:
+        failed = ", ".join(f"{many} {kind}" for kind, many in errors.items())
+        described = f"{sum(errors.values())} of {report.offered} requests were not answered: {failed}"
         lines.append(Text(described, style="yellow"))
     lines += [
         Text(
@@ -194,8 +216,12 @@ def _cells(summary: Summary) -> list[str]:
     ]
 
 
-def _estimate(value_s: float | None, interval_s: tuple[float, float] | None) -> str:
+def _estimate(
+    value_s: float | None, interval_s: tuple[float, float] | None, space: int = LINE_COLUMNS
+) -> str:
+    """A value above its interval, which is broken after its dash where there is no space for it."""
     if interval_s is None:
         return milliseconds(value_s)
-    low_s, high_s = interval_s
-    return f"{milliseconds(value_s)}\n{milliseconds(low_s)}–{milliseconds(high_s)}"
+    low, high = map(milliseconds, interval_s)
+    dash = "–" if len(low) + 1 + len(high) <= space else "–\n"
+    return f"{milliseconds(value_s)}\n{low}{dash}{high}"

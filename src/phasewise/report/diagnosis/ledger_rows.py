@@ -1,10 +1,11 @@
 """The parts of the mean TTFT and of the mean token time, as rows that add up, with source and colour.
 
-Colours are the names of CSS variables in report/bench/style.css.
+Colours are the names of CSS variables in report/assets/style.css.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from phasewise.core.latency import PartTime
@@ -44,11 +45,16 @@ class LedgerRow:
 
 def start_rows(start: StartSummary) -> tuple[LedgerRow, ...]:
     """The mean TTFT of the requests whose engine reported its phases."""
+    return part_rows(start.parts, start.unexplained_s)
+
+
+def part_rows(parts: Iterable[PartTime], unexplained_s: float) -> tuple[LedgerRow, ...]:
+    """The parts of a TTFT, of one request or of a mean, and the unexplained one last."""
     text = (
         LedgerRow(_part_name(entry), entry.seconds, _source(entry.source), PHASES[entry.part].colour)
-        for entry in start.parts
+        for entry in parts
     )
-    return (*text, _unexplained(start.unexplained_s))
+    return (*text, _unexplained(unexplained_s))
 
 
 def _part_name(entry: PartTime) -> str:
@@ -65,7 +71,7 @@ def _source(source: Source) -> str:
 def stream_rows(stream: StreamSummary) -> tuple[LedgerRow, ...]:
     """The mean time of a token after the first, split as far as the evidence allows."""
     if stream.ledger is not None:
-        return _ledger_rows(stream.ledger)
+        return token_rows(stream.ledger)
     if stream.step_s is None:
         return ()
     source = FactSource.STEP_RECORD if stream.step_timed else FactSource.COUNTERS
@@ -78,7 +84,8 @@ def stream_rows(stream: StreamSummary) -> tuple[LedgerRow, ...]:
     )
 
 
-def _ledger_rows(ledger: TokenLedger) -> tuple[LedgerRow, ...]:
+def token_rows(ledger: TokenLedger) -> tuple[LedgerRow, ...]:
+    """The parts of a stream's time, per token or in all, and the unexplained one last."""
     steps, fit = FactSource.STEP_RECORD, FactSource.FIT
     split = (
         ("decode step at batch 1", ledger.floor_s, fit, "--decode"),

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from importlib.resources import files
 
 from phasewise import __version__
-from phasewise.core.units import bound, elapsed
+from phasewise.core.units import bound, counted, duration, elapsed
 from phasewise.diagnosis.analysis.attribution import explained, readings_of
 from phasewise.diagnosis.evidence import Evidence
-from phasewise.diagnosis.verdict import Verdict
+from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.loadgen.results import DEFINITIONS
-from phasewise.report.bench.page import whole_page
-from phasewise.report.bench.sections import chart, section
 from phasewise.report.diagnosis import sections, words
 from phasewise.report.diagnosis.engine_lines import engines_in_words
 from phasewise.report.diagnosis.ledger_rows import start_rows, stream_rows
@@ -25,6 +22,8 @@ from phasewise.report.diagnosis.step_charts import step_chart
 from phasewise.report.diagnosis.waterfalls import examples, waterfalls
 from phasewise.report.diagnosis.words import tpot_in_words, ttft_in_words
 from phasewise.report.diagnosis.workload import workload_section
+from phasewise.report.drawn_charts import drawn
+from phasewise.report.layout import defined, facts, section, strip, whole_page
 from phasewise.report.markup import Html, element, together
 
 # --- The definitions that the page prints.
@@ -49,63 +48,78 @@ MEANINGS = {name: DEFINITIONS[name] for name in _COMMON} | {
 }
 
 
-_STYLE = files("phasewise.report.diagnosis") / "style.css"
+TONES = {
+    Ruling.SLOW_TO_START: "start",
+    Ruling.SLOW_TO_STREAM: "stream",
+    Ruling.FAILING: "failing",
+    Ruling.HEALTHY: "healthy",
+}
+"""The colour of the strip; a ruling without one is unknown."""
 
 
 def report_page(verdict: Verdict, evidence: Evidence, subject: str) -> str:
-    """The whole page. `subject` is the target, such as a gateway's address and its engines.
-
-    Plotly draws the steps; a page without a step record does not include it.
-    """
-    scenes = worst_scenes(verdict, evidence)
+    """The whole page. `subject` is the target, such as a gateway's address and its engines."""
+    traffic = "Synthetic probe" if verdict.summary.synthetic else "Live traffic"
     parts = (
-        _header(verdict, evidence, subject),
-        section("What to do", sections.what_to_do(verdict)),
+        verdict_strip(verdict, subject, traffic),
+        verdict_sections(verdict, evidence),
         *_probe(verdict),
         section("Traffic", workload_section(verdict.summary)),
-        *_start(verdict, evidence),
-        *_stream(verdict),
-        *_steps(scenes, verdict, evidence),
-        *_findings(verdict),
+        *_examples(verdict, evidence),
         *_engines(verdict),
-        section("Not observed", sections.not_observed(verdict.summary)),
-        section("Definitions", _definitions()),
+        section("This window", _circumstances(verdict, evidence)),
+        defined(MEANINGS),
     )
-    style = _STYLE.read_text(encoding="utf-8")
-    return whole_page(_title(verdict, subject), together(parts), style=style, charts=bool(scenes))
+    return whole_page(f"{words.headline(verdict)} - {subject}", together(parts))
 
 
-def _title(verdict: Verdict, subject: str) -> str:
-    return f"{words.headline(verdict)} - {subject}"
-
-
-def _header(verdict: Verdict, evidence: Evidence, subject: str) -> Html:
+def verdict_strip(verdict: Verdict, subject: str, traffic: str) -> Html:
+    """The verdict in short, the first thing on its page. `traffic` says whether it was live or synthetic."""
     summary, top = verdict.summary, verdict.top
-    button = element("button", "light / dark", id="scheme", type="button", hidden=True)
-    besides = [] if top is None else [words.cost(top, verdict), f"confidence {top.confidence}"]
-    besides += [words.also_slow(verdict)] if verdict.also_slow is not None else []
-    title = element(
-        "h1",
-        words.headline(verdict),
-        element("small", ", ".join(besides)) if besides else "",
-        class_="headline",
+    late_sender = top is not None and top.cause in words.NOT_THE_SERVER
+    outcomes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in summary.outcomes)
+    requests = counted(sum(count for _, count in summary.outcomes), "request")
+    about = (
+        traffic,
+        f"{requests}: {outcomes}" if outcomes else "no requests",
+        f"in {elapsed(summary.window_s)}",
+        f"observed by {summary.seen_by}",
+        subject,
     )
-    facts = {
-        "Requests": ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in summary.outcomes)
-        or "none",
-        "Window": f"{elapsed(summary.window_s)} from {_moment(evidence.began_unix_s)}",
-        "Observed by": summary.seen_by,
-        "Objective": f"TTFT {bound(verdict.slo.ttft_s)}, TPOT {bound(verdict.slo.tpot_s)}",
-        "phasewise": __version__,
-    }
-    pairs = (element("div", element("dt", name), element("dd", text)) for name, text in facts.items())
-    return element(
-        "header",
-        element("div", title, button, class_="top"),
-        element("p", subject, class_="where"),
+    besides = [] if top is None else [words.cost(top, verdict)]
+    besides += words.besides(verdict)
+    sure = "" if top is None else words.CONFIDENCES[top.confidence]
+    if verdict.ruling is Ruling.HEALTHY and summary.start is not None and summary.stream is not None:
+        besides.append(
+            f"TTFT p90 {duration(summary.start.ttft_p90_s)} of {bound(verdict.slo.ttft_s)}, "
+            f"TPOT p90 {duration(summary.stream.tpot_p90_s)} of {bound(verdict.slo.tpot_s)}"
+        )
+    tone = "unknown" if late_sender else TONES.get(verdict.ruling, "unknown")
+    return strip(tone, about, words.headline(verdict), ", ".join(besides), sure)
+
+
+def verdict_sections(verdict: Verdict, evidence: Evidence) -> Html:
+    """The verdict in full: where the time went, the worst stall, what to do, and why."""
+    scenes = worst_scenes(verdict, evidence)
+    parts = (
         *_caveats(verdict),
-        element("noscript", element("p", "The charts of steps need JavaScript; the rest does not.")),
-        element("dl", *pairs, class_="facts"),
+        *_where(verdict),
+        *_worst_stall(scenes, evidence),
+        section("What to do", sections.what_to_do(verdict)),
+        *_findings(verdict),
+        *_steps(scenes, verdict, evidence),
+        section("Not observed", sections.not_observed(verdict.summary)),
+    )
+    return together(parts)
+
+
+def _circumstances(verdict: Verdict, evidence: Evidence) -> Html:
+    return facts(
+        {
+            "Window": f"{elapsed(verdict.summary.window_s)} from {_moment(evidence.began_unix_s)}",
+            "Objective": f"TTFT {bound(verdict.slo.ttft_s)}, TPOT {bound(verdict.slo.tpot_s)}",
+            "phasewise": __version__,
+        }
     )
 
 
@@ -126,57 +140,70 @@ def _caveats(verdict: Verdict) -> Iterator[Html]:
         yield element("div", element("strong", "Before you act"), listed, class_="banner cut", role="alert")
 
 
-def _start(verdict: Verdict, evidence: Evidence) -> Iterator[Html]:
+def _where(verdict: Verdict) -> Iterator[Html]:
+    """The two bars: where the time to the first token and the time per token went."""
+    bars = [*_start(verdict), *_stream(verdict)]
+    if bars:
+        yield section("Where the time went", element("div", *bars, class_=f"grid of-{len(bars)}"))
+
+
+def _start(verdict: Verdict) -> Iterator[Html]:
     start = verdict.summary.start
-    if start is None:
-        return
-    drawn = examples(explained(evidence.timelines, readings_of(evidence.logs, verdict.summary.fit)))
-    summary = f"TTFT {ttft_in_words(start)}."
-    mean = sections.ledger(
-        start_rows(start),
-        start.parts_mean_s,
-        "Where does the mean TTFT go?",
-        f"The mean of {start.timed} requests whose engine reported its phases; the parts add up. "
-        f"{start.step_timed} of them were matched to the engine's steps.",
-    )
-    shown = (waterfalls(drawn), mean) if drawn else (mean,)
-    body = element("div", *shown, class_=f"grid of-{len(shown)}")
-    yield section("Until the first token", element("p", summary), body)
+    if start is not None:
+        yield sections.ledger(
+            start_rows(start),
+            start.parts_mean_s,
+            "Until the first token",
+            f"The mean TTFT of {start.timed} requests whose engine reported its phases; the parts add up. "
+            f"{start.step_timed} of them were matched to the engine's steps.",
+            lead=f"TTFT {ttft_in_words(start)}; objective {bound(verdict.slo.ttft_s)}",
+        )
 
 
 def _stream(verdict: Verdict) -> Iterator[Html]:
     stream = verdict.summary.stream
-    if stream is None:
-        return
-    summary = f"TPOT {tpot_in_words(stream)}."
-    rows = stream_rows(stream)
-    mean = sections.ledger(
-        rows,
-        stream.tpot_mean_s,
-        "Where does the mean token's time go?",
-        f"The mean time of a token after the first, of {stream.step_timed or stream.streams} streams; the "
-        "parts add up.",
-    )
-    yield section("From token to token", element("p", summary), *([mean] if rows else []))
+    if stream is not None:
+        yield sections.ledger(
+            stream_rows(stream),
+            stream.tpot_mean_s,
+            "From token to token",
+            f"The mean time of a token after the first, of {stream.step_timed or stream.streams} streams; "
+            "the parts add up.",
+            lead=f"TPOT {tpot_in_words(stream)}; objective {bound(verdict.slo.tpot_s)}",
+        )
+
+
+def _worst_stall(scenes: tuple[StallScene, ...], evidence: Evidence) -> Iterator[Html]:
+    if scenes and scenes[0].events:
+        origin_s = evidence.began_unix_s
+        near = drawn(step_chart(scenes[-1], "What stalled the streams?", origin_s))
+        first = sections.stall_list(scenes[0].events[:1], origin_s, evidence.explainable)
+        yield section("The worst stall", first, near)
+
+
+def _examples(verdict: Verdict, evidence: Evidence) -> Iterator[Html]:
+    found = examples(explained(evidence.timelines, readings_of(evidence.logs, verdict.summary.fit)))
+    if found:
+        yield section("Three requests", waterfalls(found, evidence.explainable))
 
 
 def _steps(scenes: tuple[StallScene, ...], verdict: Verdict, evidence: Evidence) -> Iterator[Html]:
-    if not scenes:
+    # A scene without a close-up is drawn as the worst stall.
+    if not scenes or (len(scenes) == 1 and len(scenes[0].events) == 1):
         return
     whole, origin_s = scenes[0], evidence.began_unix_s
     span_s, window_s = whole.end_unix_s - whole.begin_unix_s, verdict.summary.window_s
     which = "with the worst stalls" if whole.events else "at its end"
     cut = f"Shown: the {elapsed(span_s)} {which}, of {elapsed(window_s)}." if span_s >= SPAN_S else ""
     question = "Which steps stalled streams?" if whole.events else "What did the engine do?"
-    drawn = [step_chart(near, "The worst stall in detail", origin_s) for near in scenes[1:]]
-    drawn.append(step_chart(whole, question, origin_s))
+    said = [] if whole.events else [element("p", "No gap was many times its stream's median.")]
+    if len(whole.events) > 1:
+        said = [sections.stall_list(whole.events, origin_s, evidence.explainable)]
     yield section(
         "The engine's steps",
         *([element("p", cut)] if cut else []),
-        element("div", *map(chart, drawn), class_="grid"),
-        sections.stall_list(whole, origin_s)
-        if whole.events
-        else element("p", "No gap was many times its stream's median."),
+        drawn(step_chart(whole, question, origin_s)),
+        *said,
     )
 
 
@@ -190,10 +217,3 @@ def _engines(verdict: Verdict) -> Iterator[Html]:
     if engines:
         text = (element("p", line) for line in engines_in_words(engines))
         yield section("The engines", *text, sections.engines_table(engines))
-
-
-def _definitions() -> Html:
-    pairs = (
-        part for name, meaning in MEANINGS.items() for part in (element("dt", name), element("dd", meaning))
-    )
-    return element("dl", *pairs, class_="definitions")

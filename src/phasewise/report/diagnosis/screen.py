@@ -192,8 +192,7 @@ def _head(verdict: Verdict, subject: str, width: int) -> Iterator[Text]:
     described = words.headline(verdict)
     if verdict.top is not None:
         described += f" (confidence {verdict.top.confidence})"
-    if verdict.also_slow is not None:
-        described += f"; {words.also_slow(verdict)}"
+    described = "; ".join((described, *words.besides(verdict)))
     yield from paragraph(described, width, style=STYLES.get(verdict.ruling, "bold red"))
     outcomes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in summary.outcomes)
     seen = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from phasewise.core.units import NONE, count, duration, number, share
+from phasewise.core.steps import TimedStep
+from phasewise.core.units import NONE, count, counted, duration, number, share
 from phasewise.diagnosis.advice.fix import Figure, Fix, PredictedChange
 from phasewise.diagnosis.analysis.engine_load import Drafts, EngineLoad, EngineSurroundings, StepShape
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
@@ -12,8 +13,9 @@ from phasewise.diagnosis.finding import Finding
 from phasewise.diagnosis.verdict import Verdict
 from phasewise.report.diagnosis import words
 from phasewise.report.diagnosis.ledger_rows import UNEXPLAINED_ROW, LedgerRow, share_in_words
-from phasewise.report.diagnosis.stall_scene import DrawnStall, StallScene
-from phasewise.report.diagnosis.words import FIGURES, interval_in_words
+from phasewise.report.diagnosis.stall_scene import DrawnStall
+from phasewise.report.diagnosis.words import FIGURES, interval_in_words, prediction_in_words
+from phasewise.report.layout import request
 from phasewise.report.markup import Html, element, table, together
 
 SIDE_BY_SIDE = 4
@@ -60,7 +62,7 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> Html:
 
 def _prediction(fix: Fix) -> str:
     if fix.effect is None:
-        return f"not predictable: {fix.unpredictable}" if fix.unpredictable else "nothing"
+        return prediction_in_words(fix) if fix.unpredictable else "nothing"
     ordered = sorted(fix.effect.changes, key=lambda change: change.figure is not fix.aims_at)
     rows = [
         (FIGURES[change.figure], _before(change), interval_in_words(change.interval)) for change in ordered
@@ -81,8 +83,16 @@ def _before(change: PredictedChange) -> str:
     return duration(change.before)
 
 
-def ledger(rows: Sequence[LedgerRow], whole_s: float, question: str, caption: str) -> Html:
-    """A mean latency as one bar and the table that it adds up to."""
+def ledger(
+    rows: Sequence[LedgerRow],
+    whole_s: float,
+    question: str,
+    caption: str,
+    *,
+    total: str = "mean",
+    lead: str = "",
+) -> Html:
+    """A latency as one bar and the table that it adds up to; by default a mean. `lead` is its figures."""
     drawn_s = sum(max(row.seconds, 0.0) for row in rows)
     pieces = (
         element(
@@ -108,12 +118,13 @@ def ledger(rows: Sequence[LedgerRow], whole_s: float, question: str, caption: st
         for row in rows
         if abs(row.seconds) >= DUST_SHARE * whole_s or row.name == UNEXPLAINED_ROW
     ]
-    total = (element("strong", "mean"), element("strong", duration(whole_s)), "")
+    last = (element("strong", total), element("strong", duration(whole_s)), "")
+    bar = element("div", *pieces, class_="stack", role="img", aria_label=question)
     return element(
         "figure",
         element("h3", question),
-        element("div", *pieces, class_="stack", role="img", aria_label=question),
-        table(("part and source", "time", "share"), [*body, total]),
+        *([element("p", lead, class_="under")] if lead else []),
+        *((bar, table(("part and source", "time", "share"), [*body, last])) if rows else ()),
         element("figcaption", caption),
     )
 
@@ -206,37 +217,40 @@ def _guesses_right(drafts: Drafts | None) -> str:
     return share(drafts.accepted_tokens / drafts.drafted_tokens if drafts and drafts.drafted_tokens else None)
 
 
-def stall_list(scene: StallScene, origin_unix_s: float) -> Html:
-    """The numbered stalls of a chart in words: when, how long, which step, which requests."""
-    return element(
-        "ol", *(element("li", _event(event, origin_unix_s)) for event in scene.events), class_="events"
-    )
+def stall_list(events: Sequence[DrawnStall], origin_unix_s: float, kept: bool) -> Html:
+    """The numbered stalls of a chart in words: when, how long, which step, which requests.
+
+    `kept` says whether a gateway has kept the requests.
+    """
+    listed = (element("li", *_event(event, origin_unix_s, kept)) for event in events)
+    return element("ol", *listed, class_="events")
 
 
-def _event(event: DrawnStall, origin_unix_s: float) -> str:
+def _event(event: DrawnStall, origin_unix_s: float, kept: bool) -> Iterator[str]:
     ids = [found.request_id for found in event.stalls]
-    named = ", ".join(ids[:NAMED_STREAMS])
-    more = f" and {len(ids) - NAMED_STREAMS} more" if len(ids) > NAMED_STREAMS else ""
     longest_s = max(found.stall.duration_s for found in event.stalls)
-    when = f"At {event.begin_unix_s - origin_unix_s:.2f} s, for {duration(longest_s)}: {named}{more}."
-    return f"{when} {' '.join(_blamed(event))}"
+    yield f"At {event.begin_unix_s - origin_unix_s:.2f} s, {counted(len(ids), 'stream')} stood still for "
+    yield f"{duration(longest_s)}. Caused by {words.STALLS[event.cause]}. "
+    if event.step is not None:
+        yield from _blamed(event, event.step, kept)
+    yield from (" Stalled: ", *(request(each, kept=kept) for each in ids[:NAMED_STREAMS]))
+    yield f"and {len(ids) - NAMED_STREAMS} more." if len(ids) > NAMED_STREAMS else ""
 
 
-def _blamed(event: DrawnStall) -> Iterator[str]:
-    yield f"Caused by {words.STALLS[event.cause]}."
-    if event.step is None:
-        return
-    step = event.step.step
+def _blamed(event: DrawnStall, timed: TimedStep, kept: bool) -> Iterator[str]:
+    step = timed.step
     carried = (
         f" with {step.prompt_tokens:,} prompt and {step.decode_tokens or 0:,} decode tokens"
         if step.prompt_tokens is not None
         else ""
     )
-    yield f"Step {step.seq} took {duration(event.step.duration_s)}{carried}."
+    yield f"Step {step.seq} took {duration(timed.duration_s)}{carried}."
     whose = {guilty.request_id: guilty.prompt_tokens for found in event.stalls for guilty in found.guilty}
     if whose:
-        described = ", ".join(f"{request_id} ({tokens:,} tokens)" for request_id, tokens in whose.items())
-        yield f"The prompts belong to {described}."
+        yield " The prompts belong to "
+    for place, (request_id, tokens) in enumerate(whose.items(), start=1):
+        end = "." if place == len(whose) else ", "
+        yield from (request(request_id, kept=kept), f"({tokens:,} tokens){end}")
 
 
 def not_observed(summary: WindowSummary) -> Html:

@@ -16,7 +16,7 @@ from phasewise.diagnosis.analysis.attribution import reading_of, readings_of
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallCause
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Verdict
-from phasewise.report.figures import even_sample
+from phasewise.report.charts import even_sample
 
 SPAN_S = 60.0
 """The longest time drawn; in a longer one a step would be thinner than a pixel."""

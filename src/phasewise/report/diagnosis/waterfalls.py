@@ -10,6 +10,7 @@ from phasewise.core.timeline import Outcome, Part, Timeline
 from phasewise.core.units import duration
 from phasewise.report.bench.phases import PHASES, UNEXPLAINED, PhaseStyle, Stretch, stretches
 from phasewise.report.diagnosis.ledger_rows import PARTS, UNEXPLAINED_ROW
+from phasewise.report.layout import request
 from phasewise.report.markup import Html, element, together
 
 NAMES = {PHASES[part]: name for part, name in PARTS.items()} | {UNEXPLAINED: UNEXPLAINED_ROW}
@@ -47,13 +48,13 @@ def _waited_s(timeline: Timeline) -> float:
     return timeline.ended_s if first_s is None else first_s
 
 
-def waterfalls(drawn: Sequence[Example]) -> Html:
+def waterfalls(drawn: Sequence[Example], kept: bool) -> Html:
     """The examples as bars on one scale, with every part named below its bar."""
     longest_s = max(example.waited_s for example in drawn)
     return element(
         "figure",
         element("h3", "What did a request wait for?"),
-        *(_waterfall(example, longest_s) for example in drawn),
+        *(_waterfall(example, longest_s, kept) for example in drawn),
         element(
             "figcaption",
             "All on one scale. For most parts only the duration is known: they are drawn one after the other "
@@ -62,17 +63,17 @@ def waterfalls(drawn: Sequence[Example]) -> Html:
     )
 
 
-def _waterfall(example: Example, longest_s: float) -> Html:
+def _waterfall(example: Example, longest_s: float, kept: bool) -> Html:
     pieces = [item for item in stretches(example.timeline) if item.phase is not PHASES[Part.DECODE]]
     text = duration(example.waited_s) if example.answered else f"no answer in {duration(example.waited_s)}"
     tokens = example.timeline.prompt_tokens
-    prompt = f", {tokens:,} prompt tokens" if tokens is not None else ""
+    prompt = f" {tokens:,} prompt tokens" if tokens is not None else ""
     return element(
         "div",
         element(
             "p",
             element("strong", f"{example.which}: {text}"),
-            element("small", f"{example.timeline.request_id}{prompt}"),
+            element("small", request(example.timeline.request_id, kept=kept), prompt),
         ),
         element(
             "div",

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from phasewise.core.statistics import Interval
 from phasewise.core.units import duration, share
-from phasewise.diagnosis.advice.fix import Figure, Fix, PredictedChange
+from phasewise.diagnosis.advice.fix import NO_CLEAR_GAIN, Figure, Fix, PredictedChange
 from phasewise.diagnosis.analysis.probe_reading import ProbeReading
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary
-from phasewise.diagnosis.finding import Cause, Finding, Phase
+from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase
 from phasewise.diagnosis.observed.not_observed import NO_ANSWER
+from phasewise.diagnosis.rules.failing import NAMED_ENGINES
 from phasewise.diagnosis.verdict import Ruling, Verdict
 
 RULINGS = {
@@ -38,6 +39,7 @@ CAUSES = {
     Cause.CHUNKS_STALL: "other requests' prompts stall running streams",
     Cause.ENGINE_PAUSES: "the engine stood still for a while",
     Cause.ENGINE_HUNG: "the engine stands still now",
+    Cause.ENGINE_DOWN: "an engine is out of service",
     Cause.NUMBER_FORMAT: "the processor has no instructions for the engine's number format",
     Cause.SLOW_CLIENT: "the client reads slowly",
     Cause.DECODE_WEIGHTS: "every decode step reads all the weights",
@@ -68,6 +70,11 @@ WHOLES = {
     Phase.STREAM: "of the slow streams' time per token",
     Phase.FAILING: "of the requests",
 }
+CONFIDENCES = {
+    Confidence.HIGH: "High confidence: enough requests, measured directly.",
+    Confidence.MEDIUM: "Medium confidence: part of the evidence is indirect, or the requests are few.",
+    Confidence.LOW: "Low confidence: the evidence is indirect. Read what would refute it before you act.",
+}
 STALLS = {
     StallCause.PREFILL_CHUNK: "another request's prefill chunk",
     StallCause.PREEMPTION: "a preemption",
@@ -77,6 +84,8 @@ STALLS = {
     StallCause.STEPS_WENT_ON: "no step: steps went on as usual",
     StallCause.ENGINE_IDLE: "no step: the engine paused",
     StallCause.CLIENT: "a client that did not read",
+    StallCause.WORKER_FAILED: "the failure of its engine",
+    StallCause.NO_WORKER: "the gateway's wait for another worker",
     StallCause.UNKNOWN: "an unexplained pause",
 }
 
@@ -95,9 +104,25 @@ def headline(verdict: Verdict) -> str:
     return f"{ruling}: {CAUSES[verdict.top.cause]}{rival}"
 
 
-def also_slow(verdict: Verdict) -> str:
-    """The other phase that is slow, in words; empty if there is none."""
-    return "" if verdict.also_slow is None else f"also {verdict.also_slow.value.replace('_', ' ')}"
+def besides(verdict: Verdict) -> tuple[str, ...]:
+    """What stands beside the headline: the other slow phase, and what else is wrong with a slow server."""
+    found = [] if verdict.also_slow is None else [f"also {verdict.also_slow.value.replace('_', ' ')}"]
+    if verdict.ruling is not Ruling.FAILING:
+        failing = (it.cause for it in verdict.findings if it.phase is Phase.FAILING)
+        found += [CAUSES[cause] for cause in failing if cause is not Cause.ENGINE_DOWN]
+        found += [out_of_service(verdict)] if out_of_service(verdict) else []
+    return tuple(found)
+
+
+def out_of_service(verdict: Verdict) -> str:
+    """The engines that the gateway does not use, by name; empty if it uses all of them."""
+    engines = verdict.summary.engines
+    out = [engine.name for engine in engines if engine.out_of_service]
+    if not out:
+        return ""
+    every = ", so there is none to serve requests" if len(out) == len(engines) else ""
+    names = ", ".join(out[:NAMED_ENGINES]) + (" and more" if len(out) > NAMED_ENGINES else "")
+    return f"{names} {'is' if len(out) == 1 else 'are'} out of service{every}"
 
 
 def weight(finding: Finding) -> str:
@@ -174,6 +199,8 @@ def _how_to_judge(verdict: Verdict) -> str:
         return f"others on the same host took {lost} of this machine's processor time: probe again later"
     if verdict.summary.synthetic:
         return "run the probe again and let it finish"
+    if out := out_of_service(verdict):
+        return f"{out}: read the end of their logs and start them again; `phasewise status` shows them"
     return "watch longer with --window, send streamed requests while this runs, or add --probe"
 
 
@@ -243,7 +270,8 @@ def how_in_words(fix: Fix) -> tuple[str, ...]:
 def prediction_in_words(fix: Fix) -> str:
     """The effect of this fix alone: the figure it aims at first, then the others that change."""
     if fix.effect is None:
-        return f"not predictable: {fix.unpredictable}" if fix.unpredictable else "not predicted"
+        rough = "" if fix.rough_gain is None else f"{_lost(fix.rough_gain)} in one replay of the window; "
+        return f"{rough}not predictable: {fix.unpredictable}" if fix.unpredictable else "not predicted"
     aimed = [change for change in fix.effect.changes if change.figure is fix.aims_at]
     others = [
         change
@@ -252,9 +280,14 @@ def prediction_in_words(fix: Fix) -> str:
     ]
     text = ", ".join(map(change_in_words, (*aimed, *others)))
     doubt = ", though it may not help" if any(map(_may_not_help, aimed)) else ""
-    gain = fix.effect.gain
-    lost = "" if gain is None else f"; time lost beyond the objective {-gain * 100:+.0f}%"
+    lost = "" if fix.effect.gain is None else f"; {_lost(fix.effect.gain)}"
     return f"predicted{doubt}: {text or 'no change'}{lost}"
+
+
+def _lost(gain: float) -> str:
+    if abs(gain) < NO_CLEAR_GAIN:
+        return "about as much time lost beyond the objective"
+    return f"time lost beyond the objective {-gain * 100:+.0f}%"
 
 
 def _may_not_help(change: PredictedChange) -> bool:
@@ -316,7 +349,10 @@ def ttft_in_words(start: StartSummary) -> str:
         _quantile("p50", start.ttft_p50_s, at_least=start.ttft_p50_at_least),
         _quantile("p90", start.ttft_p90_s, at_least=start.ttft_p90_at_least),
     )
-    counts = ((start.unanswered, "unanswered"), (start.unfinished, "still waiting"))
+    counts = (
+        (start.gave_up, "ended without an answer"),
+        (start.unfinished, "of the unfinished without a first token yet"),
+    )
     silent = (f"{count} {how}" for count, how in counts if count)
     late = f"{start.late} of {start.requests} late"
     return f"{', '.join(quantiles)}; {', '.join((late, *silent))}"

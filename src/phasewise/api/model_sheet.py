@@ -1,0 +1,192 @@
+"""What a model needs on a device, phase by phase, with every formula."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from math import isfinite
+from pathlib import Path
+
+from phasewise.api.call import check_range, chosen
+from phasewise.core.errors import ConfigError
+from phasewise.core.slo import DEFAULT_SLO, parse_slo
+from phasewise.costs.roofline.accelerators import ACCELERATORS, ASSUMED, Accelerator, served_by_default
+from phasewise.costs.roofline.architecture import Architecture
+from phasewise.costs.roofline.capacity import UniformTraffic
+from phasewise.costs.roofline.deployment import Deployment
+from phasewise.costs.roofline.model_config import architecture_of
+from phasewise.costs.roofline.precision import KV_BYTES, WEIGHT_SCHEMES, Arithmetic, KvDtype, WeightScheme
+from phasewise.costs.sheet.build import sheet_of
+from phasewise.costs.sheet.facts import Sheet, SheetSubject
+from phasewise.fleet.config import phasewise_home
+from phasewise.fleet.engines.model_config_file import read_model_config
+
+
+def model_sheet(
+    config: str,
+    *,
+    gpu: str = "H100",
+    gpus: int = 1,
+    peak_tflops: float | None = None,
+    peak_8bit_tflops: float | None = None,
+    bandwidth_gbs: float | None = None,
+    memory_gb: float | None = None,
+    link_gbs: float | None = None,
+    price_per_hour: float | None = None,
+    assume: Mapping[str, float] | None = None,
+    weights: str | None = None,
+    kv_dtype: str = KvDtype.SIXTEEN_BIT,
+    chunk_tokens: int | None = None,
+    max_num_seqs: int | None = None,
+    prompt_tokens: int = 2000,
+    cached_tokens: int = 0,
+    output_tokens: int = 300,
+    context: int | None = None,
+    rate: float | None = None,
+    slo: str = "",
+) -> Sheet:
+    """Calculate what a model needs on a device: KV cache, TTFT, TPOT, bottlenecks, capacity, price.
+
+    Works like `phasewise model sheet CONFIG`, with the same options; `assume` maps names to values. Raises
+    PhasewiseError.
+    """
+    for option, count, least in (
+        ("--gpus", gpus, 1),
+        ("--chunk-tokens", chunk_tokens, 1),
+        ("--max-num-seqs", max_num_seqs, 1),
+        ("--prompt-tokens", prompt_tokens, 1),
+        ("--cached-tokens", cached_tokens, 0),
+        ("--output-tokens", output_tokens, 2),
+        ("--context", context, 1),
+        ("--price-per-hour", price_per_hour, 0),
+    ):
+        check_range(option, count, least)
+    if rate is not None:
+        above_zero("--rate", rate)
+    own = OwnFigures(peak_tflops, bandwidth_gbs, memory_gb, peak_8bit_tflops, link_gbs)
+    accelerator = accelerator_of(gpu, gpus, own, price_per_hour)
+    traffic = _traffic(prompt_tokens, output_tokens, cached_tokens)
+    scheme = None if weights is None else chosen("--weights", weights, WeightScheme)
+    asked = SheetSubject(
+        name=_display_name(config),
+        gpu=gpu,
+        deployment=Deployment(
+            architecture=_architecture(config, scheme),
+            accelerator=accelerator,
+            gpus=gpus,
+            kv_element_bytes=KV_BYTES[chosen("--kv-dtype", kv_dtype, KvDtype)],
+            chunk_tokens=chunk_tokens,
+            assumptions=ASSUMED.with_values(dict(assume or {})),
+        ),
+        traffic=traffic,
+        context_tokens=context or traffic.mean_context_tokens,
+        slo=parse_slo(slo, DEFAULT_SLO),
+        max_num_seqs=max_num_seqs or accelerator.max_num_seqs,
+        rate=rate,
+    )
+    return sheet_of(asked)
+
+
+def _architecture(config: str, weights: WeightScheme | None) -> Architecture:
+    found = read_model_config(config, phasewise_home(os.environ), os.environ)
+    return architecture_of(found, WEIGHT_SCHEMES[weights] if weights else None)
+
+
+def _display_name(config: str) -> str:
+    path = Path(config)
+    named = path.parent if path.name == "config.json" else path
+    return named.absolute().name.removesuffix(".json")
+
+
+def _traffic(prompt_tokens: int, output_tokens: int, cached_tokens: int) -> UniformTraffic:
+    if cached_tokens >= prompt_tokens:
+        raise ConfigError(
+            f"--cached-tokens {cached_tokens} has to be less than --prompt-tokens {prompt_tokens}",
+            hint="an engine always computes the last token of a prompt",
+        )
+    return UniformTraffic(prompt_tokens, output_tokens, cached_tokens)
+
+
+# --- The device of a model sheet: a known one, or a custom one described by options.
+
+CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFigures:
+    """The figures of a custom device, named like their options."""
+
+    peak_tflops: float | None = None
+    bandwidth_gbs: float | None = None
+    memory_gb: float | None = None
+    peak_8bit_tflops: float | None = None
+    link_gbs: float | None = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The figures that were given, by option."""
+        named = {f"--{each.name.replace('_', '-')}": getattr(self, each.name) for each in fields(self)}
+        return {option: figure for option, figure in named.items() if figure is not None}
+
+
+def accelerator_of(gpu: str, gpus: int, own: OwnFigures, price_per_hour: float | None) -> Accelerator:
+    """The device by its name, or by its figures."""
+    if price_per_hour:
+        above_zero("--price-per-hour", price_per_hour)
+    if gpu == CUSTOM:
+        return _custom_accelerator(gpus, own, price_per_hour or 0.0)
+    if gpu not in ACCELERATORS:
+        raise ConfigError(
+            f"unknown device {gpu!r}",
+            hint=f"known: {', '.join(ACCELERATORS)}; describe any other with --gpu {CUSTOM} and its figures",
+        )
+    if own.given:
+        raise ConfigError(
+            f"{gpu} is a known device, whose figures are built in",
+            hint=f"use --gpu {CUSTOM} to give your own",
+        )
+    known = ACCELERATORS[gpu]
+    if price_per_hour is None:
+        return known
+    return replace(
+        known, price_per_hour=price_per_hour, sources={**known.sources, "price_per_hour": "--price-per-hour"}
+    )
+
+
+def above_zero(option: str, value: float) -> None:
+    """ConfigError for values such as nan or 0."""
+    if not isfinite(value) or value <= 0:
+        raise ConfigError(f"{option} is {value:g}", hint="give a finite number above 0")
+
+
+def _custom_accelerator(gpus: int, own: OwnFigures, price_per_hour: float) -> Accelerator:
+    for option, figure in own.given.items():
+        above_zero(option, figure)
+    if own.peak_tflops is None or own.bandwidth_gbs is None or own.memory_gb is None:
+        raise ConfigError(
+            "a custom device needs its figures",
+            hint="give --peak-tflops, --bandwidth-gbs and --memory-gb",
+        )
+    if gpus > 1 and own.link_gbs is None:
+        raise ConfigError(
+            "several custom devices need --link-gbs",
+            hint="give the bandwidth between two devices in GB/s, one way",
+        )
+    peaks = {Arithmetic.SIXTEEN_BIT: own.peak_tflops * 1e12}
+    if own.peak_8bit_tflops is not None:
+        peaks |= dict.fromkeys((Arithmetic.INT8, Arithmetic.FP8), own.peak_8bit_tflops * 1e12)
+    memory_bytes = own.memory_gb * 1e9
+    chunk_tokens, max_num_seqs = served_by_default(memory_bytes)
+    given = ("peak_flops", "bandwidth_bytes_per_s", "memory_bytes", "link_bytes_per_s", "price_per_hour")
+    return Accelerator(
+        name=CUSTOM,
+        peak_flops=peaks,
+        bandwidth_bytes_per_s=own.bandwidth_gbs * 1e9,
+        memory_bytes=memory_bytes,
+        link_bytes_per_s=(own.link_gbs or 0.0) * 1e9,
+        price_per_hour=price_per_hour,
+        chunk_tokens=chunk_tokens,
+        max_num_seqs=max_num_seqs,
+        sources=dict.fromkeys(given, "as given"),
+    )

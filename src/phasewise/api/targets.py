@@ -1,0 +1,78 @@
+"""Targets of a diagnosis: an address, the file of a running fleet or gateway, or a file of kept evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phasewise.clients.http_client import origin
+from phasewise.core.errors import ConfigError, FleetError
+from phasewise.core.units import counted
+from phasewise.diagnosis.gather.target import WatchTarget
+from phasewise.diagnosis.observed.bundle import MAGIC
+from phasewise.diagnosis.observed.observation import Observed, TargetKind
+from phasewise.experiments.compare.arms import FLEET_FILES
+from phasewise.fleet.config import is_gateway_file, load_fleet, load_gateway_file
+from phasewise.fleet.local.gateway_run import gateway_url
+from phasewise.fleet.local.run_files import RunPaths, is_supervised, read_state
+
+
+def is_fleet_file(target: str) -> bool:
+    """Whether the target is a file, by its suffix."""
+    return target.endswith(FLEET_FILES)
+
+
+def is_evidence_file(target: str) -> bool:
+    """Whether the target is a file of kept evidence, by its first bytes."""
+    path = Path(target)
+    if "://" in target or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def address_of(target: str, home: Path) -> str:
+    """The target's address; FleetError if the file's fleet does not run."""
+    if is_fleet_file(target):
+        return _gateway_of(Path(target), home)
+    if "://" not in target:
+        raise ConfigError(
+            f"{target!r} {_what_is_wrong(Path(target))}",
+            hint="give http://host:port of a gateway or an engine, a file that ends in .yaml, or one that "
+            "`phasewise diagnose --save-evidence` wrote",
+        )
+    return origin(target)
+
+
+def _what_is_wrong(path: Path) -> str:
+    """Why a target without a scheme is none."""
+    if path.is_dir():
+        return "is a directory"
+    if path.is_file():
+        return "is a file that phasewise did not write" if path.stat().st_size else "is an empty file"
+    return "is neither an address nor a file"
+
+
+def subject_of(target: WatchTarget | Observed) -> str:
+    """The target in words, for the head of a verdict."""
+    if target.kind is not TargetKind.GATEWAY:
+        return f"{target.url} (vLLM engine)"
+    engines = counted(len(target.engines), "engine")
+    return f"{target.url} (gateway, {engines})"
+
+
+def _gateway_of(file: Path, home: Path) -> str:
+    if is_gateway_file(file):
+        config = load_gateway_file(file).gateway
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - one that listens everywhere listens here
+        return gateway_url(config.model_copy(update={"host": here.get(config.host, config.host)}))
+    fleet = load_fleet(file)
+    paths = RunPaths(home, fleet.name)
+    state = read_state(paths) if is_supervised(paths) else None
+    if state is None:
+        raise FleetError(
+            f"fleet {fleet.name} of {file} is not running",
+            hint=f"start it with `phasewise up {file} --detach`, or let `phasewise verify {file}` start it, "
+            "put a load on it and diagnose it; if it runs under another --name, give its "
+            "gateway's address",
+        )
+    return state.gateway.url

@@ -1,0 +1,1 @@
+"""Checks on this machine which of the published claims hold: `phasewise engine validate`."""

@@ -1,0 +1,105 @@
+"""The private record of each running gateway of this user, also of those that no fleet started.
+
+The gateway's process writes it, and removes it at its end; `phasewise status` reads it without any key.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from phasewise.core.worker import Role
+from phasewise.fleet.config import GatewayConfig
+from phasewise.fleet.config.gateway import Frozen
+from phasewise.fleet.local.process import boot_id, identity_of, is_alive
+from phasewise.fleet.local.run_files import run_folder, write_private
+from phasewise.fleet.local.state import FleetState, ProcessIdentity
+
+_SUFFIX = ".gateway-run"
+
+
+class WorkerReport(Frozen):
+    """A worker as its gateway sees it. `since_unix_s` is when its health last changed."""
+
+    name: str
+    url: str
+    model: str
+    role: Role
+    pool: str
+    health: str
+    note: str
+    since_unix_s: float | None
+    circuit_open: bool
+    incarnation: str
+    steps_url: str | None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it gets requests as usual."""
+        return self.health == "up" and not self.circuit_open
+
+
+class GatewayState(Frozen):
+    """A gateway at one moment, as its process last wrote it."""
+
+    version: int = 1
+    url: str
+    boot_id: str
+    process: ProcessIdentity
+    started_unix_s: float
+    workers: tuple[WorkerReport, ...] = ()
+
+
+def gateway_url(config: GatewayConfig) -> str:
+    """The address that a gateway listens on."""
+    scheme, host = "http" if config.tls is None else "https", config.host
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.port}"
+
+
+class GatewayRun:
+    """The record of this process's gateway."""
+
+    def __init__(self, home: Path, config: GatewayConfig) -> None:
+        self._path = run_folder(home) / f"{os.getpid()}{_SUFFIX}"
+        process = identity_of(os.getpid())
+        self._state = process and GatewayState(
+            url=gateway_url(config),
+            boot_id=boot_id(),
+            process=process,
+            started_unix_s=time.time(),
+        )
+
+    def write(self, workers: tuple[WorkerReport, ...]) -> None:
+        """Record the workers' states; OSError if the folder cannot be written."""
+        if self._state is not None:
+            state = self._state.model_copy(update={"workers": workers})
+            write_private(self._path, state.model_dump_json(indent=1).encode())
+
+    def remove(self) -> None:
+        """The gateway ends."""
+        self._path.unlink(missing_ok=True)
+
+
+def living_gateways(home: Path) -> list[GatewayState]:
+    """The gateways that run now. Records that killed ones left behind are removed."""
+    found: list[GatewayState] = []
+    for path in sorted(run_folder(home).glob(f"[!.]*{_SUFFIX}")):
+        try:
+            state = GatewayState.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue  # it ended just now, or another version wrote it
+        if state.boot_id == boot_id() and is_alive(state.process):
+            found.append(state)
+        else:
+            path.unlink(missing_ok=True)
+    return found
+
+
+def lone_gateways(gateways: Iterable[GatewayState], fleets: Iterable[FleetState]) -> list[GatewayState]:
+    """Those that no fleet started."""
+    of_fleets = {fleet.gateway.process for fleet in fleets}
+    return [gateway for gateway in gateways if gateway.process not in of_fleets]

@@ -1,0 +1,46 @@
+"""All work that grows with the size of a body. It changes no state, so that any process can do it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phasewise.core.prefixes import BLOCK_BYTES
+from phasewise.core.request import Endpoint
+from phasewise.core.value import value
+from phasewise.gateway.answer_cache.headers import CacheWishes
+from phasewise.gateway.answer_cache.lookup import CacheEntrance, CacheLookup
+from phasewise.gateway.api.fields import Parsed, parse_body
+from phasewise.gateway.api.prompt_prefix import PrefixHashing
+
+
+@dataclass(slots=True)
+class Read:
+    """A parsed body, its prefix hashes, and its cache look-up, if there is a cache."""
+
+    parsed: Parsed
+    hashes: tuple[int, ...] = ()
+    lookup: CacheLookup | None = None
+
+
+@value
+class BodyReader:
+    """Reads bodies.
+
+    `hashing` is None if no policy uses hashes: they cost a pass over the prompt. `entrance` is None without
+    an answer cache. With `passes_unknown`, engines get fields that the gateway does not know.
+    """
+
+    hashing: PrefixHashing | None = None
+    entrance: CacheEntrance | None = None
+    passes_unknown: bool = False
+
+    def read(
+        self, endpoint: Endpoint, body: bytes, wishes: CacheWishes, tenant: str, salt: bytes | None
+    ) -> Read:
+        """Read a body; raises RequestRejected."""
+        found = Read(parse_body(endpoint, body, passes_unknown=self.passes_unknown))
+        if self.entrance is not None and endpoint.is_completion:
+            found.lookup = self.entrance.enter(endpoint, found.parsed.fields, wishes, tenant)
+        if self.hashing is not None and len(body) >= BLOCK_BYTES:
+            found.hashes = self.hashing.hashes(endpoint, found.parsed.fields, salt)
+        return found
