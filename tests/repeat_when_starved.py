@@ -1,9 +1,13 @@
 """A test that fails while the machine is kept from running gets a second try, and the summary names it.
 
 How long something takes is not a test's concern, but some need another process to answer within seconds. On
-a virtual machine whose processors are taken away for that long (steal), a failure says nothing of the code.
-Where little was taken, a failure counts at once; one that ran out of its time always does.
+a virtual machine whose processors are taken away for that long (steal), or where a real engine has them all,
+a failure says little of the code. Elsewhere it counts at once; one that ran out of its time always does.
 """
+
+import re
+import time
+from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -12,6 +16,9 @@ from phasewise.clients.host import read_cpu_times, stolen_share
 
 STARVED = 0.1
 """The share of processor time taken from the whole machine above which a failure is tried again."""
+CROWDED = 0.6
+"""The share of a test's time in which somebody had to wait for a processor, above which it is too."""
+PRESSURE = Path("/proc/pressure/cpu")
 REPEATED = "repeated"
 
 
@@ -19,19 +26,41 @@ REPEATED = "repeated"
 def pytest_runtest_protocol(item, nextitem):
     """Run the test, and once more if it failed on a starved machine."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    before = read_cpu_times()
+    shortage = Shortage()
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    after = read_cpu_times()
-    taken = stolen_share(before, after) if before and after else 0.0
-    if taken > STARVED and any(report.failed and not _ran_out_of_time(report) for report in reports):
-        item.user_properties.append(
-            (REPEATED, f"{item.nodeid} ({taken:.0%} of the processors was taken away)")
-        )
+    if any(report.failed and not _ran_out_of_time(report) for report in reports) and (why := shortage.told()):
+        item.user_properties.append((REPEATED, f"{item.nodeid} ({why})"))
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+class Shortage:
+    """How much of the processors was missing since this was made."""
+
+    def __init__(self):
+        self._since = time.monotonic()
+        self._times = read_cpu_times()
+        self._waited_s = _waited_s()
+
+    def told(self):
+        """In words; empty where there was enough."""
+        now = read_cpu_times()
+        taken = stolen_share(self._times, now) if self._times and now else 0.0
+        if taken > STARVED:
+            return f"{taken:.0%} of the processors was taken away"
+        waited = (_waited_s() - self._waited_s) / max(time.monotonic() - self._since, 1e-3)
+        return f"somebody waited for a processor in {waited:.0%} of its time" if waited > CROWDED else ""
+
+
+def _waited_s():
+    """Seconds in which somebody who could have run had no processor, since the system started."""
+    try:
+        return int(re.search(r"some .*total=(\d+)", PRESSURE.read_text())[1]) / 1e6
+    except OSError:
+        return 0.0
 
 
 def _ran_out_of_time(report):

@@ -112,6 +112,7 @@ async def test_a_client_that_leaves_does_not_pay_for_what_it_might_have_read():
     ):
         engine.inject("slow", factor=10.0)
         await read_some(gateway, 3, max_tokens=4_000)
+        engine.clear_faults()
         reply = await gateway.chat(headers=BEARER, max_tokens=4_000)
         assert code_of(reply) == "served"
 

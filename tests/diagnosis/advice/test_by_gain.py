@@ -70,3 +70,12 @@ def test_a_setting_goes_before_an_engine_that_gains_less_than_twice_as_much():
     engine = tried("engine", 0.8, "replicas")
     assert names(by_gain(Advice((engine, tried("setting", 0.5)))).fixes) == ["setting", "engine"]
     assert names(by_gain(Advice((engine, tried("setting", 0.3)))).fixes) == ["engine", "setting"]
+
+
+def test_a_risky_fix_stands_last_unless_a_replay_shows_that_less_time_is_lost():
+    aims_well = replace(predicted("fewer at once", 0.2, 0.4), risky=True)
+    assert names(by_gain(Advice((aims_well, unpredicted("unknown")))).fixes) == ["unknown", "fewer at once"]
+    blind = replace(unpredicted("fewer at once"), risky=True)
+    assert names(by_gain(Advice((blind, unpredicted("unknown")))).fixes) == ["unknown", "fewer at once"]
+    shown = replace(tried("fewer at once", 0.4), risky=True)
+    assert names(by_gain(Advice((unpredicted("unknown"), shown))).fixes) == ["fewer at once", "unknown"]

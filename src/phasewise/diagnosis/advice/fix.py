@@ -82,7 +82,8 @@ class Fix:
     `lever` is the change of a fleet file, None for a fix outside the engine; `engine_flag` and
     `fleet_line` are the same change as text. `aims_at` is the figure that should improve. If there
     is no `effect`, `unpredictable` says why; `rough_gain` is then the share of the lost time that it takes
-    away in one replay of the window, without an interval.
+    away in one replay of the window, without an interval. A `risky` fix can cost far more than it gains
+    where the verdict is wrong: it stands last unless a replay shows that less time is lost.
     """
 
     what: str
@@ -95,6 +96,7 @@ class Fix:
     effect: Effect | None = None
     unpredictable: str = ""
     rough_gain: float | None = None
+    risky: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,8 @@ def by_gain(advice: Advice) -> Advice:
 
 
 def _weight(fix: Fix, gain: float | None) -> float:
+    if fix.risky and (_share_of_lost_time(fix) or 0.0) < NO_CLEAR_GAIN:
+        return -1.0
     if gain is None or (fix.effect is None and abs(gain) < NO_CLEAR_GAIN):
         return 0.0
     return gain * (BESIDE_AN_ENGINE if fix.lever is not None and fix.lever.name == "replicas" else 1.0)
@@ -149,11 +153,12 @@ def _gain(fix: Fix) -> float | None:
     """Its share of the lost time, or by how much the figure that it aims at improves; None if neither is
     known.
     """
-    if fix.effect is None:
-        return fix.rough_gain
-    if fix.effect.gain is not None:
-        return fix.effect.gain
-    change = fix.effect.of(fix.aims_at)
-    if change is None:
-        return None
+    gain = _share_of_lost_time(fix)
+    change = None if fix.effect is None else fix.effect.of(fix.aims_at)
+    if gain is not None or change is None:
+        return gain
     return change.ratio - 1.0 if change.figure is Figure.THROUGHPUT else 1.0 - change.ratio
+
+
+def _share_of_lost_time(fix: Fix) -> float | None:
+    return fix.rough_gain if fix.effect is None else fix.effect.gain

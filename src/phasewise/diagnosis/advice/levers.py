@@ -5,6 +5,7 @@ A method returns None if the lever is set already, or if no sensible value is le
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from phasewise.core.timeline import Part
@@ -137,7 +138,8 @@ class AvailableLevers:
         if running < 1:
             return None
         price = "the others wait: TTFT rises and throughput falls"
-        return _running(running, "let fewer requests share a step", price, Figure.TPOT_P50)
+        fix = _running(running, "let fewer requests share a step", price, Figure.TPOT_P50)
+        return replace(fix, risky=True)
 
     def as_many_as_fit(self) -> Fix | None:
         """As many as the KV cache holds to their end, so that none is preempted."""
