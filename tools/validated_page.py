@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phasewise.experiments.validate.record import read_report
+from phasewise.experiments.validate.claims import read_judged
 from phasewise.report.validation.screen import markdown_row
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -43,7 +43,7 @@ def main() -> None:
 
 def page(folder: Path = REPORTS) -> str:
     """The whole page, the newest report first."""
-    read = [(read_report(file.read_bytes(), file.name), file.name) for file in sorted(folder.glob("*.json"))]
+    read = [(read_judged(file.read_bytes(), file.name), file.name) for file in sorted(folder.glob("*.json"))]
     read.sort(key=lambda it: it[0].day, reverse=True)
     rows = "".join(f"{markdown_row(report, f'validated/{name}')}\n" for report, name in read)
     return INTRODUCTION + rows + CLOSING

@@ -34,7 +34,7 @@ from phasewise.experiments.lever_runs.launch import (
     shared_gpu_flags,
     size_here,
 )
-from phasewise.experiments.validate.claims import judge_claims
+from phasewise.experiments.validate.claims import judge_claims, read_judged
 from phasewise.experiments.validate.crosscheck import VllmBench
 from phasewise.experiments.validate.environment import (
     check_environment,
@@ -48,7 +48,6 @@ from phasewise.experiments.validate.record import (
     Outcome,
     Settings,
     ValidationReport,
-    read_report,
     report_json,
 )
 from phasewise.experiments.validate.run import ValidationRun, ValidationTools
@@ -148,7 +147,7 @@ def validate(
     data = report_json(event_loop.run(_validate(job, steps)))
     files[0].write_bytes(data)
     # What is shown is what was written, and what others can read.
-    report = read_report(data, files[0].name)
+    report = read_judged(data, files[0].name)
     files[1].write_text(validation_page(report), encoding="utf-8")
     if as_json:
         typer.echo(data.decode(), nl=False)
@@ -261,7 +260,7 @@ def _check_reports(files: Sequence[Path]) -> None:
             raise ConfigError(
                 f"{file} cannot be read ({error.strerror})", hint="give a report's .json file"
             ) from error
-        typer.echo(markdown_row(read_report(data, file.name), f"validated/{file.name}"))
+        typer.echo(markdown_row(read_judged(data, file.name), f"validated/{file.name}"))
 
 
 def _say(words: str) -> None:

@@ -187,36 +187,30 @@ def wait_so_far(timeline: Timeline) -> TtftBreakdown:
 
 
 def _breakdown(timeline: Timeline, whole_s: float) -> TtftBreakdown:
-    seconds = _counted_once(ttft_part_seconds(timeline), whole_s)
+    seconds = ttft_part_seconds(timeline, whole_s)
     ordered = sorted(seconds.items(), key=lambda item: TTFT_PARTS.index(item[0][0]))
     parts = tuple(PartTime(part, source, value) for (part, source), value in ordered)
     return TtftBreakdown(whole_s, parts, whole_s - sum(seconds.values()))
 
 
-def _counted_once(
-    seconds: dict[tuple[Part, Source], float], whole_s: float
-) -> dict[tuple[Part, Source], float]:
-    """The parts without that end of the gateway's wait which the engine measured too.
+def ttft_part_seconds(timeline: Timeline, whole_s: float) -> dict[tuple[Part, Source], float]:
+    """The time of every measured part of a TTFT, without building a breakdown.
 
-    The wait ends when the gateway notes that it has sent the request; the engine may have begun by then.
-    """
-    over_s = sum(seconds.values()) - whole_s
-    return {
-        key: max(0.0, part_s - max(0.0, over_s)) if key[0] is Part.GATEWAY_WAIT else part_s
-        for key, part_s in seconds.items()
-    }
-
-
-def ttft_part_seconds(timeline: Timeline) -> dict[tuple[Part, Source], float]:
-    """The time of every measured part of TTFT, without building a breakdown.
-
-    After a KV transfer the parts of both workers add up, because they ran one after the other.
+    After a KV transfer the parts of both workers add up, because they ran one after the other. The gateway's
+    wait is without that end of it which the engine measured too: it ends when the gateway notes that it has
+    sent the request, and the engine may have begun by then.
     """
     serving, prefill = timeline.serving_attempt, timeline.prefill_attempt
     spans = timeline.spans + serving.spans if serving is not None else timeline.spans
     if prefill is not None:
         spans += prefill.spans
-    return part_seconds([span for span in spans if span.part is not Part.DECODE])
+    seconds = part_seconds([span for span in spans if span.part is not Part.DECODE])
+    over_s = sum(seconds.values()) - whole_s
+    if over_s > 0:
+        for key in seconds:
+            if key[0] is Part.GATEWAY_WAIT:
+                seconds[key] = max(0.0, seconds[key] - over_s)
+    return seconds
 
 
 def part_seconds(spans: Sequence[Span]) -> dict[tuple[Part, Source], float]:

@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from phasewise.experiments.validate.claims import CLAIMS, judge_claims
+from phasewise.core.errors import ConfigError
+from phasewise.experiments.validate.claims import CLAIMS, judge_claims, read_judged
 from phasewise.experiments.validate.plan import Step
-from phasewise.experiments.validate.record import Measured, Outcome, StepResult
+from phasewise.experiments.validate.record import Measured, Outcome, StepResult, report_json
 from tests.experiments.levers.builders import make_effect
 from tests.experiments.validate.builders import (
     make_bench,
@@ -14,6 +15,7 @@ from tests.experiments.validate.builders import (
     make_fault,
     make_lever,
     make_measured,
+    make_report,
 )
 from tests.paths import ROOT
 
@@ -129,10 +131,25 @@ def test_without_figures_a_claim_is_not_tried_for_the_reason_of_its_step():
     assert results["form_fits"].found == "it was left out of this run"
 
 
-@pytest.mark.parametrize(("load", "outcome"), [(0.9, FAILS), (1.2, INCONCLUSIVE)])
-def test_a_busy_machine_refutes_nothing(load, outcome):
-    steps = (StepResult(step=Step.CALIBRATION, done=True, load_per_core=load),)
+@pytest.mark.parametrize(("taken", "outcome"), [(0.1, FAILS), (0.3, INCONCLUSIVE)])
+def test_a_busy_machine_refutes_nothing(taken, outcome):
+    steps = (StepResult(step=Step.CALIBRATION, done=True, taken_share=taken),)
     measured = make_measured(calibration=make_calibration(error=0.4))
     results = {it.claim: it for it in judge_claims(measured, steps)}
     assert results["predicts_decode"].outcome is outcome
     assert results["form_fits"].outcome is HOLDS
+
+
+@pytest.mark.parametrize("change", ["missing", "twice", "another outcome"])
+def test_a_report_whose_claims_do_not_follow_from_its_figures_is_rejected(change):
+    report = make_report()
+    assert read_judged(report_json(report), "r.json") == report
+    first, *others = report.claims
+    changed = {
+        "missing": tuple(others),
+        "twice": (first, *report.claims),
+        "another outcome": (first.model_copy(update={"outcome": FAILS}), *others),
+    }[change]
+    altered = report.model_copy(update={"claims": changed})
+    with pytest.raises(ConfigError, match="do not follow from its figures"):
+        read_judged(report_json(altered), "r.json")

@@ -66,6 +66,11 @@ class Engines:
         """An engine that was requested before."""
         return self._running[spec.name].engine
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Those of all that are up."""
+        return tuple(started.engine.url for started in self._running.values())
+
     async def close(self) -> None:
         """Stop every engine, the last one started first; an error or a cancellation waits for all of them."""
         errors: list[BaseException] = []

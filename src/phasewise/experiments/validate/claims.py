@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import exp, log, sqrt
 
+from phasewise.core.errors import ConfigError
 from phasewise.core.units import duration, share
 from phasewise.experiments.levers.catalogue import STALLS, TTFT, Sign
 from phasewise.experiments.levers.findings import (
@@ -20,7 +21,15 @@ from phasewise.experiments.levers.findings import (
     value_in_words,
 )
 from phasewise.experiments.validate.plan import Step
-from phasewise.experiments.validate.record import ClaimResult, FaultFigures, Measured, Outcome, StepResult
+from phasewise.experiments.validate.record import (
+    ClaimResult,
+    FaultFigures,
+    Measured,
+    Outcome,
+    StepResult,
+    ValidationReport,
+    read_report,
+)
 
 AGREES_WITHIN = 0.05
 """Two tools that differ by less agree, whatever the noise."""
@@ -33,8 +42,8 @@ short the prompt is."""
 MOST_TPOT_SHARE = 0.05
 SLOW_ABOVE = 0.15
 """Traffic is slow if more of its requests than this miss the objective."""
-BUSY_ABOVE = 1.0
-"""With a higher load per core other processes took the engine's time, and nothing is refuted."""
+BUSY_ABOVE = 0.15
+"""If others took more of the processors, a figure says little of the claim: nothing is refuted by it."""
 
 Finding = tuple[Outcome, str]
 
@@ -58,8 +67,8 @@ def judge_claims(measured: Measured, steps: Sequence[StepResult]) -> tuple[Claim
     for claim in CLAIMS:
         step = done.get(claim.step.value, left_out)
         outcome, found = claim.judge(measured) or (Outcome.NOT_TRIED, step.why)
-        if outcome is Outcome.FAILS and step.load_per_core > BUSY_ABOVE:
-            busy = f"the machine was busy, with a load average of {step.load_per_core:.1f} per core"
+        if outcome is Outcome.FAILS and step.taken_share > BUSY_ABOVE:
+            busy = f"others took {share(step.taken_share)} of the processors during it"
             outcome, found = Outcome.INCONCLUSIVE, f"{found}; {busy}"
         results.append(
             ClaimResult(
@@ -71,6 +80,20 @@ def judge_claims(measured: Measured, steps: Sequence[StepResult]) -> tuple[Claim
             )
         )
     return tuple(results)
+
+
+def read_judged(data: bytes, name: str) -> ValidationReport:
+    """The report in a document from anywhere, if its claims follow from its figures; else ConfigError."""
+    report = read_report(data, name)
+    said = sorted((it.claim, it.outcome) for it in report.claims)
+    judged = sorted((it.claim, it.outcome) for it in judge_claims(report.measured, report.steps))
+    if said != judged:
+        odd = sorted({claim for claim, _ in set(said) ^ set(judged)})
+        raise ConfigError(
+            f"{name}: its claims do not follow from its figures: {', '.join(odd) or 'one stands twice'}",
+            hint="publish the report as it was written, by this version of phasewise",
+        )
+    return report
 
 
 def _tools_agree(metric: str, measured: Measured) -> Finding | None:

@@ -6,12 +6,15 @@ import getpass
 import os
 import platform
 import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from phasewise import __version__
-from phasewise.clients.host import usable_cores
+from phasewise.clients.host import read_cpu_times, usable_cores
+from phasewise.clients.processes import listening_processes, loopback_port, process_tree
 from phasewise.core.errors import ConfigError
 from phasewise.experiments.lever_runs.circumstances import processor_name
 from phasewise.experiments.validate.private import PrivateNames
@@ -73,11 +76,35 @@ def check_environment(engine: EngineEnvironment, machine: Machine) -> tuple[str,
     available = psutil.virtual_memory().available
     if machine.device == "cpu" and available < 2 * ENGINE_BYTES:
         notes.append(f"{available / 2**30:.1f} GiB of memory are free: two engines may not fit")
-    if (load := load_per_core()) > 0.5:
-        notes.append(f"the machine was busy before the run, with a load average of {load:.1f} per core")
     return tuple(notes)
 
 
-def load_per_core() -> float:
-    """The load average of the last minute per core; 0 where the system has none."""
-    return round(os.getloadavg()[0] / len(usable_cores()), 2) if hasattr(os, "getloadavg") else 0.0
+class OthersWatch:
+    """How much of this machine others take from now on: processes that are not of this run, a hypervisor.
+
+    Ours are this process, those that it started, and the engines at the URLs, which a supervisor keeps.
+    """
+
+    def __init__(self, engine_urls: Callable[[], Iterable[str]]) -> None:
+        self._engine_urls = engine_urls
+        self._host, self._own_s = read_cpu_times(), self._read_own_s()
+
+    def share(self) -> float:
+        """Their share of all processors so far; 0 where the system does not report it."""
+        host, own_s = read_cpu_times(), self._read_own_s()
+        if self._host is None or host is None or (total_s := host.total_s - self._host.total_s) <= 0:
+            return 0.0
+        used_s = host.busy_s + host.stolen_s - self._host.busy_s - self._host.stolen_s
+        ours_s = sum(cpu_s - self._own_s.get(pid, 0.0) for pid, cpu_s in own_s.items())
+        return round(min(max((used_s - ours_s) / total_s, 0.0), 1.0), 3)
+
+    def _read_own_s(self) -> dict[int, float]:
+        """What each process used so far, with those of its children that have ended."""
+        ports = {port for url in self._engine_urls() if (port := loopback_port(url)) is not None}
+        own_s: dict[int, float] = {}
+        for root in (os.getpid(), *listening_processes(ports).values()):
+            for pid in (each.pid for each in process_tree(root)):
+                with suppress(psutil.Error):
+                    times = psutil.Process(pid).cpu_times()
+                    own_s[pid] = times.user + times.system + times.children_user + times.children_system
+        return own_s

@@ -72,7 +72,7 @@ class Settings(Frozen):
 class StepResult(Frozen):
     """A step of the run; `why` says why it was not done, `notes` what was unusual.
 
-    `load_per_core` is the load average at its end: above 1, more processes wanted to run than could.
+    `taken_share` is what other processes and a hypervisor took of all processors while it ran.
     """
 
     step: Key
@@ -80,7 +80,7 @@ class StepResult(Frozen):
     why: Line = ""
     notes: tuple[Line, ...] = ()
     took_s: float = 0.0
-    load_per_core: float = 0.0
+    taken_share: float = 0.0
 
 
 class BenchFigures(Frozen):

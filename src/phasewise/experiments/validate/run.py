@@ -26,7 +26,7 @@ from phasewise.experiments.levers.agenda import QUICK, metrics_of
 from phasewise.experiments.levers.cases import BASE, CASES, ONE_AT_A_TIME
 from phasewise.experiments.levers.catalogue import Case, EngineSpec
 from phasewise.experiments.validate.crosscheck import METRICS, BenchLoad, ToolRun, noise, own_run, ratio
-from phasewise.experiments.validate.environment import load_per_core
+from phasewise.experiments.validate.environment import OthersWatch
 from phasewise.experiments.validate.plan import LEAST_S, Step, deadlines_s
 from phasewise.experiments.validate.private import PrivateNames
 from phasewise.experiments.validate.record import (
@@ -135,7 +135,7 @@ class ValidationRun:
             self.results.append(result)
 
     async def _tried(self, step: Step, left_s: float) -> StepResult:
-        began_s, why = time.monotonic(), ""
+        began_s, others, why = time.monotonic(), OthersWatch(lambda: self.tools.engines.urls), ""
         notes: tuple[str, ...] = ()
         try:
             async with asyncio.timeout(max(left_s, LEAST_S)):
@@ -163,7 +163,7 @@ class ValidationRun:
             why=cleaned(why)[:600],
             notes=tuple(map(cleaned, notes)),
             took_s=took_s,
-            load_per_core=load_per_core(),
+            taken_share=others.share(),
         )
 
     async def _do(self, step: Step) -> tuple[str, ...]:

@@ -344,7 +344,7 @@ class _Tally:
     def _observe_start(self, timeline: Timeline, first_s: float) -> None:
         self._ttft.observe(first_s)
         explained_s = 0.0
-        for (part, _), seconds in ttft_part_seconds(timeline).items():
+        for (part, _), seconds in ttft_part_seconds(timeline, first_s).items():
             self._parts[part].observe(seconds)
             explained_s += seconds
         self._unexplained.observe(max(0.0, first_s - explained_s))

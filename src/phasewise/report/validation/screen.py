@@ -53,7 +53,8 @@ def render(report: ValidationReport) -> RenderableType:
 
 def markdown_row(report: ValidationReport, link: str) -> str:
     """The report's line in docs/validated.md; its texts are a stranger's, so their markup is escaped."""
-    busy = any(step.load_per_core > BUSY_ABOVE for step in report.steps)
+    took_s = sum(step.took_s for step in report.steps)
+    busy = sum(step.taken_share * step.took_s for step in report.steps) > BUSY_ABOVE * took_s
     failed = [claim.claim for claim in report.claims if claim.outcome is Outcome.FAILS]
     cells = (
         f"[{report.day}]({link})",
