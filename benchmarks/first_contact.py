@@ -34,13 +34,14 @@ from planted.processes import cpu_hogs, running
 
 from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import evidence_of
+from phasewise.diagnosis.gather.watch import LONGEST_S
 from phasewise.diagnosis.observed.bundle import read_bundle
 
 HERE = Path(__file__).resolve().parent
 LIVE = ("light", "long_tenant_1", "salted_prefix", "many_streams", "cpu_hogs", "long_outputs")
 PROBE = "probe"
 TIMES, QUICK_TIMES = 3, 2
-SETTLE_S, WINDOW_S = 8.0, 20.0
+SETTLE_S = 8.0
 VERDICTS = frozenset({0, 3, 4, 5})
 
 
@@ -83,10 +84,10 @@ def play(name: str, fleet: Fleet, files: Sequence[Path], client: Path) -> None:
             ask(fleet, file, "--probe")
         return
     scene = next(it for it in SCENES if it.name == name)
-    with traffic(scene, fleet, SETTLE_S + len(files) * (WINDOW_S + 15), client):
+    with traffic(scene, fleet, SETTLE_S + len(files) * (LONGEST_S + 15), client):
         time.sleep(SETTLE_S)
         for file in files:
-            ask(fleet, file, "--window", str(WINDOW_S))
+            ask(fleet, file)
 
 
 @contextlib.contextmanager

@@ -83,5 +83,12 @@ def test_a_starved_core_takes_what_cores_of_its_own_would_have_spared():
 
 
 def test_a_starved_core_keeps_its_claim_where_there_is_too_much_load_even_without_it():
-    shares, _ = weighed(removals({Cause.ENGINE_STARVED: 0.6}), STARVED_CLAIMS, [0.3, 0.7])
+    shares, _ = weighed(removals({Cause.ENGINE_STARVED: 0.3}), STARVED_CLAIMS, [0.3, 0.7])
     assert shares == {Cause.ENGINE_STARVED: 0.3, Cause.OVERLOAD: pytest.approx(0.7)}
+    shares, _ = weighed(removals({Cause.ENGINE_STARVED: 0.6}), STARVED_CLAIMS, [0.1, 0.9])
+    assert shares == {Cause.ENGINE_STARVED: 0.1, Cause.OVERLOAD: pytest.approx(0.9)}
+
+
+def test_a_starved_core_that_claims_much_and_would_have_spared_much_is_weighed_beside_the_load():
+    shares, _ = weighed(removals({Cause.ENGINE_STARVED: 0.45}), STARVED_CLAIMS, [0.3, 0.7])
+    assert shares == {Cause.ENGINE_STARVED: pytest.approx(0.45), Cause.OVERLOAD: pytest.approx(0.55)}

@@ -72,7 +72,7 @@ def diagnose(
     target: str,
     *,
     probe: bool = False,
-    window: float = 20.0,
+    window: float | None = None,
     slo: str = "",
     model: str | None = None,
     steps_url: str | None = None,
@@ -85,7 +85,8 @@ def diagnose(
 
     Works like `phasewise diagnose TARGET`, with the same options. Raises PhasewiseError.
     """
-    check_range("--window", window, 1, 3600)
+    if window is not None:
+        check_range("--window", window, 1, 3600)
     known = Known(None if costs is None else load_fit(Path(costs)))
     order = GatherOrder(window, probe, model, api_key_or_default(api_key), seed_or_random(seed))
     observed, objective = observe(target, slo, order, admin_key, steps_url, _Quiet())

@@ -43,13 +43,14 @@ def diagnose(
         ),
     ] = False,
     window: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=1.0,
             max=3600.0,
-            help="Without --probe: seconds to watch live traffic.",
+            help="Without --probe: seconds to watch live traffic. (default: 20, and up to 60 while few "
+            "requests have ended)",
         ),
-    ] = 20.0,
+    ] = None,
     slo: Annotated[
         str,
         typer.Option(help="What counts as slow, such as ttft=500ms,tpot=50ms. (default: ttft=1s,tpot=100ms)"),

@@ -67,6 +67,11 @@ class TimelineFeed:
             dropped = int(_header(reply, b"x-phasewise-dropped") or 0) + too_many
             self.missed = replace(self.missed, dropped=self.missed.dropped + dropped)
 
+    @property
+    def fetched(self) -> int:
+        """How many timelines `read` would return of those downloaded so far."""
+        return len(self._lines)
+
     async def read(self) -> tuple[Timeline, ...]:
         """Every timeline since the last call, oldest first."""
         await self.fetch()

@@ -12,8 +12,9 @@ from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import evidence_of
 from phasewise.diagnosis.gather import engine_watch
+from phasewise.diagnosis.gather import watch as watch_module
 from phasewise.diagnosis.gather.target import WatchTarget, identify
-from phasewise.diagnosis.gather.watch import Watch
+from phasewise.diagnosis.gather.watch import GatherOrder, Watch, gather
 from phasewise.diagnosis.observed.observation import TargetKind, WatchedEngine
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
@@ -178,3 +179,50 @@ async def test_saved_costs_come_before_the_windows_own():
     summary = diagnose(evidence, DEFAULT_SLO, Known(saved)).summary
     assert summary.fit == saved
     assert [engine.weights_read_s for engine in summary.engines] == [0.03]
+
+
+class Said:
+    """What a user would see."""
+
+    def __init__(self):
+        self.words = []
+
+    def say(self, words):
+        self.words.append(words)
+
+    @asynccontextmanager
+    async def watching(self, window_s):
+        yield
+
+
+@pytest.mark.parametrize("through_gateway", [False, True])
+async def test_a_window_of_no_given_length_lasts_until_enough_requests_ended(monkeypatch, through_gateway):
+    monkeypatch.setattr(watch_module, "SHORTEST_S", 1.5)
+    monkeypatch.setattr(watch_module, "TIMELINES_EVERY_S", 0.1)
+    monkeypatch.setattr(watch_module, "ENOUGH_REQUESTS", 4)
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+
+        async def ask_again_and_again():
+            while True:
+                await gateway.chat(max_tokens=4)
+                await asyncio.sleep(0.7)
+
+        url = gateway.client.base_url if through_gateway else engine.base_url
+        target = await identify(url, ADMIN_KEY if through_gateway else None)
+        asking, said = asyncio.create_task(ask_again_and_again()), Said()
+        try:
+            seen = await gather(target, ADMIN_KEY if through_gateway else None, GatherOrder(), said)
+        finally:
+            asking.cancel()
+        assert 1.5 < seen.ended_unix_s - seen.began_unix_s < 50
+        assert [words for words in said.words if "few requests have ended" in words]
+
+
+async def test_nobody_waits_longer_for_traffic_that_is_not_there_or_was_given_a_length(monkeypatch):
+    monkeypatch.setattr(watch_module, "SHORTEST_S", 0.5)
+    async with running_engines(1) as (engine,):
+        target = await identify(engine.base_url, None)
+        for order in (GatherOrder(), GatherOrder(window_s=0.5)):
+            said = Said()
+            await gather(target, None, order, said)
+            assert len(said.words) == 1

@@ -209,6 +209,17 @@ class EngineWatch:
                 next_trip = max(tick + 1, round(TRIPS_APART * tick))
             await asyncio.sleep(TICK_S)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it had requests at the last reading."""
+        return bool(self._loads) and self._loads[-1].running + self._loads[-1].waiting > 0
+
+    @property
+    def ended_requests(self) -> float:
+        """How many requests ended since the first reading; 0 if it does not count them."""
+        counted = [load.finished for load in self._loads if load.finished is not None]
+        return counted[-1] - counted[0] if counted else 0.0
+
     async def end(self) -> EngineSeen:
         """Read the rest, and return everything."""
         after = None

@@ -34,11 +34,20 @@ a second.
 _T = TypeVar("_T")
 
 
+SHORTEST_S, LONGEST_S = 20.0, 60.0
+"""How long live traffic is watched if nobody says how long: the longer, the fewer requests end in it."""
+ENOUGH_REQUESTS = 30
+"""With fewer, one more or less may change the verdict."""
+
+
 @dataclass(frozen=True, slots=True)
 class GatherOrder:
-    """How to gather: watch live traffic for `window_s`, or with `probing` send a short load of our own."""
+    """How to gather: watch live traffic for `window_s`, or with `probing` send a short load of our own.
 
-    window_s: float = 20.0
+    Without `window_s` it is watched for 20 s, and for up to 60 s while few requests have ended.
+    """
+
+    window_s: float | None = None
     probing: bool = False
     model: str | None = None
     api_key: str | None = None
@@ -65,9 +74,7 @@ async def gather(
     try:
         await watch.begin()
         if not order.probing:
-            progress.say(f"watching {target.url} for {order.window_s:g} s; Ctrl-C ends the window early")
-            async with progress.watching(order.window_s):
-                await _unless_interrupted(asyncio.sleep(order.window_s))
+            await _unless_interrupted(_window(watch, target, order, progress))
             return await watch.end()
         progress.say(f"probing {target.url} with {PROBE_REQUESTS} requests")
         scenes = probe(
@@ -82,6 +89,21 @@ async def gather(
         return replace(await watch.end(probed or ()), synthetic=True, cut_short=probed is None)
     finally:
         watch.close()
+
+
+async def _window(watch: Watch, target: WatchTarget, order: GatherOrder, progress: GatherProgress) -> None:
+    """Let the window pass."""
+    first_s = order.window_s or SHORTEST_S
+    progress.say(f"watching {target.url} for {first_s:g} s; Ctrl-C ends the window early")
+    async with progress.watching(first_s):
+        await asyncio.sleep(first_s)
+    if order.window_s is None and watch.wants_more():
+        progress.say(f"few requests have ended so far: watching for up to {LONGEST_S:g} s")
+        async with progress.watching(LONGEST_S - first_s):
+            for _ in range(round((LONGEST_S - first_s) / TIMELINES_EVERY_S)):
+                if not watch.wants_more():
+                    break
+                await asyncio.sleep(TIMELINES_EVERY_S)
 
 
 async def _unless_interrupted(work: Awaitable[_T]) -> _T | None:
@@ -125,6 +147,15 @@ class Watch:
         self._following = [asyncio.create_task(engine.follow()) for engine in self._engines]
         if self._gateway is not None:
             self._following.append(asyncio.create_task(_keep_up_with(self._gateway)))
+
+    def wants_more(self) -> bool:
+        """Whether there is traffic, of which too few requests have ended so far."""
+        ended = (
+            sum(engine.ended_requests for engine in self._engines)
+            if self._gateway is None
+            else self._gateway.fetched
+        )
+        return ended < ENOUGH_REQUESTS and (ended > 0 or any(engine.is_busy for engine in self._engines))
 
     async def end(self, probed: tuple[Timeline, ...] = ()) -> Observed:
         """Gather what happened since `begin`; `probed` are requests that we sent ourselves."""

@@ -16,7 +16,7 @@ from statistics import median
 from phasewise.core.latency import chunk_gaps_s
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Timeline
-from phasewise.costs.fit.step import StepSeconds, StepWork, prefilling
+from phasewise.costs.fit.step import StepSeconds, StepWork, decoding, prefilling
 from phasewise.diagnosis.advice.fix import LeverChange
 from phasewise.diagnosis.analysis.window_summary import Removals, Rest, replay_agrees
 from phasewise.diagnosis.finding import Cause, Phase
@@ -207,7 +207,11 @@ class WindowReplay:
         if sum(any(lost) for lost in each) <= LATE_ALONE * len(each):
             return Rest.LOAD
         start_s, stream_s = (sum(lost[index] for lost in each) for index in range(len(PHASES)))
-        return Rest.STEPS if stream_s >= OF_BOTH * (start_s + stream_s) else Rest.PROMPTS
+        if stream_s < OF_BOTH * (start_s + stream_s):
+            return Rest.PROMPTS
+        # Where no stream was ever alone, the step of a lone one is a guess of the fit.
+        context = traffic.requests[0].prompt_tokens
+        return Rest.STEPS if self.costs.of(decoding([context])).seen else Rest.LOAD
 
     def _shares(self, phase: Phase, index: int, chosen: Sequence[str]) -> dict[Cause | None, float]:
         """The share of what the phase loses that goes with each cause."""

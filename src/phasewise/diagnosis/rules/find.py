@@ -273,8 +273,17 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
             (sure, _many(stream.streams)),
         )
         unexplained[Phase.STREAM] = loss.unexplained
-    found.sort(key=lambda finding: -finding.lost_s)
+    found.sort(key=_rank)
     return Explanation((*found, *failures(summary), *caveats(summary.trust, slo)), unexplained)
+
+
+LOAD = frozenset({Cause.OVERLOAD, Cause.BATCH_CAP_HIGH})
+LOAD_WEIGHS = 2 / 3
+"""Load is what is left without the other causes: it stands behind one of two fifths of the loss."""
+
+
+def _rank(finding: Finding) -> float:
+    return -finding.lost_s * (LOAD_WEIGHS if finding.cause in LOAD else 1.0)
 
 
 UNKNOWN_SHARE = 0.4

@@ -41,6 +41,7 @@ REST: Mapping[tuple[Rest, Phase], tuple[Cause, frozenset[Cause]]] = {
 """The names of what is left in each phase: the one if no rule has claimed it, and all of them."""
 TESTED = frozenset({*WITHOUT, *(cause for _, causes in REST.values() for cause in causes)})
 WORTH_A_CLAIM = 0.25
+SPARES_MUCH = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ def weigh(
     claims: Sequence[Claim], shares: Sequence[float], removals: Removals | None, phase: Phase
 ) -> Weighed:
     """The claims with what the replay shows of each; as they are if it shows nothing."""
-    every_share = {} if removals is None else _replayed(removals, phase)
+    starved = sum(it for claim, it in zip(claims, shares, strict=True) if claim.cause is Cause.ENGINE_STARVED)
+    every_share = {} if removals is None else _replayed(removals, phase, starved)
     untested = frozenset() if removals is None else removals.untested
     if Cause.ENGINE_STARVED not in every_share:
         untested |= {Cause.ENGINE_STARVED}
@@ -98,12 +100,15 @@ def weigh(
     return Weighed(facts, tuple(new), part * unknown)
 
 
-def _replayed(removals: Removals, phase: Phase) -> dict[Cause | None, float]:
+def _replayed(removals: Removals, phase: Phase, claimed: float) -> dict[Cause | None, float]:
     """The share of each cause in the replays. A starved core is one of them only where cores of its own would
-    have been enough: if there is too much load even so, that comes first.
+    have been enough, or where it `claimed` much and they would have spared much: else there is too much load
+    even so, which comes first.
     """
     found = {cause: max(0.0, it) for cause, it in removals.shares.get(phase, {}).items()}
-    if removals.rest is Rest.LOAD and 1.0 - sum(found.values()) >= WORTH_A_CLAIM:
+    spares_much = claimed >= WORTH_A_CLAIM and found.get(Cause.ENGINE_STARVED, 0.0) >= SPARES_MUCH
+    too_much_load = removals.rest is Rest.LOAD and 1.0 - sum(found.values()) >= WORTH_A_CLAIM
+    if too_much_load and not spares_much:
         found.pop(Cause.ENGINE_STARVED, None)
     return found
 
