@@ -144,7 +144,7 @@ async def test_without_a_step_record_one_line_says_so():
             request_id = request_id_of(await gateway.chat(stream=True))
             await gateway.timeline(request_id)
             reported = await explain(gateway, request_id)
-    assert "no step record: w0 has no step recorder" in reported.stdout
+    assert "no step record: no step recorder answers at" in reported.stdout
     assert "TTFT" in reported.stdout.splitlines()[0]
 
 

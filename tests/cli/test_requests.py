@@ -218,3 +218,15 @@ def test_a_time_of_the_day_is_its_last_and_a_date_may_have_a_zone():
     assert moment_in("2026-01-31T14:02:00+00:00") == 1_769_868_120.0
     with pytest.raises(ConfigError, match="'noon' is no time"):
         moment_in("noon")
+
+
+def test_a_time_yet_to_come_is_yesterdays_for_since_and_todays_for_until():
+    now_s = time.time()
+    assert now_s - 86_400 - 2 <= moment_in("23:59:59") <= now_s + 1
+    assert now_s - 1 <= moment_in("23:59:59", may_come=True) <= now_s + 86_400
+
+
+def test_times_the_wrong_way_round_are_pointed_out():
+    result = CliRunner().invoke(app, ["requests", "http://127.0.0.1:9", "--since", "5m", "--until", "10m"])
+    assert isinstance(result.exception, ConfigError)
+    assert "is later than --until" in result.exception.message

@@ -312,14 +312,23 @@ def test_an_engine_that_the_gateway_does_not_use_is_named_when_requests_fail():
 
 
 def test_rejections_that_a_dead_engine_does_not_explain_are_counted_apart():
-    noted = [replace(it, reason="queue_full") for it in requests(3, outcome=Outcome.REJECTED)]
+    noted = [replace(it, reason="bad_request") for it in requests(3, outcome=Outcome.REJECTED)]
     noted += [replace(it, reason="no_healthy_worker") for it in requests(4, outcome=Outcome.REJECTED)]
     noted = [replace(it, attempts=()) for it in noted]
     down = EngineSurroundings("a", 0, out_of_service="down")
     verdict = judge(replace(summary_of(requests(6) + noted), engines=(down,)), SLO)
     first, second = (found for found in verdict.findings if found.phase is Phase.FAILING)
     assert (first.cause, second.cause) == (Cause.ENGINE_DOWN, Cause.REQUESTS_REJECTED)
-    assert second.facts[0].words == "3 of 13 requests were rejected: queue_full (3)"
+    assert second.facts[0].words == "3 of 13 requests were rejected: bad_request (3)"
+
+
+@pytest.mark.parametrize("reason", ["queue_full", "queue_timeout"])
+def test_requests_that_the_gateway_turned_away_are_too_many_and_not_wrong(reason):
+    noted = [replace(it, reason=reason, attempts=()) for it in requests(4, outcome=Outcome.REJECTED)]
+    verdict = judge(summary_of(requests(6) + noted), SLO)
+    assert (verdict.ruling, verdict.top.cause) == (Ruling.FAILING, Cause.OVERLOAD)
+    assert verdict.top.facts[0].words == f"the gateway turned 4 of 10 requests away: {reason} (4)"
+    assert Cause.REQUESTS_REJECTED not in {it.cause for it in verdict.findings}
 
 
 def test_an_engine_that_is_out_of_service_is_no_cause_while_requests_are_served():

@@ -35,7 +35,7 @@ from phasewise.core.units import counted
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.local.run_files import find_admin_key
 from phasewise.report.console import out
-from phasewise.report.request.list_view import record, render
+from phasewise.report.request.list_view import record, render, shown_ids
 from phasewise.report.request.words import short_id
 
 
@@ -61,6 +61,7 @@ _WHO_HAS_NONE = {
 class Ended(StrEnum):
     """How a finished request may have ended."""
 
+    OK = "ok"
     SUCCEEDED = Outcome.SUCCEEDED
     FAILED = Outcome.FAILED
     CANCELLED = Outcome.CANCELLED
@@ -71,8 +72,11 @@ class Ended(StrEnum):
 _AGES = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def moment_in(text: str | None) -> float | None:
-    """The time that somebody typed, in Unix seconds: an age, a time of the last 24 hours, or a date."""
+def moment_in(text: str | None, *, may_come: bool = False) -> float | None:
+    """The time that somebody typed, in Unix seconds: an age, a time of day, or a date.
+
+    A time of day that is yet to come is yesterday's, unless it `may_come`.
+    """
     if text is None:
         return None
     now = datetime.now().astimezone()
@@ -87,7 +91,7 @@ def moment_in(text: str | None) -> float | None:
             f"{text!r} is no time", hint="give 14:02, 14:02:30, 2026-01-31T14:02, or an age such as 15m or 2h"
         ) from None
     at = now.replace(hour=clock.hour, minute=clock.minute, second=clock.second, microsecond=0)
-    return (at if at <= now else at - timedelta(days=1)).timestamp()
+    return (at if at <= now or may_come else at - timedelta(days=1)).timestamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +123,13 @@ class Asked:
     def _fits(self, it: Timeline) -> bool:
         return (
             (self.tenant is None or it.tenant == self.tenant)
-            and (self.outcome is None or it.outcome.value == self.outcome.value)
+            and (self.outcome is None or it.outcome.value == self.outcome.value or self._is_ok(it))
             and (self.since_s is None or it.started_unix_s + it.ended_s >= self.since_s)
             and (self.until_s is None or it.started_unix_s <= self.until_s)
         )
+
+    def _is_ok(self, it: Timeline) -> bool:
+        return self.outcome is Ended.OK and it.outcome is Outcome.SUCCEEDED
 
 
 def requests(
@@ -145,7 +152,7 @@ def requests(
         typer.Option(
             metavar="TIME",
             help="Only requests that ran at or after this time: 14:02, 14:02:30, 2026-01-31T14:02 (local "
-            "time), or an age such as 15m.",
+            "time), or an age such as 15m. A time of day that is yet to come is yesterday's.",
         ),
     ] = None,
     until: Annotated[
@@ -166,7 +173,13 @@ def requests(
     """
     if running and outcome is not None:
         raise ConfigError("--running was given together with --outcome", hint="give one of them")
-    asked = Asked(slowest, tenant, limit, moment_in(since), moment_in(until), outcome, running)
+    since_s, until_s = moment_in(since), moment_in(until, may_come=True)
+    if since_s is not None and until_s is not None and since_s > until_s:
+        raise ConfigError(
+            f"--since {since} is later than --until {until}",
+            hint="swap them; a time of day that is yet to come is yesterday's for --since",
+        )
+    asked = Asked(slowest, tenant, limit, since_s, until_s, outcome, running)
     home = phasewise_home(os.environ)
     url = gateway_address(gateway, home, "the gateway's address")
     admin_key = admin_key or find_admin_key(url, home)
@@ -176,10 +189,11 @@ def requests(
     elif found:
         order = "newest first" if slowest is None else f"longest {_NAMES[slowest]} first"
         what = "running" if running else "finished"
-        out.print(render(found, f"{what} requests, {order}", out.width))
+        out.print(render(found, f"{what} requests, {order}", out.width, slowest))
         if not running:
-            command = explain_command(short_id(found[0].request_id), gateway)
-            out.print(Text(f"Explain the first: `{command}`"), soft_wrap=True)
+            first, shown = short_id(found[0].request_id), shown_ids(found)[0]
+            which = "the first" if shown == first else f"the first, {shown}"
+            out.print(Text(f"Explain {which}: `{explain_command(first, gateway)}`"), soft_wrap=True)
     else:
         out.print(Text(asyncio.run(_why_none(url, admin_key, asked))), soft_wrap=True)
 

@@ -68,9 +68,8 @@ async def find_target(
     headers = request_headers(api_key)
     reply = await _ask(client, headers)
     if reply.status in {401, 403}:
-        raise ConfigError(
-            f"{client.base_url} requires an API key", hint="give --api-key or set PHASEWISE_API_KEY"
-        )
+        what = "does not know this API key" if api_key else "requires an API key"
+        raise ConfigError(f"{client.base_url} {what}", hint="give --api-key or set PHASEWISE_API_KEY")
     served = _served_models(reply)
     if model is None and not served:
         raise ConfigError(f"{client.base_url} does not say which models it serves", hint="give --model NAME")

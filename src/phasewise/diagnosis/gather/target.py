@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from phasewise.clients.http_client import Headers, HttpClient, Reply, Timeouts, no_answer
+from phasewise.clients.processes import loopback_port
 from phasewise.clients.step_feed import default_steps_url
 from phasewise.core.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError
 from phasewise.core.units import long_duration
@@ -112,6 +113,13 @@ def _why_out(worker: dict[str, Any], now_s: float) -> str:
 def engines_in(reply: Reply) -> tuple[WatchedEngine, ...]:
     """The engines in a gateway's list of workers."""
     return tuple(
-        WatchedEngine(worker["name"], worker["url"], worker.get("steps_url"), worker.get("model"))
+        WatchedEngine(worker["name"], worker["url"], _steps_url(worker), worker.get("model"))
         for worker in orjson.loads(reply.body)["workers"]
     )
+
+
+def _steps_url(worker: dict[str, Any]) -> str | None:
+    """Where its step recorder listens; on this machine at the usual port if the gateway's file is silent."""
+    if (named := worker.get("steps_url")) or loopback_port(worker["url"]) is None:
+        return str(named) if named else None
+    return default_steps_url(worker["url"])

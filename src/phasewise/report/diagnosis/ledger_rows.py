@@ -71,7 +71,7 @@ def _source(source: Source) -> str:
 def stream_rows(stream: StreamSummary) -> tuple[LedgerRow, ...]:
     """The mean time of a token after the first, split as far as the evidence allows."""
     if stream.ledger is not None:
-        return token_rows(stream.ledger)
+        return token_rows(stream.ledger, recorded=stream.step_timed > 0)
     if stream.step_s is None:
         return ()
     source = FactSource.STEP_RECORD if stream.step_timed else FactSource.COUNTERS
@@ -84,9 +84,12 @@ def stream_rows(stream: StreamSummary) -> tuple[LedgerRow, ...]:
     )
 
 
-def token_rows(ledger: TokenLedger) -> tuple[LedgerRow, ...]:
-    """The parts of a stream's time, per token or in all, and the unexplained one last."""
-    steps, fit = FactSource.STEP_RECORD, FactSource.FIT
+def token_rows(ledger: TokenLedger, *, recorded: bool) -> tuple[LedgerRow, ...]:
+    """The parts of a stream's time, per token or in all, and the unexplained one last.
+
+    What is not `recorded` step by step is what the engine reported with the answer.
+    """
+    steps, fit = FactSource.STEP_RECORD if recorded else FactSource.ENGINE_REPORT, FactSource.FIT
     split = (
         ("decode step at batch 1", ledger.floor_s, fit, "--decode"),
         ("added by batching", ledger.batch_s, fit, "--prefill-others"),

@@ -236,6 +236,10 @@ def _all_is_well(verdict: Verdict) -> str:
     if summary.start is None or summary.stream is None:
         unseen = "the start" if summary.start is None else "streaming"
         return f"no problem in what was observed; {unseen} was not observed"
+    if out := out_of_service(verdict):
+        return (
+            f"both phases meet their objectives, but {out}: read the end of their logs and start them again"
+        )
     if _engine_silent(verdict):
         return "requests meet both objectives, but an engine did not answer: see what was not observed"
     return "none needed: both phases meet their objectives"

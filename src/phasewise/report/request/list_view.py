@@ -46,10 +46,15 @@ _LEFT_OUT_FIRST = (
 """Columns that a narrow screen does without: a cut figure would be a wrong one."""
 
 
-def render(timelines: Sequence[Timeline], headline: str, width: int) -> RenderableType:
-    """The requests in the order given. A text that all have in common stands in the headline instead."""
+def render(
+    timelines: Sequence[Timeline], headline: str, width: int, ranked_by: str | None = None
+) -> RenderableType:
+    """The requests in the order given. A text that all have in common stands in the headline instead.
+
+    The column that they are `ranked_by` is always shown.
+    """
     columns, common = _columns(timelines)
-    left_out = _leave_out(columns, width)
+    left_out = _leave_out(columns, width, ranked_by)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if name in _FIGURES else "left", no_wrap=True)
@@ -69,7 +74,7 @@ def _columns(timelines: Sequence[Timeline]) -> tuple[dict[str, list[str]], list[
     known = {name: {text for text in cells if text} for name, cells in texts.items()}
     common = [f"{name} {next(iter(values))}" for name, values in known.items() if len(values) == 1]
     return {
-        "id": _ids(timelines),
+        "id": shown_ids(timelines),
         f"arrived\n{time.strftime('%Z')}": _moments(timelines),
         **{name: cells for name, cells in texts.items() if len(known[name]) > 1},
         **{name: [figure(it) for it in timelines] for name, figure in _FIGURES.items()},
@@ -78,20 +83,22 @@ def _columns(timelines: Sequence[Timeline]) -> tuple[dict[str, list[str]], list[
     }, [words for words in common if words != f"tenant {NO_TENANT}"]
 
 
-def _leave_out(columns: dict[str, list[str]], width: int) -> list[str]:
+def _leave_out(columns: dict[str, list[str]], width: int, ranked_by: str | None) -> list[str]:
     """Remove columns until the table fits, and name them."""
     wide = {name: max(map(len, (*name.split("\n"), *cells))) + 1 for name, cells in columns.items()}
     left_out: list[str] = []
     for name in _LEFT_OUT_FIRST:
         if sum(wide.values()) - 1 <= width:
             break
+        if name.partition("\n")[0].lower() == ranked_by:
+            continue
         if wide.pop(name, None) is not None:
             del columns[name]
             left_out.append(name)
     return left_out
 
 
-def _ids(timelines: Sequence[Timeline]) -> list[str]:
+def shown_ids(timelines: Sequence[Timeline]) -> list[str]:
     """The clients' own ids, which people know; the gateway's where there is none or several look the same."""
     shown = [_cut(it.client_request_id or "") for it in timelines]
     seen = Counter(shown)

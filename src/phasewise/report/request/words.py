@@ -67,7 +67,7 @@ def ledger_of(life: RequestLife) -> RequestLedger:
     decode = _decode_of_plain_reply(timeline)
     start = part_rows(found.parts, found.unexplained_s - sum(row.seconds for row in decode))
     stream = None if life.stream is None else token_ledger((life.stream,))
-    rows = () if stream is None else _with_waits(token_rows(stream), timeline)
+    rows = () if stream is None else _with_waits(token_rows(stream, recorded=bool(life.steps)), timeline)
     return RequestLedger(
         _seen(start[:-1] + decode + start[-1:]),
         found.ttft_s,
