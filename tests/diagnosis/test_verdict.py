@@ -323,11 +323,11 @@ def test_rejections_that_a_dead_engine_does_not_explain_are_counted_apart():
 
 
 @pytest.mark.parametrize("reason", ["queue_full", "queue_timeout"])
-def test_requests_that_the_gateway_turned_away_are_too_many_and_not_wrong(reason):
+def test_requests_that_waited_in_vain_at_the_gateway_are_too_many_and_not_wrong(reason):
     noted = [replace(it, reason=reason, attempts=()) for it in requests(4, outcome=Outcome.REJECTED)]
     verdict = judge(summary_of(requests(6) + noted), SLO)
     assert (verdict.ruling, verdict.top.cause) == (Ruling.FAILING, Cause.OVERLOAD)
-    assert verdict.top.facts[0].words == f"the gateway turned 4 of 10 requests away: {reason} (4)"
+    assert verdict.top.facts[0].words == f"4 of 10 requests waited in vain at the gateway: {reason} (4)"
     assert Cause.REQUESTS_REJECTED not in {it.cause for it in verdict.findings}
 
 

@@ -208,13 +208,13 @@ async def test_a_run_with_an_engine_out_of_service_says_so_first():
         await eventually(lambda: not gateway.app.gateway.cluster.is_up(worker_ref(gateway, "w1")))
         none = await measure(gateway.url, replace(make_spec(requests=2), admin_key=ADMIN_KEY))
     report, nothing = (build_report(it, DEFAULT_SLO, np.random.default_rng(1)) for it in (run, none))
-    said = "Measured with 1 of 2 engines: the gateway did not use w0 (down)."
+    said = "At the run's end the gateway used 1 of 2 engines: not w0 (down)."
     assert report.warnings == (said,)
     assert report.notes[0] == said
     assert shown(report).index(said) < shown(report).index("Latency")
     assert shown(report).count(said) == 1
     assert nothing.warnings == (
-        "Measured with 0 of 2 engines: the gateway did not use w0 (down), w1 (down).",
+        "At the run's end the gateway used 0 of 2 engines: not w0 (down), w1 (down).",
     )
     assert not any("--admin-key" in note for note in nothing.notes)
     assert "p90" not in shown(nothing)

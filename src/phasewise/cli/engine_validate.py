@@ -260,7 +260,7 @@ def _check_reports(files: Sequence[Path]) -> None:
             raise ConfigError(
                 f"{file} cannot be read ({error.strerror})", hint="give a report's .json file"
             ) from error
-        _say(f"{file} is a valid report. Its line in docs/validated.md:")
+        _say(f"{file} is a valid report; its line for the page of reports:")
         typer.echo(markdown_row(read_judged(data, file.name), f"validated/{file.name}"))
 
 

@@ -114,7 +114,7 @@ def _engines_out(run: BenchRun) -> str:
     if not out:
         return ""
     used = f"{engines - len(out)} of {engines} engines"
-    return f"Measured with {used}: the gateway did not use {', '.join(out)}."
+    return f"At the run's end the gateway used {used}: not {', '.join(out)}."
 
 
 def _all_out(run: BenchRun) -> bool:

@@ -54,8 +54,9 @@ def _of_engines(gathered: Gathered) -> Iterator[str]:
 
 
 def _of_steps(gathered: Gathered) -> Iterator[str]:
-    if unrecorded := sum(not seen.recorded for seen in gathered.seen):
-        engines = len(gathered.seen)
+    used = [seen for seen in gathered.seen if not seen.out_of_service]
+    if unrecorded := sum(not seen.recorded for seen in used):
+        engines = len(used)
         where = "" if unrecorded == engines else f" in {unrecorded} of {engines} engines"
         yield (
             f"which steps stalled a stream and which requests shared a prefill{where}: no step recorder "
@@ -111,10 +112,11 @@ def _of_kinds(timelines: Sequence[Timeline]) -> Iterator[str]:
 
 
 def _of_hosts(gathered: Gathered) -> Iterator[str]:
-    hidden = sum(engine.host_busy_share is None for engine in gathered.surroundings)
+    used = [engine for engine in gathered.surroundings if not engine.out_of_service]
+    hidden = sum(engine.host_busy_share is None for engine in used)
     if hidden:
         yield (
-            f"the CPU waits of {hidden} of {len(gathered.surroundings)} engines: "
+            f"the CPU waits of {hidden} of {len(used)} engines: "
             "only processes on this machine can be inspected"
         )
 

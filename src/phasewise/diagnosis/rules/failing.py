@@ -20,7 +20,7 @@ CANCELLED_SHARE = 0.5
 UNSERVED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.REJECTED})
 NAMED_REASONS = NAMED_ENGINES = 3
 WAITED_IN_VAIN = frozenset({RejectReason.QUEUE_FULL, RejectReason.QUEUE_TIMEOUT})
-"""Why a gateway turns requests away that its engines would have accepted."""
+"""Why a gateway rejects requests that its engines would have accepted."""
 
 
 def fails(summary: WindowSummary) -> bool:
@@ -47,13 +47,15 @@ def failures(summary: WindowSummary) -> Iterator[Finding]:
     explained = {RejectReason.NO_HEALTHY_WORKER} if out else set()
     others = [each for each in summary.rejections if each[0] not in explained]
     waited = [each for each in others if each[0] in WAITED_IN_VAIN]
-    if (turned_away := sum(count for _, count in waited)) >= max(1.0, AFFECTED_SHARE * requests):
-        words = f"the gateway turned {turned_away} of {counted(requests, 'request')} away{_by_reason(waited)}"
+    if (in_vain := sum(count for _, count in waited)) >= max(1.0, AFFECTED_SHARE * requests):
+        words = (
+            f"{in_vain} of {counted(requests, 'request')} waited in vain at the gateway{_by_reason(waited)}"
+        )
         yield _failure(
             Cause.OVERLOAD,
-            turned_away / requests,
+            in_vain / requests,
             (Fact(words, clock_source(summary.seen_by)),),
-            "as many are turned away at half the load, or with more slots for the same engines",
+            "as many are rejected at half the load, or with more slots for the same engines",
         )
         others = [each for each in others if each not in waited]
     rejected = sum(count for _, count in others)

@@ -19,6 +19,8 @@ __all__ = ["Measured", "render_page"]
 DETAILED = 8
 """Of at most this many loads of a sweep, everything is drawn: more would make the page too large."""
 
+VERDICT_AND_FIGURES = "The verdict is on all requests of the run; the figures below leave out its warm-up."
+
 
 def render_page(
     measured: Sequence[Measured],
@@ -38,7 +40,7 @@ def render_page(
     parts = (
         top,
         *_banners(measured),
-        diagnosis or "",
+        *([diagnosis, element("p", VERDICT_AND_FIGURES)] if diagnosis else []),
         *([notes(measured[0].report)] if len(measured) == 1 else []),
         points,
         _about(measured, circumstances),
