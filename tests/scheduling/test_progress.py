@@ -114,6 +114,15 @@ def test_a_long_silence_is_forgotten_in_time():
     assert looks.progress.limit_s(USUAL) == SOONEST_S
 
 
+def test_a_worker_that_hung_and_recovered_is_not_given_minutes_the_next_time():
+    looks = Looks()
+    for _ in range(30):
+        looks.after(1.0, moves=False).pace()
+    looks.after(1.0)
+    assert looks.progress.limit_s(USUAL) == pytest.approx(2 * SOONEST_S, rel=0.01)
+    assert looks.after(21.0, moves=False).pace() is Pace.HUNG
+
+
 @given(gaps_s=st.lists(st.floats(0.05, 30.0), min_size=10, max_size=60), drift=st.floats(0.3, 3.9))
 def test_an_engine_that_becomes_slower_than_ever_by_less_than_four_times_is_not_hung(gaps_s, drift):
     looks = Looks(fitted=False)

@@ -24,6 +24,9 @@ NOT_FITTED_S = 120.0
 FEWEST_LOOKS = 8
 """Looks at which there was progress, before a worker's longest silence is believed."""
 FAR_LONGER = 4.0
+LEARNED_OF_A_HANG = 2.0
+"""A silence in which a worker counted as hung was hardly a step: it doubles the limit at most, so that a
+worker that hangs again is not given minutes."""
 LONGEST_LOOK_S = 2.0
 """The most that one look adds to a silence. Two looks that are further apart show that we were late."""
 FADES = 0.999
@@ -72,6 +75,7 @@ class WorkerProgress:
     _booked: int = 0
     _longest_s: dict[int, float] = field(default_factory=dict)
     _looks: int = 0
+    _most_learned_s: float = inf
 
     def look(self, signs: Hashable, *, works: bool, now_s: float, unread: int = 0) -> None:
         """What the worker shows now; any change of `signs` is progress. `works`: it has something to do.
@@ -88,11 +92,12 @@ class WorkerProgress:
             # The silence ended at some time since the last look.
             size = max(self._booked, unread).bit_length()
             before_s = self._longest_s.get(size, 0.0) * FADES
-            self._longest_s[size] = max(before_s, self.silent_s + passed_s)
+            self._longest_s[size] = max(before_s, min(self.silent_s + passed_s, self._most_learned_s))
             self._looks += 1
         self._signs = signs
         self._booked = unread
         self.silent_s = 0.0
+        self._most_learned_s = inf
 
     @property
     def is_silent(self) -> bool:
@@ -115,6 +120,7 @@ class WorkerProgress:
         """Whether it moves."""
         limit_s = self.limit_s(prompts)
         if self.silent_s >= limit_s:
+            self._most_learned_s = min(self._most_learned_s, LEARNED_OF_A_HANG * limit_s / TIMES)
             return Pace.HUNG
         return Pace.SUSPECT if self.silent_s >= limit_s / 2 else Pace.MOVES
 
