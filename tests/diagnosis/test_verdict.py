@@ -11,6 +11,7 @@ from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome, Part, Source
 from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.analysis.engine_load import COUNTERS, EngineSurroundings
+from phasewise.diagnosis.analysis.standstill import Standstill
 from phasewise.diagnosis.analysis.window_summary import (
     TokenLedger,
     Trust,
@@ -288,6 +289,13 @@ def test_requests_that_all_left_during_their_prefill_were_slow_by_their_prompts(
     assert verdict.ruling is Ruling.SLOW_TO_START
     assert verdict.top.cause is Cause.LONG_PROMPTS
     assert Cause.CLIENTS_CANCEL in {it.cause for it in verdict.findings}
+
+
+def test_an_engine_that_hangs_is_named_however_few_requests_were_seen():
+    still = Standstill("a", 0.0, seconds=30.0, requests=2, lasts=True)
+    verdict = judge(replace(summary_of(requests(1)), standstills=(still,)), SLO)
+    assert (verdict.ruling, verdict.top.cause) == (Ruling.FAILING, Cause.ENGINE_HUNG)
+    assert judge(summary_of(requests(1)), SLO).ruling is Ruling.NOT_ENOUGH_TRAFFIC
 
 
 def test_rejected_requests_are_counted_by_their_reason():

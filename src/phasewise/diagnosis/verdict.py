@@ -75,14 +75,15 @@ def judge(summary: WindowSummary, slo: Slo) -> Verdict:
     nothing_seen = summary.start is None and summary.stream is None and not fails(summary)
     # An interrupted probe ran only some of its scenes, so its verdict would be biased.
     too_few = summary.workload.requests < MIN_REQUESTS and summary.streamed_tokens < MIN_TOKENS_TO_BE_HEALTHY
-    if summary.probe_cut_short or too_few or nothing_seen:
+    hangs = any(it.hangs for it in summary.standstills)
+    if summary.probe_cut_short or ((too_few or nothing_seen) and not hangs):
         return Verdict(Ruling.NOT_ENOUGH_TRAFFIC, slo, summary, ())
     if summary.synthetic and (summary.stolen_share or 0.0) > MOST_STOLEN:
         return Verdict(Ruling.MACHINE_BUSY, slo, summary, ())
     explained = explain(summary, slo)
     late, slow = starts_late(summary), streams_slowly(summary)
     if not late and not slow:
-        if fails(summary) or are_cancelled(summary) or any(it.hangs for it in summary.standstills):
+        if fails(summary) or are_cancelled(summary) or hangs:
             return Verdict(Ruling.FAILING, slo, summary, explained.findings)
         if not _seen_enough(summary):
             return Verdict(Ruling.NOT_ENOUGH_TRAFFIC, slo, summary, ())

@@ -221,7 +221,8 @@ def _no_known_cause(verdict: Verdict) -> str:
             "no known cause: by the costs of its steps, this engine could start the same requests in time; "
             "look for what holds them back in its scheduler and its log"
         )
-    return "no rule explains it from this evidence; see what was not observed"
+    unseen = "; see what was not observed" if verdict.summary.not_observed else ""
+    return f"no rule explains it from this evidence{unseen}"
 
 
 def _find_out_why(verdict: Verdict) -> str:
