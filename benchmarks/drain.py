@@ -32,9 +32,9 @@ from ending import end_in_order_when_told
 from stress.processes import MODEL, Gateway, fake_engines, gateway
 from stress.streams import Answer, ask, chat_body, prompts
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import HttpClient, Timeouts
-from phasewise.clients.vllm_metrics import fetch_metrics
 from phasewise.loadgen.generator import now_s
 
 PATIENCE = Timeouts(connect_s=30.0, head_s=120.0, idle_s=120.0)

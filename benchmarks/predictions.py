@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 import orjson
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.vllm_metrics import fetch_metrics
 from phasewise.core.errors import MeasurementError, PhasewiseError
 from phasewise.core.slo import DEFAULT_SLO
 from phasewise.costs.fit.history import observed_steps

@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from phasewise.clients.vllm_metrics import MetricsSnapshot, parse_metrics
+from phasewise.core.engine_metrics import MetricsSnapshot
 from phasewise.core.worker import Role
+from phasewise.engines.vllm import parse_metrics
 from phasewise.fleet.config import FleetConfig, GatewayConfig, KvTransferConfig, Pool, WorkerConfig
 from phasewise.fleet.engines.environment import inspect_engine
 from phasewise.fleet.engines.model_config_file import served_model

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from phasewise.clients.vllm_metrics import parse_metrics
+from phasewise.engines.vllm import parse_metrics
 from tests.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"

@@ -20,8 +20,8 @@ from resuming.real_kills import judged, phasewise
 from resuming.timelines import ADMIN, ADMIN_KEY_SHA256, wait_for_workers
 from resuming.undisturbed import undisturbed
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.vllm_metrics import fetch_metrics
 
 from .load import records_after
 

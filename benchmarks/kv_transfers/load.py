@@ -14,8 +14,8 @@ from random import Random
 
 from stress.streams import Answer, ask, chat_body
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient, Timeouts
-from phasewise.clients.vllm_metrics import fetch_metrics
 from phasewise.loadgen.generator import now_s
 from phasewise.loadgen.workload.prompts import write_text
 

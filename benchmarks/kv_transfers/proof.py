@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 from resuming.timelines import ADMIN
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.vllm_metrics import MetricsSnapshot, delta, fetch_metrics
+from phasewise.core.engine_metrics import MetricsSnapshot, delta
 
 BY_SOURCE = "prompt_tokens_by_source_total"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from phasewise.clients.vllm_metrics import MetricsSnapshot, delta, parse_metrics
+from phasewise.core.engine_metrics import MetricsSnapshot, delta
 from phasewise.core.prefixes import prefix_marks, text_marks
 from phasewise.core.step_log import logs_by_rank
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
@@ -16,6 +16,7 @@ from phasewise.core.worker import WorkerRef
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.observed.observation import EngineSeen, WatchedEngine
 from phasewise.diagnosis.observed.surroundings import surroundings_of
+from phasewise.engines.vllm import parse_metrics
 from phasewise.fake_engine.metrics import EngineMetrics
 from phasewise.simulator.stage import EPOCH_S, MODEL, SimulatedRequest, Stage, VirtualHost
 

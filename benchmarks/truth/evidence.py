@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phasewise.clients.processes import CpuSource, CpuUse
-from phasewise.clients.vllm_metrics import MetricsDelta, delta, parse_metrics
+from phasewise.core.engine_metrics import LoadReading, MetricsDelta, delta
 from phasewise.core.prefixes import prefix_marks, text_marks
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
 from phasewise.core.worker import WorkerRef
-from phasewise.diagnosis.analysis.engine_load import LoadReading
 from phasewise.diagnosis.evidence import Evidence, evidence_of
-from phasewise.diagnosis.gather.engine_watch import parse_load
 from phasewise.diagnosis.observed.observation import EngineSeen, HostCpu, Observed, TargetKind, WatchedEngine
+from phasewise.engines.vllm import parse_load, parse_metrics
 from phasewise.fake_engine.metrics import EngineMetrics
 from phasewise.simulator.engine import StepReport
 from phasewise.simulator.stage import EPOCH_S, MODEL

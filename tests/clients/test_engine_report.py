@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from phasewise.clients.engine_report import EngineReport, phase_spans, read_report
+from phasewise.clients.engine_report import EngineReport, read_report
 from phasewise.core.timeline import Part, Source, Span
+from phasewise.engines.vllm import phase_spans
 
 METRICS = {
     "time_to_first_token_ms": 80.0,

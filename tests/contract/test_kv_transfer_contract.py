@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from phasewise.clients.http_client import HttpClient, Timeouts
-from phasewise.clients.vllm_metrics import MetricsSnapshot, parse_metrics
+from phasewise.core.engine_metrics import MetricsSnapshot
+from phasewise.engines.vllm import parse_metrics
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.simulator.kv import Connector
 from tests.contract.engine_calls import (

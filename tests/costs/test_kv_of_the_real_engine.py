@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from phasewise.clients.vllm_metrics import parse_metrics
+from phasewise.engines.vllm import parse_metrics
 from tests.costs.deployments import deploy
 from tests.real_engine import computes_in_bfloat16
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise.clients.vllm_metrics import ScrapedHistogram, delta, parse_metrics
+from phasewise.core.engine_metrics import ScrapedHistogram, delta
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Part
 from phasewise.diagnosis.analysis.counters import COUNTERS
@@ -14,6 +14,7 @@ from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import Evidence, evidence_of, excess_over
 from phasewise.diagnosis.observed.observation import Observed, TargetKind
 from phasewise.diagnosis.verdict import Ruling, judge
+from phasewise.engines.vllm import parse_metrics
 from tests.builders import EPOCH_S, make_timeline
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)

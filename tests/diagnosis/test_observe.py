@@ -12,7 +12,7 @@ import pytest
 
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.processes import CpuSource
-from phasewise.clients.vllm_metrics import ScrapedHistogram
+from phasewise.core.engine_metrics import ScrapedHistogram
 from phasewise.core.errors import ConfigError, EngineUnreachable
 from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.diagnosis.diagnose import Known, diagnose

@@ -9,8 +9,8 @@ from dataclasses import replace
 import orjson
 import pytest
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.vllm_metrics import fetch_metrics
 from phasewise.core.errors import UpstreamError
 from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines

@@ -9,8 +9,8 @@ import orjson
 import pytest
 from openai import AsyncOpenAI
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.vllm_metrics import fetch_metrics
 from phasewise.fake_engine.fleet import running_engines
 from tests.gateway.gateway_process import running_process
 from tests.gateway.harness import chat_body, events_of, eventually, running_gateway, waiting_in, worker_for

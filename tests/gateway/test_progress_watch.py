@@ -7,8 +7,8 @@ import asyncio
 import orjson
 import pytest
 
+from phasewise.engines.vllm import ranks_of
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.gateway.progress_watch import ranks_of
 from phasewise.scheduling import progress
 from phasewise.scheduling.world import Health
 from tests.gateway.harness import ADMIN, chat_body, events_of, eventually, request_id_of, running_gateway

@@ -11,9 +11,9 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from typer.testing import CliRunner
 
 from phasewise.cli.app import app
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.step_feed import StepFeed
-from phasewise.clients.vllm_metrics import fetch_metrics
 from tests.gateway.harness import ADMIN_KEY, eventually, request_id_of, running_gateway
 
 pytestmark = pytest.mark.real

@@ -20,10 +20,11 @@ from phasewise.cli.bench_modes import find_largest_rate, parse_sweep
 from phasewise.cli.measuring import command_line
 from phasewise.cli.outputs import Interrupts
 from phasewise.clients.http_client import origin
-from phasewise.clients.vllm_metrics import MetricsSnapshot, parse_metrics
 from phasewise.core import timeline_record
+from phasewise.core.engine_metrics import MetricsSnapshot
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import DEFAULT_SLO
+from phasewise.engines.vllm import parse_metrics
 from phasewise.loadgen.results import build_report
 from phasewise.loadgen.run import BenchRun, GeneratorHealth
 from phasewise.loadgen.target import Target

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phasewise.clients.vllm_metrics import parse_metrics
+from phasewise.engines.vllm import parse_metrics
 from phasewise.loadgen.engine_watch import EngineRecord, gauges, view_engine
 from tests.builders import EPOCH_S, make_step
 

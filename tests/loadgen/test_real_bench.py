@@ -8,9 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.step_feed import StepFeed
-from phasewise.clients.vllm_metrics import delta, fetch_metrics
+from phasewise.core.engine_metrics import delta
 from phasewise.core.latency import ttft_breakdown
 from phasewise.core.slo import DEFAULT_SLO
 from phasewise.core.timeline import Outcome, Part

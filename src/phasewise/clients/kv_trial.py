@@ -10,9 +10,10 @@ from typing import Any
 
 import orjson
 
+from phasewise.clients.engine_metrics import fetch_kv_counters
 from phasewise.clients.engine_report import read_report
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.vllm_metrics import KvCounters, fetch_kv_counters
+from phasewise.core.engine_metrics import KvCounters
 from phasewise.core.kv_transfer import KvGrowth, KvProof
 from phasewise.core.timeline import Part
 

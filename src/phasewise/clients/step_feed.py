@@ -48,7 +48,7 @@ _INSTALL_HINT = "`phasewise engine install` adds the recorder to the engine's en
 class FeedHeader:
     """Which engine this is and what it holds: steps from `oldest_seq` up to, not including, `next_seq`.
 
-    `details` says whether steps carry token counts (`--enable-logging-iteration-details`).
+    `details` says whether steps carry token counts (a setting of the engine).
     """
 
     recorder: str

@@ -44,7 +44,7 @@ class KvTransfer:
 class EngineStep:
     """One forward pass of the engine: what it carried and when it ended.
 
-    Token counts are None where the engine runs without `--enable-logging-iteration-details`. `running` and
+    Token counts are None where the engine does not record them. `running` and
     `waiting` are counted after the step. `transfers` are those that the engine saw complete in this step.
     """
 

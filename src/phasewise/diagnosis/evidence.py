@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isinf
 
-from phasewise.clients.vllm_metrics import MetricsDelta, ScrapedHistogram
+from phasewise.core.engine_metrics import LoadReading, MetricsDelta, ScrapedHistogram, Series
 from phasewise.core.slo import Slo
 from phasewise.core.step_log import logs_by_rank
 from phasewise.core.timeline import Timeline
@@ -20,7 +20,6 @@ from phasewise.diagnosis.analysis.engine_load import (
     PROBE,
     STEP_RECORD,
     EngineSurroundings,
-    LoadReading,
     Window,
 )
 from phasewise.diagnosis.analysis.engine_view import timelines_from_steps
@@ -131,26 +130,26 @@ def engine_counters(deltas: Sequence[MetricsDelta], window_s: float, slo: Slo) -
     caches_on = [said for delta in deltas if (said := prefix_cache_on(delta)) is not None]
     return EngineCounters(
         window_s=window_s,
-        ttft=_spread(deltas, "time_to_first_token_seconds", slo.ttft_s),
-        queue=_spread(deltas, "request_queue_time_seconds"),
-        prefill=_spread(deltas, "request_prefill_time_seconds"),
-        itl=_spread(deltas, "inter_token_latency_seconds", NOTICED_STALL_TOKENS * slo.tpot_s),
-        tpot=_spread(deltas, "request_time_per_output_token_seconds", slo.tpot_s),
-        prompt_tokens=_spread(deltas, "request_prompt_tokens"),
-        output_tokens=_spread(deltas, "request_generation_tokens"),
-        prefix_queries=_sum([delta.counter("prefix_cache_queries_total") for delta in deltas]),
-        prefix_hits=_sum([delta.counter("prefix_cache_hits_total") for delta in deltas]),
-        running=_sum([delta.after.gauge("num_requests_running") for delta in deltas]),
-        waiting=_sum([delta.after.gauge("num_requests_waiting") for delta in deltas]),
+        ttft=_spread(deltas, Series.TTFT, slo.ttft_s),
+        queue=_spread(deltas, Series.QUEUE_TIME),
+        prefill=_spread(deltas, Series.PREFILL_TIME),
+        itl=_spread(deltas, Series.ITL, NOTICED_STALL_TOKENS * slo.tpot_s),
+        tpot=_spread(deltas, Series.TPOT, slo.tpot_s),
+        prompt_tokens=_spread(deltas, Series.REQUEST_PROMPT_TOKENS),
+        output_tokens=_spread(deltas, Series.REQUEST_OUTPUT_TOKENS),
+        prefix_queries=_sum([delta.counter(Series.PREFIX_QUERIES) for delta in deltas]),
+        prefix_hits=_sum([delta.counter(Series.PREFIX_HITS) for delta in deltas]),
+        running=_sum([delta.after.gauge(Series.RUNNING) for delta in deltas]),
+        waiting=_sum([delta.after.gauge(Series.WAITING) for delta in deltas]),
         kv_usage=max(
-            (use for delta in deltas if (use := delta.after.gauge("kv_cache_usage_perc")) is not None),
+            (use for delta in deltas if (use := delta.after.gauge(Series.KV_USAGE)) is not None),
             default=None,
         ),
-        preemptions=_sum([delta.counter("num_preemptions_total") for delta in deltas]),
+        preemptions=_sum([delta.counter(Series.PREEMPTIONS) for delta in deltas]),
         prefix_cache_on=all(caches_on) if caches_on else None,
-        uncached_tokens=_spread(deltas, "request_prefill_kv_computed_tokens"),
+        uncached_tokens=_spread(deltas, Series.REQUEST_COMPUTED_TOKENS),
         aborted=_sum([_left(delta) for delta in deltas]),
-        rejected=_sum([delta.counter("http_requests_total", status="4xx") for delta in deltas]),
+        rejected=_sum([delta.counter(Series.REPLIES, status="4xx") for delta in deltas]),
     )
 
 
@@ -159,11 +158,11 @@ def _left(delta: MetricsDelta) -> float | None:
 
     They began, did not end, and are not in the engine any more. Some may have begun before the window.
     """
-    counted = delta.counter("request_success_total", finished_reason="abort")
-    begun, ended = delta.histogram("time_to_first_token_seconds"), delta.counter("request_success_total")
+    counted = delta.counter(Series.FINISHED, finished_reason="abort")
+    begun, ended = delta.histogram(Series.TTFT), delta.counter(Series.FINISHED)
     grown = [
         (delta.after.gauge(name) or 0.0) - (delta.before.gauge(name) or 0.0)
-        for name in ("num_requests_running", "num_requests_waiting")
+        for name in (Series.RUNNING, Series.WAITING)
     ]
     if begun is None or ended is None:
         return counted

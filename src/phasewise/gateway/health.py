@@ -16,7 +16,7 @@ import orjson
 
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.step_feed import default_steps_url, parse_steps
-from phasewise.clients.vllm_metrics import PROCESS_START
+from phasewise.core.engine_metrics import PROCESS_START
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.worker import UNKNOWN_MODEL, Worker
 from phasewise.gateway.guard import ErrorGuard

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,11 +17,12 @@ from typing import Any
 import orjson
 
 from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.engine_metrics import Rank
 from phasewise.core.errors import UpstreamError
 from phasewise.core.request import Endpoint
 from phasewise.core.units import duration
-from phasewise.core.value import value
 from phasewise.core.worker import Worker, WorkerRef
+from phasewise.engines.known import engine_of
 from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling import World
 from phasewise.scheduling.progress import Pace, WorkerProgress, may_take_out
@@ -31,50 +31,6 @@ from phasewise.scheduling.world import Health
 logger = logging.getLogger("phasewise.gateway")
 
 CANARY_TIMEOUTS = Timeouts(connect_s=1.0, head_s=60.0, idle_s=60.0)
-_SERIES = re.compile(
-    rb"^vllm:(generation_tokens_total|prompt_tokens_total|kv_cache_usage_perc|iteration_tokens_total_count"
-    rb"|num_requests_running|engine_sleep_state)\{([^}\n]*)\} (\S+)",
-    re.MULTILINE,
-)
-FULL = 0.9
-"""The share of the KV cache in use from which requests may be preempted."""
-_RANK = re.compile(rb'engine="([^"]*)"')
-_AWAKE = b'sleep_state="awake"'
-
-
-@value
-class Rank:
-    """One data-parallel rank as its counters show it: `signs` change with every step."""
-
-    signs: tuple[bytes, ...]
-    running: bool
-    asleep: bool
-    kv_full: bool
-
-
-def ranks_of(metrics: bytes) -> dict[str, Rank]:
-    """The ranks of a worker, from its metrics; empty if they are not vLLM's."""
-    signs: dict[str, list[bytes]] = {}
-    running: set[str] = set()
-    asleep: set[str] = set()
-    full: set[str] = set()
-    for name, labels, number in _SERIES.findall(metrics):
-        found = _RANK.search(labels)
-        rank = "0" if found is None else found[1].decode(errors="replace")
-        if name == b"num_requests_running":
-            if float(number) > 0:
-                running.add(rank)
-        elif name == b"engine_sleep_state":
-            if _AWAKE in labels and float(number) == 0:
-                asleep.add(rank)
-        else:
-            signs.setdefault(rank, []).append(number)
-            if name == b"kv_cache_usage_perc" and float(number) >= FULL:
-                full.add(rank)
-    return {
-        rank: Rank(tuple(numbers), rank in running, rank in asleep, rank in full)
-        for rank, numbers in signs.items()
-    }
 
 
 class ProgressWatch:
@@ -150,7 +106,8 @@ class ProgressWatch:
         with suppress(UpstreamError, ValueError):
             reply = await self._client(worker).fetch("GET", "/metrics")
             if reply.status == 200:
-                self._ranks[worker.name] = ranks_of(reply.body)
+                engine = engine_of(reply.body)
+                self._ranks[worker.name] = {} if engine is None else engine.ranks_of(reply.body)
 
     async def _is_paused(self, worker: Worker) -> bool:
         """Whether its operator paused the worker; only some engines can say so."""

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from phasewise.clients.engine_metrics import read_metrics
 from phasewise.clients.host import CpuTimes, read_cpu_times
 from phasewise.clients.http_client import Headers, HttpClient, Timeouts
 from phasewise.clients.step_feed import StepFeed, default_steps_url
-from phasewise.clients.vllm_metrics import MetricsDelta, MetricsSnapshot, delta, merged, parse_metrics
+from phasewise.core.engine_metrics import MetricsDelta, MetricsSnapshot, Series, delta, merged
 from phasewise.core.errors import PhasewiseError, UpstreamError
 from phasewise.core.steps import EngineStep, time_steps
 from phasewise.loadgen.statistics.summary import Summary, summarise
@@ -122,7 +123,7 @@ async def watching(target: Target, steps_url: str | None = None) -> AsyncIterato
 
 def _parsed(pages: Sequence[bytes], at_unix_s: float) -> MetricsSnapshot | None:
     try:
-        snapshot = merged([parse_metrics(page.decode(errors="replace"), at_unix_s) for page in pages])
+        snapshot = merged([read_metrics(page, at_unix_s) for page in pages])
     except UpstreamError:
         return None
     # A gateway's page has no engine metrics.
@@ -185,20 +186,20 @@ def view_engine(record: EngineRecord, start_unix_s: float, end_unix_s: float) ->
     inside = [
         gauge for gauge in gauges(record, start_unix_s) if 0.0 <= gauge.at_s <= end_unix_s - start_unix_s
     ]
-    queries = None if change is None else change.counter("prefix_cache_queries_total")
-    hits = None if change is None else change.counter("prefix_cache_hits_total")
+    queries = None if change is None else change.counter(Series.PREFIX_QUERIES)
+    hits = None if change is None else change.counter(Series.PREFIX_HITS)
     return EngineView(
         window_s=None if change is None else change.window_s,
-        requests=_counted(change, "request_success_total"),
-        ttft_mean_s=_mean(change, "time_to_first_token_seconds"),
-        queue_mean_s=_mean(change, "request_queue_time_seconds"),
-        prefill_mean_s=_mean(change, "request_prefill_time_seconds"),
-        itl_mean_s=_mean(change, "inter_token_latency_seconds"),
-        e2e_mean_s=_mean(change, "e2e_request_latency_seconds"),
-        prompt_tokens=_counted(change, "prompt_tokens_total"),
-        generation_tokens=_counted(change, "generation_tokens_total"),
+        requests=_counted(change, Series.FINISHED),
+        ttft_mean_s=_mean(change, Series.TTFT),
+        queue_mean_s=_mean(change, Series.QUEUE_TIME),
+        prefill_mean_s=_mean(change, Series.PREFILL_TIME),
+        itl_mean_s=_mean(change, Series.ITL),
+        e2e_mean_s=_mean(change, Series.E2E),
+        prompt_tokens=_counted(change, Series.PROMPT_TOKENS),
+        generation_tokens=_counted(change, Series.OUTPUT_TOKENS),
         cached_share=hits / queries if queries and hits is not None else None,
-        preemptions=_counted(change, "num_preemptions_total"),
+        preemptions=_counted(change, Series.PREEMPTIONS),
         kv_usage_max=_max(gauge.kv_usage for gauge in inside),
         running_max=_max(gauge.running for gauge in inside),
         waiting_max=_max(gauge.waiting for gauge in inside),
@@ -216,9 +217,9 @@ def gauges(record: EngineRecord, started_unix_s: float) -> tuple[Gauge, ...]:
     return tuple(
         Gauge(
             snapshot.taken_at_unix_s - started_unix_s,
-            snapshot.gauge("kv_cache_usage_perc"),
-            snapshot.gauge("num_requests_running"),
-            snapshot.gauge("num_requests_waiting"),
+            snapshot.gauge(Series.KV_USAGE),
+            snapshot.gauge(Series.RUNNING),
+            snapshot.gauge(Series.WAITING),
         )
         for snapshot in record.snapshots
     )

@@ -10,6 +10,7 @@ from phasewise.core import latency
 from phasewise.core.latency import PartTime
 from phasewise.core.timeline import Outcome, Part, Source, Timeline
 from phasewise.core.units import counted, share
+from phasewise.engines.known import USUAL
 from phasewise.loadgen.engine_watch import EngineView
 from phasewise.loadgen.run import CUT_SHORT, BenchRun
 from phasewise.loadgen.statistics.window import Window
@@ -206,7 +207,7 @@ def _not_warm(run: BenchRun) -> str:
     if not counted:
         return (
             "Whether the prefix cache was warm cannot be determined: the server does not report cached "
-            "tokens (vLLM does with --enable-prompt-tokens-details)."
+            f"tokens ({USUAL.TITLE} does with {USUAL.FLAGS['cached_tokens']})."
         )
     prompt_tokens = sum(timeline.prompt_tokens or 0 for timeline in counted)
     cached_tokens = sum(timeline.cached_tokens or 0 for timeline in counted)
@@ -293,7 +294,7 @@ def _no_phases(run: BenchRun) -> str:
     succeeded = [timeline for timeline in run.timelines if timeline.outcome is Outcome.SUCCEEDED]
     if not succeeded or any(map(reported_by_engine, succeeded)):
         return ""
-    return "The engine does not report its phases: start vLLM with --enable-per-request-metrics."
+    return f"The engine does not report its phases: start {USUAL.TITLE} with {USUAL.FLAGS['phase_times']}."
 
 
 def _no_engine(run: BenchRun, engine: EngineView | None) -> str:

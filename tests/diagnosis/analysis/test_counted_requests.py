@@ -2,9 +2,9 @@
 
 import pytest
 
+from phasewise.core.engine_metrics import LoadReading
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.analysis.counted_requests import Typical, counted_requests, counted_steps
-from phasewise.diagnosis.analysis.engine_load import LoadReading
 
 TYPICAL = Typical(prompt_tokens=100.0, cached_share=0.5, output_tokens=10.0, token_s=0.05)
 

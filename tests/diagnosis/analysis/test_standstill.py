@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from phasewise.core.engine_metrics import LoadReading
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome
 from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.analysis.counter_series import Series, series_of
-from phasewise.diagnosis.analysis.engine_load import LoadReading
 from phasewise.diagnosis.analysis.standstill import (
     HUNG_S,
     LEAST_S,

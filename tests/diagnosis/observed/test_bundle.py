@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from phasewise.clients.processes import CpuSource, CpuUse
+from phasewise.core.engine_metrics import LoadReading
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import Slo
 from phasewise.core.steps import EngineStep, FinishedRequest, KvTransfer
-from phasewise.diagnosis.analysis.engine_load import LoadReading
 from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import evidence_of
 from phasewise.diagnosis.gather.probe import probe

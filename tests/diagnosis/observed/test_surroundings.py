@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from phasewise.clients.processes import CpuSource, CpuUse
-from phasewise.clients.vllm_metrics import delta, parse_metrics
+from phasewise.core.engine_metrics import LoadReading, delta
 from phasewise.core.step_log import logs_by_rank
-from phasewise.diagnosis.analysis.engine_load import Drafts, LoadReading
+from phasewise.diagnosis.analysis.engine_load import Drafts
 from phasewise.diagnosis.observed.observation import EngineSeen, HostCpu, WatchedEngine
 from phasewise.diagnosis.observed.surroundings import setup_of, surroundings_of
+from phasewise.engines.vllm import parse_metrics
 from tests.builders import EPOCH_S, make_attempt, make_step, make_timeline
 
 WINDOW = (EPOCH_S, EPOCH_S + 10.0)

@@ -13,7 +13,7 @@ import pytest
 from phasewise.clients import kv_trial
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.kv_trial import TrialAnswer, ask, trial_prompt
-from phasewise.clients.vllm_metrics import KvCounters
+from phasewise.core.engine_metrics import KvCounters
 from phasewise.core.kv_transfer import ASKS_TO_KEEP_KV, pair_ref
 from phasewise.core.worker import Role
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig

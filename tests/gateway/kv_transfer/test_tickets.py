@@ -7,8 +7,8 @@ import asyncio
 import orjson
 import pytest
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.vllm_metrics import fetch_metrics
 from phasewise.core.latency import ttft_breakdown
 from phasewise.core.timeline import AttemptKind, Outcome, Part
 from phasewise.core.timeline_record import from_record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phasewise.diagnosis.advice.fix import Figure, Fix
+from phasewise.diagnosis.advice.fix import Figure, Fix, LeverChange
 from phasewise.diagnosis.advice.start import Remedy
 from phasewise.diagnosis.finding import Cause
 
@@ -18,15 +18,13 @@ _FRONT_ENDS = Fix(
     "run two front ends for the engine",
     "another process, and a core for it",
     Figure.TTFT_P50,
-    engine_flag="--api-server-count 2",
-    fleet_line="pools: [{engine_flags: [--api-server-count, '2']}]",
+    setting=LeverChange("front_ends", 2),
 )
 _FEWER_CHUNKS = Fix(
     "let it send several tokens in a chunk",
     "text appears in larger pieces",
     Figure.TPOT_P50,
-    engine_flag="--stream-interval 4",
-    fleet_line="pools: [{engine_flags: [--stream-interval, '4']}]",
+    setting=LeverChange("tokens_per_chunk", 4),
 )
 _OWN_CORES = Fix(
     "give the engine dedicated cores, and stop other programs on its host",
@@ -39,8 +37,7 @@ _FLOAT32 = Fix(
     "compute in float32, for which the processor has instructions",
     "twice the memory for weights and KV cache",
     Figure.TTFT_P50,
-    engine_flag="--dtype float32",
-    fleet_line="pools: [{engine_flags: [--dtype, float32]}]",
+    setting=LeverChange("number_format", "float32"),
 )
 
 FAILED_ATTEMPTS = _outside(

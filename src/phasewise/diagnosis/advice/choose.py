@@ -5,6 +5,8 @@ It never suggests a setting that is in use already.
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import replace
 
 from phasewise.diagnosis.advice import around as advice_around
@@ -15,6 +17,7 @@ from phasewise.diagnosis.advice.levers import AvailableLevers
 from phasewise.diagnosis.advice.start import Remedy
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Finding, Phase
+from phasewise.engines.known import USUAL
 
 REMEDIES: dict[Cause, Remedy] = advice_start.REMEDIES | advice_stream.REMEDIES | advice_around.REMEDIES
 USELESS: dict[Cause, tuple[str, ...]] = advice_start.USELESS | advice_stream.USELESS | advice_around.USELESS
@@ -36,7 +39,7 @@ def advise(finding: Finding, summary: WindowSummary) -> Advice:
     if finding.rival in FREE_TO_TRY:
         causes.reverse()
     levers = AvailableLevers(summary)
-    found = [fix for cause in causes for fix in REMEDIES[cause](levers) if fix is not None]
+    found = [fix for cause in causes for it in REMEDIES[cause](levers) if (fix := _with_flag(it)) is not None]
     fixes = list({fix.what: fix for fix in found}.values())
     useless = USELESS[finding.cause] + advice_start.also_useless(finding.cause, summary)
     return Advice(_with_commands([_aimed(fix, finding) for fix in fixes]), useless)
@@ -67,6 +70,21 @@ def engines_back_first(advice: Advice, cause: Cause, summary: WindowSummary) -> 
         if engine.out_of_service
     )
     return replace(advice, fixes=(*back, *advice.fixes))
+
+
+def _with_flag(fix: Fix | None) -> Fix | None:
+    """The fix with its flag; None if the engine has no such setting."""
+    change = None if fix is None else fix.setting or fix.lever
+    if fix is None or change is None or change.name not in USUAL.FLAGS:
+        return fix
+    flag = USUAL.FLAGS[change.name]
+    if change.times is not None:
+        return replace(fix, engine_flag=f"{flag}, {change.times:g} times the current value")
+    if change.value is None:
+        return replace(fix, engine_flag=f"remove {flag}")
+    words = USUAL.flags(change.name, change.fleet_value) or ()
+    fleet_line = fix.fleet_line or f"pools: [{{engine_flags: {json.dumps(words)}}}]"
+    return replace(fix, engine_flag=shlex.join(words), fleet_line=fleet_line)
 
 
 def _aimed(fix: Fix, finding: Finding) -> Fix:

@@ -79,17 +79,19 @@ class Effect:
 class Fix:
     """Something to do about a cause.
 
-    `lever` is the change of a fleet file, None for a fix outside the engine; `engine_flag` and
-    `fleet_line` are the same change as text. `aims_at` is the figure that should improve. If there
-    is no `effect`, `unpredictable` says why; `rough_gain` is then the share of the lost time that it takes
-    away in one replay of the window, without an interval. A `risky` fix can cost far more than it gains
-    where the verdict is wrong: it stands last unless a replay shows that less time is lost.
+    `lever` is the change of a fleet file, `setting` that of an engine where a fleet file has no key for it;
+    both are None for a fix outside the engine. `engine_flag` and `fleet_line` are the same change as text.
+    `aims_at` is the figure that should improve. If there is no `effect`, `unpredictable` says why;
+    `rough_gain` is then the share of the lost time that it takes away in one replay of the window, without an
+    interval. A `risky` fix can cost far more than it gains where the verdict is wrong: it stands last unless
+    a replay shows that less time is lost.
     """
 
     what: str
     price: str
     aims_at: Figure
     lever: LeverChange | None = None
+    setting: LeverChange | None = None
     engine_flag: str | None = None
     fleet_line: str | None = None
     verify: str = ""

@@ -27,7 +27,6 @@ LITTLE_IN_COMMON = 0.2
 MANY_LATE = 0.25
 LEAST_KV_TIMES, MOST_KV_TIMES = 2, 8
 GUESSED_TOKENS = 5
-LONGEST_MATCH_TOKENS = 4
 
 
 class AvailableLevers:
@@ -71,7 +70,6 @@ class AvailableLevers:
             price="almost none: running requests take cached blocks when they need them",
             aims_at=Figure.TTFT_P50,
             lever=LeverChange("prefix_cache", True),
-            engine_flag="--enable-prefix-caching",
             fleet_line="pools: [{levers: {prefix_cache: true}}]",
         )
 
@@ -155,16 +153,11 @@ class AvailableLevers:
         """Turn on n-gram speculative decoding, unless it is on."""
         if any(each.drafts is not None and each.drafts.drafts > 0 for each in self._engines):
             return None
-        settings = (
-            f'{{"method":"ngram","num_speculative_tokens":{GUESSED_TOKENS},'
-            f'"prompt_lookup_max":{LONGEST_MATCH_TOKENS}}}'
-        )
         return Fix(
             what="use speculative decoding (n-gram), if answers repeat parts of their prompts",
             price="steps are longer, and wasted where drafts are rejected: free text gains nothing",
             aims_at=Figure.TPOT_P50,
             lever=LeverChange("speculation", GUESSED_TOKENS),
-            engine_flag=f"--speculative-config '{settings}'",
             fleet_line=f"pools: [{{levers: {{speculation: {{method: ngram, tokens: {GUESSED_TOKENS}}}}}}}]",
         )
 
@@ -175,7 +168,6 @@ class AvailableLevers:
             price="none, as long as drafts cost more than they save",
             aims_at=Figure.TPOT_P50,
             lever=LeverChange("speculation", None),
-            engine_flag="remove --speculative-config",
             fleet_line="pools: [{levers: {speculation: null}}]",
         )
 
@@ -190,7 +182,6 @@ class AvailableLevers:
             price="memory, reserved at startup",
             aims_at=aims_at,
             lever=LeverChange("kv_cache_memory_bytes", None, times=float(times)),
-            engine_flag=f"--kv-cache-memory-bytes, {times} times the current value",
             fleet_line=f"pools: [{{levers: {{kv_cache_memory_bytes: ...}}}}], {times} times the present one",
         )
 
@@ -209,7 +200,6 @@ class AvailableLevers:
             price="some precision: check the answers; slower on devices without fp8",
             aims_at=aims_at,
             lever=LeverChange("kv_dtype", "fp8"),
-            engine_flag="--kv-cache-dtype fp8",
             fleet_line="pools: [{levers: {kv_dtype: fp8}}]",
         )
 
@@ -264,7 +254,6 @@ def _chunks(tokens: int, how: str, price: str, aims_at: Figure = Figure.TTFT_P50
         price=price,
         aims_at=aims_at,
         lever=LeverChange("max_num_batched_tokens", tokens),
-        engine_flag=f"--max-num-batched-tokens {tokens}",
         fleet_line=f"pools: [{{levers: {{max_num_batched_tokens: {tokens}}}}}]",
     )
 
@@ -275,7 +264,6 @@ def _running(running: int, what: str, price: str, aims_at: Figure) -> Fix:
         price=price,
         aims_at=aims_at,
         lever=LeverChange("max_num_seqs", running),
-        engine_flag=f"--max-num-seqs {running}",
         fleet_line=f"pools: [{{levers: {{max_num_seqs: {running}}}}}]",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from phasewise.diagnosis.advice.fix import Figure, Fix
+from phasewise.diagnosis.advice.fix import Figure, Fix, LeverChange
 from phasewise.diagnosis.advice.levers import LITTLE_IN_COMMON, AvailableLevers
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause
@@ -36,7 +36,7 @@ MORE_DEVICES = Fix(
     "compute each prompt on two devices (tensor parallel)",
     "a second device; a slow link between the two loses the gain",
     Figure.TTFT_P50,
-    engine_flag="--tensor-parallel-size 2",
+    setting=LeverChange("devices", 2),
     fleet_line="pools: [{gpus: 2}]",
 )
 SAME_ENGINE = Fix(
@@ -71,8 +71,7 @@ FAILURES_SHOWN = Fix(
     "let decode engines report a failed KV transfer instead of computing the prompt again",
     "none: the gateway retries by itself",
     Figure.TTFT_P50,
-    engine_flag='--kv-transfer-config \'{"kv_connector":"NixlConnector","kv_role":"kv_consumer",'
-    '"kv_load_failure_policy":"fail"}\'',
+    setting=LeverChange("failed_kv_transfers", "fail"),
     fleet_line="pools: [{role: decode}] (phasewise up then writes the flag)",
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phasewise.diagnosis.advice.fix import Figure, Fix
+from phasewise.diagnosis.advice.fix import Figure, Fix, LeverChange
 from phasewise.diagnosis.advice.start import LESS_CONTEXT, Remedy
 from phasewise.diagnosis.finding import Cause
 
@@ -32,14 +32,13 @@ COMPILED = Fix(
     "let the engine compile its steps or use CUDA graphs",
     "minutes at every startup",
     Figure.TPOT_P50,
-    engine_flag="--no-enforce-eager",
-    fleet_line="pools: [{engine_flags: [--no-enforce-eager]}]",
+    setting=LeverChange("compiled", True),
 )
 TWO_DEVICES = Fix(
     "split the weights over two devices (tensor parallel)",
     "a second device, and communication between the two in every step",
     Figure.TPOT_P50,
-    engine_flag="--tensor-parallel-size 2",
+    setting=LeverChange("devices", 2),
     fleet_line="pools: [{gpus: 2}]",
 )
 FIND_WHICH = _outside(
@@ -72,8 +71,7 @@ REMEDIES: dict[Cause, Remedy] = {
             "send several tokens in a chunk, so that there is less to read",
             "text appears in larger pieces",
             Figure.TPOT_P50,
-            engine_flag="--stream-interval 4",
-            fleet_line="pools: [{engine_flags: [--stream-interval, '4']}]",
+            setting=LeverChange("tokens_per_chunk", 4),
         ),
     ),
     Cause.DECODE_WEIGHTS: lambda levers: (QUANTIZED_WEIGHTS, levers.guesses_on(), TWO_DEVICES),

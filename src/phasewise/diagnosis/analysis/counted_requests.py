@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from phasewise.core.engine_metrics import LoadReading
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Timeline
 from phasewise.core.worker import WorkerRef
 from phasewise.costs.fit.observation import Observation
 from phasewise.costs.fit.step import StepWork
-from phasewise.diagnosis.analysis.engine_load import LoadReading
 from phasewise.diagnosis.analysis.open_requests import InEngine, arrivals
 from phasewise.diagnosis.analysis.standstill import Progress, progress_of
 

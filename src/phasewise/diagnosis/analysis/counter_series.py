@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from phasewise.diagnosis.analysis.engine_load import YOUNG_S, LoadReading, Window
+from phasewise.core.engine_metrics import LoadReading
+from phasewise.diagnosis.analysis.engine_load import YOUNG_S, Window
 from phasewise.diagnosis.analysis.open_requests import InEngine, waiting_since
 from phasewise.diagnosis.analysis.standstill import Standstill, StepGap, cold_gaps, pace_of, step_gaps
 

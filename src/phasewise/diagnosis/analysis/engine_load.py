@@ -12,40 +12,11 @@ from itertools import pairwise
 from math import ceil
 from statistics import median
 
+from phasewise.core.engine_metrics import LoadReading
 from phasewise.core.step_log import StepLog
 from phasewise.core.steps import EngineStep, TimedStep
 from phasewise.diagnosis.analysis.step_reading import recomputed_tokens
 from phasewise.diagnosis.finding import FactSource
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReading:
-    """An engine's gauges and counters at one moment; None for a counter that it does not have.
-
-    Counters are totals since its start. `steps` are its forward passes, `step_tokens` the tokens in them;
-    `gaps` are the times between tokens of one request. `rejected` and `failed` are HTTP replies with a 4xx
-    and a 5xx status.
-    """
-
-    at_unix_s: float
-    running: int
-    waiting: int
-    kv_usage: float
-    steps: float | None = None
-    step_tokens: float | None = None
-    prompt_tokens: float | None = None
-    output_tokens: float | None = None
-    first_tokens: float | None = None
-    ttft_sum_s: float | None = None
-    gaps: float | None = None
-    gaps_sum_s: float | None = None
-    finished: float | None = None
-    aborted: float | None = None
-    preemptions: float | None = None
-    prefix_queries: float | None = None
-    prefix_hits: float | None = None
-    rejected: float | None = None
-    failed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from phasewise.core.engine_metrics import LoadReading
 from phasewise.core.timeline import Outcome, Timeline
-from phasewise.diagnosis.analysis.engine_load import LoadReading, Window
+from phasewise.diagnosis.analysis.engine_load import Window
 from phasewise.diagnosis.analysis.step_reading import StepReading
 
 LEAST_S = 1.5

@@ -10,78 +10,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from statistics import fmean
 
+from phasewise.clients.engine_metrics import fetch_load, fetch_metrics
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.step_feed import StepFeed
-from phasewise.clients.vllm_metrics import MetricsSnapshot, delta, fetch_metrics
+from phasewise.core.engine_metrics import LoadReading, MetricsSnapshot, delta
 from phasewise.core.errors import PhasewiseError, UpstreamError
 from phasewise.core.steps import EngineStep
-from phasewise.diagnosis.analysis.engine_load import LoadReading
 from phasewise.diagnosis.gather.target import QUICK
 from phasewise.diagnosis.observed.observation import EngineSeen, WatchedEngine
-
-# --- The current load of an engine, from its /metrics: read several times a second, so no full parser.
-
-_SERIES = {
-    b"vllm:num_requests_running": "running",
-    b"vllm:num_requests_waiting": "waiting",
-    b"vllm:kv_cache_usage_perc": "kv_usage",
-    b"vllm:iteration_tokens_total_count": "steps",
-    b"vllm:iteration_tokens_total_sum": "step_tokens",
-    b"vllm:prompt_tokens_total": "prompt_tokens",
-    b"vllm:generation_tokens_total": "output_tokens",
-    b"vllm:time_to_first_token_seconds_count": "first_tokens",
-    b"vllm:time_to_first_token_seconds_sum": "ttft_sum_s",
-    b"vllm:inter_token_latency_seconds_count": "gaps",
-    b"vllm:inter_token_latency_seconds_sum": "gaps_sum_s",
-    b"vllm:request_success_total": "finished",
-    b"vllm:num_preemptions_total": "preemptions",
-    b"vllm:prefix_cache_queries_total": "prefix_queries",
-    b"vllm:prefix_cache_hits_total": "prefix_hits",
-}
-_GAUGES = ("running", "waiting", "kv_usage")
-_LABELLED = (
-    (b"vllm:request_success_total", b'finished_reason="abort"', "aborted"),
-    (b"http_requests_total", b'status="4', "rejected"),
-    (b"http_requests_total", b'status="5', "failed"),
-)
-
-
-async def fetch_load(client: HttpClient, clock: Callable[[], float] = time.time) -> LoadReading | None:
-    """Read an engine's load; None if it does not report it."""
-    reply = await client.fetch("GET", "/metrics")
-    return parse_load(reply.body, clock()) if reply.status == 200 else None
-
-
-def parse_load(text: bytes, at_unix_s: float) -> LoadReading | None:
-    """The load in Prometheus text, over all engine cores; None if a gauge is missing or no number."""
-    found: dict[str, list[float]] = {}
-    for line in text.splitlines():
-        if not line.startswith((b"vllm:", b"http_requests_total")):
-            continue
-        series, _, value = line.rpartition(b" ")
-        name = series.partition(b"{")[0]
-        if name == b"http_requests_total" and b'handler="/v1/' not in series:
-            continue
-        fields = [field for bare, label, field in _LABELLED if bare == name and label in series]
-        if name in _SERIES:
-            fields.append(_SERIES[name])
-        for field in fields:
-            try:
-                found.setdefault(field, []).append(float(value))
-            except ValueError:
-                return None
-    if any(name not in found for name in _GAUGES):
-        return None
-    return LoadReading(
-        at_unix_s=at_unix_s,
-        running=round(sum(found.pop("running"))),
-        waiting=round(sum(found.pop("waiting"))),
-        kv_usage=fmean(found.pop("kv_usage")),
-        **{name: sum(values) for name, values in found.items()},
-    )
-
 
 # --- The round trip of an empty request to an engine.
 #

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from phasewise.clients.processes import (
@@ -16,6 +15,7 @@ from phasewise.clients.processes import (
     snapshot,
 )
 from phasewise.diagnosis.observed.observation import HostCpu, WatchedEngine
+from phasewise.engines.known import ENGINES
 from phasewise.fleet.local.placement import native_bf16
 
 
@@ -54,14 +54,9 @@ BFLOAT16 = "bfloat16"
 
 
 def slow_format(command: Sequence[str]) -> str | None:
-    """The number format that a vLLM started so computes in, if it is the one that this processor lacks."""
-    if not any("vllm" in word for word in command):
-        return None
-    named = [value for name, value in pairwise(command) if name == "--dtype"]
-    named += [word.removeprefix("--dtype=") for word in command if word.startswith("--dtype=")]
-    # By default vLLM takes the format of the model's file, which is nearly always this one.
-    chosen = named[-1] if named else "auto"
-    return BFLOAT16 if chosen in {BFLOAT16, "auto"} else None
+    """The number format that an engine started so computes in, if it is the one that this processor lacks."""
+    chosen = next((it for engine in ENGINES if (it := engine.number_format_of(command)) is not None), None)
+    return chosen if chosen == BFLOAT16 else None
 
 
 def _read(pids: Iterable[int]) -> dict[int, CpuReading]:

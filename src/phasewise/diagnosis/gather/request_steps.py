@@ -11,6 +11,7 @@ from phasewise.core.step_log import StepLog, logs_by_rank
 from phasewise.core.timeline import Timeline
 from phasewise.diagnosis.gather.engine_watch import LOOK_BACK_S
 from phasewise.diagnosis.observed.observation import WatchedEngine
+from phasewise.engines.known import USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +53,5 @@ def _lacks(batch: StepBatch, timeline: Timeline) -> str | None:
     if not batch.steps or batch.steps[0].ended_unix_s > ended_s:
         return "keeps no steps from before this request ended: it was restarted, or they were overwritten"
     if not batch.details:
-        return "records no token counts: start it with --enable-logging-iteration-details"
+        return f"records no token counts: start it with {USUAL.FLAGS['step_tokens']}"
     return None

@@ -14,6 +14,7 @@ from phasewise.clients.step_feed import default_steps_url
 from phasewise.core.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError
 from phasewise.core.units import long_duration
 from phasewise.diagnosis.observed.observation import TargetKind, WatchedEngine
+from phasewise.engines.known import engine_of
 from phasewise.loadgen.target import WORKERS_PATH
 
 QUICK = Timeouts(connect_s=3.0, head_s=15.0, idle_s=15.0)
@@ -65,7 +66,7 @@ async def identify(url: str, admin_key: str | None, steps_url: str | None = None
         if reply.status in {401, FORBIDDEN}:
             raise rejected_admin(client.base_url, reply, admin_key)
         metrics = await _get(client, "/metrics")
-        if metrics.status != 200 or b"vllm:" not in metrics.body:
+        if metrics.status != 200 or engine_of(metrics.body) is None:
             raise ConfigError(
                 f"{client.base_url} is neither a phasewise gateway nor a vLLM engine",
                 hint="give the address of vLLM's API without /v1",

@@ -18,12 +18,11 @@ import orjson
 
 from phasewise.clients.processes import CpuSource, CpuUse
 from phasewise.clients.timeline_feed import Missed
-from phasewise.clients.vllm_metrics import MetricsSnapshot, ScrapedHistogram, SeriesKey, delta
+from phasewise.core.engine_metrics import LoadReading, MetricsSnapshot, ScrapedHistogram, SeriesKey, delta
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import Slo
 from phasewise.core.steps import EngineStep, FinishedRequest, KvTransfer
 from phasewise.core.timeline_record import from_record, to_record
-from phasewise.diagnosis.analysis.engine_load import LoadReading
 from phasewise.diagnosis.observed.observation import EngineSeen, HostCpu, Observed, TargetKind, WatchedEngine
 
 BUNDLE_VERSION = 1

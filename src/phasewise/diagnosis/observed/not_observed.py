@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from phasewise.clients.timeline_feed import Missed
+from phasewise.core.engine_metrics import Series
 from phasewise.core.timeline import Outcome, Part, Timeline
 from phasewise.diagnosis.analysis.attribution import Logs
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
 from phasewise.diagnosis.observed.observation import EngineSeen, TargetKind
+from phasewise.engines.known import USUAL
 
 NO_ANSWER = "no answer from"
 NAMED = 3
@@ -65,7 +67,7 @@ def _of_steps(gathered: Gathered) -> Iterator[str]:
     if dropped := sum(seen.dropped for seen in gathered.seen):
         yield f"{dropped} steps that the recorder overwrote before they were read"
     if gathered.logs and not all(seen.details for seen in gathered.seen if seen.steps):
-        yield "tokens per step: start the engine with --enable-logging-iteration-details"
+        yield f"tokens per step: start the engine with {USUAL.FLAGS['step_tokens']}"
 
 
 def _of_requests(gathered: Gathered) -> Iterator[str]:
@@ -83,7 +85,7 @@ def _of_requests(gathered: Gathered) -> Iterator[str]:
     if finished and not any(map(_has_engine_times, finished)):
         yield (
             "queue and prefill of single requests (means are used): start the engine with "
-            "--enable-per-request-metrics"
+            f"{USUAL.FLAGS['phase_times']}"
         )
     yield from _of_kinds(gathered.timelines)
     if not marked:
@@ -123,7 +125,7 @@ def _of_hosts(gathered: Gathered) -> Iterator[str]:
 
 def _under_way(gathered: Gathered) -> int:
     afters = [seen.metrics.after for seen in gathered.seen if seen.metrics is not None]
-    names = ("num_requests_running", "num_requests_waiting")
+    names = (Series.RUNNING, Series.WAITING)
     return round(sum(after.gauge(name) or 0.0 for after in afters for name in names))
 
 

@@ -8,10 +8,9 @@ from enum import StrEnum
 
 from phasewise.clients.processes import CpuUse
 from phasewise.clients.timeline_feed import Missed
-from phasewise.clients.vllm_metrics import MetricsDelta
+from phasewise.core.engine_metrics import LoadReading, MetricsDelta
 from phasewise.core.steps import EngineStep
 from phasewise.core.timeline import Timeline
-from phasewise.diagnosis.analysis.engine_load import LoadReading
 
 SAME_START_S = 5.0
 """Tolerance between a process's start and the start that an engine reports: boot times are rounded."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from phasewise.clients.processes import CpuUse
-from phasewise.clients.vllm_metrics import MetricsDelta
+from phasewise.core.engine_metrics import MetricsDelta, Series
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Timeline
 from phasewise.diagnosis.analysis.engine_load import (
@@ -59,9 +59,9 @@ def surroundings_of(
         kv_tokens=kv_tokens,
         block_tokens=None if after is None else after.block_tokens,
         prefix_cache_on=None if metrics is None else prefix_cache_on(metrics),
-        prefix_queries_tokens=None if metrics is None else metrics.counter("prefix_cache_queries_total"),
-        prefix_hits_tokens=None if metrics is None else metrics.counter("prefix_cache_hits_total"),
-        preemptions=None if metrics is None else metrics.counter("num_preemptions_total"),
+        prefix_queries_tokens=None if metrics is None else metrics.counter(Series.PREFIX_QUERIES),
+        prefix_hits_tokens=None if metrics is None else metrics.counter(Series.PREFIX_HITS),
+        preemptions=None if metrics is None else metrics.counter(Series.PREEMPTIONS),
         engine_load=engine_load,
         steps=shape,
         drafts=None if metrics is None else drafts_of(metrics),
@@ -82,20 +82,19 @@ def surroundings_of(
 
 def setup_of(seen: EngineSeen) -> Hashable:
     """The reported settings that make two engines alike: the model and the cache settings."""
-    infos = {} if seen.metrics is None else seen.metrics.after.infos.get("cache_config_info", {})
+    infos = {} if seen.metrics is None else seen.metrics.after.infos.get(Series.CACHE_CONFIG, {})
     return seen.engine.model, frozenset(item for item in infos.items() if item[0] not in _CACHE_SIZES)
 
 
 def _prompt_tokens(metrics: MetricsDelta | None, source: str) -> float | None:
     """The prompt tokens whose KV came from that source; None if the engine does not report it."""
-    return None if metrics is None else metrics.counter("prompt_tokens_by_source_total", source=source)
+    return None if metrics is None else metrics.counter(Series.PROMPT_TOKENS_BY_SOURCE, source=source)
 
 
 def drafts_of(metrics: MetricsDelta) -> Drafts | None:
     """The window's speculative decoding; None without any."""
     drafts, drafted, accepted = (
-        metrics.counter(f"spec_decode_num_{name}_total")
-        for name in ("drafts", "draft_tokens", "accepted_tokens")
+        metrics.counter(name) for name in (Series.DRAFTS, Series.DRAFT_TOKENS, Series.ACCEPTED_TOKENS)
     )
     if not drafts or drafted is None or accepted is None:
         return None
@@ -107,9 +106,11 @@ def _served(seen: EngineSeen, timelines: Sequence[Timeline]) -> _Served:
     uncached = [max(1, it.prompt_tokens - (it.cached_tokens or 0)) for it in own if it.prompt_tokens]
     if own or seen.metrics is None:
         return _Served(len(own), median(uncached) if uncached else None)
-    lengths = [seen.metrics.histogram(f"request_{kind}_tokens") for kind in ("prefill_kv_computed", "prompt")]
+    lengths = [
+        seen.metrics.histogram(it) for it in (Series.REQUEST_COMPUTED_TOKENS, Series.REQUEST_PROMPT_TOKENS)
+    ]
     means = [found.mean for found in lengths if found is not None and found.mean is not None]
-    started = seen.metrics.histogram("time_to_first_token_seconds")
+    started = seen.metrics.histogram(Series.TTFT)
     return _Served(round(started.count) if started else 0, means[0] if means else None)
 
 
@@ -174,5 +175,5 @@ def _front_end_cores(metrics: MetricsDelta | None, host: HostCpu | None) -> floa
 
 def prefix_cache_on(metrics: MetricsDelta) -> bool | None:
     """Whether prefix caching is on; None if the engine does not report it."""
-    said = metrics.after.infos.get("cache_config_info", {}).get("enable_prefix_caching")
+    said = metrics.after.infos.get(Series.CACHE_CONFIG, {}).get("enable_prefix_caching")
     return None if said is None else said == "True"

@@ -180,7 +180,7 @@ def _number_format(summary: WindowSummary, taken: Taken) -> Claim:
             ),
             Fact(f"this costs about {ms(taken.seconds)} of the engine's time", FactSource.DERIVED),
         ),
-        "steps of the same size take as long with --dtype float32",
+        "steps of the same size take as long in float32",
         Confidence.MEDIUM,
     )
 
@@ -216,6 +216,6 @@ def _front_end(engine: EngineSurroundings, taken: Taken) -> Claim:
             ),
             Fact(f"{ms(taken.seconds)} of it is outside the engine's own timings", FactSource.DERIVED),
         ),
-        "it takes as long with half as many requests, or with a second API process (--api-server-count 2)",
+        "it takes as long with half as many requests, or with a second API process",
         Confidence.MEDIUM,
     )

@@ -10,16 +10,17 @@ from random import Random
 
 import numpy as np
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.host import read_cpu_times, stolen_share
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.step_feed import StepFeed, default_steps_url
-from phasewise.clients.vllm_metrics import fetch_metrics
 from phasewise.core.errors import MeasurementError, PhasewiseError, UpstreamError
 from phasewise.core.steps import EngineStep
 from phasewise.costs.fit.history import StepHistory, observed_steps
 from phasewise.costs.fit.misfit import check_form
 from phasewise.costs.fit.observation import RegimeStore
 from phasewise.costs.fit.step_fit import fit_steps
+from phasewise.engines.known import USUAL
 from phasewise.experiments.calibrate.client_view import client_observations, heard_in_full
 from phasewise.experiments.calibrate.prober import Prober
 from phasewise.experiments.calibrate.result import Calibration, Seen
@@ -137,7 +138,7 @@ async def _recorder(steps_url: str | None, since_unix_s: float | None) -> tuple[
     try:
         if (await feed.peek()).details:
             return feed, ""
-        reason = "its step recorder counts no tokens: start it with --enable-logging-iteration-details"
+        reason = f"its step recorder counts no tokens: start it with {USUAL.FLAGS['step_tokens']}"
     except PhasewiseError:
         reason = f"no step recorder answers at {steps_url}: `phasewise engine install` adds one to an engine"
     feed.close()

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.vllm_metrics import fetch_metrics
 from phasewise.experiments.lever_runs.engines import RunningEngine
 from phasewise.loadgen.target import find_target
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from phasewise.core.errors import ConfigError, FleetError
 from phasewise.costs.roofline.model_config import optional_count
+from phasewise.engines.known import USUAL
 from phasewise.experiments.compare.arms import FleetArm, run_phasewise
 from phasewise.experiments.lever_runs.engines import RunningEngine, Say
 from phasewise.experiments.lever_runs.handicap_proxy import recomputing, static_batches
@@ -90,7 +91,7 @@ GPU_SHARE = "0.42"
 
 def shared_gpu_flags(device: str) -> tuple[str, ...]:
     """The flags with which two engines fit one GPU: each would reserve nearly all of it."""
-    return () if device == "cpu" else ("--gpu-memory-utilization", GPU_SHARE)
+    return () if device == "cpu" else USUAL.flags("gpu_memory_share", GPU_SHARE) or ()
 
 
 ModelOf = Callable[[EngineSpec], Awaitable[str]]

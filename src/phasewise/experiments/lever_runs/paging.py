@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from phasewise.core import latency
+from phasewise.core.engine_metrics import Series
 from phasewise.core.errors import MeasurementError
 from phasewise.core.timeline import Timeline
 from phasewise.experiments.lever_runs.engine_facts import EngineSizes
@@ -82,7 +83,7 @@ def _usage(run: BenchRun) -> list[tuple[float, float]]:
         return []
     if run.engine.steps:
         return [(step.ended_unix_s, step.kv_usage) for step in run.engine.steps]
-    gauges = ((shot.taken_at_unix_s, shot.gauge("kv_cache_usage_perc")) for shot in run.engine.snapshots)
+    gauges = ((shot.taken_at_unix_s, shot.gauge(Series.KV_USAGE)) for shot in run.engine.snapshots)
     return [(at_unix_s, usage) for at_unix_s, usage in gauges if usage is not None]
 
 

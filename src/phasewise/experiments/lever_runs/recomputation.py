@@ -15,9 +15,10 @@ from typing import Any
 
 import orjson
 
+from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.engine_report import read_report
 from phasewise.clients.http_client import HttpClient, Reply
-from phasewise.clients.vllm_metrics import fetch_metrics
+from phasewise.core.engine_metrics import Series
 from phasewise.core.errors import (
     ConfigError,
     EngineUnreachable,
@@ -275,7 +276,7 @@ def _as_vllm_says() -> Iterator[None]:
 async def check_cache_is_off(engine: HttpClient) -> None:
     """Reject an engine that reports a prefix cache; if it reports nothing, each reply is checked."""
     try:
-        said = (await fetch_metrics(engine)).infos.get("cache_config_info", {})
+        said = (await fetch_metrics(engine)).infos.get(Series.CACHE_CONFIG, {})
     except UpstreamError as error:
         if error.kind is FailureKind.PROTOCOL:
             return

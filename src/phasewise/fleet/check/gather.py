@@ -15,9 +15,10 @@ from typing import Any
 
 import orjson
 
+from phasewise.clients.engine_metrics import fetch_kv_counters, fetch_metrics
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.kv_trial import TrialAnswer, ask, growth_since, speaks_side_channel, trial_prompt
-from phasewise.clients.vllm_metrics import fetch_kv_counters, fetch_metrics
+from phasewise.core.engine_metrics import Series
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.kv_transfer import ASKS_TO_KEEP_KV, KvProof
 from phasewise.core.worker import Role
@@ -109,7 +110,7 @@ async def _meet(config: WorkerConfig) -> _CheckedEngine:
 async def _described(facts: EngineFacts, client: HttpClient) -> EngineFacts:
     names, loaded_from = await _models(client)
     seen = await fetch_metrics(client)
-    cache = seen.infos.get("cache_config_info", {})
+    cache = seen.infos.get(Series.CACHE_CONFIG, {})
     return replace(
         facts,
         models=names,

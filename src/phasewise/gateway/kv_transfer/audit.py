@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from phasewise.clients.engine_metrics import fetch_kv_counters
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.vllm_metrics import KvCounters, fetch_kv_counters
+from phasewise.core.engine_metrics import KvCounters
 from phasewise.core.errors import UpstreamError
 from phasewise.core.kv_transfer import KvTransferState, pair_ref
 from phasewise.core.timeline import AttemptKind, Outcome, Timeline

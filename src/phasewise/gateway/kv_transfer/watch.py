@@ -10,9 +10,9 @@ from contextlib import suppress
 from math import inf
 from random import Random, SystemRandom
 
+from phasewise.clients.engine_metrics import fetch_kv_counters
 from phasewise.clients.http_client import HttpClient, Timeouts
 from phasewise.clients.kv_trial import TrialAnswer, ask, growth_since, trial_prompt
-from phasewise.clients.vllm_metrics import fetch_kv_counters
 from phasewise.core.errors import UpstreamError
 from phasewise.core.kv_transfer import ASKS_TO_KEEP_KV, KvProof, KvTransferState, SplitRule, pair_ref
 from phasewise.core.timeline import Timeline

@@ -264,7 +264,7 @@ def _plan_trace(spec: PlanSpec, trace: Trace, seed: int, opening: str) -> Plan:
         raise ConfigError(
             f"none of the {taken.left_out} requests of the trace {trace.name} fits a context of "
             f"{spec.context_tokens} tokens",
-            hint="use another trace, or an engine with a larger --max-model-len",
+            hint="use another trace, or an engine with a longer context",
         )
     if sum(request.prompt_tokens for request in taken.requests) > PLAN_LIMIT_TOKENS:
         raise ConfigError(
@@ -292,7 +292,7 @@ def _plan_written(spec: PlanSpec, written: Written, seed: int, opening: str) -> 
         raise ConfigError(
             f"a written prompt of about {longest} and outputs of up to {written.output.high_tokens} tokens "
             f"do not fit a context of {spec.context_tokens}",
-            hint="use an engine with a larger --max-model-len",
+            hint="use an engine with a longer context",
         )
     times_s = islice(_times_s(spec, seed), _most_requests(spec))
     drafts = drafts_of_written(written, seed, opening)

@@ -309,7 +309,7 @@ def bytes_read(steps: Sequence[DrawnStep], model: Architecture) -> Html:
         f"Calculated from the model's configuration with {KV_ELEMENT_BYTES:g} bytes per KV element, for this "
         "request alone: other streams in a step share the weights and read KV caches of their own. The rate "
         "is the memory bandwidth that it takes to read these bytes in the step's time. An engine with "
-        "another --dtype or --kv-cache-dtype reads more or less.",
+        "another number format of weights or KV cache reads more or less.",
         _drawing("bytes read by each step", 100, 120, _boxes(bars([0.0] * len(shown), weights), WEIGHTS),
                  _boxes(bars(weights, kv), KV), width=10.0 * len(shown)),
         _axis("first step", f"last step, {size(weights[-1] + kv[-1])}"),

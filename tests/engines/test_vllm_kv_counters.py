@@ -1,6 +1,6 @@
 """The few counters of KV transfers are found in an engine's text, over all its cores."""
 
-from phasewise.clients.vllm_metrics import parse_kv_counters
+from phasewise.engines.vllm import parse_kv_counters
 
 TEXT = b"""# HELP vllm:prompt_tokens_by_source_total Number of prompt tokens by source.
 # TYPE vllm:prompt_tokens_by_source_total counter

@@ -6,15 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasewise.clients.vllm_metrics import (
-    MetricsSnapshot,
-    QuantileEstimate,
-    ScrapedHistogram,
-    delta,
-    merged,
-    parse_metrics,
-)
+from phasewise.core.engine_metrics import MetricsSnapshot, QuantileEstimate, ScrapedHistogram, delta, merged
 from phasewise.core.errors import UpstreamError
+from phasewise.engines.vllm import parse_metrics
 
 TEXT = """\
 # HELP process_start_time_seconds Start time of the process since unix epoch in seconds.

@@ -2,10 +2,10 @@
 
 import pytest
 
+from phasewise.clients.engine_metrics import fetch_load, fetch_metrics
 from phasewise.clients.http_client import HttpClient
-from phasewise.clients.vllm_metrics import fetch_metrics
-from phasewise.diagnosis.analysis.engine_load import LoadReading
-from phasewise.diagnosis.gather.engine_watch import fetch_load, parse_load
+from phasewise.core.engine_metrics import LoadReading
+from phasewise.engines.vllm import parse_load
 
 PAGE = b"""# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="a model"} 3.0

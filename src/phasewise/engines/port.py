@@ -1,0 +1,52 @@
+"""The port: what the product needs to know of a kind of engine. An adapter is a module that has it all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapshot, Rank
+from phasewise.core.timeline import Span
+
+
+class Engine(Protocol):
+    """A kind of engine. What it does not have is None or empty: no reading is made up."""
+
+    TITLE: str
+    """Its name for people."""
+    WITHOUT_METRICS: str
+    """What to do if it answers /metrics with an error."""
+    FLAGS: Mapping[str, str]
+    """The flag of each of its settings, by our names: the levers of a fleet file first."""
+
+    def speaks(self, metrics: bytes) -> bool:
+        """Whether this text is from such an engine's /metrics."""
+        ...
+
+    def parse_metrics(self, text: str, taken_at_unix_s: float) -> MetricsSnapshot:
+        """All its metrics."""
+        ...
+
+    def parse_load(self, text: bytes, at_unix_s: float) -> LoadReading | None:
+        """Its load and totals, several times a second; None if the text does not hold them."""
+        ...
+
+    def parse_kv_counters(self, text: bytes) -> KvCounters:
+        """Where the KV of its prompts came from."""
+        ...
+
+    def ranks_of(self, metrics: bytes) -> dict[str, Rank]:
+        """Its ranks, each with signs that change as it makes progress."""
+        ...
+
+    def phase_spans(self, metrics: Mapping[str, Any] | None) -> tuple[Span, ...]:
+        """The phases of one request, from what its reply says of them."""
+        ...
+
+    def number_format_of(self, command: Sequence[str]) -> str | None:
+        """The number format that an engine with this command line computes in; None if it is another's."""
+        ...
+
+    def flags(self, name: str, value: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - each has its own type
+        """The arguments that give a setting this value; None if it has no such setting."""
+        ...

@@ -1,0 +1,123 @@
+"""Reads the Prometheus text of any engine into a snapshot, by a translation of its names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from phasewise.core.engine_metrics import (
+    PROCESS_START,
+    Labels,
+    MetricsSnapshot,
+    ScrapedHistogram,
+    SeriesKey,
+    over_cores,
+)
+from phasewise.core.errors import FailureKind, UpstreamError
+
+PROCESS_CPU = "process_cpu_seconds"
+HTTP_REQUESTS = "http_requests"
+API_PATH = "/v1/"
+"""Requests to other paths, such as our own for /metrics, are not counted."""
+_WHO = frozenset({"engine", "model_name"})
+"""Labels that distinguish the engine cores of a process; everything is summed over them."""
+
+Translate = Callable[[str], str | None]
+"""A metric's name in our words; None for one that is not an engine's own."""
+
+
+def read_snapshot(text: str, taken_at_unix_s: float, translate: Translate) -> MetricsSnapshot:
+    """The metrics in a text. Replies of the API and the process's own are read besides the engine's."""
+    counters: dict[SeriesKey, list[float]] = {}
+    gauges: dict[SeriesKey, list[float]] = {}
+    histograms: dict[SeriesKey, ScrapedHistogram] = {}
+    infos: dict[str, Mapping[str, str]] = {}
+    process: dict[str, float] = {}
+    for family in _families(text):
+        if family.name in {PROCESS_START, PROCESS_CPU}:
+            process[family.name] = family.samples[0].value
+        if family.name == HTTP_REQUESTS:
+            counters |= _api_requests(family.samples)
+        name = translate(family.name)
+        if name is None or name.endswith("_created"):
+            continue
+        if family.type == "histogram":
+            histograms |= _read_histograms(name, family.samples)
+        elif name.endswith("_info"):
+            infos[name] = dict(family.samples[-1].labels)
+        else:
+            target = counters if family.type == "counter" else gauges
+            for sample in family.samples:
+                key = translate(sample.name) or sample.name, _labels(sample)
+                target.setdefault(key, []).append(sample.value)
+    return MetricsSnapshot(
+        taken_at_unix_s=taken_at_unix_s,
+        counters={key: sum(values) for key, values in counters.items()},
+        gauges={key: over_cores(key[0], values) for key, values in gauges.items()},
+        histograms=histograms,
+        infos=infos,
+        process_start_unix_s=process.get(PROCESS_START),
+        process_cpu_s=process.get(PROCESS_CPU),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    name: str
+    type: str
+    samples: list[Sample]
+
+
+def _families(text: str) -> list[_Family]:
+    try:
+        return [
+            _Family(family.name, family.type, family.samples)
+            for family in text_string_to_metric_families(text)
+            if family.samples
+        ]
+    except ValueError as error:
+        raise UpstreamError(
+            FailureKind.PROTOCOL,
+            "/metrics is not Prometheus text",
+            hint="check that this is the address of an engine",
+        ) from error
+
+
+def _labels(sample: Sample, *without: str) -> Labels:
+    return frozenset(item for item in sample.labels.items() if item[0] not in _WHO and item[0] not in without)
+
+
+def _read_histograms(name: str, samples: Iterable[Sample]) -> dict[SeriesKey, ScrapedHistogram]:
+    buckets: dict[Labels, dict[float, float]] = {}
+    counts: dict[Labels, float] = {}
+    totals: dict[Labels, float] = {}
+    for sample in samples:
+        labels = _labels(sample, "le")
+        if sample.name.endswith("_bucket"):
+            bound = float(sample.labels.get("le", inf))
+            series = buckets.setdefault(labels, {})
+            series[bound] = series.get(bound, 0.0) + sample.value
+        elif sample.name.endswith("_count"):
+            counts[labels] = counts.get(labels, 0.0) + sample.value
+        elif sample.name.endswith("_sum"):
+            totals[labels] = totals.get(labels, 0.0) + sample.value
+    return {
+        (name, labels): ScrapedHistogram(tuple(sorted(series.items())), counts[labels], totals[labels])
+        for labels, series in buckets.items()
+        if labels in counts and labels in totals
+    }
+
+
+def _api_requests(samples: Iterable[Sample]) -> dict[SeriesKey, list[float]]:
+    """Replies of the API by class of status, such as 4xx."""
+    found: dict[SeriesKey, list[float]] = {}
+    for sample in samples:
+        status = sample.labels.get("status", "")
+        if sample.name.endswith("_total") and sample.labels.get("handler", "").startswith(API_PATH):
+            by_class = frozenset({("status", f"{status[:1]}xx")})
+            found.setdefault((sample.name, by_class), []).append(sample.value)
+    return found
