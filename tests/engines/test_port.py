@@ -14,7 +14,8 @@ KNOW_VLLM = (
     "fleet/",  # installs, starts and checks it
     "fake_engine/",  # speaks its dialect
     "experiments/validate/crosscheck.py",  # runs `vllm bench serve`
-    "cli/",  # has options of its own, some by the same names
+    "experiments/validate/run.py",  # names options of our own, some by the same names
+    "cli/",
     "api/",
 )
 

@@ -55,7 +55,7 @@ CALIBRATION_SHARE = 0.8
 PLANTED_SHARE = 0.6
 """The rest of a fault's time is for the requests that run at its end and for the verdict."""
 START_HINT = (
-    "try a smaller --model or --context; the engine's log is in the data folder, "
+    "try a smaller --model, --context or --kv-cache-memory-bytes; the engine's log is in the data folder, "
     "`phasewise --version --verbose` shows where"
 )
 
