@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from phasewise.cli import engine_validate as command
 from phasewise.cli.app import app
-from phasewise.core.errors import FleetError
+from phasewise.core.errors import ConfigError, FleetError
 from phasewise.experiments.lever_runs.engines import RunningEngine
 from phasewise.experiments.validate import environment
 from phasewise.experiments.validate import run as validation
@@ -177,3 +177,10 @@ def test_the_page_of_reports_lists_a_strangers_report_and_escapes_it(tmp_path):
     page = tool_named("validated_page").page(folder)
     assert page.index("validated/b.json") < page.index("validated/a.json")
     assert "1 x \\<b\\>L4 \\| x" in page
+
+
+def test_a_report_that_is_wrong_is_not_called_valid_first(tmp_path, capfd):
+    (tmp_path / "wrong.json").write_text("{}")
+    result = run(str(tmp_path / "wrong.json"))
+    assert isinstance(result.exception, ConfigError)
+    assert "valid report" not in capfd.readouterr().err + result.output

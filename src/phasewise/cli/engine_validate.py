@@ -260,8 +260,9 @@ def _check_reports(files: Sequence[Path]) -> None:
             raise ConfigError(
                 f"{file} cannot be read ({error.strerror})", hint="give a report's .json file"
             ) from error
+        row = markdown_row(read_judged(data, file.name), f"validated/{file.name}")
         _say(f"{file} is a valid report; its line for the page of reports:")
-        typer.echo(markdown_row(read_judged(data, file.name), f"validated/{file.name}"))
+        typer.echo(row)
 
 
 def _say(words: str) -> None:

@@ -117,7 +117,7 @@ class WorkerProgress:
         return max(SOONEST_S, TIMES * longest_s * growth**2)
 
     def pace(self, prompts: PromptsBooked) -> Pace:
-        """Whether it moves."""
+        """Whether it moves. If it is called hung, little is learned of its silence when that ends."""
         limit_s = self.limit_s(prompts)
         if self.silent_s >= limit_s:
             self._most_learned_s = min(self._most_learned_s, LEARNED_OF_A_HANG * limit_s / TIMES)

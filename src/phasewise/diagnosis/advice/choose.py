@@ -75,8 +75,10 @@ def engines_back_first(advice: Advice, cause: Cause, summary: WindowSummary) -> 
 def _with_flag(fix: Fix | None) -> Fix | None:
     """The fix with its flag; None if the engine has no such setting."""
     change = None if fix is None else fix.setting or fix.lever
-    if fix is None or change is None or change.name not in USUAL.FLAGS:
+    if fix is None or change is None:
         return fix
+    if change.name not in USUAL.FLAGS:
+        return fix if fix.setting is None else None
     flag = USUAL.FLAGS[change.name]
     if change.times is not None:
         return replace(fix, engine_flag=f"{flag}, {change.times:g} times the current value")
