@@ -14,6 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from phasewise.api import diagnose as diagnosing
+from phasewise.cli import diagnose as diagnosing_command
 from phasewise.cli.app import app
 from phasewise.clients.host import CpuTimes
 from phasewise.core.errors import FleetError, PhasewiseError
@@ -286,9 +287,18 @@ async def gathered_nothing(*asked):
 
 def test_every_ruling_has_an_exit_code_and_wrong_usage_is_2():
     assert set(diagnosing.EXIT_CODES) == set(Ruling)
-    assert invoke().exit_code == 2
     assert invoke("http://127.0.0.1:9", "--rate", "2").exit_code == 2
     assert "Exit codes: 0 healthy, 3 slow" in " ".join(invoke("--help").stdout.split())
+
+
+def test_without_a_target_the_only_gateway_that_runs_here_is_judged(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
+    assert "no gateways run here, so TARGET is required" in str(invoke().exception)
+    asked = []
+    monkeypatch.setattr(diagnosing_command, "gateway_address", lambda *given: "http://127.0.0.1:9")
+    monkeypatch.setattr(diagnosing_command, "observe", lambda target, *given: asked.append(target))
+    invoke()
+    assert asked == ["http://127.0.0.1:9"]
 
 
 @pytest.mark.parametrize("command", ["diagnose", "verify"])
