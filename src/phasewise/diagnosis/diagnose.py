@@ -39,6 +39,7 @@ from phasewise.diagnosis.analysis.standstill import (
 from phasewise.diagnosis.analysis.streams import stream_summary
 from phasewise.diagnosis.analysis.ttft import start_summary
 from phasewise.diagnosis.analysis.window_summary import (
+    Removals,
     WindowSummary,
     WorkloadShape,
     outcome_counts,
@@ -48,7 +49,7 @@ from phasewise.diagnosis.analysis.window_summary import (
 )
 from phasewise.diagnosis.analysis.workload_profile import workload_profile
 from phasewise.diagnosis.evidence import Evidence, engine_counters
-from phasewise.diagnosis.finding import Phase
+from phasewise.diagnosis.finding import Cause, Phase
 from phasewise.diagnosis.predict.costs import Costs, KnownCosts, fit_window, steps_by_engine
 from phasewise.diagnosis.predict.counted_costs import counted_costs
 from phasewise.diagnosis.predict.effects import beyond_replay, predict_advice
@@ -124,9 +125,16 @@ def _window(evidence: Evidence, slo: Slo, known: Known) -> _Window:
         seen = _recorded(evidence, timelines, fits) if timelines else _counted(evidence, slo)
         replay = None if seen is None else _replay(seen, summary, evidence, slo, known)
         if replay is not None:
-            summary = replace(summary, removals=replay.removals())
+            summary = replace(summary, removals=_seen_in_steps(replay.removals(), summary))
         return _Window(summary, timelines, fits, replay)
     return _Window(summary, timelines, fits)
+
+
+def _seen_in_steps(removals: Removals, summary: WindowSummary) -> Removals:
+    """What a replay shows; not of chunks, if a setting cuts prompts within a step."""
+    if not any("max_num_batched_tokens" in engine.settings for engine in summary.engines):
+        return removals
+    return replace(removals, untested=removals.untested | {Cause.CHUNKS_SMALL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +283,9 @@ def _with_engine_loads(workload: WorkloadShape, engines: Sequence[EngineSurround
         workload,
         running_mean=sum(engine_load.running_mean for engine_load in engine_loads),
         waiting_max=max(engine_load.waiting_max for engine_load in engine_loads),
-        kv_usage_max=max(engine_load.kv_usage_max for engine_load in engine_loads),
+        kv_usage_max=max(
+            (it.kv_usage_max for it in engine_loads if it.kv_usage_max is not None), default=None
+        ),
     )
 
 

@@ -50,6 +50,12 @@ SAME_SALT = _outside(
     "tenant",
     "members of a tenant can infer from response times what other members have asked",
 )
+TEXT_REUSED = Fix(
+    "reuse the KV of text that was computed at another place of a prompt",
+    "slightly other answers: the text keeps what it saw at its first place",
+    Figure.TTFT_P50,
+    setting=LeverChange("cache_reuse", 256),
+)
 SHARED_FIRST = _outside(
     "put the shared part of a prompt first, and varying parts (dates, ids, names) last",
     "a change in the application's prompts",
@@ -105,7 +111,7 @@ REMEDIES: dict[Cause, Remedy] = {
     Cause.CHUNKS_SMALL: lambda levers: (levers.larger_chunks(), LESS_CONTEXT),
     Cause.PREFIX_CACHE_OFF: lambda levers: (levers.prefix_cache_on(), SHARED_FIRST),
     Cause.PREFIX_SALTED: lambda levers: (
-        (SHARED_FIRST, SAME_SALT) if levers.heads_vary else (SAME_SALT, SHARED_FIRST)
+        (SHARED_FIRST, TEXT_REUSED, SAME_SALT) if levers.heads_vary else (SAME_SALT, SHARED_FIRST)
     ),
     Cause.PREFIX_SCATTERED: lambda levers: (SAME_ENGINE,),
     Cause.PREFIX_EVICTED: lambda levers: (

@@ -41,6 +41,12 @@ TWO_DEVICES = Fix(
     setting=LeverChange("devices", 2),
     fleet_line="pools: [{gpus: 2}]",
 )
+DRAFT_MODEL = Fix(
+    "draft tokens with a small model of the same family (speculative decoding)",
+    "its memory; wasted where drafts are rejected",
+    Figure.TPOT_P50,
+    setting=LeverChange("draft_model", "DRAFT.gguf"),
+)
 FIND_WHICH = _outside(
     "calibrate the engine to find out which of the two it is",
     "two minutes of the engine's time",
@@ -74,14 +80,20 @@ REMEDIES: dict[Cause, Remedy] = {
             setting=LeverChange("tokens_per_chunk", 4),
         ),
     ),
-    Cause.DECODE_WEIGHTS: lambda levers: (QUANTIZED_WEIGHTS, levers.guesses_on(), TWO_DEVICES),
+    Cause.DECODE_WEIGHTS: lambda levers: (QUANTIZED_WEIGHTS, levers.guesses_on(), DRAFT_MODEL, TWO_DEVICES),
     Cause.DECODE_KV_READS: lambda levers: (
         levers.kv_in_eight_bits(Figure.TPOT_P50),
         levers.fewer_running(),
         LESS_CONTEXT,
     ),
     Cause.DECODE_OVERHEAD: lambda levers: (COMPILED, levers.guesses_on()),
-    Cause.DECODE_FLOOR: lambda levers: (levers.guesses_on(), COMPILED, QUANTIZED_WEIGHTS, FIND_WHICH),
+    Cause.DECODE_FLOOR: lambda levers: (
+        levers.guesses_on(),
+        DRAFT_MODEL,
+        COMPILED,
+        QUANTIZED_WEIGHTS,
+        FIND_WHICH,
+    ),
     Cause.BATCH_CAP_HIGH: lambda levers: (levers.fewer_running(), levers.another_engine(Figure.TPOT_P50)),
     Cause.SPECULATION_UNPAID: lambda levers: (levers.guesses_off(),),
 }

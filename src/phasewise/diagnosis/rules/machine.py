@@ -144,6 +144,52 @@ def _starved(summary: WindowSummary, taken: Taken) -> Claim:
     )
 
 
+def threads_start(case: StartCase) -> Claim | None:
+    """The engine computes on more threads than it has cores: a step waits until each had one."""
+    engine = _crowded(case.summary)
+    if engine is None:
+        return None
+    share = _crowded_share(engine)
+    taken = case.account.take(share, Part.PREFILL, Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
+    taken += case.account.take(queue_relief(case.summary, share, capped=True), Part.ENGINE_QUEUE)
+    return _threads(engine, taken)
+
+
+def threads_stream(case: StreamCase) -> Claim | None:
+    """The same, step by step."""
+    engine = _crowded(case.summary)
+    if engine is None:
+        return None
+    parts = (*STEP_PARTS, TokenPart.PROMPTS, TokenPart.PAUSED, *map(stall_part, _STALLS_OF_ENGINE))
+    return _threads(engine, case.account.take(_crowded_share(engine), *parts))
+
+
+def _crowded(summary: WindowSummary) -> EngineSurroundings | None:
+    return next((it for it in summary.engines if it.cores and it.settings.get("threads", 0) > it.cores), None)
+
+
+def _crowded_share(engine: EngineSurroundings) -> float:
+    """Of a step's time: what its threads waited for cores, and at least as much as there are too many."""
+    return max(1.0 - (engine.cores or 1) / engine.settings["threads"], engine.cpu_wait_share or 0.0)
+
+
+def _threads(engine: EngineSurroundings, taken: Taken) -> Claim:
+    return Claim(
+        Cause.THREADS_HIGH,
+        taken,
+        (
+            Fact(
+                f"{engine.name} computes on {engine.settings['threads']} threads and has "
+                f"{engine.cores} cores",
+                FactSource.HOST,
+            ),
+            Fact(f"this costs about {ms(taken.seconds)} of the engine's time", FactSource.DERIVED),
+        ),
+        "steps of the same size take as long with one thread per core",
+        seen_itself=True,
+    )
+
+
 SLOWER_FORMAT_SHARE = 0.6
 """What a step of a format without instructions loses: seen on such a processor, float32 was 2.8x as fast."""
 

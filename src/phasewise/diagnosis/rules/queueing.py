@@ -107,7 +107,10 @@ def kv_facts(summary: WindowSummary) -> list[Fact]:
     """The usage and size of the KV cache, and the preemptions."""
     facts = []
     known = engine_loads(summary)
-    usage = max((engine_load.kv_usage_max for engine_load in known), default=summary.workload.kv_usage_max)
+    usage = max(
+        (it.kv_usage_max for it in known if it.kv_usage_max is not None),
+        default=summary.workload.kv_usage_max,
+    )
     sizes = [engine.kv_tokens for engine in summary.engines if engine.kv_tokens is not None]
     if usage is not None:
         holds = f" of {min(sizes)} tokens" if sizes else ""

@@ -1,0 +1,232 @@
+"""Steps of an engine that lists the requests it computes, from listings read many times a second.
+
+Such an engine answers between two steps, so two listings show what was computed between them: so many tokens
+of each prompt and of each answer. As many steps were made as the fastest answer grew by tokens.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from phasewise.core.steps import EngineStep, FinishedRequest
+
+USUAL_OF = 64
+"""A step without prompts takes as long as the median of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRequest:
+    """A request in an engine, with the tokens of its prompt, how many of them were computed or found in the
+    cache so far, and those of its answer. Numbers rise in the order of arrival.
+    """
+
+    number: int
+    running: bool
+    prompt_tokens: int
+    computed_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The requests that an engine computes at one moment, and the last ones in slots that are free now.
+
+    `context_tokens` is what all its slots hold.
+    """
+
+    requests: tuple[ListedRequest, ...]
+    context_tokens: int
+    slots: int
+
+    @property
+    def running(self) -> tuple[ListedRequest, ...]:
+        """Those that are computed now."""
+        return tuple(it for it in self.requests if it.running)
+
+    @property
+    def kv_usage(self) -> float:
+        """The share of the slots' tokens that these requests take."""
+        used = sum(it.cached_tokens + it.computed_tokens + it.output_tokens for it in self.running)
+        return used / self.context_tokens if self.context_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadListing:
+    """A listing, when it was asked for and answered, and how many requests waited (None: unknown)."""
+
+    listing: Listing
+    asked_unix_s: float
+    answered_unix_s: float
+    waiting: int | None = None
+
+
+@dataclass(slots=True)
+class _Life:
+    """When a request came and got a slot, its first token, and its latest state. The times of one that ran at
+    the first listing are not known.
+    """
+
+    came_s: float
+    began_s: float
+    seen: ListedRequest
+    first_s: float | None = None
+    known: bool = True
+
+
+@dataclass(slots=True)
+class _Step:
+    """What a step between two listings carried."""
+
+    prompt_tokens: int = 0
+    prompts: int = 0
+    first: list[int] = field(default_factory=list)
+    streams: int = 0
+
+
+class StepsFromListings:
+    """Turns listings, the earlier first, into steps."""
+
+    def __init__(self) -> None:
+        self._last: ReadListing | None = None
+        self._lives: dict[int, _Life] = {}
+        self._waiting_since: deque[float] = deque()
+        self._decode_steps_s: deque[float] = deque(maxlen=USUAL_OF)
+        self._seq = 0
+
+    def add(self, read: ReadListing) -> tuple[EngineStep, ...]:
+        """The steps between the last listing and this one."""
+        last, self._last = self._last, read
+        if last is None:
+            began_s = read.answered_unix_s
+            self._lives = {it.number: _Life(began_s, began_s, it, known=False) for it in read.listing.running}
+            self._waiting_since.extend([began_s] * (read.waiting or 0))
+            return ()
+        self._admit(last, read)
+        now = {it.number: it for it in read.listing.requests}
+        made = self._made(self._grown(now))
+        ended = [life for number, life in self._lives.items() if not _runs(now.get(number))]
+        if ended and not made:
+            made = [_Step()]
+        steps = tuple(self._timed(last, read, made, [life for life in ended if life.known]))
+        self._lives = {number: life for number, life in self._lives.items() if _runs(now.get(number))}
+        return steps
+
+    def _admit(self, last: ReadListing, read: ReadListing) -> None:
+        """Note who came: requests get slots in the order of their arrival."""
+        new = sorted(
+            (it for it in read.listing.running if it.number not in self._lives), key=lambda it: it.number
+        )
+        middle_s = (last.answered_unix_s + read.answered_unix_s) / 2
+        # A slot is given between two steps: before the one during which the listing was asked for.
+        began_s = (last.answered_unix_s + max(last.answered_unix_s, read.asked_unix_s)) / 2
+        if read.waiting is not None:
+            came = len(new) + read.waiting - len(self._waiting_since)
+            self._waiting_since.extend([middle_s] * max(0, came))
+            for _ in range(-came):
+                self._waiting_since.pop()
+        for it in new:
+            came_s = self._waiting_since.popleft() if self._waiting_since else began_s
+            untouched = replace(it, computed_tokens=0, output_tokens=0)
+            self._lives[it.number] = _Life(min(came_s, began_s), began_s, untouched)
+
+    def _grown(self, now: Mapping[int, ListedRequest]) -> list[tuple[_Life, ListedRequest]]:
+        """Each request with its new state; one whose slot has another request by now made as many tokens as
+        the others did, and one at least.
+        """
+        seen = [(life, now[number]) for number, life in self._lives.items() if number in now]
+        most = max((it.output_tokens - life.seen.output_tokens for life, it in seen), default=1)
+        gone = [life for number, life in self._lives.items() if number not in now]
+        return seen + [(life, _completed(life.seen, max(1, most))) for life in gone]
+
+    def _made(self, grown: Sequence[tuple[_Life, ListedRequest]]) -> list[_Step]:
+        """The steps that this growth took: tokens of one request are in steps that follow each other."""
+        tokens = [it.output_tokens - life.seen.output_tokens for life, it in grown]
+        prompts = [it.computed_tokens - life.seen.computed_tokens for life, it in grown]
+        if not any(tokens) and not any(prompts):
+            return []
+        steps = [_Step() for _ in range(max(1, *tokens))]
+        for (life, it), made, computed in zip(grown, tokens, prompts, strict=True):
+            first = len(steps) - made
+            if life.seen.output_tokens == 0 and (made or computed):
+                carries = steps[min(first, len(steps) - 1)]
+                carries.prompt_tokens += computed
+                carries.prompts += 1
+                if made:
+                    carries.first.append(it.number)
+                    first += 1
+            for step in steps[first:]:
+                step.streams += 1
+            life.seen = it
+        return steps
+
+    def _timed(
+        self, last: ReadListing, read: ReadListing, made: Sequence[_Step], ended: Sequence[_Life]
+    ) -> Iterator[EngineStep]:
+        at_s = self._start_s(last)
+        for number, (step, took_s) in enumerate(
+            zip(made, self._took_s(made, read.answered_unix_s - at_s), strict=True)
+        ):
+            at_s += took_s
+            for first in step.first:
+                self._lives[first].first_s = at_s
+            if step.streams and not step.prompts:
+                self._decode_steps_s.append(took_s)
+            is_last = number == len(made) - 1
+            self._seq += 1
+            yield EngineStep(
+                seq=self._seq,
+                ended_unix_s=at_s,
+                running=len(read.listing.running) if is_last else max(1, step.streams + step.prompts),
+                waiting=read.waiting or 0,
+                kv_usage=read.listing.kv_usage,
+                prompt_tokens=step.prompt_tokens,
+                prompt_requests=step.prompts,
+                decode_tokens=step.streams,
+                decode_requests=step.streams,
+                first_tokens=len(step.first),
+                finished=tuple(_finished(life, at_s) for life in ended) if is_last else (),
+            )
+
+    def _start_s(self, last: ReadListing) -> float:
+        """When the steps began: at the last listing, or when the first request came after idleness."""
+        if last.listing.running:
+            return last.answered_unix_s
+        return min((life.began_s for life in self._lives.values()), default=last.answered_unix_s)
+
+    def _took_s(self, made: Sequence[_Step], whole_s: float) -> list[float]:
+        """How long each took: those without prompts as long as usual, and the others share the rest."""
+        even_s = whole_s / max(1, len(made))
+        prompts = sum(1 for step in made if step.prompts)
+        if not prompts or prompts == len(made):
+            return [even_s] * len(made)
+        usual_s = min(even_s, median(self._decode_steps_s)) if self._decode_steps_s else even_s
+        rest_s = (whole_s - usual_s * (len(made) - prompts)) / prompts
+        return [rest_s if step.prompts else usual_s for step in made]
+
+
+def _runs(it: ListedRequest | None) -> bool:
+    return it is not None and it.running
+
+
+def _completed(seen: ListedRequest, tokens: int) -> ListedRequest:
+    computed = max(seen.computed_tokens, seen.prompt_tokens - seen.cached_tokens)
+    return replace(seen, computed_tokens=computed, output_tokens=seen.output_tokens + tokens)
+
+
+def _finished(life: _Life, at_s: float) -> FinishedRequest:
+    first_s = at_s if life.first_s is None else life.first_s
+    return FinishedRequest(
+        request_id=f"task-{life.seen.number}",
+        reason="stop",
+        prompt_tokens=life.seen.prompt_tokens,
+        cached_tokens=life.seen.cached_tokens,
+        output_tokens=life.seen.output_tokens,
+        queue_s=life.began_s - life.came_s,
+        prefill_s=first_s - life.began_s,
+        decode_s=at_s - first_s,
+        e2e_s=at_s - life.came_s,
+    )
