@@ -62,7 +62,9 @@ def test_requests_wait_in_the_order_of_their_arrival():
 def test_a_prompt_beside_a_stream_takes_what_its_usual_steps_leave():
     calm = [reading(10.0 + 0.1 * n, request(1, computed=100, output=1 + 5 * n)) for n in range(4)]
     steps = steps_of(
-        reading(9.9), *calm, reading(10.8, request(1, computed=100, output=18), request(2, computed=90, output=1))
+        reading(9.9),
+        *calm,
+        reading(10.8, request(1, computed=100, output=18), request(2, computed=90, output=1)),
     )
     timed = StepLog(steps).steps
     with_prompt = [it for it in timed if it.step.prompt_tokens == 90]

@@ -35,7 +35,11 @@ def test_an_adapter_has_all_of_the_port(engine):
 
 
 def test_nobody_else_knows_a_metric():
-    named = [(place, found) for place, text in others() for found in re.findall(r"(?:vllm|llamacpp):[a-z]\w+", text)]
+    named = [
+        (place, found)
+        for place, text in others()
+        for found in re.findall(r"(?:vllm|llamacpp):[a-z]\w+", text)
+    ]
     assert named == []
 
 

@@ -93,6 +93,8 @@ def _serve(
                 blame(world, before.worker, before.failure)
             return ended
         _note_failure(progress, ended, before, request.max_wait_s)
+        if ended.failure.content_sent and _has_several_weights(world, request.model):
+            progress.weights = placed.chosen.weights
         if given_up := _given_up(request.model, world, progress, ended):
             return given_up
         if ended.worker is None or ended.failure.content_sent:
@@ -125,9 +127,15 @@ def _serve_found(
     if failed is None:
         return None
     progress.begun = True
-    if not failed.resumable:
+    # Nobody noted whose answer it was.
+    if not failed.resumable or _has_several_weights(world, request.model):
         return _failed(RejectReason.NOT_RESUMABLE, "the answer of an identical request broke off", progress)
     return Broken(failed, None, met=False)
+
+
+def _has_several_weights(world: World, model: str) -> bool:
+    """Whether engines of one model would write different answers."""
+    return len({it.worker.weights for it in world.cluster.serving(model)}) > 1
 
 
 def _send_stored(world: World) -> Generator[Step, Outcome, Succeeded | Cancelled]:
