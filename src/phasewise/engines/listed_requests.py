@@ -67,7 +67,7 @@ class ReadListing:
 @dataclass(slots=True)
 class _Life:
     """When a request came and got a slot, its first token, and its latest state. The times of one that ran at
-    the first listing are not known.
+    the first listing are unknown.
     """
 
     came_s: float

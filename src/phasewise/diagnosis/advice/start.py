@@ -51,8 +51,8 @@ SAME_SALT = _outside(
     "members of a tenant can infer from response times what other members have asked",
 )
 TEXT_REUSED = Fix(
-    "reuse the KV of text that was computed at another place of a prompt",
-    "slightly other answers: the text keeps what it saw at its first place",
+    "reuse the KV of text that has moved within a prompt",
+    "slightly other answers: the KV was computed after other text",
     Figure.TTFT_P50,
     setting=LeverChange("cache_reuse", 256),
 )

@@ -45,7 +45,7 @@ def _of_engines(gathered: Gathered) -> Iterator[str]:
     for out in [seen for seen in gathered.seen if seen.out_of_service][:NAMED]:
         yield f"{out.engine.name}, which the gateway does not use: it is {out.out_of_service}"
     without = [seen for seen in gathered.seen if seen.metrics is None and not seen.out_of_service]
-    if uncounted := [seen.engine for seen in without if seen.recorded and seen.engine.kind]:
+    if uncounted := [seen.engine for seen in without if _lists_only(seen)]:
         hint = engine_named(uncounted[0].kind).WITHOUT_METRICS
         yield f"how many requests wait in {uncounted[0].name}, and for how long: {hint}"
     silent = [seen.engine.name for seen in without if seen.engine not in uncounted]
@@ -57,6 +57,11 @@ def _of_engines(gathered: Gathered) -> Iterator[str]:
     restarted = sum(seen.metrics is not None and not seen.metrics.same_incarnation for seen in gathered.seen)
     if restarted:
         yield f"the counters of {restarted} of {len(gathered.seen)} engines: they restarted within the window"
+
+
+def _lists_only(seen: EngineSeen) -> bool:
+    """Whether it lists its requests, and served no metrics at any time."""
+    return seen.recorded and not seen.loads and engine_named(seen.engine.kind).LISTING_PATH is not None
 
 
 def _of_steps(gathered: Gathered) -> Iterator[str]:

@@ -146,10 +146,10 @@ def _starved(summary: WindowSummary, taken: Taken) -> Claim:
 
 def threads_start(case: StartCase) -> Claim | None:
     """The engine computes on more threads than it has cores: a step waits until each had one."""
-    engine = _crowded(case.summary)
+    engine = _with_too_many_threads(case.summary)
     if engine is None:
         return None
-    share = _crowded_share(engine)
+    share = _threads_share(engine)
     taken = case.account.take(share, Part.PREFILL, Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
     taken += case.account.take(queue_relief(case.summary, share, capped=True), Part.ENGINE_QUEUE)
     return _threads(engine, taken)
@@ -157,18 +157,18 @@ def threads_start(case: StartCase) -> Claim | None:
 
 def threads_stream(case: StreamCase) -> Claim | None:
     """The same, step by step."""
-    engine = _crowded(case.summary)
+    engine = _with_too_many_threads(case.summary)
     if engine is None:
         return None
     parts = (*STEP_PARTS, TokenPart.PROMPTS, TokenPart.PAUSED, *map(stall_part, _STALLS_OF_ENGINE))
-    return _threads(engine, case.account.take(_crowded_share(engine), *parts))
+    return _threads(engine, case.account.take(_threads_share(engine), *parts))
 
 
-def _crowded(summary: WindowSummary) -> EngineSurroundings | None:
+def _with_too_many_threads(summary: WindowSummary) -> EngineSurroundings | None:
     return next((it for it in summary.engines if it.cores and it.settings.get("threads", 0) > it.cores), None)
 
 
-def _crowded_share(engine: EngineSurroundings) -> float:
+def _threads_share(engine: EngineSurroundings) -> float:
     """Of a step's time: what its threads waited for cores, and at least as much as there are too many."""
     return max(1.0 - (engine.cores or 1) / engine.settings["threads"], engine.cpu_wait_share or 0.0)
 
