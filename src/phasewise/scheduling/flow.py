@@ -93,8 +93,7 @@ def _serve(
                 blame(world, before.worker, before.failure)
             return ended
         _note_failure(progress, ended, before, request.max_wait_s)
-        if ended.failure.content_sent and _has_several_weights(world, request.model):
-            progress.weights = placed.chosen.weights
+        progress.weights = _needed_weights(world, request.model, placed, ended)
         if given_up := _given_up(request.model, world, progress, ended):
             return given_up
         if ended.worker is None or ended.failure.content_sent:
@@ -131,6 +130,12 @@ def _serve_found(
     if not failed.resumable or _has_several_weights(world, request.model):
         return _failed(RejectReason.NOT_RESUMABLE, "the answer of an identical request broke off", progress)
     return Broken(failed, None, met=False)
+
+
+def _needed_weights(world: World, model: str, placed: Decision, broken: Broken) -> str | None:
+    """Those that an answer began with, if engines of its model differ in them."""
+    begun = broken.failure.content_sent
+    return placed.chosen.weights if begun and _has_several_weights(world, model) else None
 
 
 def _has_several_weights(world: World, model: str) -> bool:
