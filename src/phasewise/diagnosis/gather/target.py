@@ -73,9 +73,8 @@ async def identify(url: str, admin_key: str | None, steps_url: str | None = None
                 f"{client.base_url} is neither a phasewise gateway nor an engine ({titles})",
                 hint="give the address of the engine's API without /v1",
             )
-        engine = WatchedEngine(
-            client.base_url, client.base_url, steps_url or default_steps_url(client.base_url)
-        )
+        steps_url = steps_url or default_steps_url(client.base_url)
+        engine = WatchedEngine(client.base_url, client.base_url, steps_url, kind=kind.TITLE)
         return WatchTarget(client.base_url, TargetKind.ENGINE, (engine,))
     finally:
         client.close()
