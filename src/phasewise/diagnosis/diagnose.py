@@ -63,14 +63,13 @@ from phasewise.diagnosis.rules.machine import starved_share
 from phasewise.diagnosis.rules.prompts import repeated_text
 from phasewise.diagnosis.rules.queueing import comes_in_bursts
 from phasewise.diagnosis.verdict import Verdict, judge
+from phasewise.engines.known import engine_named
 from phasewise.fleet.config import Levers
 
 FIT_SEED, REPLAY_SEED = 0, 1
 """A fixed seed: the same evidence gives the same prediction."""
-NO_COSTS = (
-    "step costs are unknown: the window has too few recorded steps "
-    "(run `phasewise engine calibrate URL --save FILE`, then use --costs FILE)"
-)
+NO_COSTS = "step costs are unknown: the window has too few recorded steps"
+CALIBRATE = " (run `phasewise engine calibrate URL --save FILE`, then use --costs FILE)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def diagnose(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
     advice = advise(verdict.top, window.summary)
     traffic = recorded_traffic(window.timelines, concurrency=known.concurrency, warm_up=known.warm_up)
     setup = setup_of(traffic, window.summary.engines, known.levers)
-    predicted = _predict(advice, traffic, setup, window.fits, slo)
+    predicted = _predict(advice, traffic, setup, window, slo)
     ranked = by_gain(_tried(predicted, window.replay))
     return replace(verdict, advice=engines_back_first(ranked, verdict.top.cause, window.summary))
 
@@ -198,10 +197,13 @@ def _alike(summary: WindowSummary, setups: Mapping[str, Hashable]) -> int:
     return sum(setups.get(it.name) == setups.get(busiest.name) for it in summary.engines)
 
 
-def _predict(advice: Advice, traffic: Traffic, setup: Setup, fits: Sequence[StepFit], slo: Slo) -> Advice:
+def _predict(advice: Advice, traffic: Traffic, setup: Setup, window: _Window, slo: Slo) -> Advice:
     """The advice with the predicted effect of each fix, or the reason why there is none."""
+    fits = window.fits
     if not fits:
-        fixes = (replace(fix, unpredictable=beyond_replay(fix, setup) or NO_COSTS) for fix in advice.fixes)
+        can_calibrate = all(engine_named(it.kind).LISTING_PATH is None for it in window.summary.engines)
+        why = NO_COSTS + (CALIBRATE if can_calibrate else "")
+        fixes = (replace(fix, unpredictable=beyond_replay(fix, setup) or why) for fix in advice.fixes)
         return replace(advice, fixes=tuple(fixes))
     rng = np.random.default_rng(REPLAY_SEED)
     return predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:], slo=slo)

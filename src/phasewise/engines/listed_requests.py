@@ -6,7 +6,7 @@ of each prompt and of each answer. As many steps were made as the fastest answer
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -24,6 +24,7 @@ class ListedRequest:
     """
 
     number: int
+    slot: int
     running: bool
     prompt_tokens: int
     computed_tokens: int
@@ -77,14 +78,62 @@ class _Life:
     known: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """What a request got between two listings: tokens of its answer and of its prompt."""
+
+    life: _Life
+    tokens: int
+    computed: int
+    ended: bool
+
+    @property
+    def begins(self) -> bool:
+        """Whether its prompt was computed, or a part of it."""
+        return self.life.first_s is None and self.life.known and bool(self.tokens or self.computed)
+
+
 @dataclass(slots=True)
 class _Step:
-    """What a step between two listings carried."""
+    """What a step between two listings carried, and how many were left after it."""
 
     prompt_tokens: int = 0
     prompts: int = 0
-    first: list[int] = field(default_factory=list)
     streams: int = 0
+    running: int = 0
+    first: list[_Growth] = field(default_factory=list)
+    ended: list[_Growth] = field(default_factory=list)
+
+
+def _steps_of(grown: Sequence[_Growth]) -> list[_Step]:
+    """The steps that this growth took.
+
+    The tokens of one request are in steps that follow each other: in the first ones if it ended, because its
+    slot may have another request since, else in the last ones.
+    """
+    if not any(it.tokens or it.computed or it.ended for it in grown):
+        return []
+    in_slot: Counter[int] = Counter()
+    for it in grown:
+        in_slot[it.life.seen.slot] += it.tokens
+    steps = [_Step() for _ in range(max(1, *in_slot.values()))]
+    for it in grown:
+        since = 0 if it.ended else len(steps) - it.tokens
+        until = max(since + it.tokens, 1)
+        if it.begins:
+            carries = steps[min(since, len(steps) - 1)]
+            carries.prompt_tokens += it.computed
+            carries.prompts += 1
+            carries.first += [it] * bool(it.tokens)
+            since += bool(it.tokens)
+        for step in steps[since : since + it.tokens]:
+            step.streams += 1
+        if it.ended:
+            steps[until - 1].ended.append(it)
+        there = steps[: until - 1] if it.ended else steps
+        for step in there:
+            step.running += 1
+    return steps
 
 
 class StepsFromListings:
@@ -106,13 +155,9 @@ class StepsFromListings:
             self._waiting_since.extend([began_s] * (read.waiting or 0))
             return ()
         self._admit(last, read)
-        now = {it.number: it for it in read.listing.requests}
-        made = self._made(self._grown(now))
-        ended = [life for number, life in self._lives.items() if not _runs(now.get(number))]
-        if ended and not made:
-            made = [_Step()]
-        steps = tuple(self._timed(last, read, made, [life for life in ended if life.known]))
-        self._lives = {number: life for number, life in self._lives.items() if _runs(now.get(number))}
+        grown = self._grown({it.number: it for it in read.listing.requests})
+        steps = tuple(self._timed(last, read, grown))
+        self._lives = {it.number: self._lives[it.number] for it in read.listing.running}
         return steps
 
     def _admit(self, last: ReadListing, read: ReadListing) -> None:
@@ -133,54 +178,42 @@ class StepsFromListings:
             untouched = replace(it, computed_tokens=0, output_tokens=0)
             self._lives[it.number] = _Life(min(came_s, began_s), began_s, untouched)
 
-    def _grown(self, now: Mapping[int, ListedRequest]) -> list[tuple[_Life, ListedRequest]]:
-        """Each request with its new state; one whose slot has another request by now made as many tokens as
-        the others did, and one at least.
+    def _grown(self, now: Mapping[int, ListedRequest]) -> list[_Growth]:
+        """What each request got. One whose slot has another request by now got as many tokens as the others,
+        and one at least.
         """
-        seen = [(life, now[number]) for number, life in self._lives.items() if number in now]
-        most = max((it.output_tokens - life.seen.output_tokens for life, it in seen), default=1)
-        gone = [life for number, life in self._lives.items() if number not in now]
-        return seen + [(life, _completed(life.seen, max(1, most))) for life in gone]
-
-    def _made(self, grown: Sequence[tuple[_Life, ListedRequest]]) -> list[_Step]:
-        """The steps that this growth took: tokens of one request are in steps that follow each other."""
-        tokens = [it.output_tokens - life.seen.output_tokens for life, it in grown]
-        prompts = [it.computed_tokens - life.seen.computed_tokens for life, it in grown]
-        if not any(tokens) and not any(prompts):
-            return []
-        steps = [_Step() for _ in range(max(1, *tokens))]
-        for (life, it), made, computed in zip(grown, tokens, prompts, strict=True):
-            first = len(steps) - made
-            if life.seen.output_tokens == 0 and (made or computed):
-                carries = steps[min(first, len(steps) - 1)]
-                carries.prompt_tokens += computed
-                carries.prompts += 1
-                if made:
-                    carries.first.append(it.number)
-                    first += 1
-            for step in steps[first:]:
-                step.streams += 1
+        most = max(
+            (
+                now[number].output_tokens - it.seen.output_tokens
+                for number, it in self._lives.items()
+                if number in now
+            ),
+            default=1,
+        )
+        grown = []
+        for number, life in self._lives.items():
+            it = now.get(number) or _completed(life.seen, max(1, most))
+            tokens = it.output_tokens - life.seen.output_tokens
+            computed = it.computed_tokens - life.seen.computed_tokens
+            grown.append(_Growth(life, tokens, computed, ended=not _runs(now.get(number))))
             life.seen = it
-        return steps
+        return grown
 
-    def _timed(
-        self, last: ReadListing, read: ReadListing, made: Sequence[_Step], ended: Sequence[_Life]
-    ) -> Iterator[EngineStep]:
+    def _timed(self, last: ReadListing, read: ReadListing, grown: Sequence[_Growth]) -> Iterator[EngineStep]:
+        made = _steps_of(grown)
         at_s = self._start_s(last)
-        for number, (step, took_s) in enumerate(
-            zip(made, self._took_s(made, read.answered_unix_s - at_s), strict=True)
-        ):
-            at_s += took_s
-            for first in step.first:
-                self._lives[first].first_s = at_s
+        took_s = self._took_s(made, read.answered_unix_s - at_s)
+        for step, seconds in zip(made, took_s, strict=True):
+            at_s += seconds
+            for it in step.first:
+                it.life.first_s = at_s
             if step.streams and not step.prompts:
-                self._decode_steps_s.append(took_s)
-            is_last = number == len(made) - 1
+                self._decode_steps_s.append(seconds)
             self._seq += 1
             yield EngineStep(
                 seq=self._seq,
                 ended_unix_s=at_s,
-                running=len(read.listing.running) if is_last else max(1, step.streams + step.prompts),
+                running=step.running,
                 waiting=read.waiting or 0,
                 kv_usage=read.listing.kv_usage,
                 prompt_tokens=step.prompt_tokens,
@@ -188,7 +221,7 @@ class StepsFromListings:
                 decode_tokens=step.streams,
                 decode_requests=step.streams,
                 first_tokens=len(step.first),
-                finished=tuple(_finished(life, at_s) for life in ended) if is_last else (),
+                finished=tuple(_finished(it.life, at_s) for it in step.ended if it.life.known),
             )
 
     def _start_s(self, last: ReadListing) -> float:

@@ -133,6 +133,7 @@ def _listed(slot: Mapping[str, Any]) -> ListedRequest:
     made = following[0] if isinstance(following, list) else following
     return ListedRequest(
         number=slot["id_task"],
+        slot=slot["id"],
         running=slot["is_processing"],
         prompt_tokens=count_of(slot.get("n_prompt_tokens")) or 0,
         computed_tokens=count_of(slot.get("n_prompt_tokens_processed")) or 0,

@@ -265,7 +265,7 @@ def batch_cap_low(case: StartCase) -> Claim | None:
             fact,
             Fact(f"this costs {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
         ),
-        "requests wait as long with twice the max_num_seqs",
+        "requests wait as long if twice as many may run at once",
         sure,
         seen_itself=True,
     )
