@@ -28,7 +28,7 @@ SLOT = {
     "n_ctx": 2048,
     "is_processing": True,
     "id_task": 7,
-    "n_prompt_tokens": 40,
+    "n_prompt_tokens": 45,
     "n_prompt_tokens_processed": 30,
     "n_prompt_tokens_cache": 10,
     "next_token": [{"n_decoded": 5, "n_remain": 20}],
@@ -62,7 +62,7 @@ def test_its_decodes_show_progress():
 
 
 def test_its_slots():
-    idle = {"id": 1, "n_ctx": 2048, "is_processing": False, "id_task": -1}
+    idle = {"id": 1, "n_ctx": 2048, "is_processing": False, "id_task": 3, "n_prompt_tokens": 99}
     listing = llama_cpp.parse_listing(orjson.dumps([SLOT, idle]))
     (only,) = listing.requests
     assert (only.number, only.prompt_tokens, only.cached_tokens, only.output_tokens) == (7, 40, 10, 5)

@@ -1,7 +1,7 @@
 """Steps of an engine that lists the requests it computes, from listings read many times a second.
 
-Such an engine answers between two steps, so two listings show what was computed between them: so many tokens
-of each prompt and of each answer. As many steps were made as the fastest answer grew by tokens.
+Two listings show what was computed between them: so many tokens of each prompt and of each answer. As many
+steps were made as the fastest answer grew by tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ class ListedRequest:
 
     number: int
     slot: int
-    running: bool
     prompt_tokens: int
     computed_tokens: int
     cached_tokens: int
@@ -34,24 +33,16 @@ class ListedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The requests that an engine computes at one moment, and the last ones in slots that are free now.
-
-    `context_tokens` is what all its slots hold.
-    """
+    """The requests that an engine computes at one moment; `context_tokens` is what all its slots hold."""
 
     requests: tuple[ListedRequest, ...]
     context_tokens: int
     slots: int
 
     @property
-    def running(self) -> tuple[ListedRequest, ...]:
-        """Those that are computed now."""
-        return tuple(it for it in self.requests if it.running)
-
-    @property
     def kv_usage(self) -> float:
         """The share of the slots' tokens that these requests take."""
-        used = sum(it.cached_tokens + it.computed_tokens + it.output_tokens for it in self.running)
+        used = sum(it.cached_tokens + it.computed_tokens + it.output_tokens for it in self.requests)
         return used / self.context_tokens if self.context_tokens else 0.0
 
 
@@ -120,8 +111,10 @@ def _steps_of(grown: Sequence[_Growth]) -> list[_Step]:
     for it in grown:
         since = 0 if it.ended else len(steps) - it.tokens
         until = max(since + it.tokens, 1)
+        came = 0
         if it.begins:
-            carries = steps[min(since, len(steps) - 1)]
+            came = min(since, len(steps) - 1)
+            carries = steps[came]
             carries.prompt_tokens += it.computed
             carries.prompts += 1
             carries.first += [it] * bool(it.tokens)
@@ -130,8 +123,7 @@ def _steps_of(grown: Sequence[_Growth]) -> list[_Step]:
             step.streams += 1
         if it.ended:
             steps[until - 1].ended.append(it)
-        there = steps[: until - 1] if it.ended else steps
-        for step in there:
+        for step in steps[came : until - 1 if it.ended else len(steps)]:
             step.running += 1
     return steps
 
@@ -151,19 +143,21 @@ class StepsFromListings:
         last, self._last = self._last, read
         if last is None:
             began_s = read.answered_unix_s
-            self._lives = {it.number: _Life(began_s, began_s, it, known=False) for it in read.listing.running}
+            self._lives = {
+                it.number: _Life(began_s, began_s, it, known=False) for it in read.listing.requests
+            }
             self._waiting_since.extend([began_s] * (read.waiting or 0))
             return ()
         self._admit(last, read)
         grown = self._grown({it.number: it for it in read.listing.requests})
         steps = tuple(self._timed(last, read, grown))
-        self._lives = {it.number: self._lives[it.number] for it in read.listing.running}
+        self._lives = {it.number: self._lives[it.number] for it in read.listing.requests}
         return steps
 
     def _admit(self, last: ReadListing, read: ReadListing) -> None:
         """Note who came: requests get slots in the order of their arrival."""
         new = sorted(
-            (it for it in read.listing.running if it.number not in self._lives), key=lambda it: it.number
+            (it for it in read.listing.requests if it.number not in self._lives), key=lambda it: it.number
         )
         middle_s = (last.answered_unix_s + read.answered_unix_s) / 2
         # A slot is given between two steps: before the one during which the listing was asked for.
@@ -179,13 +173,13 @@ class StepsFromListings:
             self._lives[it.number] = _Life(min(came_s, began_s), began_s, untouched)
 
     def _grown(self, now: Mapping[int, ListedRequest]) -> list[_Growth]:
-        """What each request got. One whose slot has another request by now got as many tokens as the others,
-        and one at least.
+        """What each request got. One that is not listed any more got as many tokens as the others, and one at
+        least.
         """
         most = max(
             (
-                now[number].output_tokens - it.seen.output_tokens
-                for number, it in self._lives.items()
+                now[number].output_tokens - life.seen.output_tokens
+                for number, life in self._lives.items()
                 if number in now
             ),
             default=1,
@@ -195,7 +189,7 @@ class StepsFromListings:
             it = now.get(number) or _completed(life.seen, max(1, most))
             tokens = it.output_tokens - life.seen.output_tokens
             computed = it.computed_tokens - life.seen.computed_tokens
-            grown.append(_Growth(life, tokens, computed, ended=not _runs(now.get(number))))
+            grown.append(_Growth(life, tokens, computed, ended=number not in now))
             life.seen = it
         return grown
 
@@ -226,7 +220,7 @@ class StepsFromListings:
 
     def _start_s(self, last: ReadListing) -> float:
         """When the steps began: at the last listing, or when the first request came after idleness."""
-        if last.listing.running:
+        if last.listing.requests:
             return last.answered_unix_s
         return min((life.began_s for life in self._lives.values()), default=last.answered_unix_s)
 
@@ -239,10 +233,6 @@ class StepsFromListings:
         usual_s = min(even_s, median(self._decode_steps_s)) if self._decode_steps_s else even_s
         rest_s = (whole_s - usual_s * (len(made) - prompts)) / prompts
         return [rest_s if step.prompts else usual_s for step in made]
-
-
-def _runs(it: ListedRequest | None) -> bool:
-    return it is not None and it.running
 
 
 def _completed(seen: ListedRequest, tokens: int) -> ListedRequest:

@@ -116,11 +116,11 @@ LISTING_PATH: str | None = "/slots"
 
 
 def parse_listing(body: bytes) -> Listing | None:
-    """The requests in its slots; None if it does not show them. An idle slot still shows its last request."""
+    """The requests in its slots; None if it does not show them. An idle slot has its last one's number."""
     try:
         slots = orjson.loads(body)
         return Listing(
-            tuple(_listed(slot) for slot in slots if slot.get("id_task", -1) >= 0),
+            tuple(_listed(slot) for slot in slots if slot["is_processing"]),
             context_tokens=sum(slot["n_ctx"] for slot in slots),
             slots=len(slots),
         )
@@ -130,15 +130,15 @@ def parse_listing(body: bytes) -> Listing | None:
 
 def _listed(slot: Mapping[str, Any]) -> ListedRequest:
     following = slot.get("next_token") or {}
-    made = following[0] if isinstance(following, list) else following
+    made = count_of((following[0] if isinstance(following, list) else following).get("n_decoded")) or 0
     return ListedRequest(
         number=slot["id_task"],
         slot=slot["id"],
-        running=slot["is_processing"],
-        prompt_tokens=count_of(slot.get("n_prompt_tokens")) or 0,
+        # Its prompt's tokens grow with its answer's.
+        prompt_tokens=max(0, (count_of(slot.get("n_prompt_tokens")) or 0) - made),
         computed_tokens=count_of(slot.get("n_prompt_tokens_processed")) or 0,
         cached_tokens=count_of(slot.get("n_prompt_tokens_cache")) or 0,
-        output_tokens=count_of(made.get("n_decoded")) or 0,
+        output_tokens=made,
     )
 
 
