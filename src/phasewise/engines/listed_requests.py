@@ -58,8 +58,8 @@ class ReadListing:
 
 @dataclass(slots=True)
 class _Life:
-    """When a request came and got a slot, its first token, and its latest state. The times of one that ran at
-    the first listing are unknown.
+    """When a request came and got a slot, its first token, and its latest state. The times of one that ran
+    or waited at the first listing are unknown.
     """
 
     came_s: float
@@ -67,6 +67,11 @@ class _Life:
     seen: ListedRequest
     first_s: float | None = None
     known: bool = True
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing of it was computed so far."""
+        return not (self.seen.computed_tokens or self.seen.output_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,12 @@ class _Growth:
     @property
     def begins(self) -> bool:
         """Whether its prompt was computed, or a part of it."""
-        return self.life.first_s is None and self.life.known and bool(self.tokens or self.computed)
+        return self.life.first_s is None and bool(self.tokens or self.computed)
+
+    @property
+    def steps(self) -> int:
+        """How many steps it took part in: a prompt without a token yet had one."""
+        return self.tokens or int(self.begins)
 
 
 @dataclass(slots=True)
@@ -106,20 +116,19 @@ def _steps_of(grown: Sequence[_Growth]) -> list[_Step]:
         return []
     in_slot: Counter[int] = Counter()
     for it in grown:
-        in_slot[it.life.seen.slot] += it.tokens
+        in_slot[it.life.seen.slot] += it.steps
     steps = [_Step() for _ in range(max(1, *in_slot.values()))]
     for it in grown:
-        since = 0 if it.ended else len(steps) - it.tokens
+        since = 0 if it.ended else len(steps) - it.steps
         until = max(since + it.tokens, 1)
-        came = 0
+        # One that has a slot and nothing computed yet is in none of these steps.
+        came = since if it.begins or it.life.is_new else 0
         if it.begins:
-            came = min(since, len(steps) - 1)
-            carries = steps[came]
+            carries = steps[since]
             carries.prompt_tokens += it.computed
             carries.prompts += 1
             carries.first += [it] * bool(it.tokens)
-            since += bool(it.tokens)
-        for step in steps[since : since + it.tokens]:
+        for step in steps[since + it.begins : since + it.tokens]:
             step.streams += 1
         if it.ended:
             steps[until - 1].ended.append(it)
@@ -134,7 +143,8 @@ class StepsFromListings:
     def __init__(self) -> None:
         self._last: ReadListing | None = None
         self._lives: dict[int, _Life] = {}
-        self._waiting_since: deque[float] = deque()
+        # None for those that waited at the first listing.
+        self._waiting_since: deque[float | None] = deque()
         self._decode_steps_s: deque[float] = deque(maxlen=USUAL_OF)
         self._seq = 0
 
@@ -144,9 +154,10 @@ class StepsFromListings:
         if last is None:
             began_s = read.answered_unix_s
             self._lives = {
-                it.number: _Life(began_s, began_s, it, known=False) for it in read.listing.requests
+                it.number: _Life(began_s, began_s, it, began_s if it.output_tokens else None, known=False)
+                for it in read.listing.requests
             }
-            self._waiting_since.extend([began_s] * (read.waiting or 0))
+            self._waiting_since.extend([None] * (read.waiting or 0))
             return ()
         self._admit(last, read)
         grown = self._grown({it.number: it for it in read.listing.requests})
@@ -170,7 +181,8 @@ class StepsFromListings:
         for it in new:
             came_s = self._waiting_since.popleft() if self._waiting_since else began_s
             untouched = replace(it, computed_tokens=0, output_tokens=0)
-            self._lives[it.number] = _Life(min(came_s, began_s), began_s, untouched)
+            known = came_s is not None
+            self._lives[it.number] = _Life(min(came_s or began_s, began_s), began_s, untouched, known=known)
 
     def _grown(self, now: Mapping[int, ListedRequest]) -> list[_Growth]:
         """What each request got. One that is not listed any more got as many tokens as the others, and one at
