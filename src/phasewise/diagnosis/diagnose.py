@@ -64,6 +64,7 @@ from phasewise.diagnosis.rules.prompts import repeated_text
 from phasewise.diagnosis.rules.queueing import comes_in_bursts
 from phasewise.diagnosis.verdict import Verdict, judge
 from phasewise.engines.known import engine_named
+from phasewise.engines.port import Ability
 from phasewise.fleet.config import Levers
 
 FIT_SEED, REPLAY_SEED = 0, 1
@@ -201,8 +202,8 @@ def _predict(advice: Advice, traffic: Traffic, setup: Setup, window: _Window, sl
     """The advice with the predicted effect of each fix, or the reason why there is none."""
     fits = window.fits
     if not fits:
-        can_calibrate = all(engine_named(it.kind).LISTING_PATH is None for it in window.summary.engines)
-        why = NO_COSTS + (CALIBRATE if can_calibrate else "")
+        kinds = (engine_named(engine.kind) for engine in window.summary.engines)
+        why = NO_COSTS + (CALIBRATE if all(Ability.BE_CALIBRATED in kind.CAN for kind in kinds) else "")
         fixes = (replace(fix, unpredictable=beyond_replay(fix, setup) or why) for fix in advice.fixes)
         return replace(advice, fixes=tuple(fixes))
     rng = np.random.default_rng(REPLAY_SEED)

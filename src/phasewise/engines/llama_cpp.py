@@ -14,6 +14,7 @@ from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapsh
 from phasewise.core.timeline import Part, Source, Span
 from phasewise.engines.figures import count_of, seconds_of
 from phasewise.engines.listed_requests import ListedRequest, Listing
+from phasewise.engines.port import Ability
 from phasewise.engines.prometheus_text import read_snapshot
 
 TITLE = "llama.cpp"
@@ -23,6 +24,7 @@ SERVER: bytes | None = b"llama.cpp"
 """What it calls itself in the `Server` header of every reply."""
 PREFIX = "llamacpp:"
 TIMINGS = "timings"
+CAN: frozenset[Ability] = frozenset()
 
 
 def speaks(metrics: bytes) -> bool:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Protocol
 
 from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapshot, Rank
 from phasewise.core.timeline import Span
 from phasewise.engines.listed_requests import Listing
+
+
+class Ability(StrEnum):
+    """What not every kind of engine can do."""
+
+    TRANSFER_KV = "transfer_kv"
+    SALT_CACHE = "salt_cache"
+    BE_CALIBRATED = "be_calibrated"
+    QUANTIZE = "quantize"
 
 
 class Engine(Protocol):
@@ -25,6 +35,8 @@ class Engine(Protocol):
     """Why its steps are not seen, and what to do."""
     LISTING_PATH: str | None
     """Where it lists the requests that it computes, if it does."""
+    CAN: frozenset[Ability]
+    """What it can do of what not every kind can."""
     FLAGS: Mapping[str, str]
     """The flag of each of its settings, by our names: the levers of a fleet file first."""
 

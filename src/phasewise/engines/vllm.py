@@ -13,12 +13,14 @@ from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapsh
 from phasewise.core.timeline import Part, Source, Span
 from phasewise.engines.figures import seconds_of
 from phasewise.engines.listed_requests import Listing
+from phasewise.engines.port import Ability
 from phasewise.engines.prometheus_text import read_snapshot
 
 TITLE = "vLLM"
 SERVER: bytes | None = None
 LISTING_PATH: str | None = None
 TIMINGS = "metrics"
+CAN = frozenset(Ability)
 WITHOUT_METRICS = "vLLM serves /metrics unless it was started with --disable-log-stats"
 WITHOUT_STEPS = "no step recorder answers (add it with `phasewise engine install --plugin-only`)"
 PREFIX = "vllm:"

@@ -91,7 +91,10 @@ REMEDIES: dict[Cause, Remedy] = {
         ),
         _outside("ask for shorter answers: a lower max_tokens", "answers may be cut off"),
     ),
-    Cause.THREADS_HIGH: lambda levers: (levers.a_thread_per_core(),),
+    Cause.THREADS_HIGH: lambda levers: (
+        levers.a_thread_per_core(),
+        _outside("give the engine as many cores as it has threads", "those cores"),
+    ),
     Cause.ENGINE_STARVED: lambda levers: (
         _OWN_CORES,
         _outside("move the engine, or the other programs, to another host", "another host"),

@@ -84,7 +84,9 @@ def engines_back_first(advice: Advice, cause: Cause, summary: WindowSummary) -> 
 def _with_flag(fix: Fix | None, engine: Engine) -> Fix | None:
     """The fix with its flag; None if the engine has no such setting."""
     change = None if fix is None else fix.setting or fix.lever
-    if fix is None or change is None:
+    if fix is None or (fix.needs is not None and fix.needs not in engine.CAN):
+        return None
+    if change is None:
         return fix
     if change.name not in engine.FLAGS:
         return fix if fix.setting is None and change.name not in USUAL.FLAGS else None
