@@ -7,7 +7,7 @@ setup: .venv/.installed ## make the development environment
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,demo]'
 	touch $@
 
 check: setup ## lint, types, contracts and every test that needs no engine

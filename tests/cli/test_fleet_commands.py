@@ -13,12 +13,16 @@ from typer.testing import CliRunner
 
 from phasewise.cli import up
 from phasewise.cli.app import app
+from phasewise.core.errors import ConfigError
+from phasewise.fleet.engines import environment
+from phasewise.fleet.engines.demo_model import gguf_file
 from phasewise.fleet.local.run_files import read_state
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessIdentity, ProcessStage
 from phasewise.fleet.local.stop import stop_fleet
 from phasewise.fleet.local.supervisor import Assignment
-from phasewise.report.fleet_view import FleetDisplay, curl_line, runs_on, stage_words
-from tests.fleet.builders import make_plan
+from phasewise.loadgen.demo_traffic import USERS
+from phasewise.report.fleet_view import FleetDisplay, curl_line, print_ready, runs_on, stage_words
+from tests.fleet.builders import free_engine_port, free_ports, make_plan
 
 
 def phasewise(*arguments, home, **environment):
@@ -84,6 +88,61 @@ def test_up_says_that_it_chose_the_dtype_and_why(tmp_path, monkeypatch, dtype):
     assert said.exit_code == 0, said.exception
     assert ("dtype float32: this CPU has no native bfloat16" in said.stderr) is (dtype is not None)
     assert said.stdout == ""
+
+
+def test_llama_cpp_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+    file = tmp_path / "fleet.yaml"
+    file.write_text("pools: [{engine: llama.cpp}]")
+    monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
+    monkeypatch.setattr(environment, "find_spec", lambda name: None)
+    error = CliRunner().invoke(app, ["up", str(file)]).exception
+    assert (type(error), error.hint) == (ConfigError, "pip install 'phasewise[demo]'")
+    checked = CliRunner().invoke(app, ["check", str(file), "--json"])
+    assert checked.exit_code == 1
+    (found,) = json.loads(checked.stdout)["findings"]
+    assert (found["mistake"], found["fix"]) == ("no_engine_environment", "pip install 'phasewise[demo]'")
+
+
+def test_what_llama_cpp_does_not_take_is_named(tmp_path):
+    file = tmp_path / "fleet.yaml"
+    file.write_text("pools: [{engine: llama.cpp, levers: {kv_dtype: fp8}}]")
+    for command in ("up", "check"):
+        said = phasewise(command, str(file), home=tmp_path)
+        assert said.returncode == 1
+        assert "pools.0: llama.cpp has no lever kv_dtype; it has prefix_cache," in said.stderr
+
+
+def test_demo_has_a_fleet_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
+    error = CliRunner().invoke(app, ["up", "--demo", "--model", "m"]).exception
+    assert "--demo has a fleet and a model of its own" in str(error)
+
+
+def test_demo_fetches_its_model_and_plans_its_traffic(tmp_path, monkeypatch):
+    def fetch(alias, home):
+        gguf_file(alias, home).parent.mkdir()
+        gguf_file(alias, home).touch()
+
+    plans = []
+    monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
+    monkeypatch.setattr(environment, "find_spec", lambda name: True)
+    monkeypatch.setattr(up, "fetch_gguf_here", fetch)
+    monkeypatch.setattr(up, "current_engine", lambda given: pytest.fail("no vLLM is needed"))
+    monkeypatch.setattr(up, "_run_detached", lambda plan, *given: plans.append(plan))
+    ports = ["--port", str(*free_ports(1)), "--engine-port", str(free_engine_port(engines=1))]
+    assert CliRunner().invoke(app, ["up", "--demo", "--detach", *ports]).exit_code == 0
+    (plan,) = plans
+    assert plan.gateway_file.workers[0].slots < USERS
+    assert plan.traffic.process.argv[-2:] == ("phasewise.loadgen.demo_traffic", plan.gateway.url)
+    assert plan.members[-1] is plan.traffic
+
+
+def test_a_fleet_that_plays_traffic_says_so(capsys):
+    traffic = make_member(name="demo-traffic", url="http://127.0.0.1:8080")
+    print_ready(make_state().model_copy(update={"traffic": traffic}), "Ctrl-C stops it.")
+    said = capsys.readouterr().out
+    assert f"It plays {USERS} users of its own" in said
+    assert "phasewise diagnose http://127.0.0.1:8080\n" in said
 
 
 def test_wrong_file_names_the_key_the_value_and_what_is_accepted(tmp_path):

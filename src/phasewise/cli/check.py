@@ -19,6 +19,7 @@ from phasewise.fleet.check.gather import gather_facts
 from phasewise.fleet.check.judgement import CheckFinding, CheckResult, judge
 from phasewise.fleet.config import (
     SCHEMA,
+    VLLM,
     FleetConfig,
     WorkerConfig,
     is_gateway_file,
@@ -26,7 +27,8 @@ from phasewise.fleet.config import (
     load_gateway_file,
     phasewise_home,
 )
-from phasewise.fleet.engines.model_config_file import served_model
+from phasewise.fleet.engines.environment import device_for, reject_missing_llama_cpp
+from phasewise.fleet.engines.model_config_file import fleet_model
 from phasewise.fleet.local.placement import this_machine
 from phasewise.fleet.local.plan import plan_fleet
 from phasewise.fleet.local.run_files import RunPaths, is_supervised
@@ -94,12 +96,13 @@ def _fleet(fleet: FleetConfig, engine_python: Path | None, began_s: float, test_
         # A running fleet may use other ports, given on the command line.
         return _running(load_gateway_file(paths.gateway_file).workers, began_s, test_failure)
     try:
-        engine = current_engine(engine_python)
+        reject_missing_llama_cpp(fleet)
+        engine = current_engine(engine_python) if fleet.has(VLLM) else None
     except (EngineNotInstalled, ConfigError) as error:
         return _not_running((no_environment(error.message, error.hint),), began_s)
-    served = served_model(fleet.model, home, os.environ)
+    served = fleet_model(fleet, home, os.environ)
     try:
-        plan = plan_fleet(fleet, engine, served, this_machine(engine.device), home)
+        plan = plan_fleet(fleet, engine, served, this_machine(device_for(engine)), home)
     except (EngineNotInstalled, ConfigError) as error:
         return _not_running((*environment_obstacles(fleet, engine), no_plan(error)), began_s)
     return _not_running(obstacles(fleet, plan, engine), began_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import AbstractAsyncContextManager
@@ -16,10 +17,12 @@ from phasewise.api.targets import is_evidence_file
 from phasewise.cli.diagnose_outputs import HtmlPage, SaveEvidence, SaveTraffic, VerdictOutputs, say
 from phasewise.cli.options import AdminKey, Costs
 from phasewise.cli.outputs import reject_unwritable
+from phasewise.cli.targets import gateway_address
 from phasewise.diagnosis.diagnose import Known
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.diagnosis.gather.watch import GatherOrder
 from phasewise.diagnosis.observed.bundle import bundle_of
+from phasewise.fleet.config import phasewise_home
 from phasewise.report import console
 from phasewise.report.diagnosis.screen import show
 from phasewise.report.live_view import live_line
@@ -27,13 +30,14 @@ from phasewise.report.live_view import live_line
 
 def diagnose(
     target: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="TARGET",
-            help="http://host:port of a phasewise gateway or a vLLM engine, the file of a running fleet, "
-            "or a file that --save-evidence wrote.",
+            metavar="[TARGET]",
+            help="http://host:port of a phasewise gateway or an engine, the file of a running fleet, "
+            "or a file that --save-evidence wrote. (default: the gateway that runs here)",
+            show_default=False,
         ),
-    ],
+    ] = None,
     *,
     send_probe: Annotated[
         bool,
@@ -98,6 +102,7 @@ def diagnose(
     outputs.check()
     reject_unwritable("--save-evidence", save_evidence)
     known = Known(None if costs is None else load_fit(costs))
+    target = target or gateway_address(None, phasewise_home(os.environ), "TARGET")
     if save_evidence is not None and is_evidence_file(target):
         raise not_for_a_file("--save-evidence")
     order = GatherOrder(window, send_probe, model, api_key, seed_or_random(seed))

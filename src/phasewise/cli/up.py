@@ -14,28 +14,46 @@ from typing import Annotated
 import typer
 
 from phasewise.cli.engine import EnginePython, current_engine
-from phasewise.core.errors import EngineStartFailed, FleetError
-from phasewise.fleet.config import FleetConfig, fleet_with, load_fleet, phasewise_home
-from phasewise.fleet.engines.environment import EngineEnvironment
-from phasewise.fleet.engines.model_config_file import served_model
+from phasewise.cli.model import fetch_gguf_here
+from phasewise.core.errors import ConfigError, EngineStartFailed, FleetError
+from phasewise.fleet.config import (
+    LLAMA_CPP,
+    VLLM,
+    FleetConfig,
+    Levers,
+    Pool,
+    fleet_with,
+    load_fleet,
+    phasewise_home,
+)
+from phasewise.fleet.engines.demo_model import gguf_file
+from phasewise.fleet.engines.environment import EngineEnvironment, device_for, reject_missing_llama_cpp
+from phasewise.fleet.engines.model_config_file import fleet_model
 from phasewise.fleet.local.placement import this_machine
-from phasewise.fleet.local.plan import FleetPlan, plan_fleet
+from phasewise.fleet.local.plan import FleetPlan, MemberPlan, ProcessPlan, plan_fleet
 from phasewise.fleet.local.port_check import reject_taken_ports, wanted_ports
 from phasewise.fleet.local.run_files import (
     RunPaths,
     already_running,
     is_supervised,
+    logs_folder,
     private_opener,
     read_state,
     write_private,
 )
 from phasewise.fleet.local.state import FleetState
 from phasewise.fleet.local.supervisor import Assignment, supervise
+from phasewise.loadgen import demo_traffic
 from phasewise.report.console import err, out
 from phasewise.report.fleet_view import FleetDisplay, print_ready, state_as_json
 
 DEFAULT_TIMEOUT_S = 600.0
 _FOLLOW_POLL_S = 0.2
+# Fewer slots than users, so that requests wait for one.
+DEMO_FLEET = FleetConfig(
+    pools=(Pool(engine=LLAMA_CPP, levers=Levers(max_num_seqs=2, max_model_len=2048)),),
+)
+DEMO_TRAFFIC = "demo-traffic"
 _WHY_FLOAT32 = (
     "this CPU has no native bfloat16, so prefill in bfloat16 would be about 3x slower; "
     "KV needs twice the memory. Set a pool's `engine_flags: [--dtype, bfloat16]` to keep bfloat16"
@@ -48,8 +66,20 @@ def up(
         typer.Argument(metavar="FLEET.YAML", help="Fleet file. (default: one engine with the demo model)"),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="A known name, a folder or a Hugging Face id, instead of the file's.")
+        str | None,
+        typer.Option(
+            help="A known name, a folder, a Hugging Face id or, for llama.cpp, a .gguf file, instead of the "
+            "file's."
+        ),
     ] = None,
+    demo: Annotated[
+        bool,
+        typer.Option(
+            "--demo",
+            help="Start llama.cpp with a small model, which is downloaded at first, and let "
+            f"{demo_traffic.USERS} users of its own ask questions. Needs no vLLM.",
+        ),
+    ] = False,
     name: Annotated[str | None, typer.Option(help="The fleet's name, instead of the file's.")] = None,
     port: Annotated[int | None, typer.Option(help="The gateway's port, instead of the file's.")] = None,
     engine_port: Annotated[
@@ -83,8 +113,10 @@ def up(
     fleet could not be started.
     """
     home = phasewise_home(os.environ)
+    if demo and (fleet_file is not None or model is not None):
+        raise ConfigError("--demo has a fleet and a model of its own", hint="leave out the file and --model")
     fleet = fleet_with(
-        load_fleet(fleet_file) if fleet_file is not None else FleetConfig(),
+        DEMO_FLEET if demo else load_fleet(fleet_file) if fleet_file is not None else FleetConfig(),
         model=model,
         name=name,
         first_engine_port=engine_port,
@@ -93,7 +125,12 @@ def up(
     )
     if is_supervised(RunPaths(home, fleet.name)):
         raise already_running(fleet.name)
-    plan = _plan(fleet, current_engine(engine_python), home)
+    reject_missing_llama_cpp(fleet)
+    if demo and not gguf_file(fleet.model, home).is_file():
+        fetch_gguf_here(fleet.model, home)
+    plan = _plan(fleet, current_engine(engine_python) if fleet.has(VLLM) else None, home)
+    if demo:
+        plan = plan.model_copy(update={"traffic": _demo_traffic(plan)})
     reject_taken_ports(wanted_ports(plan))
     if plan.dtype is not None:
         err.print(f"dtype {plan.dtype}: {_WHY_FLOAT32}", soft_wrap=True)
@@ -103,9 +140,21 @@ def up(
         _run_here(plan, timeout, as_json)
 
 
-def _plan(fleet: FleetConfig, engine: EngineEnvironment, home: Path) -> FleetPlan:
-    served = served_model(fleet.model, home, os.environ)
-    return plan_fleet(fleet, engine, served, this_machine(engine.device), home)
+def _plan(fleet: FleetConfig, engine: EngineEnvironment | None, home: Path) -> FleetPlan:
+    served = fleet_model(fleet, home, os.environ)
+    return plan_fleet(fleet, engine, served, this_machine(device_for(engine)), home)
+
+
+def _demo_traffic(plan: FleetPlan) -> MemberPlan:
+    gateway = plan.gateway
+    process = ProcessPlan(
+        argv=(sys.executable, "-m", demo_traffic.__name__, gateway.url),
+        affinity=gateway.process.affinity,
+        log=str(logs_folder(Path(plan.home)) / f"{plan.name}-{DEMO_TRAFFIC}.log"),
+    )
+    return MemberPlan(
+        name=DEMO_TRAFFIC, process=process, port=gateway.port, url=gateway.url, cores=gateway.cores
+    )
 
 
 def _run_here(plan: FleetPlan, timeout_s: float, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from phasewise.cli.engine import current_engine
 from phasewise.cli.measuring import measure_with_view
 from phasewise.cli.outputs import Interrupts
 from phasewise.clients.host import allow_many_streams, usable_cores
-from phasewise.core.errors import PhasewiseError
+from phasewise.core.errors import ConfigError, PhasewiseError
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.advice.fix import Fix
 from phasewise.diagnosis.diagnose import Known, diagnose
@@ -43,7 +43,7 @@ from phasewise.experiments.verify.verify import (
     VerifyTools,
     verify_top_fix,
 )
-from phasewise.fleet.config import FleetConfig, Levers, load_fleet, phasewise_home
+from phasewise.fleet.config import LLAMA_CPP, FleetConfig, Levers, load_fleet, phasewise_home
 from phasewise.fleet.engines.command import levers_of
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.local.placement import gpu_names, this_machine
@@ -74,7 +74,13 @@ class VerifyOrder:
 
 async def verify_fleet(order: VerifyOrder, *, as_json: bool) -> Verification:
     """Verify the top fix of a fleet file; Ctrl-C keeps the complete pairs."""
-    fleet, engine, home = load_fleet(order.file), current_engine(), phasewise_home(os.environ)
+    fleet, home = load_fleet(order.file), phasewise_home(os.environ)
+    if fleet.has(LLAMA_CPP):
+        raise ConfigError(
+            "`phasewise verify` predicts the effect of a fix on vLLM, and this fleet has llama.cpp",
+            hint="compare two fleet files: `phasewise compare A.yaml B.yaml`",
+        )
+    engine = current_engine()
     machine, running = this_machine(engine.device), running_fleets(home)
 
     def reject(wanted: FleetConfig) -> None:

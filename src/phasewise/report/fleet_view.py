@@ -20,6 +20,7 @@ from rich.text import Text
 
 from phasewise.core.units import counted, duration, elapsed
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessStage
+from phasewise.loadgen.demo_traffic import MARK, USERS
 from phasewise.report.console import err, out
 
 _STYLES = {
@@ -183,8 +184,12 @@ def print_ready(state: FleetState, how_to_stop: str) -> None:
     out.print()
     out.print("Try it:", style="bold")
     out.print(f"  {curl_line(state)}", markup=False, soft_wrap=True)
-    out.print("Slow to start or slow to stream?", style="bold")
-    out.print(f"  phasewise diagnose {state.gateway.url} --probe", markup=False, soft_wrap=True)
+    if state.traffic is not None:
+        played = f"It plays {USERS} users of its own, who ask one question after another. The ids of their"
+        out.print(f"{played} requests begin with {MARK}", markup=False, soft_wrap=True)
+    where, probe = ("", " --probe") if state.traffic is None else (" In another terminal:", "")
+    out.print(f"Slow to start or slow to stream?{where}", style="bold")
+    out.print(f"  phasewise diagnose {state.gateway.url}{probe}", markup=False, soft_wrap=True)
     out.print(f"Logs: {Path(state.gateway.log).parent}", markup=False, soft_wrap=True)
     if state.admin_key_file is not None:
         out.print(f"Admin key: {state.admin_key_file}", markup=False, soft_wrap=True)

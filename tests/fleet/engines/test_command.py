@@ -1,10 +1,12 @@
 """The command of one engine: bound to this machine, reporting its phases, with its levers, on its cores."""
 
+import sys
+
 import pytest
 
 from phasewise.core.errors import ConfigError
 from phasewise.fleet.config import Levers, Pool
-from phasewise.fleet.engines.command import ServedModel, engine_command
+from phasewise.fleet.engines.command import ServedModel, engine_command, llama_cpp_command
 from phasewise.fleet.local.placement import Place
 from tests.fleet.builders import make_engine
 
@@ -92,3 +94,39 @@ def test_flags_that_would_move_an_engine_are_rejected(flag):
 def test_the_plugin_guards_an_engine_if_it_can(version, guarded):
     argv = command(engine=make_engine(plugin_version=version)).argv
     assert ("--middleware" in argv) is guarded
+
+
+def llama_argv(pool, cores=(0,)):
+    model = ServedModel("m", "/models/m.gguf", is_folder=False, gguf="/models/m.gguf")
+    return llama_cpp_command(Place("main-0", pool, 8100, cores, (1, 2)), model).argv
+
+
+def test_llama_cpp_runs_in_this_python_with_its_endpoints_on():
+    argv = llama_argv(Pool(engine="llama.cpp"), cores=(0, 3))
+    assert argv[:4] == (sys.executable, "-m", "phasewise.fleet.engines.llama_server", "/models/m.gguf")
+    assert {"--metrics", "--slots"} <= set(argv)
+    assert value_of(argv, "-t") == "2"
+    assert value_of(argv, "-np") == "4"
+    assert argv[-6:] == ("--alias", "m", "--host", "127.0.0.1", "--port", "8100")
+
+
+def test_levers_become_llama_cpps_flags():
+    levers = Levers(max_num_seqs=3, max_num_batched_tokens=64, prefix_cache=False, max_model_len=1000)
+    argv = llama_argv(Pool(engine="llama.cpp", levers=levers, engine_flags=("--cache-reuse", "8")))
+    assert (value_of(argv, "-np"), value_of(argv, "-ub")) == ("3", "64")
+    # Its context is that of all slots.
+    assert value_of(argv, "-c") == "3000"
+    assert "--no-cache-prompt" in argv
+    assert value_of(argv, "--cache-reuse") == "8"
+
+
+def test_llama_cpp_stays_on_its_own_cores_and_reads_its_own_key():
+    place = Place("main-0", Pool(engine="llama.cpp"), 8100, (1,), (0, 2))
+    made = llama_cpp_command(place, ServedModel("m", "m.gguf", is_folder=False, gguf="m.gguf"))
+    assert (made.affinity, made.key_variable, made.records_steps) == ((1,), "LLAMA_API_KEY", False)
+
+
+@pytest.mark.parametrize("flag", ["--host", "--port=1", "--alias", "-a"])
+def test_flags_that_would_move_llama_cpp_are_rejected(flag):
+    with pytest.raises(ConfigError, match=r"pools\.main\.engine_flags"):
+        llama_argv(Pool(engine="llama.cpp", engine_flags=(flag, "x")))

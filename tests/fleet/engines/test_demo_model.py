@@ -14,9 +14,12 @@ from phasewise.fleet.engines import demo_model
 from phasewise.fleet.engines.demo_model import (
     DEMO_MODELS,
     NOTES_FILE,
+    fetch_gguf,
     fetch_model,
+    gguf_file,
     is_fetched,
     model_folder,
+    resolve_gguf,
     resolve_model,
 )
 
@@ -87,7 +90,25 @@ def test_fetched_model_appears_whole(tmp_path, tools):
     model = replace(DEMO_MODELS[ALIAS], sha256=hashlib.sha256(CONTENT).hexdigest())
     folder = fetch_model(model, tmp_path, Path("/engine/python"), tmp_path / "log", Silent())
     assert json.loads((folder / NOTES_FILE).read_text())["files"]["model.safetensors"] == len(CONTENT)
-    assert [path.name for path in folder.parent.iterdir()] == [ALIAS]
+    assert {path.name for path in folder.parent.iterdir()} == {ALIAS, f"{ALIAS}.gguf"}
+
+
+def test_the_file_for_llama_cpp_needs_no_conversion(tmp_path, tools):
+    model = replace(DEMO_MODELS[ALIAS], sha256=hashlib.sha256(CONTENT).hexdigest())
+    file = fetch_gguf(model, tmp_path, Path("/any/python"), tmp_path / "log", Silent())
+    assert file.read_bytes() == CONTENT
+    assert [path.name for path in file.parent.iterdir()] == [f"{ALIAS}.gguf"]
+    assert resolve_gguf(ALIAS, tmp_path) == str(gguf_file(ALIAS, tmp_path)) == str(file)
+
+
+def test_llama_cpp_loads_a_known_name_or_a_gguf_file(tmp_path):
+    own = tmp_path / "own.gguf"
+    with pytest.raises(ConfigError, match=f"hint: run `phasewise model fetch {ALIAS} --gguf`"):
+        resolve_gguf(ALIAS, tmp_path)
+    with pytest.raises(ConfigError, match=r"neither a known name nor a \.gguf file"):
+        resolve_gguf(str(own), tmp_path)
+    own.touch()
+    assert resolve_gguf(str(own), tmp_path) == str(own)
 
 
 def test_damaged_download_leaves_nothing(tmp_path, tools):

@@ -119,6 +119,36 @@ def test_a_gateway_for_every_interface_is_reached_on_this_machine():
     assert plan.keys_needed
 
 
+LLAMA = Pool(name="small", engine="llama.cpp", levers=Levers(max_num_seqs=2))
+
+
+def test_a_fleet_of_llama_cpp_needs_no_vllm():
+    model = replace(MODEL, gguf="/models/m.gguf")
+    plan = plan_fleet(FleetConfig(pools=(LLAMA,)), None, model, Machine("cpu", (0, 1)), Path("/home/x"))
+    (engine,) = plan.engines
+    assert "phasewise.fleet.engines.llama_server" in engine.process.argv
+    assert (engine.cores, engine.front_cores, engine.process.affinity) == ((0,), (), (0,))
+    assert engine.steps_url is None
+    assert list(engine.process.secrets) == ["LLAMA_API_KEY"]
+    assert "TORCHINDUCTOR_CACHE_DIR" not in engine.process.env
+    (worker,) = plan.gateway_file.workers
+    assert (worker.slots, worker.api_key_file) == (2, engine.process.secrets["LLAMA_API_KEY"])
+
+
+@pytest.mark.parametrize("machine", [Machine("cpu", (0, 1)), Machine("cuda", (0, 1), (0,))])
+def test_both_kinds_of_engines_may_be_in_one_fleet(machine):
+    fleet = FleetConfig(pools=(Pool(), LLAMA), engine_keys=False)
+    model = replace(MODEL, gguf="/models/m.gguf")
+    plan = plan_fleet(fleet, make_engine(machine.device), model, machine, Path("/home/x"))
+    vllm, llama = plan.engines
+    assert "vllm.entrypoints.cli.main" in vllm.process.argv
+    assert "/models/m.gguf" in llama.process.argv
+    assert (len(llama.cores), llama.gpus) == (1, ())
+    assert {it.model for it in plan.gateway_file.workers} == {"smollm2-135m"}
+    assert [it.slots for it in plan.gateway_file.workers] == [256, 2]
+    assert [it.api_key_file for it in plan.gateway_file.workers] == [None, None]
+
+
 def test_a_plan_reads_back_as_it_was_written():
     plan = plan_of(FleetConfig())
     assert FleetPlan.model_validate_json(plan.model_dump_json()) == plan

@@ -15,6 +15,7 @@ import pytest
 from phasewise.core.errors import EngineStartFailed, FleetError
 from phasewise.fleet.local import member as member_module
 from phasewise.fleet.local import process as proc_fs
+from phasewise.fleet.local.plan import MemberPlan, ProcessPlan
 from phasewise.fleet.local.run_files import read_state
 from phasewise.fleet.local.state import Pace, ProcessStage
 from phasewise.fleet.local.stop import checked, stop_fleet, supervisor_lives, supervisor_stops_within_s
@@ -94,6 +95,30 @@ async def test_the_gateway_is_restarted_too(tmp_path):
         await wait_for(lambda: supervisor.state.all_ready)
         os.kill(supervisor.state.gateway.process.pid, signal.SIGKILL)
         await wait_for(lambda: supervisor.state.gateway.restarts == 1 and supervisor.state.all_ready)
+
+
+def with_traffic(plan):
+    """The same fleet, beside which a process plays requests to the gateway."""
+    process = ProcessPlan(
+        argv=(sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"),
+        log=str(Path(plan.home) / "logs" / "traffic.log"),
+    )
+    traffic = MemberPlan(name="traffic", process=process, port=plan.gateway.port, url=plan.gateway.url)
+    return plan.model_copy(update={"traffic": traffic})
+
+
+async def test_traffic_is_restarted_and_ends_before_the_gateway_drains(tmp_path):
+    plan = with_traffic(make_plan(tmp_path, gateway_options=("--drain-s", "0.5")))
+    async with running(plan) as (supervisor, _, task):
+        await wait_for(lambda: supervisor.state.all_ready)
+        os.kill(supervisor.state.traffic.process.pid, signal.SIGKILL)
+        await wait_for(lambda: supervisor.state.traffic.restarts == 1 and supervisor.state.all_ready)
+        assert (await checked(supervisor.state)).traffic.stage is ProcessStage.READY
+        supervisor.stop()
+        await wait_for(lambda: supervisor.state.gateway.stage is ProcessStage.DRAINING)
+        await wait_for(lambda: proc_fs.living_in_group(supervisor.state.traffic.process) == [], 0.4)
+        await task
+    assert [it.stage for it in supervisor.state.members] == [ProcessStage.STOPPED] * 3
 
 
 async def test_a_gateway_without_engines_waits_and_is_left_alone(tmp_path):

@@ -10,18 +10,22 @@ from phasewise.core.errors import FleetError, PhasewiseError
 from phasewise.core.units import gib
 from phasewise.core.worker import Role
 from phasewise.fleet.check.judgement import CheckFinding, Mistake
-from phasewise.fleet.config import KV_TRANSFER_FLAG, FleetConfig, byte_size, find_flag
+from phasewise.fleet.config import KV_TRANSFER_FLAG, LLAMA_CPP, FleetConfig, Pool, byte_size, find_flag
 from phasewise.fleet.config.engine_flags import json_object
 from phasewise.fleet.engines.command import DEFAULT_CPU_KV_BYTES
-from phasewise.fleet.engines.environment import EngineEnvironment
+from phasewise.fleet.engines.environment import EngineEnvironment, device_for
 from phasewise.fleet.local.plan import FleetPlan
 from phasewise.fleet.local.port_check import reject_taken_ports, wanted_ports
 
 ENGINE_BYTES = 2 * 2**30
 """What an engine of the demo model takes on a CPU beside its KV; a larger model takes more."""
+LLAMA_CPP_BYTES = 512 * 2**20
+"""What llama.cpp takes for it, with its KV."""
 
 
-def obstacles(fleet: FleetConfig, plan: FleetPlan, engine: EngineEnvironment) -> tuple[CheckFinding, ...]:
+def obstacles(
+    fleet: FleetConfig, plan: FleetPlan, engine: EngineEnvironment | None
+) -> tuple[CheckFinding, ...]:
     """What would keep the fleet from starting, or its engines from transferring KV."""
     return (
         *environment_obstacles(fleet, engine),
@@ -43,8 +47,10 @@ def no_plan(error: PhasewiseError) -> CheckFinding:
     return CheckFinding(Mistake.DOES_NOT_FIT, "fleet", error.message, fix)
 
 
-def environment_obstacles(fleet: FleetConfig, engine: EngineEnvironment) -> Iterator[CheckFinding]:
-    """What the engine environment lacks."""
+def environment_obstacles(fleet: FleetConfig, engine: EngineEnvironment | None) -> Iterator[CheckFinding]:
+    """What the engine environment lacks, if a pool needs one."""
+    if engine is None:
+        return
     disaggregated = any(pool.role is not Role.MIXED for pool in fleet.pools)
     if disaggregated and not engine.nixl:
         words = f"the engine environment of {engine.python} has no nixl, which KV transfers need"
@@ -82,18 +88,18 @@ def _of_ports(plan: FleetPlan) -> Iterator[CheckFinding]:
             )
 
 
-def _of_memory(fleet: FleetConfig, engine: EngineEnvironment) -> Iterator[CheckFinding]:
-    if engine.device != "cpu":
-        return
+def _of_memory(fleet: FleetConfig, engine: EngineEnvironment | None) -> Iterator[CheckFinding]:
     free = psutil.virtual_memory().available
-    wanted = sum(
-        pool.replicas * (ENGINE_BYTES + _kv_bytes(pool.levers.kv_cache_memory_bytes)) for pool in fleet.pools
-    )
+    on_cores = (pool for pool in fleet.pools if pool.engine == LLAMA_CPP or device_for(engine) == "cpu")
+    wanted = sum(pool.replicas * _engine_bytes(pool) for pool in on_cores)
     if wanted > free:
         words = f"the engines want about {gib(wanted)} of memory, and {gib(free)} are free"
         fix = "lower replicas or levers.kv_cache_memory_bytes, or stop what else runs here"
         yield CheckFinding(Mistake.DOES_NOT_FIT, "memory", words, fix)
 
 
-def _kv_bytes(asked: str | None) -> int:
-    return DEFAULT_CPU_KV_BYTES if asked is None else byte_size(asked)
+def _engine_bytes(pool: Pool) -> int:
+    if pool.engine == LLAMA_CPP:
+        return LLAMA_CPP_BYTES
+    asked = pool.levers.kv_cache_memory_bytes
+    return ENGINE_BYTES + (DEFAULT_CPU_KV_BYTES if asked is None else byte_size(asked))

@@ -1,7 +1,15 @@
 """Frozen configuration."""
 
 from phasewise.fleet.config.engine_flags import find_flag
-from phasewise.fleet.config.fleet import DEMO_MODEL, FleetConfig, Levers, Pool, Speculation
+from phasewise.fleet.config.fleet import (
+    DEMO_MODEL,
+    LLAMA_CPP,
+    VLLM,
+    FleetConfig,
+    Levers,
+    Pool,
+    Speculation,
+)
 from phasewise.fleet.config.gateway import (
     LOOPBACK_HOSTS,
     ApiKey,
@@ -44,9 +52,11 @@ from phasewise.fleet.config.reading import (
 __all__ = [
     "DEMO_MODEL",
     "KV_TRANSFER_FLAG",
+    "LLAMA_CPP",
     "LOOPBACK_HOSTS",
     "NIXL",
     "SCHEMA",
+    "VLLM",
     "ApiKey",
     "ByteSize",
     "CacheConfig",

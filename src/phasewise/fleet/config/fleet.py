@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -10,6 +10,9 @@ from phasewise.core.worker import Role
 from phasewise.fleet.config.gateway import ByteSize, Frozen, GatewayConfig, Name, Port
 
 DEMO_MODEL = "smollm2-135m"
+VLLM: Final = "vllm"
+LLAMA_CPP: Final = "llama.cpp"
+LLAMA_CPP_LEVERS = ("prefix_cache", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
 
 
 class Speculation(Frozen):
@@ -46,11 +49,26 @@ class Pool(Frozen):
             "not": {
                 "properties": {"cores": {"type": "integer"}, "gpus": {"type": "integer"}},
                 "required": ["cores", "gpus"],
-            }
+            },
+            "if": {"properties": {"engine": {"const": LLAMA_CPP}}, "required": ["engine"]},
+            "then": {
+                "properties": {
+                    "role": {"const": Role.MIXED.value},
+                    "gpus": {"type": "null"},
+                    "levers": {
+                        "properties": {
+                            name: {"type": "null"}
+                            for name in Levers.model_fields
+                            if name not in LLAMA_CPP_LEVERS
+                        }
+                    },
+                }
+            },
         }
     )
 
     name: Name = "main"
+    engine: Literal["vllm", "llama.cpp"] = VLLM
     role: Role = Role.MIXED
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     cores: Annotated[int, Field(ge=1)] | None = None
@@ -63,6 +81,21 @@ class Pool(Frozen):
     def _one_kind_of_device(self) -> Pool:
         if self.cores is not None and self.gpus is not None:
             raise ValueError("a pool runs on cores or on gpus, not on both")
+        return self
+
+    @model_validator(mode="after")
+    def _what_llama_cpp_takes(self) -> Pool:
+        if self.engine != LLAMA_CPP:
+            return self
+        if self.role is not Role.MIXED:
+            raise ValueError(f"role is '{self.role}', but llama.cpp cannot transfer KV: its role is mixed")
+        if self.gpus is not None:
+            raise ValueError("phasewise starts llama.cpp on cores only: write cores instead of gpus")
+        others = [name for name, value in self.levers if value is not None and name not in LLAMA_CPP_LEVERS]
+        if others:
+            raise ValueError(
+                f"llama.cpp has no lever {', '.join(others)}; it has {', '.join(LLAMA_CPP_LEVERS)}"
+            )
         return self
 
 
@@ -83,3 +116,7 @@ class FleetConfig(Frozen):
         if len(set(names)) != len(names):
             raise ValueError("pool names must be unique")
         return self
+
+    def has(self, engine: str) -> bool:
+        """Whether some pool has this kind of engine."""
+        return any(pool.engine == engine for pool in self.pools)

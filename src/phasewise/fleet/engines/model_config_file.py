@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from phasewise.core.errors import ConfigError
+from phasewise.fleet.config import LLAMA_CPP, VLLM, FleetConfig
 from phasewise.fleet.engines.command import ServedModel
-from phasewise.fleet.engines.demo_model import resolve_model
+from phasewise.fleet.engines.demo_model import resolve_gguf, resolve_model
 
 CONFIG_FILE = "config.json"
+
+
+def fleet_model(fleet: FleetConfig, home: Path, environ: Mapping[str, str]) -> ServedModel:
+    """What the engines of each kind that a fleet has load for its model."""
+    gguf = resolve_gguf(fleet.model, home) if fleet.has(LLAMA_CPP) else ""
+    if not fleet.has(VLLM):
+        return ServedModel(fleet.model, gguf, is_folder=False, gguf=gguf)
+    return replace(served_model(fleet.model, home, environ), gguf=gguf)
 
 
 def served_model(name: str, home: Path, environ: Mapping[str, str]) -> ServedModel:

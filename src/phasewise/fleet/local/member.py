@@ -20,13 +20,14 @@ from phasewise.fleet.local import process as proc_fs
 from phasewise.fleet.local.plan import MemberPlan
 from phasewise.fleet.local.state import MemberState, ProcessStage
 
-# --- Reads an engine's log lines: how far its start is, and why it failed. It relies on vLLM's wording.
+# --- Reads an engine's log lines: how far its start is, and why it failed. It relies on their wording.
 
 QUOTED_CHARACTERS = 300
 
 # In the order of the start; a line of an earlier stage never moves the stage back.
 _STAGE_MARKS: tuple[tuple[str, ProcessStage], ...] = (
     ("Starting to load model", ProcessStage.LOADING),
+    ("init: loading model", ProcessStage.LOADING),
     ("Loading safetensors checkpoint", ProcessStage.LOADING),
     ("Loading weights took", ProcessStage.WARMING_UP),
     ("Model loading took", ProcessStage.WARMING_UP),

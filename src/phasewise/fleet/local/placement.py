@@ -12,7 +12,7 @@ from pathlib import Path
 from phasewise.clients.host import usable_cores
 from phasewise.core.errors import ConfigError
 from phasewise.core.worker import Role
-from phasewise.fleet.config import FleetConfig, Pool
+from phasewise.fleet.config import LLAMA_CPP, FleetConfig, Pool
 
 STEPS_PORT_OFFSET = 10_000
 SIDE_PORT_OFFSET = 20_000
@@ -90,8 +90,12 @@ class _Supply:
         return given
 
 
+def _on_cores(pool: Pool, machine: Machine) -> bool:
+    return machine.device == "cpu" or pool.engine == LLAMA_CPP
+
+
 def _cores_of(pool: Pool, machine: Machine) -> int:
-    if machine.device == "cpu":
+    if _on_cores(pool, machine):
         return pool.cores or 1
     if pool.cores is not None:
         raise ConfigError(
@@ -102,7 +106,7 @@ def _cores_of(pool: Pool, machine: Machine) -> int:
 
 
 def _gpus_of(pool: Pool, machine: Machine) -> int:
-    if machine.device != "cpu":
+    if not _on_cores(pool, machine):
         return pool.gpus or 1
     if pool.gpus is not None:
         raise ConfigError(

@@ -13,15 +13,22 @@ from pydantic import Field
 from phasewise.clients.embedding_folder import resolve_embedding_model
 from phasewise.core.errors import ConfigError
 from phasewise.core.worker import DEFAULT_SLOTS, Role
-from phasewise.fleet.config import FleetConfig, GatewayConfig, GatewayFile, OnnxEmbedderConfig, WorkerConfig
+from phasewise.fleet.config import (
+    LLAMA_CPP,
+    FleetConfig,
+    GatewayConfig,
+    GatewayFile,
+    OnnxEmbedderConfig,
+    WorkerConfig,
+)
 from phasewise.fleet.config.engine_flags import find_flag
 from phasewise.fleet.config.gateway import Frozen
 from phasewise.fleet.engines.command import (
-    ENGINE_KEY_VARIABLE,
     LOOPBACK,
     ServedModel,
     engine_command,
     levers_of,
+    llama_cpp_command,
 )
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.fleet.local.placement import Machine, Place, place_engines
@@ -44,7 +51,7 @@ class ProcessPlan(Frozen):
 
 
 class MemberPlan(Frozen):
-    """An engine or the gateway before it is started.
+    """An engine, the gateway or the traffic before it is started.
 
     `cores` are its own; an engine's front end moves to `front_cores` once it is ready (none: it stays).
     """
@@ -68,7 +75,10 @@ class MemberPlan(Frozen):
 
 
 class FleetPlan(Frozen):
-    """A whole fleet before it is started; `dtype` is the one its engines are started with, if any."""
+    """A whole fleet before it is started; `dtype` is the one its engines are started with, if any.
+
+    `traffic` plays requests of its own to the gateway, whose address is its `url`.
+    """
 
     name: str
     model: str
@@ -77,11 +87,12 @@ class FleetPlan(Frozen):
     engines: tuple[MemberPlan, ...]
     gateway: MemberPlan
     gateway_file: GatewayFile
+    traffic: MemberPlan | None = None
 
     @property
     def members(self) -> tuple[MemberPlan, ...]:
         """Every process except the supervisor."""
-        return (*self.engines, self.gateway)
+        return (*self.engines, self.gateway, *(() if self.traffic is None else (self.traffic,)))
 
     @property
     def keys_needed(self) -> bool:
@@ -105,9 +116,9 @@ class FleetPlan(Frozen):
 
 
 def plan_fleet(
-    fleet: FleetConfig, engine: EngineEnvironment, model: ServedModel, machine: Machine, home: Path
+    fleet: FleetConfig, engine: EngineEnvironment | None, model: ServedModel, machine: Machine, home: Path
 ) -> FleetPlan:
-    """Plan every process of a fleet on this machine."""
+    """Plan every process of a fleet on this machine; `engine` is None if no pool has vLLM."""
     _reject_tls(fleet)
     _reject_disaggregation_without_nixl(fleet, engine)
     _reject_semantic_cache_without_a_model(fleet, home)
@@ -148,9 +159,9 @@ def _reject_tls(fleet: FleetConfig) -> None:
         )
 
 
-def _reject_disaggregation_without_nixl(fleet: FleetConfig, engine: EngineEnvironment) -> None:
+def _reject_disaggregation_without_nixl(fleet: FleetConfig, engine: EngineEnvironment | None) -> None:
     for pool in fleet.pools:
-        if pool.role is not Role.MIXED and not engine.nixl:
+        if pool.role is not Role.MIXED and engine is not None and not engine.nixl:
             raise ConfigError(
                 f"pools.{pool.name}.role is '{pool.role}', but {engine.python} has no NIXL to move KV",
                 hint=f"run `phasewise engine install`, or `{engine.python} -m pip install nixl`",
@@ -170,30 +181,38 @@ def _reject_semantic_cache_without_a_model(fleet: FleetConfig, home: Path) -> No
 
 def _plan_engine(
     place: Place,
-    engine: EngineEnvironment,
+    engine: EngineEnvironment | None,
     model: ServedModel,
     fleet: FleetConfig,
     home: Path,
     dtype: str | None,
 ) -> MemberPlan:
-    command = engine_command(place, engine, model, fleet.gateway.kv_transfer.lease_s, dtype)
-    # Temporary files are removed with the fleet; compiler caches are kept.
-    env = command.env | {"TORCHINDUCTOR_CACHE_DIR": str(home / "cache" / "torchinductor")}
+    env: dict[str, str] = {}
+    if engine is None or place.pool.engine == LLAMA_CPP:
+        command = llama_cpp_command(place, model)
+    else:
+        command = engine_command(place, engine, model, fleet.gateway.kv_transfer.lease_s, dtype)
+        # Temporary files are removed with the fleet; compiler caches are kept.
+        env = {"TORCHINDUCTOR_CACHE_DIR": str(home / "cache" / "torchinductor")}
     log = logs_folder(home) / f"{fleet.name}-{place.name}.log"
     key_file = str(RunPaths(home, fleet.name).engine_key(place.name)) if fleet.engine_keys else None
-    secrets = {} if key_file is None else {ENGINE_KEY_VARIABLE: key_file}
+    secrets = {} if key_file is None else {command.key_variable: key_file}
     return MemberPlan(
         name=place.name,
         process=ProcessPlan(
-            argv=command.argv, env=env, secrets=secrets, affinity=command.affinity, log=str(log)
+            argv=command.argv,
+            env=command.env | env,
+            secrets=secrets,
+            affinity=command.affinity,
+            log=str(log),
         ),
         port=place.port,
         url=f"http://{LOOPBACK}:{place.port}",
         role=place.pool.role,
-        steps_port=place.steps_port if engine.plugin_version is not None else None,
+        steps_port=place.steps_port if command.records_steps else None,
         side_port=place.side_port,
         cores=place.cores,
-        front_cores=place.spare_cores,
+        front_cores=tuple(core for core in command.affinity if core not in place.cores),
         gpus=place.gpus,
     )
 
@@ -228,7 +247,7 @@ def _gateway_file(
                 role=place.pool.role,
                 pool=place.pool.name,
                 steps_url=engine.steps_url,
-                api_key_file=engine.process.secrets.get(ENGINE_KEY_VARIABLE),
+                api_key_file=next(iter(engine.process.secrets.values()), None),
                 slots=place.pool.slots or levers_of(place.pool).max_num_seqs or DEFAULT_SLOTS,
             )
             for engine, place in zip(engines, places, strict=True)

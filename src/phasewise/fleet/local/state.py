@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from phasewise.core.worker import Role
 from phasewise.fleet.config import GatewayConfig
@@ -60,7 +62,7 @@ class Failure(Frozen):
 
 
 class FleetState(Frozen):
-    """A fleet at one moment, as the supervisor last wrote it."""
+    """A fleet at one moment, as the supervisor last wrote it; `traffic` plays requests of its own, if any."""
 
     version: int = 1
     name: str
@@ -74,12 +76,19 @@ class FleetState(Frozen):
     drain_s: float = GatewayConfig().drain_s
     engines: tuple[MemberState, ...]
     gateway: MemberState
+    traffic: MemberState | None = None
     failure: Failure | None = None
 
     @property
     def members(self) -> tuple[MemberState, ...]:
         """Every process of the fleet except the supervisor."""
-        return (*self.engines, self.gateway)
+        return (*self.engines, self.gateway, *(() if self.traffic is None else (self.traffic,)))
+
+    @staticmethod
+    def named(members: Sequence[MemberState], engines: int) -> dict[str, Any]:
+        """The fields that hold these members, of which the first are so many engines."""
+        gateway, *traffic = members[engines:]
+        return {"engines": tuple(members[:engines]), "gateway": gateway, "traffic": next(iter(traffic), None)}
 
     @property
     def all_ready(self) -> bool:

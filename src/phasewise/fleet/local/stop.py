@@ -38,7 +38,7 @@ def supervisor_lives(state: FleetState) -> bool:
 async def checked(state: FleetState) -> FleetState:
     """The record with every member's current stage."""
     members = await asyncio.gather(*(_checked_member(member, state) for member in state.members))
-    return state.model_copy(update={"engines": tuple(members[:-1]), "gateway": members[-1]})
+    return state.model_copy(update=FleetState.named(members, len(state.engines)))
 
 
 async def _checked_member(member: MemberState, state: FleetState) -> MemberState:

@@ -72,9 +72,8 @@ class Supervisor:
             admin_key_file=str(self._plan.paths.admin_key) if self._plan.makes_admin_key else None,
             scratch=str(self._scratch),
             drain_s=self._plan.drain_s,
-            engines=tuple(states[:-1]),
-            gateway=states[-1],
             failure=self._failure,
+            **FleetState.named(states, len(self._plan.engines)),
         )
 
     async def run(self) -> None:
@@ -242,8 +241,11 @@ class Supervisor:
         self._publish()
 
     async def _drain_gateway(self) -> None:
-        """Let the gateway finish its streams while the engines still run."""
-        gateway = self._members[-1]
+        """Let the gateway finish its streams while the engines still run; traffic of our own ends first."""
+        gateway, *traffic = self._members[len(self._plan.engines) :]
+        for player in traffic:
+            if player.child is not None:
+                player.child.terminate()
         if gateway.child is None or gateway.child.gone or gateway.stage not in _SERVING:
             return
         gateway.child.terminate()
