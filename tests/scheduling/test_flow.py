@@ -557,5 +557,5 @@ def test_an_answer_that_no_other_engine_would_write_ends_in_words():
     first = flow.send(CacheMiss(0.0))
     world.cluster.mark_down(first.worker.name, "gone")
     step = flow.send(BROKE)
-    assert step.reason is RejectReason.NOT_RESUMABLE
+    assert step.reason is RejectReason.NO_SAME_WEIGHTS
     assert "same weights" in step.detail

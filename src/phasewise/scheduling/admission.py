@@ -170,7 +170,7 @@ def place(request: GenerationRequest, world: World, progress: RequestProgress) -
 
 def _other_weights(progress: RequestProgress) -> Reject:
     detail = "the answer broke off, and no engine that is free has the same weights in the same number format"
-    return Reject(RejectReason.NOT_RESUMABLE, detail, attempts=progress.attempts)
+    return Reject(RejectReason.NO_SAME_WEIGHTS, detail, attempts=progress.attempts)
 
 
 def _wait_for_slot(request: GenerationRequest, world: World, progress: RequestProgress) -> Placing:
