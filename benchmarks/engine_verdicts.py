@@ -20,7 +20,6 @@ import contextlib
 import json
 import os
 import platform
-import shlex
 import socket
 import subprocess
 import sys
@@ -46,7 +45,7 @@ HERE = Path(__file__).resolve().parent
 STRANGERS = HERE / "strangers" / "llama"
 KEPT = HERE / "records" / "llama"
 SLO = "ttft=1.5s,tpot=100ms"
-SETTLE_S, WINDOW_S = 10.0, 40.0
+SETTLE_S, WINDOW_S = 8.0, 30.0
 QUICK_SETTLE_S, QUICK_WINDOW_S = 3.0, 8.0
 VERDICTS = frozenset({0, 3, 4, 5})
 MODEL = "smollm2-135m"
@@ -106,7 +105,7 @@ def play(scene: Scene, file: Path, settle_s: float, window_s: float) -> None:
             url = stack.enter_context(gateway(url))
         if scene["command"]:
             stack.enter_context(cpu_hogs(int(scene["command"].split()[1]), sorted(os.sched_getaffinity(0))))
-        client = (sys.executable, str(STRANGERS / "client.py"), *shlex.split(scene["traffic"]))
+        client = (sys.executable, str(STRANGERS / "client.py"), *scene["traffic"])
         lasting = ("--dur", f"{settle_s + window_s + 20:g}", "--log", os.devnull)
         stack.enter_context(running((*client, "--port", url.rpartition(":")[2], *lasting)))
         time.sleep(settle_s)

@@ -53,12 +53,6 @@ SAME_SALT = Fix(
     Figure.TTFT_P50,
     needs=Ability.SALT_CACHE,
 )
-TEXT_REUSED = Fix(
-    "reuse the KV of text that has moved within a prompt",
-    "slightly other answers: the KV was computed after other text",
-    Figure.TTFT_P50,
-    setting=LeverChange("cache_reuse", 256),
-)
 SHARED_FIRST = _outside(
     "put the shared part of a prompt first, and varying parts (dates, ids, names) last",
     "a change in the application's prompts",
@@ -114,7 +108,7 @@ REMEDIES: dict[Cause, Remedy] = {
     Cause.CHUNKS_SMALL: lambda levers: (levers.larger_chunks(), LESS_CONTEXT),
     Cause.PREFIX_CACHE_OFF: lambda levers: (levers.prefix_cache_on(), SHARED_FIRST),
     Cause.PREFIX_SALTED: lambda levers: (
-        (SHARED_FIRST, TEXT_REUSED, SAME_SALT) if levers.heads_vary else (SAME_SALT, SHARED_FIRST)
+        (SHARED_FIRST, SAME_SALT) if levers.heads_vary else (SAME_SALT, SHARED_FIRST)
     ),
     Cause.PREFIX_SCATTERED: lambda levers: (SAME_ENGINE,),
     Cause.PREFIX_EVICTED: lambda levers: (

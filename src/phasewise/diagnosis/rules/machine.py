@@ -118,7 +118,10 @@ def starved_share(summary: WindowSummary) -> float:
 
 def _noticeable_wait(engine: EngineSurroundings) -> float | None:
     share = engine.cpu_wait_share
-    return share if share is None or share >= STARVED_SHARE else 0.0
+    if share is None:
+        return None
+    # Its own threads have its cores, if there are too many.
+    return share if share >= STARVED_SHARE and not _has_too_many_threads(engine) else 0.0
 
 
 def _starved(summary: WindowSummary, taken: Taken) -> Claim:
@@ -165,12 +168,17 @@ def threads_stream(case: StreamCase) -> Claim | None:
 
 
 def _with_too_many_threads(summary: WindowSummary) -> EngineSurroundings | None:
-    return next((it for it in summary.engines if it.cores and it.settings.get("threads", 0) > it.cores), None)
+    return next(filter(_has_too_many_threads, summary.engines), None)
+
+
+def _has_too_many_threads(engine: EngineSurroundings) -> bool:
+    return bool(engine.cores) and engine.settings.get("threads", 0) > (engine.cores or 0)
 
 
 def _threads_share(engine: EngineSurroundings) -> float:
-    """Of a step's time: what its threads waited for cores, and at least as much as there are too many."""
-    return max(1.0 - (engine.cores or 1) / engine.settings["threads"], engine.cpu_wait_share or 0.0)
+    """Of a step's time: as many as there are too many wait for a core, if the host does not show less."""
+    too_many = 1.0 - (engine.cores or 1) / engine.settings["threads"]
+    return too_many if engine.cpu_wait_share is None else min(too_many, engine.cpu_wait_share)
 
 
 def _threads(engine: EngineSurroundings, taken: Taken) -> Claim:

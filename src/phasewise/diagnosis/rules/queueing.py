@@ -19,6 +19,7 @@ from phasewise.diagnosis.rules.case import (
     BEHIND_OTHERS,
     QUEUED,
     SATURATED_SHARE,
+    SLOTS_TAKEN,
     Claim,
     StartCase,
     StreamCase,
@@ -240,6 +241,9 @@ def batch_cap_low(case: StartCase) -> Claim | None:
         fullest(case.summary),
     )
     held_s = case.account.seconds(Part.GATEWAY_WAIT)
+    if share is None and engine_load is not None and case.account.seconds(Part.ENGINE_QUEUE):
+        # Requests waited in an engine that does not report how many.
+        share = engine_load.full_share if engine_load.full_share >= SLOTS_TAKEN else None
     if engine_load is None or not (share or held_s):
         return None
     cheap = _cheap_to_run_more(case.summary, engine_load)
@@ -250,9 +254,9 @@ def batch_cap_low(case: StartCase) -> Claim | None:
     fed = _served_without_limit(case.summary)
     taken = case.account.take(fed, Part.GATEWAY_WAIT)
     taken += case.account.take(fed * (share or 0.0), Part.ENGINE_QUEUE)
-    waited = (
-        f"while up to {engine_load.waiting_max} waited" if share else "while others waited in the gateway"
-    )
+    waited = "while others waited" if share else "while others waited in the gateway"
+    if engine_load.waiting_max and share:
+        waited = f"while up to {engine_load.waiting_max} waited"
     return Claim(
         Cause.BATCH_CAP_LOW,
         taken,
