@@ -98,7 +98,8 @@ def test_a_slot_with_another_request_has_ended_the_one_before():
 def test_nothing_happens_while_an_engine_is_idle_or_stands_still():
     stuck = request(1, computed=100, output=5)
     assert steps_of(reading(1.0), reading(2.0), reading(3.0)) == []
-    assert steps_of(reading(1.0, stuck), reading(2.0, stuck), reading(30.0, stuck)) == []
+    (there,) = steps_of(reading(1.0, stuck), reading(2.0, stuck), reading(30.0, stuck))
+    assert (there.ended_unix_s, there.running, there.decode_tokens) == (1.0, 1, 0)
 
 
 def test_the_slots_tokens_are_its_kv():

@@ -158,7 +158,9 @@ class StepsFromListings:
                 for it in read.listing.requests
             }
             self._waiting_since.extend([None] * (read.waiting or 0))
-            return ()
+            # So that the first step is known to have begun by now.
+            here = _Step(running=len(read.listing.requests))
+            return (self._step(here, read, began_s),) if here.running else ()
         self._admit(last, read)
         grown = self._grown({it.number: it for it in read.listing.requests})
         steps = tuple(self._timed(last, read, grown))
@@ -215,20 +217,23 @@ class StepsFromListings:
                 it.life.first_s = at_s
             if step.streams and not step.prompts:
                 self._decode_steps_s.append(seconds)
-            self._seq += 1
-            yield EngineStep(
-                seq=self._seq,
-                ended_unix_s=at_s,
-                running=step.running,
-                waiting=read.waiting or 0,
-                kv_usage=read.listing.kv_usage,
-                prompt_tokens=step.prompt_tokens,
-                prompt_requests=step.prompts,
-                decode_tokens=step.streams,
-                decode_requests=step.streams,
-                first_tokens=len(step.first),
-                finished=tuple(_finished(it.life, at_s) for it in step.ended if it.life.known),
-            )
+            yield self._step(step, read, at_s)
+
+    def _step(self, step: _Step, read: ReadListing, at_s: float) -> EngineStep:
+        self._seq += 1
+        return EngineStep(
+            seq=self._seq,
+            ended_unix_s=at_s,
+            running=step.running,
+            waiting=read.waiting or 0,
+            kv_usage=read.listing.kv_usage,
+            prompt_tokens=step.prompt_tokens,
+            prompt_requests=step.prompts,
+            decode_tokens=step.streams,
+            decode_requests=step.streams,
+            first_tokens=len(step.first),
+            finished=tuple(_finished(it.life, at_s) for it in step.ended if it.life.known),
+        )
 
     def _start_s(self, last: ReadListing) -> float:
         """When the steps began: at the last listing, or when the first request came after idleness."""

@@ -121,11 +121,12 @@ class EngineWatch:
         try:
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 self._before = await self._snapshot()
-                if self._before is None and self._through is not None:
+                await self._identify()
+                if self._before is None and self._listing is None and self._through is not None:
                     self._client.close()
                     self._client, self._through = self._through, None
                     self._before = await self._snapshot()
-                await self._identify()
+                    await self._identify()
                 await self._poll()
                 await self._round_trip.take()
         except TimeoutError:
