@@ -132,7 +132,8 @@ def test_demo_fetches_its_model_and_plans_its_traffic(tmp_path, monkeypatch):
     ports = ["--port", str(*free_ports(1)), "--engine-port", str(free_engine_port(engines=1))]
     assert CliRunner().invoke(app, ["up", "--demo", "--detach", *ports]).exit_code == 0
     (plan,) = plans
-    assert plan.gateway_file.workers[0].slots < USERS
+    argv = plan.engines[0].process.argv
+    assert int(argv[argv.index("-np") + 1]) < USERS < plan.gateway_file.workers[0].slots
     assert plan.traffic.process.argv[-2:] == ("phasewise.loadgen.demo_traffic", plan.gateway.url)
     assert plan.members[-1] is plan.traffic
 

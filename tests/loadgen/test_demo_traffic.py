@@ -53,7 +53,7 @@ async def test_every_request_is_marked_and_no_more_are_open_than_there_are_users
     assert server.most_open == demo_traffic.USERS
 
 
-@pytest.mark.parametrize(("token_s", "fewest", "most"), [(0.002, 300, 700), (0.03, 20, 50)])
+@pytest.mark.parametrize(("token_s", "fewest", "most"), [(0.002, 150, 700), (0.03, 25, 45)])
 async def test_answers_are_as_long_as_the_engine_is_fast(monkeypatch, token_s, fewest, most):
     server = await played(Server(token_s), monkeypatch, 2 * demo_traffic.FIRST_TOKENS * token_s + 0.3)
     lengths = server.lengths[2:]

@@ -49,9 +49,9 @@ from phasewise.report.fleet_view import FleetDisplay, print_ready, state_as_json
 
 DEFAULT_TIMEOUT_S = 600.0
 _FOLLOW_POLL_S = 0.2
-# Fewer slots than users, so that requests wait for one.
+# Fewer slots than users, so that requests wait for one: in the engine, as the gateway passes all of them on.
 DEMO_FLEET = FleetConfig(
-    pools=(Pool(engine=LLAMA_CPP, levers=Levers(max_num_seqs=2, max_model_len=2048)),),
+    pools=(Pool(engine=LLAMA_CPP, slots=64, levers=Levers(max_num_seqs=2, max_model_len=2048)),),
 )
 DEMO_TRAFFIC = "demo-traffic"
 _WHY_FLOAT32 = (

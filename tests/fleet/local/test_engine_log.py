@@ -1,4 +1,4 @@
-"""vLLM's log says how far a start has come and why it failed."""
+"""An engine's log says how far a start has come and why it failed."""
 
 import pytest
 
@@ -56,3 +56,14 @@ def test_reason_inside_a_validation_error_is_quoted():
 def test_without_an_error_the_last_words_are_quoted():
     assert informative_line(["INFO 11-15 00:22:43 [a.py:1] fine", "Killed", ""]) == "Killed"
     assert informative_line([]) is None
+
+
+def test_llama_cpps_own_words_are_quoted():
+    lines = [
+        "0.00.008.956 I srv          init: loading model",
+        "0.00.009.642 E cmn  common_init_: failed to load model '/m.gguf'",
+        "0.00.012.207 E srv          init: exiting due to model loading error",
+        "RuntimeError: Failed to init server, please check the input params.",
+    ]
+    assert stage_after(lines[0], ProcessStage.STARTING) is ProcessStage.LOADING
+    assert informative_line(lines).endswith("failed to load model '/m.gguf'")

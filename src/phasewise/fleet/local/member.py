@@ -43,8 +43,11 @@ _ARGUMENT_ERROR = re.compile(
 )
 _NAMED_ERROR = re.compile(r"^\s*([A-Za-z_][\w.]*(Error|Exception|Interrupt|NotFound))\b(: .+)?$")
 _PYDANTIC_REASON = re.compile(r"^\s*(Value error|Assertion failed), .+")
-# vLLM repeats a failure at every process boundary; these lines do not name the cause.
+_LLAMA_CPP_ERROR = re.compile(r"^[\d.]+ E .+: .+")
+# Engines repeat a failure at every boundary; these lines do not name the cause.
 _SECOND_HAND = (
+    "Failed to init server",
+    "exiting due to model loading error",
     "Engine core initialization failed",
     "EngineCore failed to start",
     "EngineDeadError",
@@ -69,7 +72,7 @@ def informative_line(lines: Sequence[str]) -> str | None:
     """The most informative line of a failed start, without the logger's prefix."""
     bare = [_LOG_PREFIX.sub("", line).rstrip() for line in lines]
     first_hand = [text for text in bare if not any(phrase in text for phrase in _SECOND_HAND)]
-    for pattern in (_ARGUMENT_ERROR, _PYDANTIC_REASON, _NAMED_ERROR):
+    for pattern in (_ARGUMENT_ERROR, _PYDANTIC_REASON, _NAMED_ERROR, _LLAMA_CPP_ERROR):
         for line in reversed(first_hand):
             if pattern.search(line):
                 return line.strip()[:QUOTED_CHARACTERS]
