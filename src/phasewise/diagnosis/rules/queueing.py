@@ -19,12 +19,12 @@ from phasewise.diagnosis.rules.case import (
     BEHIND_OTHERS,
     QUEUED,
     SATURATED_SHARE,
-    SLOTS_TAKEN,
     Claim,
     StartCase,
     StreamCase,
     TokenPart,
     busy_share,
+    capped_share,
     context_tokens,
     engine_load_source,
     engine_loads,
@@ -236,14 +236,9 @@ def _starts_there(case: StartCase, full: EngineSurroundings, idle: EngineSurroun
 
 def batch_cap_low(case: StartCase) -> Claim | None:
     """Requests wait though the KV cache has space, and running more at once would cost little."""
-    share, engine_load = (
-        over_waiting(case.summary, lambda engine_load: engine_load.capped_share),
-        fullest(case.summary),
-    )
+    queued = bool(case.account.seconds(Part.ENGINE_QUEUE))
+    share, engine_load = capped_share(case.summary) if queued else None, fullest(case.summary)
     held_s = case.account.seconds(Part.GATEWAY_WAIT)
-    if share is None and engine_load is not None and case.account.seconds(Part.ENGINE_QUEUE):
-        # Requests waited in an engine that does not report how many.
-        share = engine_load.full_share if engine_load.full_share >= SLOTS_TAKEN else None
     if engine_load is None or not (share or held_s):
         return None
     cheap = _cheap_to_run_more(case.summary, engine_load)
