@@ -18,7 +18,7 @@ from phasewise.core.timeline import Part, Timeline
 from phasewise.costs.fit.observation import Observation
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.advice.choose import advise, engines_back_first
-from phasewise.diagnosis.advice.fix import Advice, by_gain
+from phasewise.diagnosis.advice.fix import Advice, Fix, by_gain
 from phasewise.diagnosis.analysis.attribution import Readings, explained, readings_of
 from phasewise.diagnosis.analysis.counted_requests import Typical, counted_requests, counted_steps
 from phasewise.diagnosis.analysis.counter_series import series_of
@@ -52,7 +52,7 @@ from phasewise.diagnosis.evidence import Evidence, engine_counters
 from phasewise.diagnosis.finding import Cause, Phase
 from phasewise.diagnosis.predict.costs import Costs, KnownCosts, fit_window, steps_by_engine
 from phasewise.diagnosis.predict.counted_costs import counted_costs
-from phasewise.diagnosis.predict.effects import beyond_replay, predict_advice
+from phasewise.diagnosis.predict.effects import OUTSIDE_COSTS, beyond_replay, predict_advice
 from phasewise.diagnosis.predict.removal import WindowReplay, window_replay
 from phasewise.diagnosis.predict.setup import Setup, setup_of
 from phasewise.diagnosis.predict.suspects import Hints
@@ -201,13 +201,22 @@ def _alike(summary: WindowSummary, setups: Mapping[str, Hashable]) -> int:
 def _predict(advice: Advice, traffic: Traffic, setup: Setup, window: _Window, slo: Slo) -> Advice:
     """The advice with the predicted effect of each fix, or the reason why there is none."""
     fits = window.fits
-    if not fits:
-        kinds = (engine_named(engine.kind) for engine in window.summary.engines)
-        why = NO_COSTS + (CALIBRATE if all(Ability.BE_CALIBRATED in kind.CAN for kind in kinds) else "")
-        fixes = (replace(fix, unpredictable=beyond_replay(fix, setup) or why) for fix in advice.fixes)
-        return replace(advice, fixes=tuple(fixes))
-    rng = np.random.default_rng(REPLAY_SEED)
-    return predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:], slo=slo)
+    if fits:
+        rng = np.random.default_rng(REPLAY_SEED)
+        advice = predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:], slo=slo)
+    else:
+        fixes = (replace(it, unpredictable=beyond_replay(it, setup) or NO_COSTS) for it in advice.fixes)
+        advice = replace(advice, fixes=tuple(fixes))
+    kinds = (engine_named(engine.kind) for engine in window.summary.engines)
+    if not all(Ability.BE_CALIBRATED in kind.CAN for kind in kinds):
+        return advice
+    return replace(advice, fixes=tuple(map(_calibrating, advice.fixes)))
+
+
+def _calibrating(fix: Fix) -> Fix:
+    """With the command that would make it predictable, if one would."""
+    lacks_costs = fix.unpredictable.endswith((NO_COSTS, OUTSIDE_COSTS))
+    return replace(fix, unpredictable=fix.unpredictable + CALIBRATE) if lacks_costs else fix
 
 
 def _tried(advice: Advice, window: WindowReplay | None) -> Advice:
