@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from phasewise.fake_engine.engine import FakeEngineConfig
 from tests.fake_engine_thread import running_fake_engine
+from tests.llama_engine import running_llama_cpp
 from tests.open_connections import pytest_runtest_teardown  # noqa: F401 - a hook
 from tests.real_engine import running_real_engine
 from tests.real_pair import running_real_pair
@@ -80,6 +81,13 @@ def print_tasks():
 def real_engine(tmp_path_factory):
     """A real vLLM with the demo model and the step recorder."""
     with running_real_engine(tmp_path_factory.mktemp("real_engine") / "engine.log") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def llama_cpp_engine(tmp_path_factory):
+    """A real llama.cpp server with the demo model and two slots."""
+    with running_llama_cpp(tmp_path_factory.mktemp("llama_cpp") / "server.log") as engine:
         yield engine
 
 

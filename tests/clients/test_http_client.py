@@ -205,8 +205,12 @@ async def test_a_connection_that_was_idle_for_too_long_is_closed_instead_of_used
 @on_both_loops
 @pytest.mark.parametrize(
     "reply",
-    [sized(b"ok", b"connection: close"), sized(b"ok").replace(b"HTTP/1.1", b"HTTP/1.0")],
-    ids=["connection-close", "http-1.0"],
+    [
+        sized(b"ok", b"connection: close"),
+        sized(b"ok").replace(b"HTTP/1.1", b"HTTP/1.0"),
+        STREAM.replace(b"\r\n", b"\r\nServer: llama.cpp\r\n", 1) + chunk(b"ok") + LAST_CHUNK,
+    ],
+    ids=["connection-close", "http-1.0", "llama.cpp-after-a-stream"],
 )
 async def test_a_connection_that_the_server_will_close_is_not_used_again(reply):
     async with serving(replying(reply, sized(b"again"))) as (client, server):

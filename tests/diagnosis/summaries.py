@@ -106,7 +106,6 @@ def make_engine_load(**fields):
             "running_max": 4,
             "waiting_mean": 5.0,
             "waiting_max": 9,
-            "kv_usage_mean": 0.2,
             "kv_usage_max": 0.3,
             "waited_share": 0.9,
             "kv_full_share": 0.0,

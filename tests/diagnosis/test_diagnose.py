@@ -9,7 +9,7 @@ from phasewise.core.step_log import logs_by_rank
 from phasewise.diagnosis import diagnose as diagnosing
 from phasewise.diagnosis.advice.fix import Advice, LeverChange
 from phasewise.diagnosis.analysis.attribution import readings_of
-from phasewise.diagnosis.diagnose import NO_COSTS, Known, diagnose
+from phasewise.diagnosis.diagnose import CALIBRATE, NO_COSTS, Known, diagnose
 from tests.builders import EPOCH_S, make_step, make_timeline
 from tests.diagnosis.predict.traffic_builders import make_fit
 from tests.diagnosis.summaries import make_engine, make_summary
@@ -33,7 +33,7 @@ def judged(monkeypatch):
 @pytest.mark.usefixtures("judged")
 def test_costs_are_asked_for_only_where_they_would_help():
     cap, fp8, other = diagnose(EVIDENCE, DEFAULT_SLO, Known()).advice.fixes
-    assert cap.unpredictable == NO_COSTS
+    assert cap.unpredictable == NO_COSTS + CALIBRATE
     assert "kv_dtype" in fp8.unpredictable
     assert "a replay does not model" in other.unpredictable
 

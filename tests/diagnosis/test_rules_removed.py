@@ -77,6 +77,15 @@ def test_it_is_not_the_load_if_the_same_requests_start_in_time_in_the_replay():
 STARVED_CLAIMS = [claim(Cause.ENGINE_STARVED), claim(Cause.OVERLOAD)]
 
 
+def test_what_is_not_the_load_is_the_starved_core_that_would_spare_much():
+    found = removals({Cause.ENGINE_STARVED: 1.0}, lost_s=0.5)
+    shares, result = weighed(found, STARVED_CLAIMS, [0.4, 0.6])
+    assert shares == {Cause.ENGINE_STARVED: pytest.approx(1.0), Cause.OVERLOAD: 0.0}
+    assert result.unknown == 0.0
+    shares, result = weighed(found, STARVED_CLAIMS, [0.1, 0.9])
+    assert result.unknown == pytest.approx(0.9)
+
+
 def test_a_starved_core_takes_what_cores_of_its_own_would_have_spared():
     shares, _ = weighed(removals({Cause.ENGINE_STARVED: 0.9}), STARVED_CLAIMS, [0.3, 0.7])
     assert shares == {Cause.ENGINE_STARVED: pytest.approx(0.9), Cause.OVERLOAD: pytest.approx(0.1)}

@@ -9,8 +9,9 @@ from phasewise.engines.port import Engine
 from tests.paths import ROOT
 
 SRC = ROOT / "src" / "phasewise"
-KNOW_VLLM = (
+KNOW_THEM = (
     "engines/vllm.py",
+    "engines/llama_cpp.py",
     "fleet/",  # installs, starts and checks it
     "fake_engine/",  # speaks its dialect
     "experiments/validate/crosscheck.py",  # runs `vllm bench serve`
@@ -23,7 +24,7 @@ KNOW_VLLM = (
 def others():
     for file in sorted(SRC.rglob("*.py")):
         place = file.relative_to(SRC).as_posix()
-        if not place.startswith(KNOW_VLLM):
+        if not place.startswith(KNOW_THEM):
             yield place, file.read_text()
 
 
@@ -33,8 +34,12 @@ def test_an_adapter_has_all_of_the_port(engine):
         assert hasattr(engine, name), name
 
 
-def test_nobody_else_knows_a_metric_of_vllm():
-    named = [(place, found) for place, text in others() for found in re.findall(r"vllm:[a-z]\w+", text)]
+def test_nobody_else_knows_a_metric():
+    named = [
+        (place, found)
+        for place, text in others()
+        for found in re.findall(r"(?:vllm|llamacpp):[a-z]\w+", text)
+    ]
     assert named == []
 
 

@@ -536,3 +536,26 @@ def test_a_followed_answer_that_began_waits_for_a_worker_though_none_is_there_an
     step = following(make_world(1, up=0, capacity=0), max_wait_s=5.0).send(Failed(1.0, kind, True, True))
     assert isinstance(step, Wait)
     assert step.until_s == until_s
+
+
+BROKE = Failed(1.0, FailureKind.CLOSED, content_sent=True, resumable=True)
+
+
+def test_an_answer_goes_on_only_where_the_weights_are_the_same():
+    for _ in range(4):
+        world = make_world(4, weights=("bf16", "q4", "q4", "bf16"))
+        steps = run_flow(world, [BROKE, Succeeded(2.0, 10)])
+        first, second = (it for it in steps if isinstance(it, Generate))
+        assert first.worker.name != second.worker.name
+        assert first.worker.weights == second.worker.weights
+
+
+def test_an_answer_that_no_other_engine_would_write_ends_in_words():
+    world = make_world(2, weights=("bf16", "q4"))
+    flow = request_flow(make_request(max_wait_s=5.0), world)
+    assert isinstance(next(flow), LookUpCache)
+    first = flow.send(CacheMiss(0.0))
+    world.cluster.mark_down(first.worker.name, "gone")
+    step = flow.send(BROKE)
+    assert step.reason is RejectReason.NO_SAME_WEIGHTS
+    assert "same weights" in step.detail

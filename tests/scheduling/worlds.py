@@ -64,9 +64,12 @@ def always_split(request, candidates, can_transfer):
     return replace(decision, prefill=prefill)
 
 
-def make_world(workers=2, *, up=None, slots=256, budget=10.0, capacity=1_000, aging_s=5.0):
-    """So many workers w0, w1, ..., of which the first `up` answer."""
-    nouns = [make_worker(f"w{index}", slots=slots) for index in range(workers)]
+def make_world(workers=2, *, up=None, slots=256, budget=10.0, capacity=1_000, aging_s=5.0, weights=()):
+    """So many workers w0, w1, ..., of which the first `up` answer, with these weights."""
+    nouns = [
+        make_worker(f"w{index}", slots=slots, weights=dict(enumerate(weights)).get(index, ""))
+        for index in range(workers)
+    ]
     return _world(nouns, whole(least_outstanding), up, budget, capacity, aging_s)
 
 

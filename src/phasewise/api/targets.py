@@ -9,7 +9,8 @@ from phasewise.core.errors import ConfigError, FleetError
 from phasewise.core.units import counted
 from phasewise.diagnosis.gather.target import WatchTarget
 from phasewise.diagnosis.observed.bundle import MAGIC
-from phasewise.diagnosis.observed.observation import Observed, TargetKind
+from phasewise.diagnosis.observed.observation import EngineSeen, Observed, TargetKind
+from phasewise.engines.known import engine_named
 from phasewise.experiments.compare.arms import FLEET_FILES
 from phasewise.fleet.config import is_gateway_file, load_fleet, load_gateway_file
 from phasewise.fleet.local.gateway_run import gateway_url
@@ -55,7 +56,9 @@ def _what_is_wrong(path: Path) -> str:
 def subject_of(target: WatchTarget | Observed) -> str:
     """The target in words, for the head of a verdict."""
     if target.kind is not TargetKind.GATEWAY:
-        return f"{target.url} (vLLM engine)"
+        (engine,) = target.engines
+        kind = (engine.engine if isinstance(engine, EngineSeen) else engine).kind
+        return f"{target.url} ({engine_named(kind).TITLE} engine)"
     engines = counted(len(target.engines), "engine")
     return f"{target.url} (gateway, {engines})"
 

@@ -17,10 +17,12 @@ import typer
 from pydantic import ValidationError
 
 from phasewise.cli.help_style import RESULT
+from phasewise.clients.engine_metrics import identify_engine
 from phasewise.clients.http_client import HttpClient, Timeouts, origin
 from phasewise.clients.key_file import key_or_its_file
 from phasewise.core.errors import ConfigError, PhasewiseError, UpstreamError
 from phasewise.core.worker import UNKNOWN_MODEL
+from phasewise.engines.known import USUAL
 from phasewise.fleet.config import (
     ApiKey,
     CacheConfig,
@@ -224,6 +226,7 @@ async def _ask(name: str, url: str) -> WorkerConfig:
     client = HttpClient(url, ASK_TIMEOUTS)
     try:
         model = await first_model(client)
+        kind = await identify_engine(client)
     except UpstreamError as error:
         # Not even a wrong address keeps the gateway from serving with the others.
         hint = "" if error.hint is None else f" hint: {error.hint}."
@@ -236,7 +239,9 @@ async def _ask(name: str, url: str) -> WorkerConfig:
         return WorkerConfig(name=name, url=url, model=UNKNOWN_MODEL)
     finally:
         client.close()
-    return WorkerConfig(name=name, url=url, model=model, steps_url=await find_recorder(url))
+    # Engines of one kind are taken to have the same weights in the same number format.
+    weights = "" if kind is None or kind is USUAL else kind.TITLE
+    return WorkerConfig(name=name, url=url, model=model, steps_url=await find_recorder(url), weights=weights)
 
 
 def _read_keys(path: Path) -> tuple[ApiKey, ...]:

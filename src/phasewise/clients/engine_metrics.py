@@ -9,6 +9,13 @@ from phasewise.clients.http_client import HttpClient, Reply
 from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapshot
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.engines.known import USUAL, engine_of
+from phasewise.engines.port import Engine
+
+
+async def identify_engine(client: HttpClient) -> Engine | None:
+    """The kind of engine behind a client, also if it serves no metrics; None for another server."""
+    reply = await client.fetch("GET", "/metrics")
+    return engine_of(reply.body, reply.headers)
 
 
 async def fetch_metrics(client: HttpClient, clock: Callable[[], float] = time.time) -> MetricsSnapshot:
@@ -40,9 +47,10 @@ async def fetch_kv_counters(client: HttpClient) -> KvCounters:
 async def _fetched(client: HttpClient) -> Reply:
     reply = await client.fetch("GET", "/metrics")
     if reply.status != 200:
+        engine = engine_of(reply.body, reply.headers) or USUAL
         raise UpstreamError(
             FailureKind.PROTOCOL,
             f"{client.base_url}/metrics answered {reply.status}",
-            hint=USUAL.WITHOUT_METRICS,
+            hint=engine.WITHOUT_METRICS,
         )
     return reply

@@ -1,4 +1,4 @@
-"""Reads a reply's `usage` as counts and vLLM's per-request `metrics` as spans; missing fields are None."""
+"""Reads a reply's `usage` as counts and its engine's own timings as spans; missing fields are None."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from phasewise.core.timeline import Span
 from phasewise.core.value import value
 from phasewise.engines.figures import count_of
-from phasewise.engines.known import USUAL
+from phasewise.engines.known import phase_spans
 
 
 @value
@@ -32,5 +32,5 @@ def read_report(usage: Mapping[str, Any] | None, metrics: Mapping[str, Any] | No
         count_of(usage.get("prompt_tokens")),
         count_of(details.get("cached_tokens")) if isinstance(details, dict) else None,
         count_of(usage.get("completion_tokens")),
-        USUAL.phase_spans(metrics),
+        phase_spans(metrics),
     )

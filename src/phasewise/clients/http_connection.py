@@ -52,6 +52,11 @@ class Reader(Protocol):
         """Forward chunks unchanged, with their size lines; `takes_chunk` has accepted each of them."""
 
 
+CLOSES_AFTER_STREAMS = (b"server", b"llama.cpp")
+"""A server that closes its connection after a streamed reply and does not say so."""
+STREAMED = (b"transfer-encoding", b"chunked")
+
+
 class Connection(asyncio.Protocol):
     """One TCP connection and the exchange on it."""
 
@@ -396,7 +401,8 @@ class Connection(asyncio.Protocol):
             self.headers.clear()
             return
         self.status = status
-        self._keep_alive = bool(self._parser.should_keep_alive())
+        closes_unsaid = CLOSES_AFTER_STREAMS in self.headers and STREAMED in self.headers
+        self._keep_alive = bool(self._parser.should_keep_alive()) and not closes_unsaid
         self._head_done = True
         self._wake()
 

@@ -128,6 +128,14 @@ def command_line(pid: int) -> list[str]:
         return []
 
 
+def cores_of(pid: int) -> int | None:
+    """How many cores a process may use; None when it is gone, or the system does not say."""
+    try:
+        return len(psutil.Process(pid).cpu_affinity() or ())
+    except (OSError, AttributeError, psutil.Error):
+        return None
+
+
 def _stat_or_none(process: psutil.Process) -> ProcessStat | None:
     try:
         return _stat(process)

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from phasewise.core.errors import FailureKind, UpstreamError
+from phasewise.engines.known import timings_in
 
 EVENT_LIMIT_BYTES = 16 * 1024 * 1024
 """No engine writes a larger event; holding more would only fill memory."""
@@ -126,7 +127,7 @@ def parse_chunk(event: bytes) -> Chunk:
         finish_reason=finish_reason(body),
         stop_reason=stop_reason(body),
         usage=_mapping(body, "usage"),
-        metrics=_mapping(body, "metrics"),
+        metrics=timings_in(body),
         error=_error(body),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from phasewise.clients.sse import MALFORMED, Chunk, event_data
+from phasewise.engines.known import timings_in
 
 ABORTED = "abort"
 """The finish reason of an answer that the engine gave up, for example at its shutdown."""
@@ -59,7 +60,7 @@ def _parsed(name: bytes, event: bytes) -> Chunk:
     return Chunk(
         finish_reason=finish_reason_of(_mapping(body.get("delta")) or reply) or ABORTED,
         usage=usage_of(reply),
-        metrics=_mapping(reply.get("metrics")),
+        metrics=timings_in(reply),
         done=name != b"message_delta",
     )
 

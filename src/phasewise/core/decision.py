@@ -24,6 +24,7 @@ class RejectReason(StrEnum):
     ALL_ATTEMPTS_FAILED = "all_attempts_failed"
     ATTEMPTS_TIMED_OUT = "attempts_timed_out"
     NOT_RESUMABLE = "not_resumable"
+    NO_SAME_WEIGHTS = "no_same_weights"
     GATEWAY_FULL = "gateway_full"
     GATEWAY_STOPPED = "gateway_stopped"
 

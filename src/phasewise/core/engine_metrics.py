@@ -66,7 +66,7 @@ class LoadReading:
     at_unix_s: float
     running: int
     waiting: int
-    kv_usage: float
+    kv_usage: float | None
     steps: float | None = None
     step_tokens: float | None = None
     prompt_tokens: float | None = None

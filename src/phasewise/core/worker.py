@@ -26,7 +26,8 @@ class Worker:
     """One address that can serve: an engine, one of its data-parallel ranks, one of its adapters.
 
     A restarted engine is another worker: its `incarnation` differs, and nothing learned about the old one
-    (cache contents, speed, failures) holds for the new one.
+    (cache contents, speed, failures) holds for the new one. Workers of equal `weights` would write the same
+    answer: they have the same weights in the same number format.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Worker:
     rank: int = 0
     steps_url: str | None = None
     slots: int = DEFAULT_SLOTS
+    weights: str = ""
     ref: WorkerRef = field(init=False, repr=False, compare=False)
     """This worker's key in records; made once, because every placement reads it for every worker."""
 

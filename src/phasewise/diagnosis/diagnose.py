@@ -18,7 +18,7 @@ from phasewise.core.timeline import Part, Timeline
 from phasewise.costs.fit.observation import Observation
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.advice.choose import advise, engines_back_first
-from phasewise.diagnosis.advice.fix import Advice, by_gain
+from phasewise.diagnosis.advice.fix import Advice, Fix, by_gain
 from phasewise.diagnosis.analysis.attribution import Readings, explained, readings_of
 from phasewise.diagnosis.analysis.counted_requests import Typical, counted_requests, counted_steps
 from phasewise.diagnosis.analysis.counter_series import series_of
@@ -39,6 +39,7 @@ from phasewise.diagnosis.analysis.standstill import (
 from phasewise.diagnosis.analysis.streams import stream_summary
 from phasewise.diagnosis.analysis.ttft import start_summary
 from phasewise.diagnosis.analysis.window_summary import (
+    Removals,
     WindowSummary,
     WorkloadShape,
     outcome_counts,
@@ -48,10 +49,10 @@ from phasewise.diagnosis.analysis.window_summary import (
 )
 from phasewise.diagnosis.analysis.workload_profile import workload_profile
 from phasewise.diagnosis.evidence import Evidence, engine_counters
-from phasewise.diagnosis.finding import Phase
+from phasewise.diagnosis.finding import Cause, Phase
 from phasewise.diagnosis.predict.costs import Costs, KnownCosts, fit_window, steps_by_engine
 from phasewise.diagnosis.predict.counted_costs import counted_costs
-from phasewise.diagnosis.predict.effects import beyond_replay, predict_advice
+from phasewise.diagnosis.predict.effects import OUTSIDE_COSTS, beyond_replay, predict_advice
 from phasewise.diagnosis.predict.removal import WindowReplay, window_replay
 from phasewise.diagnosis.predict.setup import Setup, setup_of
 from phasewise.diagnosis.predict.suspects import Hints
@@ -62,14 +63,14 @@ from phasewise.diagnosis.rules.machine import starved_share
 from phasewise.diagnosis.rules.prompts import repeated_text
 from phasewise.diagnosis.rules.queueing import comes_in_bursts
 from phasewise.diagnosis.verdict import Verdict, judge
+from phasewise.engines.known import engine_named
+from phasewise.engines.port import Ability
 from phasewise.fleet.config import Levers
 
 FIT_SEED, REPLAY_SEED = 0, 1
 """A fixed seed: the same evidence gives the same prediction."""
-NO_COSTS = (
-    "step costs are unknown: the window has too few recorded steps "
-    "(run `phasewise engine calibrate URL --save FILE`, then use --costs FILE)"
-)
+NO_COSTS = "step costs are unknown: the window has too few recorded steps"
+CALIBRATE = " (run `phasewise engine calibrate URL --save FILE`, then use --costs FILE)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def diagnose(evidence: Evidence, slo: Slo, known: Known) -> Verdict:
     advice = advise(verdict.top, window.summary)
     traffic = recorded_traffic(window.timelines, concurrency=known.concurrency, warm_up=known.warm_up)
     setup = setup_of(traffic, window.summary.engines, known.levers)
-    predicted = _predict(advice, traffic, setup, window.fits, slo)
+    predicted = _predict(advice, traffic, setup, window, slo)
     ranked = by_gain(_tried(predicted, window.replay))
     return replace(verdict, advice=engines_back_first(ranked, verdict.top.cause, window.summary))
 
@@ -124,9 +125,16 @@ def _window(evidence: Evidence, slo: Slo, known: Known) -> _Window:
         seen = _recorded(evidence, timelines, fits) if timelines else _counted(evidence, slo)
         replay = None if seen is None else _replay(seen, summary, evidence, slo, known)
         if replay is not None:
-            summary = replace(summary, removals=replay.removals())
+            summary = replace(summary, removals=_seen_in_steps(replay.removals(), summary))
         return _Window(summary, timelines, fits, replay)
     return _Window(summary, timelines, fits)
+
+
+def _seen_in_steps(removals: Removals, summary: WindowSummary) -> Removals:
+    """What a replay shows; not of chunks, if a setting cuts prompts within a step."""
+    if not any("max_num_batched_tokens" in engine.settings for engine in summary.engines):
+        return removals
+    return replace(removals, untested=removals.untested | {Cause.CHUNKS_SMALL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +198,25 @@ def _alike(summary: WindowSummary, setups: Mapping[str, Hashable]) -> int:
     return sum(setups.get(it.name) == setups.get(busiest.name) for it in summary.engines)
 
 
-def _predict(advice: Advice, traffic: Traffic, setup: Setup, fits: Sequence[StepFit], slo: Slo) -> Advice:
+def _predict(advice: Advice, traffic: Traffic, setup: Setup, window: _Window, slo: Slo) -> Advice:
     """The advice with the predicted effect of each fix, or the reason why there is none."""
-    if not fits:
-        fixes = (replace(fix, unpredictable=beyond_replay(fix, setup) or NO_COSTS) for fix in advice.fixes)
-        return replace(advice, fixes=tuple(fixes))
-    rng = np.random.default_rng(REPLAY_SEED)
-    return predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:], slo=slo)
+    fits = window.fits
+    if fits:
+        rng = np.random.default_rng(REPLAY_SEED)
+        advice = predict_advice(advice, traffic, fits[0], setup, rng, others=fits[1:], slo=slo)
+    else:
+        fixes = (replace(it, unpredictable=beyond_replay(it, setup) or NO_COSTS) for it in advice.fixes)
+        advice = replace(advice, fixes=tuple(fixes))
+    kinds = (engine_named(engine.kind) for engine in window.summary.engines)
+    if not all(Ability.BE_CALIBRATED in kind.CAN for kind in kinds):
+        return advice
+    return replace(advice, fixes=tuple(map(_calibrating, advice.fixes)))
+
+
+def _calibrating(fix: Fix) -> Fix:
+    """With the command that would make it predictable, if one would."""
+    lacks_costs = fix.unpredictable.endswith((NO_COSTS, OUTSIDE_COSTS))
+    return replace(fix, unpredictable=fix.unpredictable + CALIBRATE) if lacks_costs else fix
 
 
 def _tried(advice: Advice, window: WindowReplay | None) -> Advice:
@@ -275,7 +295,9 @@ def _with_engine_loads(workload: WorkloadShape, engines: Sequence[EngineSurround
         workload,
         running_mean=sum(engine_load.running_mean for engine_load in engine_loads),
         waiting_max=max(engine_load.waiting_max for engine_load in engine_loads),
-        kv_usage_max=max(engine_load.kv_usage_max for engine_load in engine_loads),
+        kv_usage_max=max(
+            (it.kv_usage_max for it in engine_loads if it.kv_usage_max is not None), default=None
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from math import isinf
 from phasewise.core.engine_metrics import LoadReading, MetricsDelta, ScrapedHistogram, Series
 from phasewise.core.slo import Slo
 from phasewise.core.step_log import logs_by_rank
+from phasewise.core.steps import EngineStep
 from phasewise.core.timeline import Timeline
 from phasewise.diagnosis.analysis.attribution import Logs
 from phasewise.diagnosis.analysis.counters import EngineCounters, Spread
@@ -25,8 +26,10 @@ from phasewise.diagnosis.analysis.engine_load import (
 from phasewise.diagnosis.analysis.engine_view import timelines_from_steps
 from phasewise.diagnosis.analysis.streams import NOTICED_STALL_TOKENS
 from phasewise.diagnosis.observed.not_observed import Gathered, not_observed
-from phasewise.diagnosis.observed.observation import Observed, TargetKind
+from phasewise.diagnosis.observed.observation import EngineSeen, Observed, TargetKind
 from phasewise.diagnosis.observed.surroundings import prefix_cache_on, setup_of, surroundings_of
+from phasewise.diagnosis.observed.task_ids import with_reply_ids
+from phasewise.engines.known import engine_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,11 @@ class Evidence:
 def evidence_of(observed: Observed) -> Evidence:
     """What was seen, put together: whose timelines count, each engine's state, and what was not observed."""
     window = (observed.began_unix_s, observed.ended_unix_s)
-    logs = {each.engine.name: logs_by_rank(each.steps) for each in observed.engines if each.steps}
+    logs = {
+        each.engine.name: logs_by_rank(_named_steps(each, observed))
+        for each in observed.engines
+        if each.steps
+    }
     timelines, seen_by = _timelines(observed, logs)
     surroundings = tuple(
         surroundings_of(
@@ -105,6 +112,13 @@ def evidence_of(observed: Observed) -> Evidence:
         stolen_share=observed.stolen_share,
         loads={each.engine.name: each.loads for each in observed.engines},
     )
+
+
+def _named_steps(seen: EngineSeen, observed: Observed) -> tuple[EngineStep, ...]:
+    """An engine's steps, with the ids of requests that its replies have."""
+    if engine_named(seen.engine.kind).LISTING_PATH is None:
+        return seen.steps
+    return with_reply_ids(seen.engine.name, seen.steps, observed.reported + observed.probed)
 
 
 def _timelines(observed: Observed, logs: Logs) -> tuple[tuple[Timeline, ...], str]:

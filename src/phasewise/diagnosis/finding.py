@@ -53,6 +53,7 @@ class Cause(StrEnum):
     ENGINE_DOWN = "engine_down"
     NUMBER_FORMAT = "slow_number_format"
     ENGINE_STARVED = "engine_starved_of_cpu"
+    THREADS_HIGH = "too_many_threads"
     COLD_START = "cold_start"
     FRONT_END_BUSY = "front_end_cpu_bound"
     # network and gateway

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Protocol
 
 from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapshot, Rank
 from phasewise.core.timeline import Span
+from phasewise.engines.listed_requests import Listing
+
+
+class Ability(StrEnum):
+    """What not every kind of engine can do."""
+
+    TRANSFER_KV = "transfer_kv"
+    SALT_CACHE = "salt_cache"
+    BE_CALIBRATED = "be_calibrated"
+    QUANTIZE = "quantize"
 
 
 class Engine(Protocol):
@@ -14,8 +25,18 @@ class Engine(Protocol):
 
     TITLE: str
     """Its name for people."""
+    SERVER: bytes | None
+    """What it calls itself in the `Server` header of its replies, if no other server does."""
     WITHOUT_METRICS: str
     """What to do if it answers /metrics with an error."""
+    TIMINGS: str
+    """The field of a reply that has the times of its phases."""
+    WITHOUT_STEPS: str
+    """Why its steps are not seen, and what to do."""
+    LISTING_PATH: str | None
+    """Where it lists the requests that it computes, if it does."""
+    CAN: frozenset[Ability]
+    """What it can do of what not every kind can."""
     FLAGS: Mapping[str, str]
     """The flag of each of its settings, by our names: the levers of a fleet file first."""
 
@@ -39,12 +60,20 @@ class Engine(Protocol):
         """Its ranks, each with signs that change as it makes progress."""
         ...
 
+    def parse_listing(self, body: bytes) -> Listing | None:
+        """The requests that it computes, by its reply at that path; None if the reply does not hold them."""
+        ...
+
     def phase_spans(self, metrics: Mapping[str, Any] | None) -> tuple[Span, ...]:
         """The phases of one request, from what its reply says of them."""
         ...
 
     def number_format_of(self, command: Sequence[str]) -> str | None:
         """The number format that an engine with this command line computes in; None if it is another's."""
+        ...
+
+    def settings_of(self, command: Sequence[str]) -> Mapping[str, int]:
+        """The settings on a command line that its metrics do not show; empty if it is another's."""
         ...
 
     def flags(self, name: str, value: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - each has its own type

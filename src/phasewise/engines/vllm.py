@@ -12,10 +12,17 @@ from typing import Any
 from phasewise.core.engine_metrics import KvCounters, LoadReading, MetricsSnapshot, Rank
 from phasewise.core.timeline import Part, Source, Span
 from phasewise.engines.figures import seconds_of
+from phasewise.engines.listed_requests import Listing
+from phasewise.engines.port import Ability
 from phasewise.engines.prometheus_text import read_snapshot
 
 TITLE = "vLLM"
+SERVER: bytes | None = None
+LISTING_PATH: str | None = None
+TIMINGS = "metrics"
+CAN = frozenset(Ability)
 WITHOUT_METRICS = "vLLM serves /metrics unless it was started with --disable-log-stats"
+WITHOUT_STEPS = "no step recorder answers (add it with `phasewise engine install --plugin-only`)"
 PREFIX = "vllm:"
 
 
@@ -160,6 +167,11 @@ def ranks_of(metrics: bytes) -> dict[str, Rank]:
     }
 
 
+def parse_listing(body: bytes) -> Listing | None:
+    """It lists no requests; its step recorder names them."""
+    return None
+
+
 # --- The phases of one request, in its reply.
 
 _PARTS_MS = (
@@ -195,6 +207,11 @@ def number_format_of(command: Sequence[str]) -> str | None:
     # By default it takes the format of the model's file, which is nearly always this one.
     chosen = named[-1] if named else "auto"
     return BFLOAT16 if chosen == "auto" else chosen
+
+
+def settings_of(command: Sequence[str]) -> Mapping[str, int]:
+    """None: its metrics and its steps show them."""
+    return {}
 
 
 # --- Its flags.

@@ -45,6 +45,7 @@ HTTP_ERRORS: dict[RejectReason | RejectionKind, HttpError] = {
     RejectReason.ATTEMPTS_TIMED_OUT: HttpError(504, "upstream_error", _DO_NOT_RETRY),
     # Only sent in a stream that has begun.
     RejectReason.NOT_RESUMABLE: HttpError(503, "upstream_error"),
+    RejectReason.NO_SAME_WEIGHTS: HttpError(503, "upstream_error"),
     RejectReason.GATEWAY_FULL: HttpError(503, "service_unavailable_error"),
     RejectReason.GATEWAY_STOPPED: HttpError(503, "service_unavailable_error", _CLOSE),
     RejectionKind.BAD_REQUEST: HttpError(400, "invalid_request_error"),
@@ -76,6 +77,7 @@ BREAKS_STREAMS = frozenset(
         RejectReason.ALL_ATTEMPTS_FAILED,
         RejectReason.ATTEMPTS_TIMED_OUT,
         RejectReason.NOT_RESUMABLE,
+        RejectReason.NO_SAME_WEIGHTS,
         RejectReason.GATEWAY_FULL,
         RejectReason.GATEWAY_STOPPED,
     }
@@ -118,8 +120,9 @@ def stream_error_event(reason: RejectReason, *, typed: bool = False, anthropic: 
     It names its type if the stream's events are `typed`.
     """
     who = "gateway stopped" if reason is RejectReason.GATEWAY_STOPPED else "worker broke off"
+    why = ", and no engine of the same weights is free" if reason is RejectReason.NO_SAME_WEIGHTS else ""
     body = error_body(
-        f"the {who} in the middle of the answer; what came before is incomplete",
+        f"the {who} in the middle of the answer{why}; what came before is incomplete",
         HTTP_ERRORS[reason].type,
         code=stream_code(reason),
         anthropic=anthropic,

@@ -36,6 +36,7 @@ def _worker(config: WorkerConfig) -> Worker:
         pool=config.pool,
         steps_url=config.steps_url,
         slots=config.slots,
+        weights=config.weights,
     )
 
 

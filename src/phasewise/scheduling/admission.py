@@ -129,6 +129,7 @@ class RequestProgress:
     `tried` holds the workers that failed it. `given` counts all attempts; `attempts` counts those that met an
     engine, one under way included. `begun`: the client has the beginning of an answer, from a worker or from
     an identical request. `tokens` are the prompt and output tokens computed for it, None if unknown.
+    `weights` are those that the rest of its answer needs, None if any will do.
     """
 
     admitted_s: float
@@ -139,6 +140,7 @@ class RequestProgress:
     attempts: int = 0
     tokens: int | None = 0
     begun: bool = False
+    weights: str | None = None
 
     @property
     def is_new(self) -> bool:
@@ -157,10 +159,18 @@ def place(request: GenerationRequest, world: World, progress: RequestProgress) -
         return no_worker_for_model(model, world.cluster)
     if progress.is_new and not world.cluster.usable(model):
         return no_healthy_worker(model, world.cluster, progress.attempts)
+    if progress.weights is not None:
+        # Not in the queue: it would be given slots of other engines, which it cannot use.
+        return _choose(world, request, progress) or _other_weights(progress)
     # A request joins the queue behind those that wait, even if granted slots are not in use yet.
     if not world.queue.is_waiting(model) and (decision := _choose(world, request, progress)):
         return decision
     return (yield from _wait_for_slot(request, world, progress))
+
+
+def _other_weights(progress: RequestProgress) -> Reject:
+    detail = "the answer broke off, and no engine that is free has the same weights in the same number format"
+    return Reject(RejectReason.NO_SAME_WEIGHTS, detail, attempts=progress.attempts)
 
 
 def _wait_for_slot(request: GenerationRequest, world: World, progress: RequestProgress) -> Placing:
@@ -218,6 +228,8 @@ def _timed_out(world: World, model: str, progress: RequestProgress) -> Reject:
 
 def _choose(world: World, request: GenerationRequest, progress: RequestProgress) -> Decision | None:
     candidates, tried = world.candidates(request.model, progress.now_s), progress.tried
+    if progress.weights is not None:
+        candidates = [it for it in candidates if it.worker.weights == progress.weights]
     if tried:
         # A worker that failed this request is tried again only if there is no other: its failure may have
         # been a closed idle connection. The last attempt avoids workers whose circuit is open.

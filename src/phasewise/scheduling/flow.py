@@ -93,6 +93,7 @@ def _serve(
                 blame(world, before.worker, before.failure)
             return ended
         _note_failure(progress, ended, before, request.max_wait_s)
+        progress.weights = _needed_weights(world, request.model, placed, ended)
         if given_up := _given_up(request.model, world, progress, ended):
             return given_up
         if ended.worker is None or ended.failure.content_sent:
@@ -125,9 +126,21 @@ def _serve_found(
     if failed is None:
         return None
     progress.begun = True
-    if not failed.resumable:
+    # Nobody noted whose answer it was.
+    if not failed.resumable or _has_several_weights(world, request.model):
         return _failed(RejectReason.NOT_RESUMABLE, "the answer of an identical request broke off", progress)
     return Broken(failed, None, met=False)
+
+
+def _needed_weights(world: World, model: str, placed: Decision, broken: Broken) -> str | None:
+    """Those that an answer began with, if engines of its model differ in them."""
+    begun = broken.failure.content_sent
+    return placed.chosen.weights if begun and _has_several_weights(world, model) else None
+
+
+def _has_several_weights(world: World, model: str) -> bool:
+    """Whether engines of one model would write different answers."""
+    return len({it.worker.weights for it in world.cluster.serving(model)}) > 1
 
 
 def _send_stored(world: World) -> Generator[Step, Outcome, Succeeded | Cancelled]:

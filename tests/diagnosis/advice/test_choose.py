@@ -14,7 +14,7 @@ from phasewise.fleet.config import FleetConfig, Levers
 from tests.diagnosis.summaries import make_start
 
 LOAD = EngineLoad(
-    running_mean=3.0, running_max=4, waiting_mean=2.0, waiting_max=7, kv_usage_mean=0.2, kv_usage_max=0.3,
+    running_mean=3.0, running_max=4, waiting_mean=2.0, waiting_max=7, kv_usage_max=0.3,
     waited_share=0.5, kv_full_share=0.0, capped_share=1.0, growth=0.0,
 )  # fmt: skip
 STEPS = StepShape(

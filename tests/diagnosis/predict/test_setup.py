@@ -15,7 +15,7 @@ TRAFFIC = Traffic(every(1.0, 10), {})
 
 
 def engine_load(capped_share):
-    return EngineLoad(2.0, 3, 4.0, 6, 0.2, 0.3, 0.8, 0.0, capped_share, 0.0)
+    return EngineLoad(2.0, 3, 4.0, 6, 0.3, 0.8, 0.0, capped_share, 0.0)
 
 
 def steps(budget):

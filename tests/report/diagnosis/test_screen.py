@@ -134,7 +134,7 @@ def screen(verdict, width=100):
 
 
 def make_engine(index, waiting=0.4):
-    engine_load = EngineLoad(3.0, 5, waiting, int(2 * waiting), 0.2, 0.3, 0.1, 0.0, 0.0, 0.0)
+    engine_load = EngineLoad(3.0, 5, waiting, int(2 * waiting), 0.3, 0.1, 0.0, 0.0, 0.0)
     return EngineSurroundings(f"main-{index}", 10, engine_load=engine_load)
 
 

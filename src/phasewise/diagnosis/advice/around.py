@@ -91,6 +91,10 @@ REMEDIES: dict[Cause, Remedy] = {
         ),
         _outside("ask for shorter answers: a lower max_tokens", "answers may be cut off"),
     ),
+    Cause.THREADS_HIGH: lambda levers: (
+        levers.a_thread_per_core(),
+        _outside("give the engine as many cores as it has threads", "those cores"),
+    ),
     Cause.ENGINE_STARVED: lambda levers: (
         _OWN_CORES,
         _outside("move the engine, or the other programs, to another host", "another host"),
@@ -145,6 +149,7 @@ USELESS: dict[Cause, tuple[str, ...]] = {
     Cause.NUMBER_FORMAT: ("smaller prefill chunks: every step is slow, whatever its size",),
     Cause.REQUESTS_REJECTED: ("more engines: a rejected request is rejected by each of them",),
     Cause.CLIENTS_CANCEL: ("any engine flag, unless clients leave because an answer takes too long",),
+    Cause.THREADS_HIGH: ("more cores for other programs: the engine's own threads wait for each other",),
     Cause.ENGINE_STARVED: ("any engine flag: the engine waits for a CPU core, whatever it computes",),
     Cause.COLD_START: ("any lever: later steps of the same kind were faster without a change",),
     Cause.FRONT_END_BUSY: ("any lever of prefill or decode: the engine core waits for its front end",),

@@ -17,7 +17,8 @@ from phasewise.diagnosis.advice.levers import AvailableLevers
 from phasewise.diagnosis.advice.start import Remedy
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Finding, Phase
-from phasewise.engines.known import USUAL
+from phasewise.engines.known import USUAL, engine_named
+from phasewise.engines.port import Engine
 
 REMEDIES: dict[Cause, Remedy] = advice_start.REMEDIES | advice_stream.REMEDIES | advice_around.REMEDIES
 USELESS: dict[Cause, tuple[str, ...]] = advice_start.USELESS | advice_stream.USELESS | advice_around.USELESS
@@ -39,10 +40,18 @@ def advise(finding: Finding, summary: WindowSummary) -> Advice:
     if finding.rival in FREE_TO_TRY:
         causes.reverse()
     levers = AvailableLevers(summary)
-    found = [fix for cause in causes for it in REMEDIES[cause](levers) if (fix := _with_flag(it)) is not None]
+    engine = _kind(summary)
+    remedies = (it for cause in causes for it in REMEDIES[cause](levers))
+    found = [fix for it in remedies if (fix := _with_flag(it, engine)) is not None]
     fixes = list({fix.what: fix for fix in found}.values())
     useless = USELESS[finding.cause] + advice_start.also_useless(finding.cause, summary)
     return Advice(_with_commands([_aimed(fix, finding) for fix in fixes]), useless)
+
+
+def _kind(summary: WindowSummary) -> Engine:
+    """The kind of the engine that served most requests."""
+    busiest = max(summary.engines, key=lambda it: it.requests, default=None)
+    return engine_named(None if busiest is None else busiest.kind)
 
 
 EASED_BY_AN_ENGINE = frozenset(
@@ -72,19 +81,21 @@ def engines_back_first(advice: Advice, cause: Cause, summary: WindowSummary) -> 
     return replace(advice, fixes=(*back, *advice.fixes))
 
 
-def _with_flag(fix: Fix | None) -> Fix | None:
+def _with_flag(fix: Fix | None, engine: Engine) -> Fix | None:
     """The fix with its flag; None if the engine has no such setting."""
     change = None if fix is None else fix.setting or fix.lever
-    if fix is None or change is None:
+    if fix is None or (fix.needs is not None and fix.needs not in engine.CAN):
+        return None
+    if change is None:
         return fix
-    if change.name not in USUAL.FLAGS:
-        return fix if fix.setting is None else None
-    flag = USUAL.FLAGS[change.name]
+    if change.name not in engine.FLAGS:
+        return fix if fix.setting is None and change.name not in USUAL.FLAGS else None
+    flag = engine.FLAGS[change.name]
     if change.times is not None:
         return replace(fix, engine_flag=f"{flag}, {change.times:g} times the current value")
     if change.value is None:
         return replace(fix, engine_flag=f"remove {flag}")
-    words = USUAL.flags(change.name, change.fleet_value) or ()
+    words = engine.flags(change.name, change.fleet_value) or ()
     fleet_line = fix.fleet_line or f"pools: [{{engine_flags: {json.dumps(words)}}}]"
     return replace(fix, engine_flag=shlex.join(words), fleet_line=fleet_line)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from phasewise.core.statistics import Interval
+from phasewise.engines.port import Ability
 
 LeverValue = bool | int | str | None
 """A lever's value; None resets it to the engine's default."""
@@ -83,8 +84,8 @@ class Fix:
     both are None for a fix outside the engine. `engine_flag` and `fleet_line` are the same change as text.
     `aims_at` is the figure that should improve. If there is no `effect`, `unpredictable` says why;
     `rough_gain` is then the share of the lost time that it takes away in one replay of the window, without an
-    interval. A `risky` fix can cost far more than it gains where the verdict is wrong: it stands last unless
-    a replay shows that less time is lost.
+    interval. It `needs` an engine that can do this. A `risky` fix can cost far more than it gains where the
+    verdict is wrong: it stands last unless a replay shows that less time is lost.
     """
 
     what: str
@@ -99,6 +100,7 @@ class Fix:
     unpredictable: str = ""
     rough_gain: float | None = None
     risky: bool = False
+    needs: Ability | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,6 +216,18 @@ class AvailableLevers:
             fleet_line=f"pools: [{{replicas: {replicas}}}]",
         )
 
+    def a_thread_per_core(self) -> Fix | None:
+        """As many threads as an engine has cores."""
+        cores = min((each.cores for each in self._engines if each.cores), default=None)
+        if cores is None:
+            return None
+        return Fix(
+            what=f"compute on {cores} {'thread' if cores == 1 else 'threads'}, one per core",
+            price="none",
+            aims_at=Figure.TPOT_P50,
+            setting=LeverChange("threads", cores),
+        )
+
     # --- what was seen ------------------------------------------------------------------------------------
 
     @property
@@ -228,7 +240,8 @@ class AvailableLevers:
 
     @property
     def _budget_tokens(self) -> int:
-        reported = [each.steps.budget_tokens for each in self._engines if each.steps is not None]
+        set_to = [each.settings.get("max_num_batched_tokens") for each in self._engines]
+        reported = set_to + [each.steps.budget_tokens for each in self._engines if each.steps is not None]
         return max((tokens for tokens in reported if tokens is not None), default=DEFAULT_BUDGET_TOKENS)
 
     @property

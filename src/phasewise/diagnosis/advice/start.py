@@ -8,6 +8,7 @@ from phasewise.diagnosis.advice.fix import Figure, Fix, LeverChange
 from phasewise.diagnosis.advice.levers import LITTLE_IN_COMMON, AvailableLevers
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause
+from phasewise.engines.port import Ability
 
 Remedy = Callable[[AvailableLevers], tuple[Fix | None, ...]]
 """Fixes for a cause, best first; None for a lever that does not apply."""
@@ -45,10 +46,12 @@ SAME_ENGINE = Fix(
     Figure.TTFT_P50,
     fleet_line="gateway: {policy: prefix_affinity}",
 )
-SAME_SALT = _outside(
+SAME_SALT = Fix(
     "use one cache salt for all clients that may share a prefix: the gateway derives it from the key's "
     "tenant",
     "members of a tenant can infer from response times what other members have asked",
+    Figure.TTFT_P50,
+    needs=Ability.SALT_CACHE,
 )
 SHARED_FIRST = _outside(
     "put the shared part of a prompt first, and varying parts (dates, ids, names) last",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from phasewise.diagnosis.advice.fix import Figure, Fix, LeverChange
 from phasewise.diagnosis.advice.start import LESS_CONTEXT, Remedy
 from phasewise.diagnosis.finding import Cause
+from phasewise.engines.port import Ability
 
 PREFIX_CACHE = "prefix caching: it shortens prefill, but the time is lost in decode"
 LARGER_CHUNKS = "larger prefill chunks: no prompt delays these steps"
@@ -21,12 +22,14 @@ PREFILL_ELSEWHERE = Fix(
     Figure.ITL_P99,
     fleet_line="pools: [{name: prefill, role: prefill}, {name: decode, role: decode}]",
     verify="phasewise compare FLEET.yaml CHANGED.yaml",
+    needs=Ability.TRANSFER_KV,
 )
 QUANTIZED_WEIGHTS = Fix(
     "quantize the weights to 4 bits, so that a step reads a quarter of them",
     "check the answers; the model has to be quantized once",
     Figure.TPOT_P50,
     fleet_line="model: the folder that `phasewise model quantize MODEL --scheme w4a16` prints",
+    needs=Ability.QUANTIZE,
 )
 COMPILED = Fix(
     "let the engine compile its steps or use CUDA graphs",
@@ -41,10 +44,18 @@ TWO_DEVICES = Fix(
     setting=LeverChange("devices", 2),
     fleet_line="pools: [{gpus: 2}]",
 )
-FIND_WHICH = _outside(
+DRAFT_MODEL = Fix(
+    "draft tokens with a small model of the same family (speculative decoding)",
+    "its memory; wasted where drafts are rejected",
+    Figure.TPOT_P50,
+    setting=LeverChange("draft_model", "DRAFT.gguf"),
+)
+FIND_WHICH = Fix(
     "calibrate the engine to find out which of the two it is",
     "two minutes of the engine's time",
+    Figure.TPOT_P50,
     verify="phasewise engine calibrate URL",
+    needs=Ability.BE_CALIBRATED,
 )
 
 REMEDIES: dict[Cause, Remedy] = {
@@ -74,14 +85,20 @@ REMEDIES: dict[Cause, Remedy] = {
             setting=LeverChange("tokens_per_chunk", 4),
         ),
     ),
-    Cause.DECODE_WEIGHTS: lambda levers: (QUANTIZED_WEIGHTS, levers.guesses_on(), TWO_DEVICES),
+    Cause.DECODE_WEIGHTS: lambda levers: (QUANTIZED_WEIGHTS, levers.guesses_on(), DRAFT_MODEL, TWO_DEVICES),
     Cause.DECODE_KV_READS: lambda levers: (
         levers.kv_in_eight_bits(Figure.TPOT_P50),
         levers.fewer_running(),
         LESS_CONTEXT,
     ),
     Cause.DECODE_OVERHEAD: lambda levers: (COMPILED, levers.guesses_on()),
-    Cause.DECODE_FLOOR: lambda levers: (levers.guesses_on(), COMPILED, QUANTIZED_WEIGHTS, FIND_WHICH),
+    Cause.DECODE_FLOOR: lambda levers: (
+        levers.guesses_on(),
+        DRAFT_MODEL,
+        COMPILED,
+        QUANTIZED_WEIGHTS,
+        FIND_WHICH,
+    ),
     Cause.BATCH_CAP_HIGH: lambda levers: (levers.fewer_running(), levers.another_engine(Figure.TPOT_P50)),
     Cause.SPECULATION_UNPAID: lambda levers: (levers.guesses_off(),),
 }

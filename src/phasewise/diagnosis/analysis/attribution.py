@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from phasewise.core.latency import ttft_breakdown
 from phasewise.core.step_log import EngineMoments, StepLog
 from phasewise.core.steps import FinishedRequest, TimedStep
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
@@ -63,7 +64,23 @@ def _explained(timeline: Timeline, readings: Readings) -> Timeline:
         found = None if attempt is None else attempt_reading(attempt, readings)
         if attempt is not None and found is not None:
             timeline = attribute(timeline, found.log, found, attempt)
-    return timeline
+    return _with_unreported_queue(timeline)
+
+
+def _with_unreported_queue(timeline: Timeline) -> Timeline:
+    """With what is left of its TTFT as its wait in the engine, if that reports its prefill and no wait."""
+    serving, breakdown = timeline.serving_attempt, ttft_breakdown(timeline)
+    parts = {span.part: span.source for span in serving.spans} if serving is not None else {}
+    reported = parts.get(Part.PREFILL) is Source.ENGINE_REPORT and Part.ENGINE_QUEUE not in parts
+    if serving is None or breakdown is None or not reported or breakdown.unexplained_s <= 0:
+        return timeline
+    if serving.kind is not AttemptKind.LOCAL:
+        return timeline
+    waited = Span(Part.ENGINE_QUEUE, Source.DERIVED, breakdown.unexplained_s)
+    enriched = replace(serving, spans=(*serving.spans, waited))
+    return replace(
+        timeline, attempts=tuple(enriched if attempt is serving else attempt for attempt in timeline.attempts)
+    )
 
 
 def attribute(

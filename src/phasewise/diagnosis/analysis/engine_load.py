@@ -6,8 +6,8 @@ A reading is None if it was not observed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 from statistics import median
@@ -34,8 +34,7 @@ class EngineLoad:
     running_max: int
     waiting_mean: float
     waiting_max: int
-    kv_usage_mean: float
-    kv_usage_max: float
+    kv_usage_max: float | None
     waited_share: float
     kv_full_share: float
     capped_share: float
@@ -83,7 +82,8 @@ class EngineSurroundings:
     and `ranks_busy_share` is the sum of the parts of the window in which each computed. `fetched_tokens` are
     prompt tokens whose KV came from another engine, `own_hit_tokens` those that its own cache had.
     `slow_format` is its number format, if its processor has no instructions for that. `out_of_service` is why
-    its gateway does not use it; empty if it does.
+    its gateway does not use it; empty if it does. `kind` is the title of its kind of engine. `settings` are
+    those on its command line, by our names, and `cores` are those that it may use.
     """
 
     name: str
@@ -110,6 +110,9 @@ class EngineSurroundings:
     own_hit_tokens: float | None = None
     slow_format: str | None = None
     out_of_service: str = ""
+    kind: str = ""
+    settings: Mapping[str, int] = field(default_factory=dict)
+    cores: int | None = None
 
 
 # --- The observer of a window, and what its clock includes.
@@ -173,7 +176,7 @@ class _Moment:
     lasted_s: float
     running: float
     waiting: float
-    kv_usage: float
+    kv_usage: float | None
     preempted: bool = False
 
 
@@ -253,12 +256,12 @@ def _space_for(
     typical_prompt_tokens: float | None, kv_tokens: int | None, block_tokens: int
 ) -> Callable[[_Moment], bool]:
     if typical_prompt_tokens is None or not kv_tokens:
-        return lambda moment: moment.kv_usage < KV_FULL_USAGE and not moment.preempted
+        return lambda moment: (moment.kv_usage or 0.0) < KV_FULL_USAGE and not moment.preempted
     # An engine admits a request when its uncached prompt fits, in whole blocks; its output comes later.
     blocks = max(1, kv_tokens // block_tokens)
     needed = min(blocks - 1, ceil(max(1.0, typical_prompt_tokens) / block_tokens))
     # One block more than a prompt: requests that a full engine has to take back have grown.
-    return lambda moment: round(blocks * (1.0 - moment.kv_usage)) > needed and not moment.preempted
+    return lambda moment: round(blocks * (1.0 - (moment.kv_usage or 0.0))) > needed and not moment.preempted
 
 
 def _engine_load(moments: Sequence[_Moment], has_space: Callable[[_Moment], bool]) -> EngineLoad | None:
@@ -275,8 +278,7 @@ def _engine_load(moments: Sequence[_Moment], has_space: Callable[[_Moment], bool
         running_max=round(running_max),
         waiting_mean=_mean(moments, lambda it: it.waiting),
         waiting_max=round(max(it.waiting for it in moments)),
-        kv_usage_mean=_mean(moments, lambda it: it.kv_usage),
-        kv_usage_max=max(it.kv_usage for it in moments),
+        kv_usage_max=max((it.kv_usage for it in moments if it.kv_usage is not None), default=None),
         waited_share=waited_s / _lasted_s(moments),
         kv_full_share=_lasted_s(full) / waited_s if waited_s > 0 else 0.0,
         capped_share=_lasted_s(capped) / waited_s if waited_s > 0 else 0.0,

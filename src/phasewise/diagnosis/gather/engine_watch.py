@@ -1,5 +1,7 @@
 """Watches one engine: counters before and after, its steps, or its gauges without a step recorder.
 
+Steps come from its step recorder, or from the requests that it lists.
+
 It only reads. An engine that does not answer is no error: the evidence lists what was not observed.
 """
 
@@ -9,10 +11,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 
-from phasewise.clients.engine_metrics import fetch_load, fetch_metrics
+from phasewise.clients.engine_metrics import fetch_load, fetch_metrics, identify_engine
 from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.clients.listing_feed import ListingFeed
 from phasewise.clients.step_feed import StepFeed
 from phasewise.core.engine_metrics import LoadReading, MetricsSnapshot, delta
 from phasewise.core.errors import PhasewiseError, UpstreamError
@@ -80,6 +84,9 @@ LOAD_EVERY_TICKS = 4
 """The same with a step record, which shows the engine's load by itself."""
 STEPS_EVERY_TICKS = 20
 """Often enough that a recorder's ring, some minutes long, never overwrites what was not read."""
+LISTED_EVERY_S = 0.05
+"""How often listed requests are read: often enough to see most steps, at a small part of an engine's time.
+"""
 FIRST_TRIP_TICKS = 4
 TRIPS_APART = 1.6
 """Round trips are spaced by this growing factor, so that eight of them span a window of 20 s."""
@@ -107,16 +114,19 @@ class EngineWatch:
         self._details = False
         self._dropped = 0
         self._loads: list[LoadReading] = []
+        self._listing: ListingFeed | None = None
 
     async def begin(self) -> None:
         """Read its counters and the position of its step record."""
         try:
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 self._before = await self._snapshot()
-                if self._before is None and self._through is not None:
+                await self._identify()
+                if self._before is None and self._listing is None and self._through is not None:
                     self._client.close()
                     self._client, self._through = self._through, None
                     self._before = await self._snapshot()
+                    await self._identify()
                 await self._poll()
                 await self._round_trip.take()
         except TimeoutError:
@@ -135,6 +145,10 @@ class EngineWatch:
         if self._before is None and not self._recorded:
             return
         next_trip = FIRST_TRIP_TICKS
+        while self._listing is not None:
+            await self._read_load()
+            await self._poll()
+            await asyncio.sleep(LISTED_EVERY_S)
         for tick in count():
             if not self._recorded or tick % LOAD_EVERY_TICKS == 0:
                 await self._read_load()
@@ -149,11 +163,15 @@ class EngineWatch:
     @property
     def is_busy(self) -> bool:
         """Whether it had requests at the last reading."""
+        if self._listing is not None and self._steps:
+            return self._steps[-1].leaves_work
         return bool(self._loads) and self._loads[-1].running + self._loads[-1].waiting > 0
 
     @property
     def ended_requests(self) -> float:
         """How many requests ended since the first reading; 0 if it does not count them."""
+        if self._listing is not None:
+            return sum(len(step.finished) for step in self._steps)
         counted = [load.finished for load in self._loads if load.finished is not None]
         return counted[-1] - counted[0] if counted else 0.0
 
@@ -197,7 +215,20 @@ class EngineWatch:
         if load is not None:
             self._loads.append(load)
 
+    async def _identify(self) -> None:
+        """Find out its kind; one that lists its requests needs no step recorder."""
+        with suppress(UpstreamError):
+            kind = await identify_engine(self._client)
+            self.engine = replace(self.engine, kind="" if kind is None else kind.TITLE)
+            if kind is not None and kind.LISTING_PATH is not None:
+                self._listing, self._feed = ListingFeed(self._client, kind), None
+
     async def _poll(self) -> None:
+        if self._listing is not None:
+            steps = await self._listing.poll(self._loads[-1].waiting if self._loads else None)
+            self._recorded = self._details = self._recorded or steps is not None
+            self._listing = self._listing if self._recorded else None
+            self._steps += steps or ()
         if self._feed is None:
             return
         try:

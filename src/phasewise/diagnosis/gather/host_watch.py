@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from phasewise.clients.processes import (
     CpuReading,
     between,
     command_line,
+    cores_of,
     listening_processes,
     loopback_port,
     read_stat,
@@ -43,8 +44,9 @@ class HostWatch:
             stat = read_stat(pid)
             if pid in self._before and pid in after and stat is not None:
                 use = between(self._before[pid], after[pid])
-                dtype = slow_format(command_line(pid)) if lacks_bf16 else None
-                found[name] = HostCpu(use, stat.started_unix_s, dtype)
+                command = command_line(pid)
+                dtype = slow_format(command) if lacks_bf16 else None
+                found[name] = HostCpu(use, stat.started_unix_s, dtype, settings_of(command), cores_of(pid))
         return found
 
 
@@ -57,6 +59,11 @@ def slow_format(command: Sequence[str]) -> str | None:
     """The number format that an engine started so computes in, if it is the one that this processor lacks."""
     chosen = next((it for engine in ENGINES if (it := engine.number_format_of(command)) is not None), None)
     return chosen if chosen == BFLOAT16 else None
+
+
+def settings_of(command: Sequence[str]) -> Mapping[str, int]:
+    """The settings on a command line, by our names; empty if none are read there."""
+    return next((found for engine in ENGINES if (found := engine.settings_of(command))), {})
 
 
 def _read(pids: Iterable[int]) -> dict[int, CpuReading]:

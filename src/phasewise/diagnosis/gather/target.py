@@ -14,7 +14,7 @@ from phasewise.clients.step_feed import default_steps_url
 from phasewise.core.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError
 from phasewise.core.units import long_duration
 from phasewise.diagnosis.observed.observation import TargetKind, WatchedEngine
-from phasewise.engines.known import engine_of
+from phasewise.engines.known import ENGINES, engine_of
 from phasewise.loadgen.target import WORKERS_PATH
 
 QUICK = Timeouts(connect_s=3.0, head_s=15.0, idle_s=15.0)
@@ -66,14 +66,15 @@ async def identify(url: str, admin_key: str | None, steps_url: str | None = None
         if reply.status in {401, FORBIDDEN}:
             raise rejected_admin(client.base_url, reply, admin_key)
         metrics = await _get(client, "/metrics")
-        if metrics.status != 200 or engine_of(metrics.body) is None:
+        kind = engine_of(metrics.body, metrics.headers)
+        if kind is None or (metrics.status != 200 and kind.LISTING_PATH is None):
+            titles = " or ".join(engine.TITLE for engine in ENGINES)
             raise ConfigError(
-                f"{client.base_url} is neither a phasewise gateway nor a vLLM engine",
-                hint="give the address of vLLM's API without /v1",
+                f"{client.base_url} is neither a phasewise gateway nor an engine ({titles})",
+                hint="give the address of the engine's API without /v1",
             )
-        engine = WatchedEngine(
-            client.base_url, client.base_url, steps_url or default_steps_url(client.base_url)
-        )
+        steps_url = steps_url or default_steps_url(client.base_url)
+        engine = WatchedEngine(client.base_url, client.base_url, steps_url, kind=kind.TITLE)
         return WatchTarget(client.base_url, TargetKind.ENGINE, (engine,))
     finally:
         client.close()

@@ -116,7 +116,13 @@ def _observed(record: Record) -> Observed:
 def _host(record: Record) -> HostCpu:
     use = record["use"]
     source = None if use["source"] is None else CpuSource(use["source"])
-    return HostCpu(CpuUse(**(use | {"source": source})), record["started_unix_s"], record["slow_format"])
+    return HostCpu(
+        CpuUse(**(use | {"source": source})),
+        record["started_unix_s"],
+        record["slow_format"],
+        record.get("settings", {}),
+        record.get("cores"),
+    )
 
 
 # --- Engines.

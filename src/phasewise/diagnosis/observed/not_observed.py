@@ -11,7 +11,7 @@ from phasewise.core.timeline import Outcome, Part, Timeline
 from phasewise.diagnosis.analysis.attribution import Logs
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings
 from phasewise.diagnosis.observed.observation import EngineSeen, TargetKind
-from phasewise.engines.known import USUAL
+from phasewise.engines.known import USUAL, engine_named
 
 NO_ANSWER = "no answer from"
 NAMED = 3
@@ -44,7 +44,11 @@ def not_observed(gathered: Gathered) -> tuple[str, ...]:
 def _of_engines(gathered: Gathered) -> Iterator[str]:
     for out in [seen for seen in gathered.seen if seen.out_of_service][:NAMED]:
         yield f"{out.engine.name}, which the gateway does not use: it is {out.out_of_service}"
-    silent = [seen.engine.name for seen in gathered.seen if seen.metrics is None and not seen.out_of_service]
+    without = [seen for seen in gathered.seen if seen.metrics is None and not seen.out_of_service]
+    if uncounted := [seen.engine for seen in without if _lists_only(seen)]:
+        hint = engine_named(uncounted[0].kind).WITHOUT_METRICS
+        yield f"how many requests wait in {uncounted[0].name}, and for how long: {hint}"
+    silent = [seen.engine.name for seen in without if seen.engine not in uncounted]
     if silent:
         yield (
             f"the counters of {len(silent)} of {len(gathered.seen)} engines: {NO_ANSWER} "
@@ -55,14 +59,20 @@ def _of_engines(gathered: Gathered) -> Iterator[str]:
         yield f"the counters of {restarted} of {len(gathered.seen)} engines: they restarted within the window"
 
 
+def _lists_only(seen: EngineSeen) -> bool:
+    """Whether it lists its requests, and served no metrics at any time."""
+    return seen.recorded and not seen.loads and engine_named(seen.engine.kind).LISTING_PATH is not None
+
+
 def _of_steps(gathered: Gathered) -> Iterator[str]:
     used = [seen for seen in gathered.seen if not seen.out_of_service]
     if unrecorded := sum(not seen.recorded for seen in used):
         engines = len(used)
         where = "" if unrecorded == engines else f" in {unrecorded} of {engines} engines"
+        kind = next(seen.engine.kind for seen in used if not seen.recorded)
         yield (
-            f"which steps stalled a stream and which requests shared a prefill{where}: no step recorder "
-            "answers (add it with `phasewise engine install --plugin-only`)"
+            f"which steps stalled a stream and which requests shared a prefill{where}: "
+            f"{engine_named(kind).WITHOUT_STEPS}"
         )
     if dropped := sum(seen.dropped for seen in gathered.seen):
         yield f"{dropped} steps that the recorder overwrote before they were read"

@@ -19,12 +19,15 @@ SAME_START_S = 5.0
 @dataclass(frozen=True, slots=True)
 class HostCpu:
     """The CPU use of an engine's processes, when the listening one started, and the number format in which
-    it computes, if the processor has no instructions for that.
+    it computes, if the processor has no instructions for that. `settings` are those on its command line, by
+    our names, and `cores` are those that it may use.
     """
 
     use: CpuUse
     started_unix_s: float | None
     slow_format: str | None = None
+    settings: Mapping[str, int] = field(default_factory=dict)
+    cores: int | None = None
 
     def may_be(self, started_unix_s: float | None) -> bool:
         """Whether an engine with this start time can be this process: it may be a tunnel instead."""
@@ -42,12 +45,15 @@ class TargetKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchedEngine:
-    """An engine to watch; `steps_url` is its step recorder, `model` its name at the gateway."""
+    """An engine to watch; `steps_url` is its step recorder, `model` its name at the gateway, `kind` the title
+    of its kind, if it is known.
+    """
 
     name: str
     url: str
     steps_url: str | None
     model: str | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

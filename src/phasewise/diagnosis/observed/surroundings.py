@@ -58,7 +58,7 @@ def surroundings_of(
         requests=served.requests,
         kv_tokens=kv_tokens,
         block_tokens=None if after is None else after.block_tokens,
-        prefix_cache_on=None if metrics is None else prefix_cache_on(metrics),
+        prefix_cache_on=_prefix_cache_on(metrics, host),
         prefix_queries_tokens=None if metrics is None else metrics.counter(Series.PREFIX_QUERIES),
         prefix_hits_tokens=None if metrics is None else metrics.counter(Series.PREFIX_HITS),
         preemptions=None if metrics is None else metrics.counter(Series.PREEMPTIONS),
@@ -77,6 +77,9 @@ def surroundings_of(
         own_hit_tokens=_prompt_tokens(metrics, "local_cache_hit"),
         slow_format=None if host is None else host.slow_format,
         out_of_service=seen.out_of_service,
+        kind=seen.engine.kind,
+        settings={} if host is None else host.settings,
+        cores=None if host is None else host.cores,
     )
 
 
@@ -171,6 +174,13 @@ def _front_end_cores(metrics: MetricsDelta | None, host: HostCpu | None) -> floa
         if before_s is not None and after_s is not None:
             return (after_s - before_s) / metrics.window_s
     return None if host is None else host.use.front_end_cores
+
+
+def _prefix_cache_on(metrics: MetricsDelta | None, host: HostCpu | None) -> bool | None:
+    """As it reports, or as its command line says."""
+    said = None if metrics is None else prefix_cache_on(metrics)
+    named = None if host is None else host.settings.get("prefix_cache")
+    return bool(named) if said is None and named is not None else said
 
 
 def prefix_cache_on(metrics: MetricsDelta) -> bool | None:

@@ -235,13 +235,15 @@ def _too_little(traffic: Traffic) -> Unpredictable | None:
     return None
 
 
+OUTSIDE_COSTS = "is outside measured step sizes"
+
+
 def _strange_steps(trials: Trials, before: Setup, after: Setup) -> Unpredictable | None:
     for setup, when in ((before, "before the change"), (after, "after the change")):
         found = trials.strangeness(setup)
         if found.share > MOST_UNKNOWN:
             return Unpredictable(
-                f"{found.share:.0%} of the time {when}, mostly in {found.kind} steps, is outside measured "
-                "step sizes; run `phasewise engine calibrate`"
+                f"{found.share:.0%} of the time {when}, mostly in {found.kind} steps, {OUTSIDE_COSTS}"
             )
     return None
 

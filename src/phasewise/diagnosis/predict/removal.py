@@ -177,6 +177,10 @@ class WindowReplay:
         if not self._knows(TYPICAL_CHUNK):
             untested = frozenset({Cause.CHUNKS_SMALL})
             self.suspects.pop(f"chunk {TYPICAL_CHUNK}", None)
+        if self.setup.shape.max_num_seqs == 1:
+            # No step had two streams, so that nobody knows what more would cost.
+            untested |= {Cause.BATCH_CAP_LOW}
+            self.suspects.pop("cap", None)
         chosen = self._chosen()
         best = self._best_chunk(NOBODY)
         if best is not None and self._cuts(best) and self._spared({best}) >= BEST_LEVER:

@@ -283,6 +283,17 @@ SLOTS_TAKEN = 0.6
 """
 
 
+def capped_share(summary: WindowSummary) -> float | None:
+    """The share of the time in which requests waited and as many ran as ever do; None if not observed.
+
+    If an engine does not report how many wait, it is the time in which all its slots were taken.
+    """
+    engine_load = fullest(summary)
+    if engine_load is None or engine_load.waiting_max or engine_load.full_share < SLOTS_TAKEN:
+        return over_waiting(summary, lambda it: it.capped_share)
+    return engine_load.full_share
+
+
 def slots_are_taken(summary: WindowSummary) -> bool:
     """Whether the engines ran as many requests as they admit, so that the gateway held back the others."""
     known = engine_loads(summary)
@@ -311,9 +322,8 @@ def queue_relief(summary: WindowSummary, spared: float, *, capped: bool = False)
     offered = (busy or 0.0) * (1.0 + excess(summary))
     if busy is None or busy < SATURATED_SHARE or offered * (1.0 - spared) > AT_EASE_SHARE:
         return spared
-    held_back = (
-        over_waiting(summary, lambda it: it.kv_full_share + (it.capped_share if capped else 0.0)) or 0.0
-    )
+    held_back = over_waiting(summary, lambda it: it.kv_full_share) or 0.0
+    held_back += (capped_share(summary) or 0.0) if capped else 0.0
     return spared + (1.0 - spared) * (1.0 - min(1.0, held_back))
 
 

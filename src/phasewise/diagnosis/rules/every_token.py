@@ -99,12 +99,15 @@ def batch_cap_high(case: StreamCase) -> Claim | None:
     taken += case.account.take_seconds(batch_s - taken.seconds, TokenPart.STEP)
     taken += case.account.take_seconds(others_kv_s, TokenPart.KV_READ)
     source = FactSource.FIT if _is_split(case) else _step_source(case)
+    adds = f"batching adds {ms(taken.seconds)}; a decode step at batch 1 takes {ms(floor_s)}"
+    if not floor_s:
+        adds = f"a decode step takes {ms(taken.seconds)}; no stream ran alone, to compare it with"
     return Claim(
         Cause.BATCH_CAP_HIGH,
         taken,
         (
             Fact(f"{running:.1f} streams share a step on average", engine_load_source(case.summary)),
-            Fact(f"batching adds {ms(taken.seconds)}; a decode step at batch 1 takes {ms(floor_s)}", source),
+            Fact(adds, source),
         ),
         "a token takes as long with half as many running",
         Confidence.HIGH if _is_split(case) else Confidence.MEDIUM,

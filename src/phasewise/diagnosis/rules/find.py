@@ -20,6 +20,8 @@ from phasewise.diagnosis.rules.machine import (
     number_format_stream,
     starved_start,
     starved_stream,
+    threads_start,
+    threads_stream,
 )
 from phasewise.diagnosis.rules.network import (
     caveats,
@@ -195,6 +197,7 @@ START_RULES: tuple[StartRule, ...] = (
     hung_start,
     cold_start,
     paused_start,
+    threads_start,
     starved_start,
     number_format_start,
     kv_exhausted,
@@ -214,6 +217,7 @@ STREAM_RULES: tuple[StreamRule, ...] = (
     slow_client,
     generator_lag_stream,
     cold_stream,
+    threads_stream,
     starved_stream,
     number_format_stream,
     kv_exhausted_stream,

@@ -118,7 +118,10 @@ def starved_share(summary: WindowSummary) -> float:
 
 def _noticeable_wait(engine: EngineSurroundings) -> float | None:
     share = engine.cpu_wait_share
-    return share if share is None or share >= STARVED_SHARE else 0.0
+    if share is None:
+        return None
+    # Its own threads have its cores, if there are too many.
+    return share if share >= STARVED_SHARE and not _has_too_many_threads(engine) else 0.0
 
 
 def _starved(summary: WindowSummary, taken: Taken) -> Claim:
@@ -140,6 +143,57 @@ def _starved(summary: WindowSummary, taken: Taken) -> Claim:
         taken,
         tuple(facts),
         "steps of the same size take as long with nothing else on the engine's cores",
+        seen_itself=True,
+    )
+
+
+def threads_start(case: StartCase) -> Claim | None:
+    """The engine computes on more threads than it has cores: a step waits until each had one."""
+    engine = _with_too_many_threads(case.summary)
+    if engine is None:
+        return None
+    share = _threads_share(engine)
+    taken = case.account.take(share, Part.PREFILL, Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
+    taken += case.account.take(queue_relief(case.summary, share, capped=True), Part.ENGINE_QUEUE)
+    return _threads(engine, taken)
+
+
+def threads_stream(case: StreamCase) -> Claim | None:
+    """The same, step by step."""
+    engine = _with_too_many_threads(case.summary)
+    if engine is None:
+        return None
+    parts = (*STEP_PARTS, TokenPart.PROMPTS, TokenPart.PAUSED, *map(stall_part, _STALLS_OF_ENGINE))
+    return _threads(engine, case.account.take(_threads_share(engine), *parts))
+
+
+def _with_too_many_threads(summary: WindowSummary) -> EngineSurroundings | None:
+    return next(filter(_has_too_many_threads, summary.engines), None)
+
+
+def _has_too_many_threads(engine: EngineSurroundings) -> bool:
+    return bool(engine.cores) and engine.settings.get("threads", 0) > (engine.cores or 0)
+
+
+def _threads_share(engine: EngineSurroundings) -> float:
+    """Of a step's time: as many as there are too many wait for a core, if the host does not show less."""
+    too_many = 1.0 - (engine.cores or 1) / engine.settings["threads"]
+    return too_many if engine.cpu_wait_share is None else min(too_many, engine.cpu_wait_share)
+
+
+def _threads(engine: EngineSurroundings, taken: Taken) -> Claim:
+    return Claim(
+        Cause.THREADS_HIGH,
+        taken,
+        (
+            Fact(
+                f"{engine.name} computes on {engine.settings['threads']} threads and has "
+                f"{engine.cores} cores",
+                FactSource.HOST,
+            ),
+            Fact(f"this costs about {ms(taken.seconds)} of the engine's time", FactSource.DERIVED),
+        ),
+        "steps of the same size take as long with one thread per core",
         seen_itself=True,
     )
 

@@ -24,6 +24,7 @@ from phasewise.diagnosis.rules.case import (
     StreamCase,
     TokenPart,
     busy_share,
+    capped_share,
     context_tokens,
     engine_load_source,
     engine_loads,
@@ -107,7 +108,10 @@ def kv_facts(summary: WindowSummary) -> list[Fact]:
     """The usage and size of the KV cache, and the preemptions."""
     facts = []
     known = engine_loads(summary)
-    usage = max((engine_load.kv_usage_max for engine_load in known), default=summary.workload.kv_usage_max)
+    usage = max(
+        (it.kv_usage_max for it in known if it.kv_usage_max is not None),
+        default=summary.workload.kv_usage_max,
+    )
     sizes = [engine.kv_tokens for engine in summary.engines if engine.kv_tokens is not None]
     if usage is not None:
         holds = f" of {min(sizes)} tokens" if sizes else ""
@@ -232,10 +236,8 @@ def _starts_there(case: StartCase, full: EngineSurroundings, idle: EngineSurroun
 
 def batch_cap_low(case: StartCase) -> Claim | None:
     """Requests wait though the KV cache has space, and running more at once would cost little."""
-    share, engine_load = (
-        over_waiting(case.summary, lambda engine_load: engine_load.capped_share),
-        fullest(case.summary),
-    )
+    queued = bool(case.account.seconds(Part.ENGINE_QUEUE))
+    share, engine_load = capped_share(case.summary) if queued else None, fullest(case.summary)
     held_s = case.account.seconds(Part.GATEWAY_WAIT)
     if engine_load is None or not (share or held_s):
         return None
@@ -247,9 +249,9 @@ def batch_cap_low(case: StartCase) -> Claim | None:
     fed = _served_without_limit(case.summary)
     taken = case.account.take(fed, Part.GATEWAY_WAIT)
     taken += case.account.take(fed * (share or 0.0), Part.ENGINE_QUEUE)
-    waited = (
-        f"while up to {engine_load.waiting_max} waited" if share else "while others waited in the gateway"
-    )
+    waited = "while others waited" if share else "while others waited in the gateway"
+    if engine_load.waiting_max and share:
+        waited = f"while up to {engine_load.waiting_max} waited"
     return Claim(
         Cause.BATCH_CAP_LOW,
         taken,
@@ -262,7 +264,7 @@ def batch_cap_low(case: StartCase) -> Claim | None:
             fact,
             Fact(f"this costs {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
         ),
-        "requests wait as long with twice the max_num_seqs",
+        "requests wait as long if twice as many may run at once",
         sure,
         seen_itself=True,
     )

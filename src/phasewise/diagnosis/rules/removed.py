@@ -106,9 +106,8 @@ def _replayed(removals: Removals, phase: Phase, claimed: float) -> dict[Cause | 
     even so, which comes first.
     """
     found = {cause: max(0.0, it) for cause, it in removals.shares.get(phase, {}).items()}
-    spares_much = claimed >= WORTH_A_CLAIM and found.get(Cause.ENGINE_STARVED, 0.0) >= SPARES_MUCH
     too_much_load = removals.rest is Rest.LOAD and 1.0 - sum(found.values()) >= WORTH_A_CLAIM
-    if too_much_load and not spares_much:
+    if too_much_load and not _spares_much(removals, phase, claimed):
         found.pop(Cause.ENGINE_STARVED, None)
     return found
 
@@ -117,14 +116,27 @@ def _without_overload(
     claims: Sequence[Claim], shares: Sequence[float], removals: Removals | None, phase: Phase
 ) -> Weighed:
     """The claims as they are, except overload if the same requests start in time in the replay: then it is
-    not their number that holds them back.
+    not their number that holds them back, but the starved core, if there is one and it would spare much.
     """
     if phase is not Phase.START or removals is None or not removals.starts_in_time:
         return Weighed(tuple(claims), tuple(shares))
     kept = tuple(
         0.0 if claim.cause is Cause.OVERLOAD else share for claim, share in zip(claims, shares, strict=True)
     )
-    return Weighed(tuple(claims), kept, sum(shares) - sum(kept))
+    freed = sum(shares) - sum(kept)
+    starved = [claim.cause is Cause.ENGINE_STARVED for claim in claims]
+    claimed = sum(share for share, is_it in zip(shares, starved, strict=True) if is_it)
+    if _spares_much(removals, phase, claimed):
+        return Weighed(
+            tuple(claims), tuple(it + freed * is_it for it, is_it in zip(kept, starved, strict=True))
+        )
+    return Weighed(tuple(claims), kept, freed)
+
+
+def _spares_much(removals: Removals, phase: Phase, claimed: float) -> bool:
+    """Whether cores of its own would spare an engine much, which waited for them as long."""
+    spared = removals.shares.get(phase, {}).get(Cause.ENGINE_STARVED, 0.0)
+    return claimed >= WORTH_A_CLAIM and spared >= SPARES_MUCH
 
 
 def _credible(removals: Removals, phase: Phase, part: float) -> bool:

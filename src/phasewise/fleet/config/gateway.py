@@ -334,6 +334,7 @@ class WorkerConfig(Frozen):
     pool: str = "default"
     steps_url: str | None = None
     slots: Annotated[int, Field(ge=1)] = DEFAULT_SLOTS
+    weights: str = ""
     api_key_file: str | None = None
     tls: WorkerTls | None = None
 

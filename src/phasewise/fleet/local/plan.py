@@ -19,6 +19,7 @@ from phasewise.fleet.config import (
     GatewayConfig,
     GatewayFile,
     OnnxEmbedderConfig,
+    Pool,
     WorkerConfig,
 )
 from phasewise.fleet.config.engine_flags import find_flag
@@ -249,7 +250,15 @@ def _gateway_file(
                 steps_url=engine.steps_url,
                 api_key_file=next(iter(engine.process.secrets.values()), None),
                 slots=place.pool.slots or levers_of(place.pool).max_num_seqs or DEFAULT_SLOTS,
+                weights=_weights(place.pool),
             )
             for engine, place in zip(engines, places, strict=True)
         ),
     )
+
+
+def _weights(pool: Pool) -> str:
+    """What makes its engines write other answers than those of other pools; empty if nothing does."""
+    dtype = find_flag(pool.engine_flags, "--dtype")
+    kind = LLAMA_CPP if pool.engine == LLAMA_CPP else None
+    return " ".join(filter(None, (kind, pool.levers.weight_quantization, dtype and dtype.value)))

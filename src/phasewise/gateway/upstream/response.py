@@ -27,6 +27,7 @@ from phasewise.clients.typed_events import ABORTED, finish_reason_of, parse_type
 from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.kv_transfer import NO_ACCOUNT, EngineAccount
 from phasewise.core.timeline import Part
+from phasewise.engines.known import timings_in
 
 NO_REPORT = EngineReport()
 _MORE_THAN_TEXT = (
@@ -105,8 +106,7 @@ def read_plain_answer(body: bytes, *, with_text: bool = False) -> Answer:
         answer.finish_reason, answer.stop_reason = finish_reason(fields), stop_reason(fields)
         if "choices" not in fields:
             answer.finish_reason = finish_reason_of(fields)
-        metrics = fields.get("metrics")
-        answer.report = read_report(usage_of(fields), metrics if isinstance(metrics, dict) else None)
+        answer.report = read_report(usage_of(fields), timings_in(fields))
         if with_text:
             _note_text(answer, fields.get("choices"))
     return answer

@@ -49,6 +49,7 @@ CAUSES = {
     Cause.BATCH_CAP_HIGH: "too many streams share a step",
     Cause.SPECULATION_UNPAID: "speculative decoding costs more than it saves",
     Cause.ENGINE_STARVED: "the engine does not get enough CPU",
+    Cause.THREADS_HIGH: "the engine has more threads than cores",
     Cause.COLD_START: "the engine is still warming up",
     Cause.FRONT_END_BUSY: "the engine's front end is out of CPU",
     Cause.NETWORK_OR_PROXY: "time is lost in the network",
