@@ -12,6 +12,11 @@ from phasewise.engines.listed_requests import ReadListing, StepsFromListings
 from phasewise.engines.port import Engine
 
 
+SHOWN_LATE_S = 0.06
+"""By so much later a listing may show a step's end. All times are as much earlier, so that no client has a
+token before its step has ended."""
+
+
 class ListingFeed:
     """Follows one engine."""
 
@@ -29,8 +34,9 @@ class ListingFeed:
         except UpstreamError:
             return None
         listing = self._engine.parse_listing(reply.body) if reply.status == 200 else None
-        return (
-            None
-            if listing is None
-            else self._steps.add(ReadListing(listing, asked_s, self._clock(), waiting))
+        if listing is None:
+            return None
+        answered_s = self._clock()
+        return self._steps.add(
+            ReadListing(listing, asked_s - SHOWN_LATE_S, answered_s - SHOWN_LATE_S, waiting)
         )
