@@ -11,7 +11,6 @@ from phasewise.core.steps import EngineStep
 from phasewise.engines.listed_requests import ReadListing, StepsFromListings
 from phasewise.engines.port import Engine
 
-
 SHOWN_LATE_S = 0.06
 """By so much later a listing may show a step's end. All times are as much earlier, so that no client has a
 token before its step has ended."""
