@@ -147,6 +147,9 @@ def _starved(summary: WindowSummary, taken: Taken) -> Claim:
     )
 
 
+SWITCHING_SHARE = 0.5
+
+
 def threads_start(case: StartCase) -> Claim | None:
     """The engine computes on more threads than it has cores: a step waits until each had one."""
     engine = _with_too_many_threads(case.summary)
@@ -176,9 +179,9 @@ def _has_too_many_threads(engine: EngineSurroundings) -> bool:
 
 
 def _threads_share(engine: EngineSurroundings) -> float:
-    """Of a step's time: as many as there are too many wait for a core, if the host does not show less."""
+    """Of a step's time: what threads waited for cores, or the switches between them, which no host counts."""
     too_many = 1.0 - (engine.cores or 1) / engine.settings["threads"]
-    return too_many if engine.cpu_wait_share is None else min(too_many, engine.cpu_wait_share)
+    return max(min(too_many, SWITCHING_SHARE), engine.cpu_wait_share or 0.0)
 
 
 def _threads(engine: EngineSurroundings, taken: Taken) -> Claim:
@@ -194,6 +197,7 @@ def _threads(engine: EngineSurroundings, taken: Taken) -> Claim:
             Fact(f"this costs about {ms(taken.seconds)} of the engine's time", FactSource.DERIVED),
         ),
         "steps of the same size take as long with one thread per core",
+        Confidence.MEDIUM,
         seen_itself=True,
     )
 
