@@ -58,6 +58,7 @@ from phasewise.diagnosis.predict.setup import Setup, setup_of
 from phasewise.diagnosis.predict.suspects import Hints
 from phasewise.diagnosis.predict.traffic import Traffic, recorded_traffic
 from phasewise.diagnosis.predict.unnamed import unnamed_in
+from phasewise.diagnosis.rules.case import slots_are_taken
 from phasewise.diagnosis.rules.find import starts_late, streams_slowly
 from phasewise.diagnosis.rules.machine import starved_share
 from phasewise.diagnosis.rules.prompts import repeated_text
@@ -69,6 +70,8 @@ from phasewise.fleet.config import Levers
 
 FIT_SEED, REPLAY_SEED = 0, 1
 """A fixed seed: the same evidence gives the same prediction."""
+MOSTLY_HELD = 0.5
+"""Where the gateway holds requests for this share of their TTFT, it is what makes them late."""
 NO_COSTS = "step costs are unknown: the window has too few recorded steps"
 CALIBRATE = " (run `phasewise engine calibrate URL --save FILE`, then use --costs FILE)"
 
@@ -131,10 +134,17 @@ def _window(evidence: Evidence, slo: Slo, known: Known) -> _Window:
 
 
 def _seen_in_steps(removals: Removals, summary: WindowSummary) -> Removals:
-    """What a replay shows; not of chunks, if a setting cuts prompts within a step."""
-    if not any("max_num_batched_tokens" in engine.settings for engine in summary.engines):
-        return removals
-    return replace(removals, untested=removals.untested | {Cause.CHUNKS_SMALL})
+    """What a replay shows; not of chunks, if a setting cuts prompts within a step, nor of a cap for which the
+    gateway held requests back: in a replay they leave the gateway when they did.
+    """
+    untested = set(removals.untested)
+    if any("max_num_batched_tokens" in engine.settings for engine in summary.engines):
+        untested.add(Cause.CHUNKS_SMALL)
+    start = summary.start
+    held_s = 0.0 if start is None else start.seconds(Part.GATEWAY_WAIT)
+    if start is not None and held_s > MOSTLY_HELD * start.parts_mean_s and slots_are_taken(summary):
+        untested.add(Cause.BATCH_CAP_LOW)
+    return replace(removals, untested=frozenset(untested))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ class Ability(StrEnum):
     SALT_CACHE = "salt_cache"
     BE_CALIBRATED = "be_calibrated"
     QUANTIZE = "quantize"
+    BE_VERIFIED = "be_verified"
 
 
 class Engine(Protocol):

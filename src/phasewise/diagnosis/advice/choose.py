@@ -18,7 +18,7 @@ from phasewise.diagnosis.advice.start import Remedy
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Finding, Phase
 from phasewise.engines.known import USUAL, engine_named
-from phasewise.engines.port import Engine
+from phasewise.engines.port import Ability, Engine
 
 REMEDIES: dict[Cause, Remedy] = advice_start.REMEDIES | advice_stream.REMEDIES | advice_around.REMEDIES
 USELESS: dict[Cause, tuple[str, ...]] = advice_start.USELESS | advice_stream.USELESS | advice_around.USELESS
@@ -45,7 +45,8 @@ def advise(finding: Finding, summary: WindowSummary) -> Advice:
     found = [fix for it in remedies if (fix := _with_flag(it, engine)) is not None]
     fixes = list({fix.what: fix for fix in found}.values())
     useless = USELESS[finding.cause] + advice_start.also_useless(finding.cause, summary)
-    return Advice(_with_commands([_aimed(fix, finding) for fix in fixes]), useless)
+    first = VERIFY_FIRST if Ability.BE_VERIFIED in engine.CAN else VERIFY_OTHER
+    return Advice(_with_commands([_aimed(fix, finding) for fix in fixes], first), useless)
 
 
 def _kind(summary: WindowSummary) -> Engine:
@@ -109,10 +110,10 @@ def _aimed(fix: Fix, finding: Finding) -> Fix:
     return fix
 
 
-def _with_commands(fixes: list[Fix]) -> tuple[Fix, ...]:
-    """Add the command that verifies each change of a fleet file."""
+def _with_commands(fixes: list[Fix], command: str) -> tuple[Fix, ...]:
+    """Add the command that verifies each change of a fleet file, the first one's to the first."""
     first = next((fix for fix in fixes if fix.lever is not None), None)
     return tuple(
-        fix if fix.lever is None else replace(fix, verify=VERIFY_FIRST if fix is first else VERIFY_OTHER)
+        fix if fix.lever is None else replace(fix, verify=command if fix is first else VERIFY_OTHER)
         for fix in fixes
     )
