@@ -3,7 +3,13 @@
 import pytest
 
 from phasewise.core.step_log import StepLog
-from phasewise.engines.listed_requests import ListedRequest, Listing, ReadListing, StepsFromListings
+from phasewise.engines.listed_requests import (
+    SHOWN_LATE_S,
+    ListedRequest,
+    Listing,
+    ReadListing,
+    StepsFromListings,
+)
 
 PROMPT_S, DECODE_S = 0.4, 0.02
 
@@ -99,7 +105,7 @@ def test_nothing_happens_while_an_engine_is_idle_or_stands_still():
     stuck = request(1, computed=100, output=5)
     assert steps_of(reading(1.0), reading(2.0), reading(3.0)) == []
     (there,) = steps_of(reading(1.0, stuck), reading(2.0, stuck), reading(30.0, stuck))
-    assert (there.ended_unix_s, there.running, there.decode_tokens) == (1.0, 1, 0)
+    assert (there.ended_unix_s, there.running, there.decode_tokens) == (1.0 - SHOWN_LATE_S, 1, 0)
 
 
 def test_the_slots_tokens_are_its_kv():

@@ -11,10 +11,6 @@ from phasewise.core.steps import EngineStep
 from phasewise.engines.listed_requests import ReadListing, StepsFromListings
 from phasewise.engines.port import Engine
 
-SHOWN_LATE_S = 0.06
-"""By so much later a listing may show a step's end. All times are as much earlier, so that no client has a
-token before its step has ended."""
-
 
 class ListingFeed:
     """Follows one engine."""
@@ -35,7 +31,4 @@ class ListingFeed:
         listing = self._engine.parse_listing(reply.body) if reply.status == 200 else None
         if listing is None:
             return None
-        answered_s = self._clock()
-        return self._steps.add(
-            ReadListing(listing, asked_s - SHOWN_LATE_S, answered_s - SHOWN_LATE_S, waiting)
-        )
+        return self._steps.add(ReadListing(listing, asked_s, self._clock(), waiting))

@@ -143,8 +143,8 @@ class ScrapedHistogram:
         rank = share * self.count
         for (low, below), (high, upto) in pairwise(((0.0, 0.0), *self.buckets)):
             if upto >= rank and upto > below:
-                value = low if isinf(high) else low + (high - low) * max(rank - below, 0.0) / (upto - below)
-                return QuantileEstimate(value, low, high)
+                part = max(rank - below, 0.0) / (upto - below)
+                return QuantileEstimate(low if isinf(high) else low + (high - low) * part, low, high)
         return None
 
     def plus(self, other: ScrapedHistogram) -> ScrapedHistogram:

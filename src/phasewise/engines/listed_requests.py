@@ -15,6 +15,11 @@ from phasewise.core.steps import EngineStep, FinishedRequest
 
 USUAL_OF = 64
 """A step without prompts takes as long as the median of so many."""
+SHOWN_LATE_S = 0.06
+"""A listing shows a step's end later by the time between two listings, and by one more step, after which it
+is answered. Steps are timed as much earlier: no client has a token before its step has ended."""
+KNOWN_PACE = 16
+"""So many steps show how long one takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,7 @@ class StepsFromListings:
         self._waiting_since: deque[float | None] = deque()
         self._decode_steps_s: deque[float] = deque(maxlen=USUAL_OF)
         self._seq = 0
+        self._late_s: float | None = None
 
     def add(self, read: ReadListing) -> tuple[EngineStep, ...]:
         """The steps between the last listing and this one."""
@@ -221,9 +227,11 @@ class StepsFromListings:
 
     def _step(self, step: _Step, read: ReadListing, at_s: float) -> EngineStep:
         self._seq += 1
+        if self._late_s is None and len(self._decode_steps_s) >= KNOWN_PACE:
+            self._late_s = SHOWN_LATE_S + median(self._decode_steps_s)
         return EngineStep(
             seq=self._seq,
-            ended_unix_s=at_s,
+            ended_unix_s=at_s - (self._late_s or SHOWN_LATE_S),
             running=step.running,
             waiting=read.waiting or 0,
             kv_usage=read.listing.kv_usage,
