@@ -56,8 +56,8 @@ def _what_is_wrong(path: Path) -> str:
 def subject_of(target: WatchTarget | Observed) -> str:
     """The target in words, for the head of a verdict."""
     if target.kind is not TargetKind.GATEWAY:
-        (engine,) = target.engines
-        kind = (engine.engine if isinstance(engine, EngineSeen) else engine).kind
+        watched = (it.engine if isinstance(it, EngineSeen) else it for it in target.engines)
+        kind = next((it.kind for it in watched), None)
         return f"{target.url} ({engine_named(kind).TITLE} engine)"
     engines = counted(len(target.engines), "engine")
     return f"{target.url} (gateway, {engines})"
