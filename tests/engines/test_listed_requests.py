@@ -111,3 +111,24 @@ def test_nothing_happens_while_an_engine_is_idle_or_stands_still():
 def test_the_slots_tokens_are_its_kv():
     listing = Listing((request(1, computed=900, output=100),), 4000, 2)
     assert listing.kv_usage == pytest.approx(0.25)
+
+
+def test_a_step_that_takes_longer_than_the_time_between_listings_is_timed_whole():
+    slow = [
+        reading(10.0 + 0.05 * n, request(1, computed=100, output=1 + n // 4), request(2, slot=1, prompt=9))
+        for n in range(1, 80)
+    ]
+    timed = StepLog(steps_of(reading(10.0), *slow)).steps
+    usual = sorted(it.duration_s for it in timed if it.duration_s is not None)[len(timed) // 2]
+    assert usual == pytest.approx(0.2, abs=0.01)
+    late_s = timed[-1].step.ended_unix_s - 10.0 - 0.05 * 76
+    assert late_s == pytest.approx(
+        -SHOWN_LATE_S - 0.2, abs=0.02
+    )  # a listing and a step earlier than it was seen
+
+
+def test_counts_that_go_back_are_no_steps():
+    steps = steps_of(
+        reading(10.0, request(1, computed=100, output=50)), reading(10.1, request(1, computed=10, output=3))
+    )
+    assert [step.decode_tokens for step in steps] == [0]

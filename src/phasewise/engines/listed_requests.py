@@ -153,6 +153,7 @@ class StepsFromListings:
         self._decode_steps_s: deque[float] = deque(maxlen=USUAL_OF)
         self._seq = 0
         self._late_s: float | None = None
+        self._ended_s: float | None = None
 
     def add(self, read: ReadListing) -> tuple[EngineStep, ...]:
         """The steps between the last listing and this one."""
@@ -207,22 +208,25 @@ class StepsFromListings:
         grown = []
         for number, life in self._lives.items():
             it = now.get(number) or _completed(life.seen, max(1, most))
-            tokens = it.output_tokens - life.seen.output_tokens
-            computed = it.computed_tokens - life.seen.computed_tokens
+            tokens = max(0, it.output_tokens - life.seen.output_tokens)
+            computed = max(0, it.computed_tokens - life.seen.computed_tokens)
             grown.append(_Growth(life, tokens, computed, ended=number not in now))
             life.seen = it
         return grown
 
     def _timed(self, last: ReadListing, read: ReadListing, grown: Sequence[_Growth]) -> Iterator[EngineStep]:
         made = _steps_of(grown)
-        at_s = self._start_s(last)
+        at_s = before_s = self._start_s(last)
+        if last.listing.requests and self._ended_s is not None:
+            before_s = self._ended_s  # listings in between may have shown no step
         took_s = self._took_s(made, read.answered_unix_s - at_s)
         for step, seconds in zip(made, took_s, strict=True):
             at_s += seconds
             for it in step.first:
                 it.life.first_s = at_s
             if step.streams and not step.prompts:
-                self._decode_steps_s.append(seconds)
+                self._decode_steps_s.append(at_s - before_s)
+            self._ended_s = before_s = at_s
             yield self._step(step, read, at_s)
 
     def _step(self, step: _Step, read: ReadListing, at_s: float) -> EngineStep:
