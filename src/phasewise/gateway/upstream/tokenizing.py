@@ -88,6 +88,9 @@ async def _led_answer_tokens(worker: HttpClient, plan: Resumption, lead: str) ->
 
 async def _tokenize(worker: HttpClient, question: bytes) -> _Tokenized:
     reply = await _ask(worker, "/tokenize", question)
+    if "tokens" in reply and "max_model_len" not in reply:
+        # As of llama.cpp, which is healthy, and asked in other words.
+        raise UpstreamError(FailureKind.NOT_CONTINUED, "/tokenize is not vLLM's")
     try:
         return _Tokenized(reply["tokens"], reply.get("token_strs") or [], int(reply["max_model_len"]))
     except (KeyError, TypeError, ValueError):
