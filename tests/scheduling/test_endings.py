@@ -52,6 +52,7 @@ SCENES = (
     {"workers": 1, "slots": 1, "others_before": 1},
     {"workers": 1, "slots": 1, "others_before": 1, "capacity": 0},
     {"workers": 1, "slots": 1, "others_after": 1},
+    {"workers": 2, "weights": ("bf16", "q4"), "gone": True},
     {"prefill": 1, "decode": 1},
     {"prefill": 1, "decode": 1, "budget": 0.0},
 )
@@ -88,8 +89,9 @@ def endings_in(scene):
     return ends
 
 
-def play(path, *, others_before=0, others_after=0, model="m", limits=NO_LIMITS, **settings):
-    """The step to which these outcomes lead; others come before the request, or when it has a worker."""
+def play(path, *, others_before=0, others_after=0, gone=False, model="m", limits=NO_LIMITS, **settings):
+    """The step to which these outcomes lead; others come before the request, or when it has a worker, which
+    may be gone then."""
     world = make_split_world(**settings) if "prefill" in settings else make_world(**settings)
     others = [others_flow(world) for _ in range(others_before)]
     flow = request_flow(make_request(model=model, limits=limits, splittable=True), world)
@@ -101,6 +103,8 @@ def play(path, *, others_before=0, others_after=0, model="m", limits=NO_LIMITS, 
             return None
         if isinstance(step, Generate) and len(others) < others_after:
             others.append(others_flow(world))
+        if isinstance(step, Generate) and gone:
+            world.cluster.mark_down(step.worker.name, "gone")
     for it in (flow, *others):
         it.close()
     return step

@@ -93,7 +93,7 @@ def _serve(
                 blame(world, before.worker, before.failure)
             return ended
         _note_failure(progress, ended, before, request.max_wait_s)
-        progress.weights = _needed_weights(world, request.model, placed, ended)
+        progress.weights = _needed_weights(world, request.model, progress, placed, ended)
         if given_up := _given_up(request.model, world, progress, ended):
             return given_up
         if ended.worker is None or ended.failure.content_sent:
@@ -132,10 +132,13 @@ def _serve_found(
     return Broken(failed, None, met=False)
 
 
-def _needed_weights(world: World, model: str, placed: Decision, broken: Broken) -> str | None:
+def _needed_weights(
+    world: World, model: str, progress: RequestProgress, placed: Decision, broken: Broken
+) -> str | None:
     """Those that an answer began with, if engines of its model differ in them."""
-    begun = broken.failure.content_sent
-    return placed.chosen.weights if begun and _has_several_weights(world, model) else None
+    if progress.weights is not None or not broken.failure.content_sent:
+        return progress.weights
+    return placed.chosen.weights if _has_several_weights(world, model) else None
 
 
 def _has_several_weights(world: World, model: str) -> bool:
