@@ -432,16 +432,6 @@ def test_requests_at_the_fullest_of_two_engines_would_wait_less_at_an_even_load(
     assert finding.share == pytest.approx(3.0 * (1 - 2 / 5) / 3.2)
 
 
-def test_more_threads_than_cores_wait_for_each_other():
-    start = make_start(prefill_s=3.0)
-    engine = make_engine(settings={"threads": 16}, cores=2, cpu_wait_share=0.8)
-    finding = the_finding(make_summary(start, engines=[engine]), Cause.THREADS_HIGH)
-    assert "16 threads and has 2 cores" in finding.facts[0].words
-    assert Cause.ENGINE_STARVED not in causes(make_summary(start, engines=[engine]))
-    fits = make_engine(settings={"threads": 2}, cores=2)
-    assert Cause.THREADS_HIGH not in causes(make_summary(start, engines=[fits]))
-
-
 def test_a_setting_that_cuts_prompts_within_a_step_is_found():
     start = make_start(prefill_s=3.0)
     one_by_one = make_engine(settings={"max_num_batched_tokens": 1})

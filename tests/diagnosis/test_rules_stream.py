@@ -259,3 +259,14 @@ def test_batching_is_the_cause_if_a_stream_alone_would_be_fast_enough():
     assert causes(beside) == [Cause.BATCH_CAP_HIGH]
     alone_too_slow = streaming(split(0.2, 0.05), engines=[running(4.0)])
     assert causes(alone_too_slow) == [Cause.DECODE_FLOOR]
+
+
+def test_more_threads_than_cores_wait_for_each_other_in_every_step():
+    slow = split(floor_s=0.25)
+    crowd = make_engine(settings={"threads": 16}, cores=2, cpu_wait_share=0.4)
+    finding = the_finding(streaming(slow, engines=[crowd]), Cause.THREADS_HIGH)
+    assert "16 threads and has 2 cores" in finding.facts[0].words
+    assert finding.share == pytest.approx(0.69, abs=0.01)
+    assert Cause.ENGINE_STARVED not in causes(streaming(slow, engines=[crowd]))
+    fits = make_engine(settings={"threads": 2}, cores=2)
+    assert Cause.THREADS_HIGH not in causes(streaming(slow, engines=[fits]))

@@ -19,7 +19,7 @@ def request(number, *, computed=0, output=0, prompt=100, slot=0):
 
 
 def reading(at_s, *requests, waiting=0, asked_s=None):
-    return ReadListing(Listing(requests, 4096, 2), at_s if asked_s is None else asked_s, at_s, waiting)
+    return ReadListing(Listing(requests, 4096), at_s if asked_s is None else asked_s, at_s, waiting)
 
 
 def steps_of(*readings):
@@ -109,7 +109,7 @@ def test_nothing_happens_while_an_engine_is_idle_or_stands_still():
 
 
 def test_the_slots_tokens_are_its_kv():
-    listing = Listing((request(1, computed=900, output=100),), 4000, 2)
+    listing = Listing((request(1, computed=900, output=100),), 4000)
     assert listing.kv_usage == pytest.approx(0.25)
 
 

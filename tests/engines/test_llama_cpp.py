@@ -66,7 +66,7 @@ def test_its_slots():
     listing = llama_cpp.parse_listing(orjson.dumps([SLOT, idle]))
     (only,) = listing.requests
     assert (only.number, only.prompt_tokens, only.cached_tokens, only.output_tokens) == (7, 40, 10, 5)
-    assert (listing.slots, listing.context_tokens) == (2, 4096)
+    assert listing.context_tokens == 4096
     assert llama_cpp.parse_listing(b'{"error": {"code": 501}}') is None
     assert llama_cpp.parse_listing(b"<html>") is None
 

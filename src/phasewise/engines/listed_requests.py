@@ -42,7 +42,6 @@ class Listing:
 
     requests: tuple[ListedRequest, ...]
     context_tokens: int
-    slots: int
 
     @property
     def kv_usage(self) -> float:

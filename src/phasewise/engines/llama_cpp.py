@@ -124,7 +124,6 @@ def parse_listing(body: bytes) -> Listing | None:
         return Listing(
             tuple(_listed(slot) for slot in slots if slot["is_processing"]),
             context_tokens=sum(slot["n_ctx"] for slot in slots),
-            slots=len(slots),
         )
     except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
         return None
@@ -194,14 +193,10 @@ FLAGS: Mapping[str, str] = {
     "max_num_seqs": "-np",
     "draft_model": "-md",
     "max_model_len": "-c",
-    "batch": "-b",
     "threads": "-t",
-    "cache_reuse": "--cache-reuse",
 }
 """The flag of each setting: the levers of a fleet file first."""
 _FORMS = {
-    "max_num_seqs": ("-np", "--parallel"),
     "max_num_batched_tokens": ("-ub", "--ubatch-size"),
-    "batch": ("-b", "--batch-size"),
     "threads": ("-t", "--threads"),
 }

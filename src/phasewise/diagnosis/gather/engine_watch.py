@@ -222,6 +222,8 @@ class EngineWatch:
             self.engine = replace(self.engine, kind="" if kind is None else kind.TITLE)
             if kind is not None and kind.LISTING_PATH is not None:
                 self._listing, self._feed = ListingFeed(self._client, kind), None
+                # The first listing needs to know who waits already.
+                await self._read_load()
 
     async def _poll(self) -> None:
         if self._listing is not None:

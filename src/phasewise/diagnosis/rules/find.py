@@ -20,7 +20,6 @@ from phasewise.diagnosis.rules.machine import (
     number_format_stream,
     starved_start,
     starved_stream,
-    threads_start,
     threads_stream,
 )
 from phasewise.diagnosis.rules.network import (
@@ -197,7 +196,6 @@ START_RULES: tuple[StartRule, ...] = (
     hung_start,
     cold_start,
     paused_start,
-    threads_start,
     starved_start,
     number_format_start,
     kv_exhausted,
