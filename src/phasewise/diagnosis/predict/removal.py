@@ -139,6 +139,7 @@ def _so_far(timeline: Timeline) -> int:
     return timeline.output_tokens or 1
 
 
+TOO_FEW_TO_EXTRAPOLATE = 2
 PHASES = (Phase.START, Phase.STREAM)
 NOBODY: Suspects = frozenset()
 
@@ -177,8 +178,8 @@ class WindowReplay:
         if not self._knows(TYPICAL_CHUNK):
             untested = frozenset({Cause.CHUNKS_SMALL})
             self.suspects.pop(f"chunk {TYPICAL_CHUNK}", None)
-        if self.setup.shape.max_num_seqs == 1:
-            # No step had two streams, so that nobody knows what more would cost.
+        if self.setup.shape.max_num_seqs <= TOO_FEW_TO_EXTRAPOLATE:
+            # No step had more streams, so that nobody knows what many would cost.
             untested |= {Cause.BATCH_CAP_LOW}
             self.suspects.pop("cap", None)
         chosen = self._chosen()
