@@ -296,6 +296,12 @@ def test_waiting_for_many_is_overload_though_prompts_are_long():
     assert causes(make_summary(start, engines=[many])) == [Cause.OVERLOAD]
 
 
+def test_many_prompts_computed_beside_each_other_are_not_a_long_one():
+    start = make_start(engine_queue_s=1.5, prefill_s=1.0, prefill_others_s=5.0)
+    in_slots = make_engine(engine_load=make_engine_load(waiting_mean=0.5, running_max=64), steps=make_steps())
+    assert causes(make_summary(start, engines=[in_slots]))[0] is Cause.OVERLOAD
+
+
 def test_a_generator_that_sends_late_is_not_the_servers_fault():
     summary = make_summary(make_start(client_lag_s=1.5, prefill_s=0.2, unexplained_s=0.4))
     assert causes(summary) == [Cause.GENERATOR_LAG]

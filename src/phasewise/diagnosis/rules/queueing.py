@@ -296,7 +296,7 @@ def _cheap_to_run_more(summary: WindowSummary, engine_load: EngineLoad) -> tuple
         words = f"the median decode step takes {full_s / lone_s:.1f}x a nearly empty one"
         cheap = full_s <= CHEAP_RATIO_UNFITTED * lone_s
         return (Fact(words, FactSource.STEP_RECORD), Confidence.MEDIUM) if cheap else None
-    if now > FEW_RUNNING:
+    if now > FEW_RUNNING or _tokens_wait_for_prompts(summary):
         return None
     words = "one stream leaves most of the engine unused" if now == 1 else f"{now} streams at once are few"
     always = engine_load.capped_share * engine_load.waited_share >= ALWAYS_CAPPED
@@ -310,6 +310,14 @@ def _decoding_matters(summary: WindowSummary) -> bool:
     """Streams share a step, prompts do not: if prompts fill the engine, more requests at once do not help."""
     share = prompt_work_share(summary)
     return _prefill_fits(summary) if share is None else share <= MOSTLY_PROMPTS
+
+
+def _tokens_wait_for_prompts(summary: WindowSummary) -> bool:
+    """Whether running streams spend most of their time in steps with prompts: more of them would not help."""
+    ledger = None if summary.stream is None else summary.stream.ledger
+    if summary.stream is None or ledger is None:
+        return False
+    return ledger.prompts_s > MOSTLY_PROMPTS * summary.stream.tpot_mean_s
 
 
 def _prefill_fits(summary: WindowSummary) -> bool:
