@@ -99,7 +99,8 @@ def test_without_steps_running_few_prompts_that_fill_the_window_is_no_low_cap():
 
 def test_more_in_the_engine_at_the_end_than_at_the_beginning_is_overload():
     finding = the_finding(loaded(growth=12.0, steps=make_steps(busy_share=0.5)), Cause.OVERLOAD)
-    assert finding.confidence is Confidence.HIGH
+    # Nobody has replayed it, so that its rivals are not excluded.
+    assert finding.confidence is Confidence.MEDIUM
     assert any("12 more" in fact.words for fact in finding.facts)
 
 
