@@ -23,6 +23,7 @@ from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.loadgen.session import measure
 from phasewise.loadgen.statistics import window as validity
 from tests.experiments.levers.builders import EQUAL_ANSWERS, make_case, make_row, make_workload
+from tests.fake_engine_thread import running_fake_engine
 from tests.paths import ROOT
 
 CASES = (
@@ -286,3 +287,19 @@ def test_the_page_in_the_docs_is_what_the_command_writes(tmp_path, monkeypatch):
     assert show("--markdown", str(page)).exit_code == 0
     published = (ROOT / "docs" / "levers-by-phase.md").read_text()
     assert page.read_text().splitlines()[4:] == published.splitlines()[4:]
+
+
+def test_the_tour_predicts_before_it_measures_and_draws_a_page(tmp_path):
+    page = tmp_path / "tour.html"
+    with running_fake_engine(FakeEngineConfig()) as engine:
+        result = show("--tour", engine.base_url, "--html", str(page))
+    assert result.exit_code == 0, result.output
+    for number in range(1, 6):
+        _, _, said = result.stdout.partition(f"\n{number}. ")
+        assert said.index("predicted") < said.index("measured")
+    assert "predictions held" in page.read_text()
+
+
+@pytest.mark.usefixtures("_no_engine")
+def test_a_target_without_the_tour_says_what_to_add():
+    assert "--tour" in show("http://127.0.0.1:1").exception.hint

@@ -14,7 +14,9 @@ from phasewise.api.model_sheet import model_sheet
 from phasewise.cli import engine_size
 from phasewise.cli.help_style import RESULT
 from phasewise.cli.levers_measure import measure_levers
+from phasewise.cli.levers_tour import take_tour
 from phasewise.cli.measuring import command_line
+from phasewise.cli.outputs import reject_unwritable
 from phasewise.core.errors import ConfigError
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
@@ -41,6 +43,16 @@ USUAL_GPU = "H100"
 
 
 def levers(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="With --tour: http://host:port of an idle engine or gateway, or a running fleet's file. "
+            "(default: the gateway that runs here)",
+            show_default=False,
+        ),
+    ] = None,
+    *,
     model: Annotated[
         str | None,
         typer.Option(
@@ -49,6 +61,16 @@ def levers(
         ),
     ] = None,
     gpu: Annotated[str, typer.Option(help=f"The device to model: {', '.join(ACCELERATORS)}.")] = USUAL_GPU,
+    tour: Annotated[
+        bool,
+        typer.Option(
+            "--tour",
+            help="Play five runs on an idle engine, each with its prediction first. --html draws them.",
+        ),
+    ] = False,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="PHASEWISE_API_KEY", help="API key for the requests of --tour.")
+    ] = None,
     measure: Annotated[
         bool,
         typer.Option("--measure", help="Start engines and measure every lever.", rich_help_panel=WHICH),
@@ -115,6 +137,12 @@ def levers(
     should affect and traffic that it should not. Results are saved as they come: after Ctrl-C, the same
     command continues.
     """
+    if tour:
+        reject_unwritable("--html", html)
+        take_tour(target, model, api_key, seed, html)
+        return
+    if target is not None:
+        raise ConfigError(f"{target} is a target, which only --tour has", hint="add --tour")
     effort = QUICK if quick else WHOLE
     cases = chosen(CASES, [name.strip() for name in only.split(",") if name.strip()], effort)
     if list_only:
