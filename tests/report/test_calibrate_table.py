@@ -94,3 +94,10 @@ def test_weights_are_separated_from_overhead_where_the_machine_is_known():
 )
 def test_steps_are_described_in_words(work, words):
     assert describe(work) == words
+
+
+def test_the_machine_that_is_known_has_a_bar_for_math_and_one_for_memory():
+    text = flat(make_calibration(machine=MACHINE))
+    assert "How busy math and memory are in a step (of what one core of this machine reads 9 GB/s" in text
+    assert text.count("math █") + text.count("math ░") == len(make_calibration(machine=MACHINE).busy) > 1
+    assert "How busy" not in flat(make_calibration())

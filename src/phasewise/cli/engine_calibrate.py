@@ -22,7 +22,7 @@ from phasewise.core.errors import ConfigError
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.diagnosis.gather.costs_file import save_fit
 from phasewise.experiments.calibrate.calibrate import CalibrateSpec
-from phasewise.experiments.calibrate.machine import Devices, check_given, find_machine
+from phasewise.experiments.calibrate.machine import Devices, NumberFormat, check_given, find_machine
 from phasewise.experiments.calibrate.result import Calibration
 from phasewise.fleet.config import phasewise_home
 from phasewise.report.calibrate_table import render
@@ -75,6 +75,17 @@ def calibrate(
             rich_help_panel=DEVICE,
         ),
     ] = None,
+    peak_tflops: Annotated[
+        float | None,
+        typer.Option(
+            help="Arithmetic of each device in dense TFLOP/s, if --gpu does not know it.",
+            rich_help_panel=DEVICE,
+        ),
+    ] = None,
+    dtype: Annotated[
+        NumberFormat,
+        typer.Option(help="The engine's number format: what it was started with.", rich_help_panel=DEVICE),
+    ] = NumberFormat.SIXTEEN_BIT,
     config: Annotated[
         str | None,
         typer.Option(
@@ -111,7 +122,8 @@ def calibrate(
         found, interrupted = event_loop.run(_calibrate(origin(url), spec))
     except asyncio.CancelledError:
         raise typer.Exit(130) from None
-    machine = find_machine(found.url, config or found.model_root, Devices(gpu, gpus, bandwidth_gbs), home)
+    devices = Devices(gpu, gpus, bandwidth_gbs, peak_tflops, dtype.element_bytes)
+    machine = find_machine(found.url, config or found.model_root, devices, home)
     found = replace(found, machine=machine)
     if save is not None:
         weights_read_s = None if machine is None else machine.weights_read_s

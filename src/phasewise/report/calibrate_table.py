@@ -37,7 +37,8 @@ def render(found: Calibration) -> RenderableType:
     """The fit, its errors, its predictions, and the bottleneck of each phase."""
     parts: list[RenderableType] = [Text(line) for line in _heading(found)]
     parts += [_parts_table(found), _error_table(found), _prediction_table(found)]
-    parts += [Text(line) for line in (*_bound_lines(found), *_form_lines(found), *_caveats(found))]
+    parts += [Text(line) for line in (*_bound_lines(found), *_busy_lines(found))]
+    parts += [Text(line) for line in (*_form_lines(found), *_caveats(found))]
     return Group(*parts)
 
 
@@ -129,6 +130,26 @@ def _bound_line(each: Binding, found: Calibration) -> str:
             f"({found.machine.source})."
         )
     return line
+
+
+BAR_CELLS = 20
+
+
+def _busy_lines(found: Calibration) -> list[str]:
+    """One bar for the math and one for the memory of each phase."""
+    if found.machine is None:
+        return []
+    widest = max((len(describe(it.work)) for it in found.busy), default=0)
+    lines = [
+        f"  {describe(it.work):{widest}}  math {_bar(it.math)}  memory {_bar(it.memory)}" for it in found.busy
+    ]
+    sources = f"of what {found.machine.source}, and {found.machine.math_source}"
+    return [f"How busy math and memory are in a step ({sources}):", *lines]
+
+
+def _bar(busy: float) -> str:
+    full = round(min(busy, 1.0) * BAR_CELLS)
+    return f"{'█' * full}{'░' * (BAR_CELLS - full)} {busy:4.0%}"
 
 
 def _form_lines(found: Calibration) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from phasewise.core.statistics import Interval
 from phasewise.costs.fit.misfit import Cell, FormCheck
 from phasewise.costs.fit.observation import regime_of
 from phasewise.costs.fit.solve import FittedCost
 from phasewise.costs.fit.step import CostPart, StepCost, StepKind, StepWork, decoding
 from phasewise.costs.fit.step_fit import CONFIDENCE, StepFit
+from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.experiments.calibrate.result import (
     CalibratedMachine,
     Calibration,
@@ -15,6 +18,7 @@ from phasewise.experiments.calibrate.result import (
     decode_works,
     prefill_works,
 )
+from tests.paths import ROOT
 
 COST = StepCost(
     floor_s=56e-3,
@@ -29,7 +33,12 @@ ERRORS = tuple(number / 100 for number in range(-20, 21))
 MISSED = Cell(StepKind.MIXED, StepWork(600, 12, 13, 180_300, 900), visits=4, off_by=-0.31, certain=True)
 MET = Cell(StepKind.DECODE, decoding([64]), visits=5, off_by=0.02, certain=False)
 MACHINE = CalibratedMachine(
-    weight_bytes=269e6, read_bytes_per_s=9e9, source="one core of this machine, measured"
+    architecture=architecture_of(json.loads((ROOT / "examples/models/smollm2-135m.json").read_text())),
+    element_bytes=2.0,
+    read_bytes_per_s=9e9,
+    source="one core of this machine reads 9 GB/s, measured",
+    flops_per_s=80e9,
+    math_source="one core of this machine multiplies 80 GFLOP/s in float32, measured",
 )
 
 

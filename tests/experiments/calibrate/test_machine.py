@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 
 from phasewise.core.errors import ConfigError
+from phasewise.costs.fit.step import decoding, prefilling
 from phasewise.experiments.calibrate import machine
-from phasewise.experiments.calibrate.machine import Devices, check_given, find_machine
+from phasewise.experiments.calibrate.machine import Devices, NumberFormat, check_given, find_machine
 from tests.paths import ROOT
 
+MEASURED = machine.core_flops_per_s
 MODELS = ROOT / "examples" / "models"
 HERE, ELSEWHERE = "http://127.0.0.1:8000", "http://10.0.0.5:8000"
 
@@ -19,6 +21,7 @@ def config():
 @pytest.fixture(autouse=True)
 def a_core_that_reads_8_gb_per_s(monkeypatch):
     monkeypatch.setattr(machine, "core_read_bytes_per_s", lambda: 8e9)
+    monkeypatch.setattr(machine, "core_flops_per_s", lambda: 80e9)
     monkeypatch.setattr(machine, "visible_gpus", lambda environ: ())
 
 
@@ -55,3 +58,27 @@ def test_what_was_given_and_cannot_be_used_is_rejected(config, tmp_path):
     assert "H100" in caught.value.hint
     with pytest.raises(ConfigError, match="there is no"):
         check_given(None, str(tmp_path / "config.json"), tmp_path)
+
+
+def test_a_prompt_keeps_the_math_busy_and_a_stream_the_memory(config, tmp_path):
+    found = find_machine(ELSEWHERE, config, Devices("H100", 1), tmp_path)
+    weights_s = found.weights_read_s
+    prefill = found.busy(prefilling(4096), 0.2)
+    decode = found.busy(decoding([256]), 1.5 * weights_s)
+    assert prefill.math > 0.3
+    assert prefill.memory < 0.1
+    assert decode.memory == pytest.approx(1 / 1.5, rel=0.05)
+    assert decode.math < 0.01
+
+
+def test_numbers_of_twice_the_size_take_twice_as_long_to_read(config, tmp_path):
+    half, whole = (
+        find_machine(HERE, config, Devices(element_bytes=it.element_bytes), tmp_path)
+        for it in (NumberFormat.SIXTEEN_BIT, NumberFormat.FLOAT32)
+    )
+    assert whole.weights_read_s == pytest.approx(2 * half.weights_read_s)
+    assert whole.busy(decoding([256]), 1.0).math == half.busy(decoding([256]), 1.0).math
+
+
+def test_a_cores_arithmetic_is_measured():
+    assert MEASURED() > 1e9

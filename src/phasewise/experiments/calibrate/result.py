@@ -9,12 +9,16 @@ from typing import Any
 from phasewise.costs.fit.misfit import Cell, FormCheck
 from phasewise.costs.fit.step import Binding, CostPart, StepKind, StepWork, binding, decoding, prefilling
 from phasewise.costs.fit.step_fit import CONFIDENCE, StepFit, error_span
+from phasewise.costs.roofline.architecture import Architecture
+from phasewise.costs.roofline.step_demand import PrefillChunk, StepDemand, decodes, demand_of
 
 CALIBRATION_VERSION = 1
 PREFILL_TOKENS = (32, 128, 512, 2048, 8192)
 BATCHES = (1, 4, 16, 64)
 CONTEXT_TOKENS = 256
 WORST_CELLS = 3
+SIXTEEN_BIT_BYTES = 2.0
+"""What a number takes where the configuration says nothing else; demands are counted so."""
 
 
 class Seen(StrEnum):
@@ -25,17 +29,61 @@ class Seen(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CalibratedMachine:
-    """What is known about the machine in addition to the fit: the weights' bytes and its read speed."""
+class Busy:
+    """Of a step's time, the share in which the machine would do its arithmetic, and its memory traffic, at
+    full speed. What neither of them explains is overhead.
+    """
 
-    weight_bytes: float
+    work: StepWork
+    math: float
+    memory: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedMachine:
+    """What is known about the machine in addition to the fit: the model's shape, how many bytes a number of
+    it takes, and how fast the machine reads and multiplies.
+    """
+
+    architecture: Architecture
+    element_bytes: float
     read_bytes_per_s: float
     source: str
+    flops_per_s: float
+    math_source: str
+
+    @property
+    def weight_bytes(self) -> float:
+        """What one stream reads: of experts those it needs, of the embeddings only the output head."""
+        return self._demand(decoding([0])).weight_bytes * self.element_bytes / SIXTEEN_BIT_BYTES
 
     @property
     def weights_read_s(self) -> float:
         """How long reading all weights once would take at best."""
         return self.weight_bytes / self.read_bytes_per_s
+
+    def busy(self, work: StepWork, seconds: float) -> Busy:
+        """How busy its math and its memory are in a step that takes so long."""
+        demand = self._demand(work)
+        moved = demand.memory_bytes * self.element_bytes / SIXTEEN_BIT_BYTES
+        return Busy(work, demand.flops / self.flops_per_s / seconds, moved / self.read_bytes_per_s / seconds)
+
+    def _demand(self, work: StepWork) -> StepDemand:
+        streams = work.decode_tokens
+        chunks = [decodes(streams, work.kv_read_tokens // streams)] if streams else []
+        chunks += [PrefillChunk(work.prompt_tokens)] if work.prompt_tokens else []
+        return demand_of(self.architecture, SIXTEEN_BIT_BYTES, chunks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a report says of it."""
+        return {
+            "weight_bytes": self.weight_bytes,
+            "element_bytes": self.element_bytes,
+            "read_bytes_per_s": self.read_bytes_per_s,
+            "source": self.source,
+            "flops_per_s": self.flops_per_s,
+            "math_source": self.math_source,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +113,17 @@ class Calibration:
     def bindings(self) -> tuple[Binding, ...]:
         """What binds the smallest and the largest batch, and the longest prefill step, that it knows."""
         weights_read_s = None if self.machine is None else self.machine.weights_read_s
-        decodes = [work for work in decode_works() if self.fit.predict(work)]
-        prefills = [work for work in prefill_works() if self.fit.predict(work)]
-        works = [*decodes[:1], *decodes[-1:], *prefills[-1:]]
+        streams = [work for work in decode_works() if self.fit.predict(work)]
+        prompts = [work for work in prefill_works() if self.fit.predict(work)]
+        works = [*streams[:1], *streams[-1:], *prompts[-1:]]
         return tuple(binding(self.fit.cost, work, weights_read_s) for work in dict.fromkeys(works))
+
+    @property
+    def busy(self) -> tuple[Busy, ...]:
+        """How busy math and memory are in the same steps; empty if the machine is unknown."""
+        if self.machine is None:
+            return ()
+        return tuple(self.machine.busy(each.work, each.seconds) for each in self.bindings)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain JSON types."""
@@ -97,7 +152,8 @@ class Calibration:
             },
             "predictions": [self._prediction(work) for work in (*prefill_works(), *decode_works())],
             "bound_by": [_binding(each) for each in self.bindings],
-            "machine": None if self.machine is None else asdict(self.machine),
+            "busy": [asdict(each) for each in self.busy],
+            "machine": None if self.machine is None else self.machine.to_dict(),
         }
 
     def _intervals(self) -> dict[str, Any]:
