@@ -42,8 +42,7 @@ class OtlpTraces:
     def __init__(self, endpoint: str, setting: str = "gateway.traces") -> None:
         trace, sdk, export, resources, scope, otlp = _packages(setting)
         # The SDK logs every batch that fails; here one line says so until a batch arrives again.
-        logging.getLogger("opentelemetry").propagate = False
-        logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         url = endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + DEFAULT_PATH
         self.dropped = dict.fromkeys(TraceLoss, 0)
         self._trace, self._span = trace, sdk.ReadableSpan
