@@ -54,6 +54,7 @@ SHARES = {SAMPLED: 0.01, ALL: 1.0}
 ADDED_WITH = "src/phasewise/core/trace_context.py"
 REQUEST, STREAM = "request", "stream"
 SENT_WITHIN_S = 10.0
+LAG = "phasewise_event_loop_lag_seconds"
 
 
 def main() -> None:
@@ -71,7 +72,9 @@ def main() -> None:
             result = {"skipped": str(reason), **result}
         except DidNotStart as error:
             raise SystemExit(f"error: {error}") from error
-    print(json.dumps(result) if options.json else json.dumps(result, indent=2))
+    if not options.json:
+        print(json.dumps(result, indent=2))
+    print(json.dumps(result))
     if result.get("errors"):
         raise SystemExit(f"error: {result['errors']} requests failed")
 
@@ -167,9 +170,6 @@ def run_rounds(
                 lags[arm.name] = max(lags[arm.name], scraped(arm, LAG))
                 print(f"round {number + 1}: {rows[-1]}", file=sys.stderr, flush=True)
     return rows, lags
-
-
-LAG = "phasewise_event_loop_lag_seconds"
 
 
 def wait_until_idle(arm: Arm) -> None:
