@@ -234,9 +234,9 @@ class PrometheusMetrics:
         own = self._own()
         dropped = self._counters[LOG_DROPPED].series(())
         dropped.add(own.log_dropped - dropped.value)
-        for reason, count in own.traces_dropped.items():
+        for reason in TraceLoss:
             dropped = self._counters[TRACES_DROPPED].series((reason,))
-            dropped.add(count - dropped.value)
+            dropped.add(own.traces_dropped.get(reason, 0) - dropped.value)
         for counters in self._counters.values():
             yield from counters.lines()
         yield from self._worker_lines()
