@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from tests.paths import ROOT
+from benchmarks.overhead.tools import CannotMeasure, find_bench
 from tests.real_engine import free_port
 
 VARIABLE = "PHASEWISE_VICTORIA_TRACES"
@@ -80,13 +80,21 @@ def running_collector():
         thread.join()
 
 
+def victoria_traces():
+    """Its start script: named by a variable, or beside this repository or the one that it was cloned from."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    with suppress(CannotMeasure):
+        script = find_bench(None).parent / "parts" / "traces" / "victoria-traces"
+        if script.is_file():
+            return script
+    return pytest.skip(f"no VictoriaTraces beside the repository; {VARIABLE} may name its start script")
+
+
 @contextmanager
 def running_victoria_traces(folder):
     """A real VictoriaTraces: where spans are sent to, and where Jaeger's questions are asked."""
-    script = Path(os.environ.get(VARIABLE) or ROOT.parent / "shared" / "parts" / "traces" / "victoria-traces")
-    if not script.is_file():
-        pytest.skip(f"no VictoriaTraces: {script} is missing; {VARIABLE} may name its start script")
-    port = free_port()
+    script, port = victoria_traces(), free_port()
     subprocess.run([script, "start", str(port), folder], check=True, timeout=120)
     try:
         origin = f"http://127.0.0.1:{port}"
