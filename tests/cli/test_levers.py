@@ -13,14 +13,17 @@ import pytest
 from typer.testing import CliRunner
 
 from phasewise.cli import levers as command
+from phasewise.cli import levers_measure as measuring
 from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError
 from phasewise.experiments.lever_runs.engines import RunningEngine
+from phasewise.experiments.levers import guide
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.loadgen.session import measure
 from phasewise.loadgen.statistics import window as validity
 from tests.experiments.levers.builders import EQUAL_ANSWERS, make_case, make_row, make_workload
+from tests.fake_engine_thread import running_fake_engine
 from tests.paths import ROOT
 
 CASES = (
@@ -65,16 +68,16 @@ def fake_fleets(monkeypatch, tmp_path, stopped, launched):
     engine = EngineEnvironment(Path("python"), "0.32.0", "cpu", None, nixl=False)
     monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
     monkeypatch.setattr(command, "CASES", CASES)
-    monkeypatch.setattr(command, "FleetLauncher", Launcher)
+    monkeypatch.setattr(measuring, "FleetLauncher", Launcher)
     monkeypatch.setattr(command.engine_size, "current_engine", lambda chosen: engine)
-    monkeypatch.setattr(command, "resolve_model", lambda model, home: model)
-    monkeypatch.setattr(command.OutputReader, "compare", equal)
+    monkeypatch.setattr(measuring, "resolve_model", lambda model, home: model)
+    monkeypatch.setattr(measuring.OutputReader, "compare", equal)
     monkeypatch.setattr(command, "QUICK", command.replace(command.QUICK, block_s=0.01))
     monkeypatch.setattr(validity, "_shown", lambda *lags: "")
 
 
 def run(*options):
-    return CliRunner().invoke(app, ["levers", "--quick", *options])
+    return CliRunner().invoke(app, ["levers", "--measure", "--quick", *options])
 
 
 @pytest.fixture
@@ -86,7 +89,7 @@ def greeting(monkeypatch):
 
     def greet(*options):
         with monkeypatch.context() as patch:
-            patch.setattr(command, "_measure", nothing)
+            patch.setattr(measuring, "_measure", nothing)
             return run(*options).stderr
 
     return greet
@@ -180,7 +183,7 @@ def interrupt(monkeypatch):
             return await measure(url, spec)
 
         with monkeypatch.context() as patch:
-            patch.setattr(command, "measure_with_view", interrupted)
+            patch.setattr(measuring, "measure_with_view", interrupted)
             yield
 
     return interrupting
@@ -218,3 +221,85 @@ def test_what_was_measured_again_before_a_ctrl_c_is_gone_on_with_without_again(i
     assert stopped.exit_code == 130
     assert "the same command without --again continues from here" in stopped.stderr
     assert "1 of 2 rows are done" in greeting()
+
+
+# --- The table, which needs no engine.
+
+
+def show(*options):
+    return CliRunner().invoke(app, ["levers", *options], env={"COLUMNS": "80"})
+
+
+@pytest.fixture
+def _no_engine(monkeypatch):
+    monkeypatch.setattr(
+        command.engine_size, "current_engine", lambda chosen: pytest.fail("nothing is to be measured")
+    )
+
+
+@pytest.mark.usefixtures("_no_engine")
+def test_the_table_says_which_lever_helps_which_phase_and_why_in_80_columns():
+    result = show("--model", str(ROOT / "examples" / "models" / "llama-3-8b.json"))
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    for lever in ("larger batch", "continuous batching", "FlashAttention", "chunked prefill", "GQA, MQA"):
+        assert lever in result.stdout
+    assert "llama-3-8b on 1 x H100" in result.stdout
+    assert "nothing yet with this model" in result.stdout
+
+
+@pytest.mark.usefixtures("_no_engine")
+def test_the_table_is_there_for_programs_and_its_fields_are_documented():
+    facts = json.loads(show("--json").stdout)
+    by_name = {it["lever"]: it for it in facts["levers"]}
+    assert by_name["prefix caching"]["helps_prefill"] == "yes"
+    assert by_name["prefix caching"]["helps_decode"] == "no"
+    assert by_name["chunked prefill"]["helps_prefill"] == "costs"
+    page = (ROOT / "docs" / "reference" / "levers.md").read_text()
+    assert [name for name in (*facts, *facts["levers"][0]) if f"`{name}`" not in page] == []
+
+
+def test_what_was_measured_here_stands_beside_what_is_modelled(monkeypatch):
+    assert run("--only", "first").exit_code == 0
+    lever = guide.GuideLever("the first", guide.Helps.YES, guide.Helps.NO, "it is there", ("first",))
+    monkeypatch.setattr(guide, "GUIDE", (lever,))
+    monkeypatch.setattr(guide, "CASES", CASES)
+    monkeypatch.setattr(guide, "modelled_on", lambda case, deployment: "as fast")
+    (row,) = json.loads(show("--json").stdout)["levers"]
+    assert row["measured"]
+
+
+@pytest.mark.usefixtures("_no_engine")
+def test_an_option_of_measurements_without_them_says_what_to_add():
+    result = show("--quick")
+    assert isinstance(result.exception, ConfigError)
+    assert "--measure" in result.exception.hint
+
+
+@pytest.mark.usefixtures("_no_engine")
+def test_a_device_needs_a_model():
+    assert "--model" in show("--gpu", "A100").exception.hint
+
+
+@pytest.mark.usefixtures("_no_engine")
+def test_the_page_in_the_docs_is_what_the_command_writes(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    assert show("--markdown", str(page)).exit_code == 0
+    published = (ROOT / "docs" / "levers-by-phase.md").read_text()
+    assert page.read_text().splitlines()[4:] == published.splitlines()[4:]
+
+
+def test_the_tour_predicts_before_it_measures_and_draws_a_page(tmp_path):
+    page = tmp_path / "tour.html"
+    with running_fake_engine(FakeEngineConfig()) as engine:
+        result = show("--tour", engine.base_url, "--html", str(page))
+    assert result.exit_code == 0, result.output
+    for number in range(1, 6):
+        _, _, said = result.stdout.partition(f"\n{number}. ")
+        assert said.index("predicted") < said.index("measured")
+    assert "predictions held" in page.read_text()
+
+
+@pytest.mark.usefixtures("_no_engine")
+def test_a_target_without_the_tour_says_what_to_add():
+    assert "--tour" in show("http://127.0.0.1:1").exception.hint

@@ -3,6 +3,7 @@ itself.
 """
 
 import importlib
+import json
 import sys
 from functools import cache
 
@@ -16,7 +17,11 @@ from tests.paths import ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))
 known_scenes = importlib.import_module("known_scenes")
 contradictions = importlib.import_module("planted.contradictions").contradictions
+engine_verdicts = importlib.import_module("engine_verdicts")
 KEPT = sorted(known_scenes.KEPT.glob("*.gz"))
+LLAMA_SCENES = json.loads((engine_verdicts.STRANGERS / "scenes.json").read_text())["scenes"]
+NOT_SEEN = {"bursts-of-ten"}
+"""The engine had hardly finished one burst when the next came: 93% busy, which is called overload."""
 
 
 @cache
@@ -41,3 +46,13 @@ def test_the_verdict_is_an_experts(name):
 @pytest.mark.parametrize("name", [file.name.removesuffix(".gz") for file in KEPT])
 def test_screen_and_page_agree_with_themselves(name):
     assert not list(contradictions(*judged(name)))
+
+
+@pytest.mark.parametrize("scene", LLAMA_SCENES, ids=lambda it: it["name"])
+def test_a_llama_cpp_servers_verdict_is_an_experts(scene):
+    found = engine_verdicts.judge(scene, engine_verdicts.KEPT / engine_verdicts.file_of(scene))
+    if scene["name"] in NOT_SEEN:
+        assert not found["right"]
+        assert found["confidence"] == "low"
+    else:
+        assert found["right"], found

@@ -101,3 +101,15 @@ def test_a_starved_core_keeps_its_claim_where_there_is_too_much_load_even_withou
 def test_a_starved_core_that_claims_much_and_would_have_spared_much_is_weighed_beside_the_load():
     shares, _ = weighed(removals({Cause.ENGINE_STARVED: 0.45}), STARVED_CLAIMS, [0.3, 0.7])
     assert shares == {Cause.ENGINE_STARVED: pytest.approx(0.45), Cause.OVERLOAD: pytest.approx(0.55)}
+
+
+def test_a_kv_cache_that_nobody_saw_full_is_not_named_by_a_replay():
+    shares, _ = weighed(removals({Cause.KV_EXHAUSTED: 0.9}))
+    assert Cause.KV_EXHAUSTED not in shares
+
+
+def test_steps_that_take_longer_in_stretches_are_no_matter_of_the_batch_though_nothing_was_replayed():
+    found = Removals({Phase.STREAM: 9.0}, {Phase.STREAM: 0.1}, {Phase.STREAM: {}}, in_stretches=0.3)
+    claims = [claim(Cause.BATCH_CAP_HIGH), claim(Cause.SLOW_CLIENT)]
+    result = weigh(claims, [0.7, 0.3], found, Phase.STREAM)
+    assert (result.shares, result.unknown) == ((0.0, 0.3), pytest.approx(0.7))

@@ -416,6 +416,14 @@ def test_findings_of_the_heavier_phase_come_first_and_caveats_last():
     assert phases == [Phase.STREAM, Phase.START, Phase.MEASUREMENT]
 
 
+def test_of_two_phases_that_lost_as_much_no_verdict_is_sure():
+    late, slow = requests(8, queue_s=3.6), [stalled(index) for index in range(10, 18)]
+    verdict = judge(summary_of(late + slow), SLO)
+    start, stream = verdict.summary.start, verdict.summary.stream
+    assert 0.4 <= start.lost_s / (start.lost_s + stream.lost_s) <= 0.6
+    assert verdict.top.confidence is not Confidence.HIGH
+
+
 def test_a_verdict_is_written_down_with_who_says_each_fact():
     record = orjson.loads(orjson.dumps(verdict_record(judge(summary_of(requests(queue_s=4.0)), SLO))))
     assert record["v"] == VERDICT_VERSION

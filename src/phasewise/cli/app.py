@@ -52,7 +52,7 @@ PANELS: Panels = {
         "verify": Leaf(
             "verify:verify", "Apply the first suggested fix to a copy of a fleet, and measure its effect."
         ),
-        "levers": Leaf("levers:levers", "Measure every serving lever, off and on, on this machine."),
+        "levers": Leaf("levers:levers", "Show which lever helps which phase, modelled and measured."),
     },
     "Serve": {
         "gateway": Leaf("gateway:gateway", "Serve one OpenAI-compatible address in front of engines."),

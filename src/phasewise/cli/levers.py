@@ -1,81 +1,80 @@
-"""`phasewise levers`: measures every serving lever, off and on, on this machine with this model."""
+"""`phasewise levers`: which lever helps which phase, on your model; measured, and taught."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
-from signal import SIGHUP, SIGTERM
 from typing import Annotated
 
 import orjson
-import psutil
 import typer
 
+from phasewise.api.model_sheet import model_sheet
 from phasewise.cli import engine_size
 from phasewise.cli.help_style import RESULT
-from phasewise.cli.measuring import command_line, measure_with_view
-from phasewise.cli.outputs import Interrupts
-from phasewise.clients import event_loop
-from phasewise.clients.host import allow_many_streams
+from phasewise.cli.levers_measure import measure_levers
+from phasewise.cli.levers_tour import take_tour
+from phasewise.cli.measuring import command_line
+from phasewise.cli.outputs import reject_unwritable
 from phasewise.core.errors import ConfigError
-from phasewise.experiments.lever_runs.circumstances import Circumstances, circumstances
-from phasewise.experiments.lever_runs.engine_facts import read_facts
-from phasewise.experiments.lever_runs.engines import running_engines
-from phasewise.experiments.lever_runs.launch import (
-    GPU_SHARE,
-    EngineSize,
-    FleetLauncher,
-    handicapped,
-    model_or_quantized,
-    own_context_tokens,
-    shared_gpu_flags,
-    size_here,
-)
-from phasewise.experiments.lever_runs.measure import LeverRun, LeverTools, StoppedEarly
-from phasewise.experiments.lever_runs.outputs import OutputReader
-from phasewise.experiments.lever_runs.paging import PAGED_TRAFFIC
-from phasewise.experiments.levers.agenda import (
-    QUICK,
-    WHOLE,
-    Effort,
-    chosen,
-    left_to_do,
-    measurable,
-    seconds_left,
-)
-from phasewise.experiments.levers.cases import BASE, CASES
-from phasewise.experiments.levers.catalogue import MARGIN, Case, digest
-from phasewise.experiments.levers.results import Results, ResultsFile, open_results
-from phasewise.fleet.config import DEMO_MODEL, byte_size, phasewise_home
-from phasewise.fleet.engines.command import DEFAULT_CPU_KV_BYTES
-from phasewise.fleet.engines.demo_model import DEMO_MODELS, resolve_model
-from phasewise.fleet.engines.environment import EngineEnvironment
+from phasewise.costs.roofline.accelerators import ACCELERATORS
+from phasewise.costs.roofline.deployment import Deployment
+from phasewise.experiments.lever_runs.launch import EngineSize
+from phasewise.experiments.levers.agenda import QUICK, WHOLE, chosen, left_to_do, measurable
+from phasewise.experiments.levers.cases import CASES
+from phasewise.experiments.levers.catalogue import Case
+from phasewise.experiments.levers.guide import guide_rows
+from phasewise.experiments.levers.modelled import MODELLED_ON, typical_deployment
+from phasewise.experiments.levers.results import Results, known_results
+from phasewise.fleet.config import DEMO_MODEL, phasewise_home
+from phasewise.fleet.engines.demo_model import DEMO_MODELS
 from phasewise.fleet.engines.model_config_file import CONFIG_FILE
-from phasewise.fleet.engines.quantized_model import source_digest
-from phasewise.fleet.local.placement import this_machine
-from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.session import RunSpec
 from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS
 from phasewise.report.console import err, out
-from phasewise.report.levers.facts import as_facts, as_listing
+from phasewise.report.levers.facts import as_facts, as_listing, guide_facts
+from phasewise.report.levers.guide import guide_markdown, render_guide
 from phasewise.report.levers.markdown import render_markdown
 from phasewise.report.levers.page import render_page
 from phasewise.report.levers.table import render, render_list
 
 WHICH = "Measurements"
-
-ENGINE_MEMORY_BYTES = 2.5 * 2**30
-"""What an engine on a CPU needs besides its KV cache."""
-MOST_ENGINES = 3
+USUAL_GPU = "H100"
 
 
 def levers(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="With --tour: http://host:port of an idle engine or gateway, or a running fleet's file. "
+            "(default: the gateway that runs here)",
+            show_default=False,
+        ),
+    ] = None,
+    *,
     model: Annotated[
-        str, typer.Option(help="A known name, a folder or a Hugging Face id.", rich_help_panel=WHICH)
-    ] = DEMO_MODEL,
+        str | None,
+        typer.Option(
+            help="A config.json, a folder, a known name or a Hugging Face id. (default: an 8B model; "
+            f"to measure, {DEMO_MODEL})"
+        ),
+    ] = None,
+    gpu: Annotated[str, typer.Option(help=f"The device to model: {', '.join(ACCELERATORS)}.")] = USUAL_GPU,
+    tour: Annotated[
+        bool,
+        typer.Option(
+            "--tour",
+            help="Play five runs on an idle engine, each with its prediction first. --html draws them.",
+        ),
+    ] = False,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="PHASEWISE_API_KEY", help="API key for the requests of --tour.")
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Start engines and measure every lever.", rich_help_panel=WHICH),
+    ] = False,
     only: Annotated[
         str,
         typer.Option(
@@ -132,35 +131,43 @@ def levers(
     context: engine_size.Context = None,
     engine_python: engine_size.Python = None,
 ) -> None:
-    """Measure every serving lever off and on, on this machine and with this model.
+    """Show which lever helps which phase and why: modelled on your model, and measured on this machine.
 
-    Each lever is measured with traffic that it should affect and traffic that it should not. Results are
-    saved as they come: after Ctrl-C, the same command continues.
+    Without --measure no engine is needed. With it each lever is measured off and on, with traffic that it
+    should affect and traffic that it should not. Results are saved as they come: after Ctrl-C, the same
+    command continues.
     """
+    if tour:
+        reject_unwritable("--html", html)
+        take_tour(target, model, api_key, seed, html)
+        return
+    if target is not None:
+        raise ConfigError(f"{target} is a target, which only --tour has", hint="add --tour")
     effort = QUICK if quick else WHOLE
     cases = chosen(CASES, [name.strip() for name in only.split(",") if name.strip()], effort)
     if list_only:
         _list(cases, as_json)
         return
-    effort = replace(effort, pairs=pairs or effort.pairs)
-    engine = engine_size.engine_to_start(engine_python)
-    home = phasewise_home(os.environ)
     size = EngineSize(
         cores=cores, gpus=gpus, kv_cache_memory_bytes=kv_cache_memory_bytes, context_tokens=context
     )
-    file = open_results(home, _circumstances(model, home, engine, size, effort, seed), again=again)
-    if again:
-        file.forget(cases)
-    _greet(cases, effort, file)
-    allow_many_streams()
-    finished = event_loop.run(_measure(cases, effort, file, home))
-    _write_results(cases, file.results, html, markdown, as_json)
+    if not measure:
+        if only or quick or again or pairs is not None or size != EngineSize(gpus=gpus):
+            raise ConfigError("these options are for measurements", hint="add --measure")
+        _show(model, gpu, gpus or 1, markdown, as_json)
+        return
+    effort = replace(effort, pairs=pairs or effort.pairs)
+    engine = engine_size.engine_to_start(engine_python)
+    results, finished = measure_levers(
+        cases, effort, model or DEMO_MODEL, engine, size, seed=seed, again=again
+    )
+    _write_results(cases, results, html, markdown, as_json)
     if not finished:
         # With --again it would repeat what it has just measured.
         command = "the same command without --again" if again else "the same command"
         err.print(f"stopped; {command} continues from here", soft_wrap=True)
         raise typer.Exit(130)
-    if any(left_to_do(case, file.results) for case in measurable(cases, file.results)):
+    if any(left_to_do(case, results) for case in measurable(cases, results)):
         raise typer.Exit(1)
 
 
@@ -171,77 +178,35 @@ def _list(cases: tuple[Case, ...], as_json: bool) -> None:
         out.print(render_list(cases))
 
 
-def _circumstances(
-    model: str, home: Path, engine: EngineEnvironment, asked: EngineSize, effort: Effort, seed: int
-) -> Circumstances:
-    source = resolve_model(model, home)
-    # A folder is recorded by its full path, so that results of two folders of the same name stay apart.
-    identity = model if model in DEMO_MODELS else source
-    folder = Path(source)
-    return circumstances(
-        identity,
-        source_digest(folder)[:12] if (folder / CONFIG_FILE).is_file() else "",
-        engine,
-        size_here(asked, this_machine(engine.device), own_context_tokens(model, home, os.environ)),
-        effort=effort.name,
-        pairs=effort.pairs,
-        seed=seed,
-        # Noise floors and paging are measured on the base engine, rows against it.
-        rules_digest=digest(effort, MARGIN, BASE.levers, PAGED_TRAFFIC.key, GPU_SHARE),
-    )
+def _show(model: str | None, gpu: str, gpus: int, markdown: Path | None, as_json: bool) -> None:
+    """Print the table, which needs no engine."""
+    deployment, name = _deployment(model, gpu, gpus)
+    results = known_results(phasewise_home(os.environ), _identity(model or DEMO_MODEL))
+    rows = guide_rows(deployment, results)
+    if markdown is not None:
+        _write(markdown, guide_markdown(rows, name, results, command_line()))
+    if as_json:
+        typer.echo(orjson.dumps(guide_facts(rows, name), option=orjson.OPT_INDENT_2).decode())
+    else:
+        out.print(render_guide(rows, name, results))
 
 
-def _greet(cases: tuple[Case, ...], effort: Effort, file: ResultsFile) -> None:
-    here = measurable(cases, file.results)
-    rows = sum(len(case.rows) for case in here)
-    left = sum(len(left_to_do(case, file.results)) for case in here)
-    if left < rows:
-        _say(f"continuing {file.path}: {rows - left} of {rows} rows are done (--again repeats them)")
-    minutes = seconds_left(cases, effort, file.results) / 60
-    _say(f"{left} rows to measure, about {max(minutes, 1):.0f} min")
+def _deployment(model: str | None, gpu: str, gpus: int) -> tuple[Deployment, str]:
+    """The model on the device, and both in words."""
+    if model is None and (gpu, gpus) == (USUAL_GPU, 1):
+        return typical_deployment(), MODELLED_ON
+    if model is None:
+        raise ConfigError("--gpu and --gpus need a model", hint="add --model CONFIG")
+    asked = model_sheet(model, gpu=gpu, gpus=gpus).asked
+    fits = "" if asked.deployment.fits else ", whose memory is too small for it: try more --gpus"
+    return asked.deployment, f"{asked.name} on {gpus} x {gpu}{fits}"
 
 
-async def _measure(cases: tuple[Case, ...], effort: Effort, file: ResultsFile, home: Path) -> bool:
-    """Measure with live progress; False after Ctrl-C."""
-    interrupts = Interrupts()
-
-    async def measure(url: str, spec: RunSpec, label: str) -> BenchRun:
-        return await measure_with_view(url, spec, label, interrupts)
-
-    outputs = OutputReader(file.results.circumstances.seed)
-    tools = LeverTools(measure, handicapped, outputs.compare, read_facts, _say, interrupts.forgives)
-    # SIGTERM and SIGHUP also stop the engines, so that none is left behind.
-    ends = interrupts.handled(SIGTERM, SIGHUP)
-    with ends, tempfile.TemporaryDirectory(prefix="phasewise-levers-") as scratch:
-        try:
-            where = file.results.circumstances
-            model_of = model_or_quantized(where.model, home, _say)
-            launcher = FleetLauncher(
-                home, Path(scratch), model_of, shared_gpu_flags(where.device), where.engine
-            )
-            one_by_one = where.device != "cpu"
-            async with running_engines(
-                launcher.launch, _most_engines(file), _say, one_by_one=one_by_one
-            ) as engines:
-                await LeverRun(cases, effort, file, engines, tools).run()
-        except StoppedEarly:
-            return False
-        except asyncio.CancelledError:
-            if not interrupts.forgives():
-                raise
-            return False
-    return True
-
-
-def _most_engines(file: ResultsFile) -> int:
-    where = file.results.circumstances
-    if where.device != "cpu":
-        return 2
-    kv_cache_memory_bytes = where.engine.kv_cache_memory_bytes
-    kv_bytes = DEFAULT_CPU_KV_BYTES if kv_cache_memory_bytes is None else byte_size(kv_cache_memory_bytes)
-    return max(
-        2, min(MOST_ENGINES, int(psutil.virtual_memory().available / (ENGINE_MEMORY_BYTES + kv_bytes)))
-    )
+def _identity(model: str) -> str:
+    """What results are recorded under: a known name, or a folder's full path."""
+    folder = Path(model).expanduser()
+    folder = folder.parent if folder.name == CONFIG_FILE else folder
+    return str(folder.absolute()) if model not in DEMO_MODELS and folder.is_dir() else model
 
 
 def _write_results(
@@ -267,7 +232,3 @@ def _write(path: Path, text: str) -> None:
             hint="the results are saved: run the same command with another file to write them",
         ) from error
     err.print(f"wrote {path}", soft_wrap=True)
-
-
-def _say(words: str) -> None:
-    err.print(words, soft_wrap=True, markup=False)

@@ -27,7 +27,7 @@ from phasewise.diagnosis.analysis.counters import (
     with_counted_phases,
     with_counters,
 )
-from phasewise.diagnosis.analysis.engine_load import COUNTERS, EngineSurroundings, is_our_own
+from phasewise.diagnosis.analysis.engine_load import COUNTERS, YOUNG_S, EngineSurroundings, is_our_own
 from phasewise.diagnosis.analysis.kv_transfer_use import kv_transfer_use
 from phasewise.diagnosis.analysis.prefix_use import prefix_use
 from phasewise.diagnosis.analysis.probe_reading import probe_reading
@@ -182,10 +182,14 @@ def _replay(
     seen: _Replayable, summary: WindowSummary, evidence: Evidence, slo: Slo, known: Known
 ) -> WindowReplay | None:
     setup = setup_of(recorded_traffic(seen.timelines), summary.engines, known.levers)
+    unnamed = unnamed_in(seen.steps, seen.costs)
+    if any(engine.age_s is not None and engine.age_s < YOUNG_S for engine in summary.engines):
+        # An engine's first steps take longer, which is known.
+        unnamed = replace(unnamed, in_stretches=0.0)
     hints = Hints(
         repeated_text(summary),
         comes_in_bursts(summary),
-        unnamed_in(seen.steps, seen.costs),
+        unnamed,
         evidence.window_s,
         evidence.window[1],
         _alike(summary, evidence.setups),

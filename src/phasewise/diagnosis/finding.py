@@ -76,6 +76,14 @@ class Confidence(StrEnum):
     LOW = "low"
 
 
+_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
+
+
+def least(*confidences: Confidence) -> Confidence:
+    """The lowest of them."""
+    return min(confidences, key=_ORDER.index)
+
+
 class FactSource(StrEnum):
     """The source of a fact."""
 

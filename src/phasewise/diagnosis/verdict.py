@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -17,7 +17,7 @@ from phasewise.diagnosis.analysis.window_summary import (
     WindowSummary,
     WorkloadShape,
 )
-from phasewise.diagnosis.finding import Cause, Finding, Phase
+from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase, least
 from phasewise.diagnosis.rules.failing import are_cancelled, fails
 from phasewise.diagnosis.rules.find import explain, starts_late, streams_slowly
 
@@ -99,7 +99,9 @@ def judge(summary: WindowSummary, slo: Slo) -> Verdict:
         ruling=Ruling.FAILING if unserved else Ruling(heavier.value),
         slo=slo,
         summary=summary,
-        findings=_heavier_first(explained.findings, heavier),
+        findings=_sure_of_phase(
+            _heavier_first(explained.findings, heavier), both=_nearly_equal(start_lost_s, stream_lost_s)
+        ),
         also_slow=lighter if late and slow else None,
         unexplained_share=explained.unexplained.get(heavier),
     )
@@ -109,14 +111,15 @@ NEARLY_EQUAL = 0.4
 """Two phases that each lost this share of the time are equally slow: then the costliest cause decides."""
 ONE_CAUSE = {Cause.CHUNKS_STALL: Cause.LONG_PROMPTS, Cause.BATCH_CAP_HIGH: Cause.OVERLOAD}
 """Names of one cause in two phases: prompts that are computed, and requests that are there at once."""
+QUEUES = frozenset({Cause.OVERLOAD, Cause.BURSTS})
 
 
 def _streaming_first(findings: tuple[Finding, ...], start_lost_s: float, stream_lost_s: float) -> bool:
     """Whether streaming is the phase to name: it lost more or, if both lost about as much, the cause that
-    costs most over both phases is found there. Long prompts that others wait for are named by their stalls.
+    costs most over both phases is found there. One that is found in both is named by its streams, which lose
+    more after the window, unless it is what makes requests wait.
     """
-    whole_s = start_lost_s + stream_lost_s
-    if min(start_lost_s, stream_lost_s) < NEARLY_EQUAL * whole_s:
+    if not _nearly_equal(start_lost_s, stream_lost_s):
         return stream_lost_s > start_lost_s
     lost_s: dict[Cause, float] = {}
     phases: dict[Cause, set[Phase]] = {}
@@ -130,7 +133,21 @@ def _streaming_first(findings: tuple[Finding, ...], start_lost_s: float, stream_
     costliest = max(lost_s, key=lambda cause: lost_s[cause])
     if len(phases[costliest]) == 1:
         return phases[costliest] == {Phase.STREAM}
-    return costliest is Cause.LONG_PROMPTS
+    return costliest not in QUEUES
+
+
+def _nearly_equal(start_lost_s: float, stream_lost_s: float) -> bool:
+    return min(start_lost_s, stream_lost_s) >= NEARLY_EQUAL * (start_lost_s + stream_lost_s)
+
+
+def _sure_of_phase(findings: tuple[Finding, ...], *, both: bool) -> tuple[Finding, ...]:
+    """The first with less confidence if `both` phases lost about as much: another window may name the other
+    one first.
+    """
+    if not both or not findings:
+        return findings
+    first, *others = findings
+    return (replace(first, confidence=least(first.confidence, Confidence.MEDIUM)), *others)
 
 
 def _heavier_first(findings: tuple[Finding, ...], heavier: Phase) -> tuple[Finding, ...]:

@@ -269,3 +269,31 @@ def test_an_attempt_that_failed_without_content_is_not_estimated():
     log = StepLog([make_step(1, 0.1), make_step(2, 0.4, prompt=100, decode=0)])
     failed = make_timeline((), attempts=(make_attempt(outcome=Outcome.FAILED),), outcome=Outcome.FAILED)
     assert attribute(failed, log) is failed
+
+
+def queued_before_a_slot(running, **fields):
+    """A request with its first token after 3 s, whose engine reports a prefill of 0.2 s and no wait; steps
+    with so many requests running until then.
+    """
+    steps = [make_step(seq, 0.2 * seq, running=count, **fields) for seq, count in enumerate(running, start=1)]
+    prefill = make_span(Part.PREFILL, 0.2, source=Source.ENGINE_REPORT)
+    timeline = make_timeline((3.0, 3.1, 3.2), engine_spans=(prefill,))
+    worker = timeline.serving_attempt.worker.name
+    (found,) = explained([timeline], readings_of({worker: (StepLog(steps),)}))
+    return ttft_breakdown(found)
+
+
+def test_what_an_engine_does_not_report_is_a_wait_for_a_slot_if_none_was_free():
+    found = queued_before_a_slot([2] * 15)
+    assert found.seconds(Part.ENGINE_QUEUE) == pytest.approx(2.8)
+    assert found.unexplained_s == pytest.approx(0.0)
+
+
+def test_with_free_slots_it_stays_unexplained():
+    found = queued_before_a_slot([2, 1, 1, 1, 1, 1, 1, 1, 1, 1])
+    assert found.seconds(Part.ENGINE_QUEUE) is None
+    assert found.unexplained_s == pytest.approx(2.8)
+
+
+def test_where_waiting_requests_are_seen_nothing_is_added_to_their_wait():
+    assert queued_before_a_slot([2] * 15, waiting=3).unexplained_s == pytest.approx(2.8)

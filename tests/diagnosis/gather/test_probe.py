@@ -2,9 +2,9 @@
 
 import pytest
 
-from phasewise.diagnosis.gather import probe as probing
 from phasewise.diagnosis.gather.probe import LONG_TOKENS, PROBE_REQUESTS, SHORT_TOKENS, STREAMS, probe
 from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.loadgen.workload import scenes
 from phasewise.simulator.engine import EngineShape
 from tests.fake_engine_thread import running_fake_engine
 
@@ -39,7 +39,7 @@ async def test_a_probe_with_the_same_seed_is_as_long_and_finds_the_cache_as_cold
 async def test_without_new_words_the_fake_engine_would_have_cached_the_prompts_of_the_run_before(
     engine, monkeypatch
 ):
-    monkeypatch.setattr(probing, "write_opening", lambda rng: "")
+    monkeypatch.setattr(scenes, "write_opening", lambda rng: "")
     await probed(engine)
     _, cached = await probed(engine)
     assert all(cached)

@@ -1,6 +1,7 @@
 """Steps that slow down, and prompts that take time whatever their length, are found in a record of steps."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -19,7 +20,7 @@ def found_in(cost):
 
 def test_usual_steps_have_nothing_of_it():
     found = found_in(COST)
-    assert (found.slower, found.per_prompt_s) == (1.0, 0.0)
+    assert (found.slower, found.per_prompt_s, found.in_stretches) == (1.0, 0.0, 0.0)
 
 
 def test_a_lock_at_every_admission_is_time_per_prompt():
@@ -36,3 +37,15 @@ def test_steps_that_creep_are_slower_at_the_end():
     steps = iter(range(10**6))
     creeping = lambda work: COST(work) * (1 + next(steps) / 600)  # noqa: E731
     assert found_in(creeping).slower > 1.5
+
+
+def test_steps_that_take_longer_for_a_while_do_so_in_stretches():
+    steps = iter(range(10**6))
+    in_turns = lambda work: COST(work) * (2.5 if next(steps) % 80 < 30 else 1.0)  # noqa: E731
+    assert found_in(in_turns).in_stretches > 0.3
+
+
+def test_noise_that_comes_and_goes_with_each_step_is_no_stretch():
+    rng = Random(1)  # noqa: S311 - noise, not a secret
+    noisy = lambda work: COST(work) * rng.choice((1.0, 2.5))  # noqa: E731
+    assert found_in(noisy).in_stretches == 0.0

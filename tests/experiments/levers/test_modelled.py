@@ -4,8 +4,13 @@ import re
 
 import pytest
 
+from phasewise.api.model_sheet import model_sheet
 from phasewise.experiments.levers.cases import CASES
-from phasewise.experiments.levers.modelled import modelled_in_words
+from phasewise.experiments.levers.guide import GUIDE
+from phasewise.experiments.levers.modelled import modelled_in_words, modelled_on
+from tests.paths import ROOT
+
+CONFIGS = sorted((ROOT / "examples" / "models").glob("*.json"))
 
 
 def times(case, figure):
@@ -34,5 +39,16 @@ def test_a_large_model_on_a_gpu_follows_the_physics(case, figure, low, high):
     assert low <= times(case, figure) <= high
 
 
-def test_what_depends_on_the_traffic_alone_is_not_modelled():
-    assert [case.name for case in CASES if not modelled_in_words(case.name)] == ["batching_against_static"]
+@pytest.mark.parametrize("lever", GUIDE, ids=lambda it: it.name)
+@pytest.mark.parametrize(
+    "config", sorted((ROOT / "examples" / "models").glob("*.json")), ids=lambda it: it.stem
+)
+def test_every_lever_is_modelled_on_every_kind_of_model(config, lever):
+    deployment = model_sheet(str(config), gpu="H100").asked.deployment
+    assert modelled_on(lever.cases[0], deployment)
+
+
+def test_every_measured_case_that_the_table_names_exists():
+    known = {case.name for case in CASES}
+    modelled_only = {"grouped_queries", "disaggregation", "semantic_cache"}
+    assert {name for lever in GUIDE for name in lever.cases} - modelled_only <= known

@@ -1,10 +1,13 @@
 """The launcher of llama.cpp takes llama-server's own flags, rejects others in words, and ends on a signal."""
 
+import re
+import tomllib
 from types import SimpleNamespace
 
 import pytest
 
 from phasewise.fleet.engines.llama_server import apply, parsed
+from tests.paths import ROOT
 
 
 @pytest.fixture
@@ -70,3 +73,11 @@ def test_a_model_that_is_not_there_is_an_error_in_words(capsys):
     with pytest.raises(SystemExit):
         parsed(["/no/such/model.gguf"])
     assert "there is no file /no/such/model.gguf" in capsys.readouterr().err
+
+
+def test_the_hashed_package_is_the_one_that_the_extra_names():
+    lock = (ROOT / "src/phasewise/fleet/engines/llama-lock.txt").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (named,) = extras["demo"]
+    assert f"\n{named} \\\n" in lock
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", lock)) >= 2

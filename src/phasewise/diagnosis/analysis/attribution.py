@@ -12,6 +12,7 @@ from phasewise.core.steps import FinishedRequest, TimedStep
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Span, Timeline
 from phasewise.costs.fit.step import StepWork, prefilling
 from phasewise.costs.fit.step_fit import StepFit
+from phasewise.diagnosis.analysis.engine_load import SLOTS_TAKEN
 from phasewise.diagnosis.analysis.step_reading import StepReading, recomputed_tokens
 from phasewise.diagnosis.analysis.unnamed_prompt import PromptStep, prompt_steps
 
@@ -59,25 +60,44 @@ def explained(timelines: Iterable[Timeline], readings: Readings) -> tuple[Timeli
 
 
 def _explained(timeline: Timeline, readings: Readings) -> Timeline:
-    prefill = timeline.prefill_attempt
+    seen, prefill = timeline, timeline.prefill_attempt
     for attempt in (prefill, timeline.serving_attempt):
         found = None if attempt is None else attempt_reading(attempt, readings)
         if attempt is not None and found is not None:
-            timeline = attribute(timeline, found.log, found, attempt)
-    return _with_unreported_queue(timeline)
+            seen = attribute(seen, found.log, found, attempt)
+    if not _reports_prefill_alone(timeline):
+        return seen
+    reading = reading_of(seen, readings)
+    return _with_unreported_queue(seen) if reading is None or _had_to_wait(seen, reading) else seen
+
+
+def _reports_prefill_alone(timeline: Timeline) -> bool:
+    """Whether its engine reports how long its prompt took, and not how long it waited before."""
+    serving = timeline.serving_attempt
+    if serving is None or serving.kind is not AttemptKind.LOCAL:
+        return False
+    parts = {span.part: span.source for span in serving.spans}
+    return parts.get(Part.PREFILL) is Source.ENGINE_REPORT and Part.ENGINE_QUEUE not in parts
+
+
+def _had_to_wait(timeline: Timeline, reading: StepReading) -> bool:
+    """Whether no slot was free until its prompt was computed, in an engine that does not say who waits."""
+    steps, serving = reading.log.steps, timeline.serving_attempt
+    if serving is None or any(timed.step.waiting for timed in steps):
+        return False
+    most = max((timed.step.running for timed in steps), default=0)
+    before = reading.log.ending_between(*engine_time(timeline, serving))
+    return sum(timed.step.running >= most for timed in before) > SLOTS_TAKEN * len(before)
 
 
 def _with_unreported_queue(timeline: Timeline) -> Timeline:
-    """With what is left of its TTFT as its wait in the engine, if that reports its prefill and no wait."""
+    """With what is left of its TTFT as its wait in the engine."""
     serving, breakdown = timeline.serving_attempt, ttft_breakdown(timeline)
-    parts = {span.part: span.source for span in serving.spans} if serving is not None else {}
-    reported = parts.get(Part.PREFILL) is Source.ENGINE_REPORT and Part.ENGINE_QUEUE not in parts
-    if serving is None or breakdown is None or not reported or breakdown.unexplained_s <= 0:
+    if serving is None or breakdown is None or breakdown.unexplained_s <= 0:
         return timeline
-    if serving.kind is not AttemptKind.LOCAL:
-        return timeline
-    waited = Span(Part.ENGINE_QUEUE, Source.DERIVED, breakdown.unexplained_s)
-    enriched = replace(serving, spans=(*serving.spans, waited))
+    kept = tuple(span for span in serving.spans if span.part is not Part.ENGINE_QUEUE)
+    waited_s = breakdown.unexplained_s + (breakdown.seconds(Part.ENGINE_QUEUE) or 0.0)
+    enriched = replace(serving, spans=(*kept, Span(Part.ENGINE_QUEUE, Source.DERIVED, waited_s)))
     return replace(
         timeline, attempts=tuple(enriched if attempt is serving else attempt for attempt in timeline.attempts)
     )

@@ -18,6 +18,10 @@ from phasewise.core.steps import EngineStep, TimedStep
 from phasewise.diagnosis.analysis.step_reading import recomputed_tokens
 from phasewise.diagnosis.finding import FactSource
 
+SLOTS_TAKEN = 0.6
+"""An engine that runs as many requests as it ever does for this share of its working time has no free slot.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:

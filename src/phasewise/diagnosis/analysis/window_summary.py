@@ -174,7 +174,8 @@ class Removals:
     """What was lost in each phase, what a replay of the window loses, and the share of it that goes with each
     suspect; under None that of what no rule has a name for. Causes that are `untested` could not be replayed.
     Steps of one size took `slower` times as long at the end as at the beginning; each prompt takes
-    `per_prompt_s` whatever its length. `rest` is what no suspect explains.
+    `per_prompt_s` whatever its length, and `in_stretches` is the share of the steps' time that they took
+    longer for a while. `rest` is what no suspect explains.
     """
 
     measured_s: Mapping[Phase, float]
@@ -183,6 +184,7 @@ class Removals:
     untested: frozenset[Cause] = frozenset()
     slower: float = 1.0
     per_prompt_s: float = 0.0
+    in_stretches: float = 0.0
     rest: Rest = Rest.LOAD
 
     @property

@@ -8,26 +8,15 @@ run is in the prefix cache.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from random import Random, SystemRandom
+from random import Random
 from uuid import uuid4
 
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.timeline import Timeline
 from phasewise.loadgen.generator import LoadGenerator, RunLimits
 from phasewise.loadgen.target import find_target, fit_prompts
-from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop
-from phasewise.loadgen.workload.lengths import Lengths
-from phasewise.loadgen.workload.plan import (
-    CONTEXT_MARGIN_TOKENS,
-    CONTEXT_TOKENS,
-    Plan,
-    PlannedRequest,
-    PlanSpec,
-    make_plan,
-)
-from phasewise.loadgen.workload.presets import Shape
-from phasewise.loadgen.workload.prompts import Message, opened, write_opening
+from phasewise.loadgen.workload.plan import CONTEXT_MARGIN_TOKENS, CONTEXT_TOKENS, Plan
+from phasewise.loadgen.workload.scenes import joined, one_by_one, twice
 
 SHORT_TOKENS = 64
 LONG_TOKENS = 1_536
@@ -72,42 +61,14 @@ async def probe(
 
 def _scenes(long_tokens: int, rng: Random) -> tuple[tuple[str, Plan], ...]:
     return (
-        ("3 short prompts, one after another", _one_by_one(SHORT_TOKENS, 24, 3, rng)),
-        (f"one prompt of {long_tokens} tokens, twice", _twice(_one_by_one(long_tokens, 8, 1, rng))),
+        ("3 short prompts, one after another", one_by_one(SHORT_TOKENS, 24, 3, rng)),
+        (f"one prompt of {long_tokens} tokens, twice", twice(one_by_one(long_tokens, 8, 1, rng))),
         (
             f"{STREAMS} streams, joined by a prompt of {long_tokens} tokens",
-            _joined(
-                _one_by_one(SHORT_TOKENS, STREAM_OUTPUT_TOKENS, STREAMS, rng),
-                _one_by_one(long_tokens, 8, 1, rng),
+            joined(
+                one_by_one(SHORT_TOKENS, STREAM_OUTPUT_TOKENS, STREAMS, rng),
+                one_by_one(long_tokens, 8, 1, rng),
+                LONG_ARRIVES_AT_S,
             ),
         ),
     )
-
-
-def _one_by_one(prompt_tokens: int, output_tokens: int, requests: int, rng: Random) -> Plan:
-    shape = Shape("probe", Lengths.fixed(prompt_tokens), Lengths.fixed(output_tokens))
-    context = prompt_tokens + output_tokens + CONTEXT_MARGIN_TOKENS
-    plan = make_plan(PlanSpec(shape, ClosedLoop(1), requests=requests, context_tokens=context), rng)
-    return replace(plan, threads=tuple((_with_nonce(planned),) for planned in plan.requests))
-
-
-def _with_nonce(planned: PlannedRequest) -> PlannedRequest:
-    """The request with new first words: no earlier run has put its prefix into a cache.
-
-    Every prompt gets words of its own. Prompts that share them could share their first block of KV.
-    """
-    first, *others = planned.messages
-    text = opened(first.content, write_opening(SystemRandom()))
-    return replace(planned, messages=(Message(first.role, text), *others))
-
-
-def _twice(plan: Plan) -> Plan:
-    (planned,) = plan.requests
-    return replace(plan, threads=((planned,), (replace(planned, index=1),)))
-
-
-def _joined(streams: Plan, late: Plan) -> Plan:
-    (prompt,) = late.requests
-    requests = tuple(replace(planned, at_s=0.0) for planned in streams.requests)
-    newcomer = replace(prompt, index=len(requests), at_s=LONG_ARRIVES_AT_S)
-    return Plan.of_singles((*requests, newcomer), OpenLoop(rate_per_s=1.0))

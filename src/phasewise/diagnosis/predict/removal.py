@@ -28,6 +28,7 @@ from phasewise.diagnosis.predict.replay import (
 )
 from phasewise.diagnosis.predict.setup import Setup, Unpredictable, changed, drafting_of
 from phasewise.diagnosis.predict.suspects import (
+    IN_STRETCHES,
     LEAST_OF_LIMIT,
     LIMITS,
     PER_PROMPT,
@@ -198,6 +199,7 @@ class WindowReplay:
             untested,
             self.hints.unnamed.slower,
             self.hints.unnamed.per_prompt_s,
+            self.hints.unnamed.in_stretches,
             self._rest(frozenset(chosen)),
         )
 
@@ -306,6 +308,8 @@ class WindowReplay:
         cost = _slowing(self.costs, unnamed.slower, steps, slows=SLOWER not in gone)
         if PER_PROMPT in gone:
             cost = _without_fixed(cost, unnamed.per_prompt_s)
+        if IN_STRETCHES in gone:
+            cost = _sped_up(cost, 1.0 - unnamed.in_stretches)
         if STARVED in gone:
             cost = _sped_up(cost, 1.0 - self.hints.starved)
         return setup, traffic, cost

@@ -27,7 +27,7 @@ FEW_HELD = 24
 LONG_AGAIN = 3.0
 """A prompt that is this many times as long as the median is one of a few long ones."""
 
-SLOWER, PER_PROMPT, STARVED = "slower", "per prompt", "starved"
+SLOWER, PER_PROMPT, IN_STRETCHES, STARVED = "slower", "per prompt", "in stretches", "starved"
 LIMITS = frozenset({"cap", "kv"})
 LEAST_OF_LIMIT = 0.3
 """Without a limit, requests wait less and slow each other down more: both phases count."""
@@ -85,10 +85,12 @@ def suspects_of(setup: Setup, traffic: Traffic, hints: Hints) -> dict[str, Suspe
     if hints.repeated is not None:
         cause, share = hints.repeated
         found["repeated"] = Suspect(_once(share), cause, cause)
-    if hints.unnamed.slower > 1.0:
-        found[SLOWER] = Suspect(_as_it_is, None, None)
-    if hints.unnamed.per_prompt_s > 0.0:
-        found[PER_PROMPT] = Suspect(_as_it_is, None, None)
+    unnamed = {
+        SLOWER: hints.unnamed.slower > 1.0,
+        PER_PROMPT: hints.unnamed.per_prompt_s > 0.0,
+        IN_STRETCHES: hints.unnamed.in_stretches > 0.0,
+    }
+    found |= {name: Suspect(_as_it_is, None, None) for name, is_there in unnamed.items() if is_there}
     if hints.starved > 0.0:
         found[STARVED] = Suspect(_as_it_is, Cause.ENGINE_STARVED, Cause.ENGINE_STARVED)
     return found

@@ -1,7 +1,8 @@
 """What makes steps slow that no rule has a name for.
 
-Steps slow down with time, or a prompt takes time whatever its length: fragmented memory, throttled clocks, a
-grammar that is compiled or an adapter that is loaded look so. Which of them it is, steps do not show.
+Steps slow down with time, a prompt takes time whatever its length, or steps of the same work take much longer
+for a while: fragmented memory, throttled clocks, a grammar that is compiled or applied, an adapter that is
+loaded, a neighbour look so. Which of them it is, steps do not show.
 """
 
 from __future__ import annotations
@@ -32,25 +33,57 @@ NOTICED_STEPS = 3.0
 
 
 SHORT_CONTEXT = 200
+LASTS, VARIES = 0.5, 0.2
+"""Steps take longer in stretches if their logarithms, each against others of the same work, vary by so much,
+and if the next varies with it as much as this; noise comes and goes from one step to the next."""
+FEWEST_ALIKE = 5
+FAST = 10
+"""The percentile of steps that none of it has slowed down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
     """Steps of one size took `slower` times as long in the last third of the window as in the first; each
-    prompt takes `per_prompt_s` whatever its length. 1 and 0 if that may be chance.
+    prompt takes `per_prompt_s` whatever its length; of the time of steps, `in_stretches` is what they took
+    longer for a while. 1 and 0 if that may be chance.
     """
 
     slower: float = 1.0
     per_prompt_s: float = 0.0
+    in_stretches: float = 0.0
 
 
 def unnamed_in(engines: Iterable[Sequence[Observation]], costs: Costs) -> Unnamed:
     """What the steps of these engines have of it, by the engine that has most."""
-    slower, fixed_s = [1.0], [0.0]
+    slower, fixed_s, stretches = [1.0], [0.0], [0.0]
     for seen in engines:
         slower.append(_slower(seen))
         fixed_s.append(_per_prompt_s(seen, costs))
-    return Unnamed(max(slower), max(fixed_s))
+        stretches.append(_in_stretches(seen))
+    return Unnamed(max(slower), max(fixed_s), max(stretches))
+
+
+def _in_stretches(seen: Sequence[Observation]) -> float:
+    """The share of the time of steps without prompts that they take longer for a while, though their work is
+    that of others.
+    """
+    alone = [it for it in seen if len(it.works) == 1 and not it.works[0].prompt_tokens and it.seconds > 0]
+    if len(alone) < FEWEST_STEPS:
+        return 0.0
+    alone.sort(key=lambda it: it.at_s)
+    seconds = np.array([it.seconds for it in alone])
+    works = np.array([_sums(it.works) for it in alone])
+    ratios = seconds / (works @ not_negative(works / seconds[:, None], np.ones(len(seconds))))
+    streams = works[:, 1]
+    for count in np.unique(streams):
+        like = streams == count
+        if like.sum() >= FEWEST_ALIKE:
+            ratios[like] /= np.median(ratios[like])
+    logs = np.log(ratios)
+    lasts = float(np.corrcoef(logs[:-1], logs[1:])[0, 1]) if float(np.std(logs)) >= VARIES else 0.0
+    if lasts < LASTS:
+        return 0.0
+    return 1.0 - float(np.percentile(ratios, FAST)) / float(np.mean(ratios))
 
 
 def _slower(seen: Sequence[Observation]) -> float:

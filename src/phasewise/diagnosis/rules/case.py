@@ -12,7 +12,7 @@ from enum import StrEnum
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import TTFT_PARTS, Part
 from phasewise.core.units import duration, share
-from phasewise.diagnosis.analysis.engine_load import EngineLoad, EngineSurroundings
+from phasewise.diagnosis.analysis.engine_load import SLOTS_TAKEN, EngineLoad, EngineSurroundings
 from phasewise.diagnosis.analysis.stall_causes import ExplainedStall, StallCause
 from phasewise.diagnosis.analysis.window_summary import (
     StartSummary,
@@ -276,11 +276,6 @@ def fullest(summary: WindowSummary) -> EngineLoad | None:
         key=lambda engine_load: (engine_load.waiting_mean, engine_load.running_mean),
         default=None,
     )
-
-
-SLOTS_TAKEN = 0.6
-"""Engines that run as many requests as they ever do for this share of their working time have no free slot.
-"""
 
 
 def capped_share(summary: WindowSummary) -> float | None:

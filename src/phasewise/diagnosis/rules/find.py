@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phasewise.core.slo import Slo
 from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary, WindowSummary
-from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase
+from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase, least
+from phasewise.diagnosis.rules.calibration import at_most
 from phasewise.diagnosis.rules.case import Claim, StartCase, StreamCase, Taken, open_start, open_stream
 from phasewise.diagnosis.rules.every_token import batch_cap_high, decode_floor, kv_reads, speculation_unpaid
 from phasewise.diagnosis.rules.failing import failures
@@ -137,8 +138,6 @@ ENOUGH_REQUESTS = 8
 """The fewest requests for a confident finding."""
 MOST = 0.7
 
-_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
-
 
 def seen(requests: int, timed: int, step_timed: int) -> Confidence:
     """High confidence needs enough requests, mostly matched to steps; engine timings alone count half."""
@@ -149,11 +148,6 @@ def seen(requests: int, timed: int, step_timed: int) -> Confidence:
 
 def _many(requests: int) -> Confidence:
     return Confidence.HIGH if requests >= ENOUGH_REQUESTS else Confidence.MEDIUM
-
-
-def least(*confidences: Confidence) -> Confidence:
-    """The lowest of them."""
-    return min(confidences, key=_ORDER.index)
 
 
 # --- Whether a phase is slow: causes are searched only then.
@@ -254,6 +248,7 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
         claims, loss = _weighed(claims, loss, summary, Phase.START)
         loss = _with_silent(loss, claims, start)
         sure = seen(start.requests, start.timed, start.step_timed)
+        claims = [_calibrated(claim, Phase.START, summary.seen_by) for claim in claims]
         found += _findings(
             Phase.START, claims, loss, opened.account.whole_s, start.lost_s, (sure, _many(start.requests))
         )
@@ -264,6 +259,7 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
         claims = _claims(rule(streaming) for rule in STREAM_RULES)
         loss = share_out(claims, streaming.account.unclaimed, slo.tpot_s, _lost_by_stalls(stream))
         claims, loss = _weighed(claims, loss, summary, Phase.STREAM)
+        claims = [_calibrated(claim, Phase.STREAM, summary.seen_by) for claim in claims]
         timed = 0 if streaming.guessed_step else stream.streams
         sure = seen(stream.streams, timed, stream.step_timed)
         found += _findings(
@@ -298,7 +294,25 @@ def _weighed(
     found = weigh(claims, loss.shares, summary.removals, phase)
     if found.unknown > max(UNKNOWN_SHARE, *found.shares, 0.0):
         return [], Loss((), 1.0)
-    return list(found.claims), Loss(found.shares, loss.unexplained + found.unknown)
+    sure = [claim if found.replayed else _untried(claim) for claim in found.claims]
+    return sure, Loss(found.shares, loss.unexplained + found.unknown)
+
+
+def _calibrated(claim: Claim, phase: Phase, seen_by: str) -> Claim:
+    """As sure as its kind may be; one that names its rival has said what cannot be excluded."""
+    if claim.rival is not None:
+        return claim
+    return replace(claim, at_most=least(claim.at_most, at_most(phase, claim.cause, seen_by)))
+
+
+BY_EXCLUSION = frozenset({Cause.OVERLOAD, Cause.BATCH_CAP_HIGH, Cause.KV_EXHAUSTED})
+"""Causes that take what others leave, or that a larger load makes look like others."""
+
+
+def _untried(claim: Claim) -> Claim:
+    """Nobody has seen what is left without it, so that its rivals are not excluded."""
+    doubtful = claim.cause in BY_EXCLUSION
+    return replace(claim, at_most=least(claim.at_most, Confidence.MEDIUM)) if doubtful else claim
 
 
 def _claims(said: Iterator[Claim | None]) -> list[Claim]:

@@ -190,7 +190,8 @@ def long_prompts(case: StartCase) -> Claim | None:
     start, workload = case.start, case.summary.workload
     own_s = case.account.seconds(Part.PREFILL)
     taken = case.account.take(1.0, Part.PREFILL)
-    if own_s >= LONG_OF_OBJECTIVE * case.slo.ttft_s and _few_wait(case.summary):
+    few = case.account.seconds(Part.PREFILL_OTHERS) <= FEW_AHEAD * own_s and _few_wait(case.summary)
+    if few and own_s >= LONG_OF_OBJECTIVE * case.slo.ttft_s:
         behind = prompt_work_share(case.summary) or 0.0
         taken += case.account.take(behind, *WAITING, Part.PREFILL_OTHERS)
     by_steps = any(it.part is Part.PREFILL and it.source is Source.STEP_RECORD for it in start.parts)

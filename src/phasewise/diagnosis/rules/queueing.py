@@ -7,6 +7,7 @@ from math import log
 from phasewise.core.timeline import Part
 from phasewise.costs.fit.step import decoding
 from phasewise.diagnosis.analysis.engine_load import (
+    COUNTERS,
     EngineLoad,
     EngineSurroundings,
     clock_source,
@@ -14,7 +15,7 @@ from phasewise.diagnosis.analysis.engine_load import (
 )
 from phasewise.diagnosis.analysis.stall_causes import StallCause
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
-from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource
+from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, least
 from phasewise.diagnosis.rules.case import (
     BEHIND_OTHERS,
     QUEUED,
@@ -40,6 +41,11 @@ from phasewise.diagnosis.rules.case import (
 
 KV_FULL = 0.9
 """A KV cache this full has no space for another typical request."""
+NEARLY_SLOW, FAST_ENOUGH = 0.9, 0.8
+"""Shares of the objective of a token's time: above the one more requests at once would miss it, below the
+other they need not,"""
+MANY_PROMPTS = 0.2
+"""unless prompts take this share of the engine's time."""
 UNEVEN_FACTOR = 2.0
 """Engines whose loads differ by less are evenly loaded."""
 NOT_WAITING_SHARE = 0.2
@@ -83,13 +89,16 @@ def kv_exhausted(case: StartCase) -> Claim | None:
     workload = case.summary.workload
     if share is None and (workload.preemptions or 0) > 0 and (workload.kv_usage_max or 0.0) >= KV_FULL:
         share, sure = 1.0, Confidence.LOW
-    if not share:
+    if not share or _use_of_more(case) <= 0.0:
         return None
+    source = engine_load_source(case.summary) if sure is Confidence.HIGH else FactSource.DERIVED
+    if _use_of_more(case) < 1.0 or case.summary.seen_by == COUNTERS:
+        sure = least(sure, Confidence.MEDIUM)
     taken = case.account.take(share * _served_without_limit(case.summary), *QUEUED)
     facts = [
         Fact(
             f"for {percent(share)} of the time that requests waited, the KV cache had no space for another",
-            engine_load_source(case.summary) if sure is Confidence.HIGH else FactSource.DERIVED,
+            source,
         ),
         *kv_facts(case.summary),
         Fact(f"this costs {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
@@ -102,6 +111,17 @@ def kv_exhausted(case: StartCase) -> Claim | None:
         sure,
         seen_itself=True,
     )
+
+
+def _use_of_more(case: StartCase) -> float:
+    """Whether more requests at once would help: 1 if it is sure, 0 if more come than leave and it is not so.
+    They make every token slower, and wait for each other's prompts.
+    """
+    stream, prompts = case.summary.stream, prompt_work_share(case.summary) or 0.0
+    slow = 0.0 if stream is None or stream.tpot_p50_s is None else stream.tpot_p50_s / case.slo.tpot_s
+    if slow >= NEARLY_SLOW or prompts >= MANY_PROMPTS:
+        return 0.0 if excess(case.summary) > 0 else 0.5
+    return 1.0 if slow <= FAST_ENOUGH and prompts <= MANY_PROMPTS / 2 else 0.5
 
 
 def kv_facts(summary: WindowSummary) -> list[Fact]:
@@ -296,7 +316,7 @@ def _cheap_to_run_more(summary: WindowSummary, engine_load: EngineLoad) -> tuple
         words = f"the median decode step takes {full_s / lone_s:.1f}x a nearly empty one"
         cheap = full_s <= CHEAP_RATIO_UNFITTED * lone_s
         return (Fact(words, FactSource.STEP_RECORD), Confidence.MEDIUM) if cheap else None
-    if now > FEW_RUNNING:
+    if now > FEW_RUNNING or _tokens_wait_for_prompts(summary):
         return None
     words = "one stream leaves most of the engine unused" if now == 1 else f"{now} streams at once are few"
     always = engine_load.capped_share * engine_load.waited_share >= ALWAYS_CAPPED
@@ -310,6 +330,14 @@ def _decoding_matters(summary: WindowSummary) -> bool:
     """Streams share a step, prompts do not: if prompts fill the engine, more requests at once do not help."""
     share = prompt_work_share(summary)
     return _prefill_fits(summary) if share is None else share <= MOSTLY_PROMPTS
+
+
+def _tokens_wait_for_prompts(summary: WindowSummary) -> bool:
+    """Whether running streams spend most of their time in steps with prompts: more of them would not help."""
+    ledger = None if summary.stream is None else summary.stream.ledger
+    if summary.stream is None or ledger is None:
+        return False
+    return ledger.prompts_s > MOSTLY_PROMPTS * summary.stream.tpot_mean_s
 
 
 def _prefill_fits(summary: WindowSummary) -> bool:

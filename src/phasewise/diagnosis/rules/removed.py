@@ -46,11 +46,14 @@ SPARES_MUCH = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """Claims and their shares of the loss, and the share of what no rule has a name for."""
+    """Claims and their shares of the loss, the share of what no rule has a name for, and whether they are
+    from a replay.
+    """
 
     claims: tuple[Claim, ...]
     shares: tuple[float, ...]
     unknown: float = 0.0
+    replayed: bool = False
 
 
 def weigh(
@@ -59,13 +62,16 @@ def weigh(
     """The claims with what the replay shows of each; as they are if it shows nothing."""
     starved = sum(it for claim, it in zip(claims, shares, strict=True) if claim.cause is Cause.ENGINE_STARVED)
     every_share = {} if removals is None else _replayed(removals, phase, starved)
+    if all(claim.cause is not Cause.KV_EXHAUSTED for claim in claims):
+        # Only where its cache is full can an engine lack space in it.
+        every_share.pop(Cause.KV_EXHAUSTED, None)
     untested = frozenset() if removals is None else removals.untested
     if Cause.ENGINE_STARVED not in every_share:
         untested |= {Cause.ENGINE_STARVED}
     tested = [claim.cause in TESTED - untested for claim in claims]
     part = sum(share for share, known in zip(shares, tested, strict=True) if known)
     if removals is None or phase not in removals.shares or not _credible(removals, phase, part):
-        return _without_overload(claims, shares, removals, phase)
+        return _not_replayed(claims, shares, removals, phase)
     whole = max(1.0, sum(every_share.values()))
     unknown = every_share.get(None, 0.0) / whole
     by_cause = {cause: it / whole for cause, it in every_share.items() if cause is not None}
@@ -97,7 +103,7 @@ def weigh(
         own = by_cause.get(claim.cause, 0.0) + left * rest.get(claim.cause, 0.0) / rest_share
         new.append(part * own)
     facts = tuple(_with_fact(claim, by_cause.get(claim.cause)) for claim in every)
-    return Weighed(facts, tuple(new), part * unknown)
+    return Weighed(facts, tuple(new), part * unknown, replayed=True)
 
 
 def _replayed(removals: Removals, phase: Phase, claimed: float) -> dict[Cause | None, float]:
@@ -110,6 +116,19 @@ def _replayed(removals: Removals, phase: Phase, claimed: float) -> dict[Cause | 
     if too_much_load and not _spares_much(removals, phase, claimed):
         found.pop(Cause.ENGINE_STARVED, None)
     return found
+
+
+def _not_replayed(
+    claims: Sequence[Claim], shares: Sequence[float], removals: Removals | None, phase: Phase
+) -> Weighed:
+    """The claims as they are, if the replay shows nothing, except those on steps that take long for another
+    reason.
+    """
+    if phase is Phase.START or removals is None or not removals.in_stretches:
+        return _without_overload(claims, shares, removals, phase)
+    in_steps = [claim.cause in _STEPS or claim.cause is Cause.BATCH_CAP_HIGH for claim in claims]
+    kept = tuple(0.0 if is_it else share for is_it, share in zip(in_steps, shares, strict=True))
+    return Weighed(tuple(claims), kept, sum(shares) - sum(kept))
 
 
 def _without_overload(

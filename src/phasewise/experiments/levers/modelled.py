@@ -1,15 +1,18 @@
-"""What each lever would do to a large model on a data-centre GPU: modelled, not measured. Pure."""
+"""What each lever would do to a model on a device, by default a large one on a data-centre GPU: modelled, not
+measured. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from phasewise.core.units import duration
+from phasewise.core.units import duration, size
 from phasewise.costs.roofline.accelerators import ACCELERATORS
+from phasewise.costs.roofline.architecture import AttentionKind
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
-from phasewise.costs.roofline.precision import WEIGHT_SCHEMES
+from phasewise.costs.roofline.precision import SIXTEEN_BIT, WEIGHT_SCHEMES
 from phasewise.costs.roofline.step_demand import PrefillChunk, decodes
 
 MODELLED_ON = "an 8B model with grouped queries on one H100"
@@ -24,16 +27,24 @@ _CONFIG = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-CONTEXT_TOKENS = 1024
+CONTEXT_TOKENS, ANSWER_TOKENS, LONG_PROMPT_TOKENS = 1024, 256, 8192
 
 
-def _deployment(scheme: str | None = None) -> Deployment:
-    weights = None if scheme is None else WEIGHT_SCHEMES[scheme]
-    return Deployment(architecture_of(_CONFIG, weights), ACCELERATORS["H100"])
+def typical_deployment() -> Deployment:
+    """What is modelled where nobody says which model and device."""
+    return Deployment(architecture_of(_CONFIG), ACCELERATORS["H100"])
 
 
 def _times(on: float, off: float) -> str:
     return f"{on / off:.2f}x"
+
+
+def _capacity(on: Deployment, off: Deployment) -> str:
+    if not on.fits:
+        return "without space for a KV cache"
+    if not off.fits:
+        return f"a KV cache of {on.kv_capacity_tokens:,} tokens fits, without it none"
+    return f"KV capacity {_times(on.kv_capacity_tokens, off.kv_capacity_tokens)}"
 
 
 def _prefix_cache(base: Deployment) -> str:
@@ -49,6 +60,14 @@ def _kv_cache(base: Deployment) -> str:
 def _batching(base: Deployment) -> str:
     one, six = (base.tpot_s(batch, CONTEXT_TOKENS) for batch in (1, 6))
     return f"six streams at once: tokens/s {_times(6 / six, 1 / one)}, TPOT {_times(six, one)}"
+
+
+def _closed_batches(base: Deployment) -> str:
+    waits_s = ANSWER_TOKENS / 2 * base.tpot_s(8, CONTEXT_TOKENS)
+    return (
+        f"half a closed batch of 8 answers of {ANSWER_TOKENS} tokens, {duration(waits_s)}, is what a "
+        "newcomer waits without it"
+    )
 
 
 def _cap(base: Deployment) -> str:
@@ -81,14 +100,16 @@ def _speculation(base: Deployment) -> str:
 
 def _weights(scheme: str) -> Callable[[Deployment], str]:
     def modelled(base: Deployment) -> str:
-        on = _deployment(scheme)
+        if base.architecture.precision != SIXTEEN_BIT:
+            return "its weights are quantized already"
+        smaller = replace(base.architecture, precision=WEIGHT_SCHEMES[scheme])
+        on = replace(base, architecture=smaller)
         decode = _times(on.tpot_s(1, CONTEXT_TOKENS), base.tpot_s(1, CONTEXT_TOKENS))
         batched = _times(on.tpot_s(256, CONTEXT_TOKENS), base.tpot_s(256, CONTEXT_TOKENS))
         prefill = _times(on.ttft_s(4096), base.ttft_s(4096))
-        capacity = _times(on.kv_capacity_tokens, base.kv_capacity_tokens)
         return (
             f"TPOT {decode} for one stream, {batched} for 256; TTFT of 4,096 tokens {prefill}; "
-            f"KV capacity {capacity}"
+            f"{_capacity(on, base)}"
         )
 
     return modelled
@@ -98,8 +119,7 @@ def _kv_fp8(base: Deployment) -> str:
     on = replace(base, kv_element_bytes=1.0)
     one = _times(on.tpot_s(1, 2000), base.tpot_s(1, 2000))
     batched = _times(on.tpot_s(64, 8192), base.tpot_s(64, 8192))
-    capacity = _times(on.kv_capacity_tokens, base.kv_capacity_tokens)
-    return f"KV capacity {capacity}; TPOT {one} for one stream at 2,000 tokens, {batched} for 64 at 8,192"
+    return f"{_capacity(on, base)}; TPOT {one} for one stream at 2,000 tokens, {batched} for 64 at 8,192"
 
 
 def _paged(base: Deployment) -> str:
@@ -116,11 +136,44 @@ def _attention(base: Deployment) -> str:
     )
 
 
+def _shared_heads(base: Deployment) -> str:
+    attention = base.architecture.attention
+    if attention.kind is AttentionKind.MULTI_HEAD:
+        return "every head of this model has a key and a value of its own"
+    shrink = base.architecture.kv_shrink
+    more_s = (shrink - 1) * base.step(decodes(64, CONTEXT_TOKENS)).kv_s
+    now_s = base.tpot_s(64, CONTEXT_TOKENS)
+    return (
+        f"{attention.kind}: KV cache {1 / shrink:.2f}x; TPOT {_times(now_s, now_s + more_s)} for 64 streams "
+        f"at {CONTEXT_TOKENS:,} tokens"
+    )
+
+
+def _apart(base: Deployment) -> str:
+    beside_s = base.step_seconds(PrefillChunk(base.step_tokens), decodes(8, CONTEXT_TOKENS))
+    apart_s = base.tpot_s(8, CONTEXT_TOKENS)
+    moved = size(base.kv_bytes(LONG_PROMPT_TOKENS))
+    return (
+        f"worst gap of 8 streams {duration(beside_s)} -> {duration(apart_s)}; the KV cache of a prompt of "
+        f"{LONG_PROMPT_TOKENS:,} tokens, {moved}, has to move"
+    )
+
+
+def _answer_cache(base: Deployment) -> str:
+    prompt_s = base.ttft_s(CONTEXT_TOKENS)
+    answer_s = ANSWER_TOKENS * base.tpot_s(8, CONTEXT_TOKENS)
+    return (
+        f"a hit saves the prefill of {CONTEXT_TOKENS:,} tokens, {duration(prompt_s)}, and an answer of "
+        f"{ANSWER_TOKENS}, {duration(answer_s)}"
+    )
+
+
 _MODELS: Mapping[str, Callable[[Deployment], str]] = {
     "prefix_cache": _prefix_cache,
     "kv_cache": _kv_cache,
     "paged_kv": _paged,
     "batching_against_one": _batching,
+    "batching_against_static": _closed_batches,
     "batch_cap": _cap,
     "chunk_512": _chunks(512),
     "chunk_128": _chunks(128),
@@ -129,10 +182,19 @@ _MODELS: Mapping[str, Callable[[Deployment], str]] = {
     "w4a16": _weights("w4a16"),
     "kv_fp8": _kv_fp8,
     "attention_backend": _attention,
+    "grouped_queries": _shared_heads,
+    "disaggregation": _apart,
+    "semantic_cache": _answer_cache,
 }
 
 
 def modelled_in_words(case_name: str) -> str:
-    """What the lever would do there; empty where that depends on the traffic alone."""
+    """What the lever would do there; empty if it is not modelled."""
+    modelled = modelled_on(case_name, typical_deployment())
+    return modelled and f"modelled for {MODELLED_ON}: {modelled}"
+
+
+def modelled_on(case_name: str, deployment: Deployment) -> str:
+    """What the lever would do to this model on this device; empty if it is not modelled."""
     modelled = _MODELS.get(case_name)
-    return "" if modelled is None else f"modelled for {MODELLED_ON}: {modelled(_deployment())}"
+    return "" if modelled is None else modelled(deployment)

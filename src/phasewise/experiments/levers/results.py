@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -164,6 +165,16 @@ def open_results(home: Path, now: Circumstances, *, again: bool) -> ResultsFile:
         ) from error
     # The reason why something could not be measured may be fixed by now.
     return ResultsFile(path, known.model_copy(update={"not_measured": {}}))
+
+
+def known_results(home: Path, model: str) -> Results | None:
+    """The latest results with this model on this machine; None without any."""
+    found = []
+    for path in sorted((home / "levers").glob("*.json")):
+        with contextlib.suppress(OSError, ValidationError):
+            found.append(Results.model_validate_json(path.read_bytes()))
+    measured = (it for it in found if it.circumstances.model == model and it.rows)
+    return max(measured, key=lambda it: (it.measured_between() or (0.0, 0.0))[1], default=None)
 
 
 def effect_of(comparison: Comparison) -> LeverEffect:

@@ -217,6 +217,11 @@ def _no_known_cause(verdict: Verdict) -> str:
             f"no known cause: every prompt takes {duration(removals.per_prompt_s)} whatever its length; look "
             "at what else the engine does for a new request (structured output, adapters, images)"
         )
+    if removals is not None and removals.in_stretches > 0:
+        return (
+            "no known cause: steps with the same work take much longer for a while, and then do not; look at "
+            "what some requests ask for (structured output, adapters) and at what else the host runs"
+        )
     if removals is not None and verdict.ruling is Ruling.SLOW_TO_START and removals.starts_in_time:
         return (
             "no known cause: by the costs of its steps, this engine could start the same requests in time; "

@@ -11,6 +11,7 @@ from typing import Any
 from phasewise.experiments.levers import findings as words
 from phasewise.experiments.levers.catalogue import Case, Row
 from phasewise.experiments.levers.findings import LeverFinding, findings
+from phasewise.experiments.levers.guide import GuideRow
 from phasewise.experiments.levers.modelled import modelled_in_words
 from phasewise.experiments.levers.notes import floors
 from phasewise.experiments.levers.results import RESULTS_VERSION, Results
@@ -93,4 +94,23 @@ def _listed_row(row: Row) -> dict[str, Any]:
         "can_show": row.can_show,
         "expected": dict(row.expected),
         "why": row.why,
+    }
+
+
+def guide_facts(rows: Sequence[GuideRow], model: str) -> dict[str, Any]:
+    """The table of levers and phases."""
+    return {
+        "v": RESULTS_VERSION,
+        "modelled_on": model,
+        "levers": [
+            {
+                "lever": row.lever.name,
+                "helps_prefill": row.lever.prefill,
+                "helps_decode": row.lever.decode,
+                "why": row.lever.why,
+                "modelled": row.modelled,
+                "measured": row.measured or None,
+            }
+            for row in rows
+        ],
     }
