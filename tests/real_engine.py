@@ -34,15 +34,15 @@ class RunningEngine:
 
 
 @contextmanager
-def running_real_engine(log_file: Path) -> Iterator[RunningEngine]:
+def running_real_engine(log_file: Path, *flags: str, **variables: str) -> Iterator[RunningEngine]:
     """A vLLM with the recorder in it, on free ports; its whole process group ends with the context."""
     home = Path(os.environ.get("PHASEWISE_HOME") or ROOT / ".phasewise")
     port, steps_port = free_port(), free_port()
-    command = _command(home, port)
+    command = [*_command(home, port), *flags]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             command,
-            env=_environment(steps_port),
+            env=_environment(steps_port) | variables,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from phasewise.core.caching import CacheNote, CacheResult
 from phasewise.core.timeline import TTFT_PARTS, Attempt, AttemptKind, Outcome, Source, Span, Timeline
+from phasewise.core.trace_context import TraceContext
 from phasewise.core.worker import WorkerRef
 
 seconds = st.floats(min_value=0.0, max_value=100.0, allow_nan=False)
@@ -47,6 +48,15 @@ cache_notes = st.builds(
     saved_stream_s=st.none() | seconds,
     saved_tokens=counts,
 )
+traces = st.builds(
+    TraceContext,
+    trace_id=st.just("4bf92f3577b34da6a3ce929d0e0e4736"),
+    parent_id=st.none() | st.just("00f067aa0ba902b7"),
+    flags=st.integers(min_value=0, max_value=255),
+    spans=st.booleans(),
+    operation=st.sampled_from(["chat", "embeddings"]),
+    state=st.sampled_from(["", "vendor=1"]),
+)
 timelines = st.builds(
     Timeline,
     request_id=st.text(max_size=40),
@@ -73,4 +83,5 @@ timelines = st.builds(
     client_blocked_s=st.none() | seconds,
     streamed=st.booleans(),
     cache=st.none() | cache_notes,
+    trace=st.none() | traces,
 )

@@ -45,6 +45,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "real_scenes",
         "advice_applied",
         "diagnosis_truth",
+        "trace_cost",
     ],
 )
 def test_a_benchmark_runs_to_its_end_and_prints_one_object(name):

@@ -65,10 +65,12 @@ def our_command(
     *,
     profile: Path | None = None,
     checkout: Path | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> Command:
     """Our gateway before the upstream, with everything on that it does by default, and with API keys.
 
-    `checkout` is another clone of the repository, whose sources are run instead.
+    `checkout` is another clone of the repository, whose sources are run instead. `settings` are more keys
+    under `gateway`.
     """
     port = free_port()
     file = folder / f"{name}.yaml"
@@ -76,6 +78,7 @@ def our_command(
         "port": port,
         "api_keys": [{"sha256": key_sha256(API_KEY), "tenant": "load"}],
         "admin_key_sha256": key_sha256(ADMIN_KEY),
+        **(settings or {}),
     }
     worker = {"name": "w0", "url": f"http://127.0.0.1:{upstream_port}", "model": MODEL, "slots": SLOTS}
     # Every JSON text is YAML, too.

@@ -100,6 +100,7 @@ async def running_prometheus(folder, gateway_url):
     config["global"] = {"scrape_interval": SCRAPE_INTERVAL, "scrape_timeout": SCRAPE_INTERVAL}
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [gateway_url.removeprefix("http://")]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    shutil.copy(DEPLOY / "alerts.yml", folder)
     with (folder / "prometheus.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             program,
@@ -194,6 +195,17 @@ async def test_the_dashboards_choices_are_the_configurations_models_and_pools(wa
             f"/api/v1/label/{label}/values", **{"match[]": metric}
         )
     assert offered == {"model": ["fake-model", "none"], "pool": ["default"]}
+
+
+async def test_every_rule_of_the_alerts_is_evaluated(watched):
+    _, prometheus = watched
+
+    async def evaluated():
+        groups = (await prometheus.ask("/api/v1/rules"))["groups"]
+        rules = [rule for group in groups for rule in group["rules"]]
+        return rules if all(rule["health"] == "ok" for rule in rules) else None
+
+    assert len(await eventually(evaluated, PATIENCE_S)) == 28
 
 
 async def test_promtool_accepts_the_gateways_metrics(watched):

@@ -8,6 +8,7 @@ from typing import Protocol
 from phasewise.core.caching import Lesson, Neighbour, Purge, StoredAnswer, Vector
 from phasewise.core.limits import Lease, Limits, QuotaAnswer
 from phasewise.core.timeline import Timeline
+from phasewise.core.trace_span import TraceLoss, TraceSpan
 
 
 class TimelineSink(Protocol):
@@ -15,6 +16,16 @@ class TimelineSink(Protocol):
 
     def record(self, timeline: Timeline) -> None:
         """Keep or count the timeline; must not block."""
+
+
+class TraceExporter(Protocol):
+    """Sends spans to a backend in the background."""
+
+    def send(self, timeline: Timeline, spans: Sequence[TraceSpan]) -> None:
+        """Queue the spans of one request; must not block."""
+
+    def drop(self, reason: TraceLoss) -> None:
+        """Count a request whose spans are not sent."""
 
 
 class QuotaSettlement(Protocol):

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from phasewise.core.caching import CacheNote
 from phasewise.core.decision import Option
+from phasewise.core.trace_context import TraceContext
 from phasewise.core.value import value
 from phasewise.core.worker import WorkerRef
 
@@ -119,7 +120,7 @@ class Timeline:
     client to read, None where that was not observed. A reply that was not `streamed` arrives as a whole and
     has no first-token time. A request that does not `generate`, an embedding, has no output tokens. `cache`
     is the outcome of its cache lookup, None without a cache; an answer from the cache has no attempts, and
-    has a single content time if it was sent in one piece.
+    has a single content time if it was sent in one piece. `trace` is what its client or the gateway traces.
     """
 
     request_id: str
@@ -148,6 +149,7 @@ class Timeline:
     generates: bool = True
     placement: Placement | None = None
     cache: CacheNote | None = None
+    trace: TraceContext | None = None
     version: int = field(default=TIMELINE_VERSION)
 
     @property

@@ -25,6 +25,7 @@ from phasewise.core.timeline import (
     Span,
     Timeline,
 )
+from phasewise.core.trace_context import TraceContext
 from phasewise.core.worker import WorkerRef
 
 UNIT_S = 1e-4
@@ -118,10 +119,16 @@ def _add_unusual(record: Record, timeline: Timeline) -> None:
         record["streamed"] = False
     if not timeline.generates:
         record["generates"] = False
+    _add_nested(record, timeline)
+
+
+def _add_nested(record: Record, timeline: Timeline) -> None:
     if timeline.placement is not None:
         record["placement"] = _placement_record(timeline.placement)
     if timeline.cache is not None:
         record["cache"] = _cache_record(timeline.cache)
+    if timeline.trace is not None:
+        record["trace"] = _trace_record(timeline.trace)
 
 
 def from_record(record: Record) -> Timeline:
@@ -146,6 +153,7 @@ def from_record(record: Record) -> Timeline:
         **{name: record[name] for name in _DEFAULTED if name in record},
         placement=_placement(record["placement"]) if "placement" in record else None,
         cache=_cache(record["cache"]) if "cache" in record else None,
+        trace=TraceContext(**record["trace"]) if "trace" in record else None,
     )
 
 
@@ -202,6 +210,14 @@ def _placement_record(placement: Placement) -> Record:
 
 def _placement(record: Record) -> Placement:
     return Placement(record["policy"], record["reason"], tuple(_option(item) for item in record["options"]))
+
+
+def _trace_record(trace: TraceContext) -> Record:
+    record: Record = {"trace_id": trace.trace_id, "parent_id": trace.parent_id, "flags": trace.flags}
+    record |= {"spans": trace.spans, "operation": trace.operation}
+    if trace.state:
+        record["state"] = trace.state
+    return record
 
 
 def _cache_record(note: CacheNote) -> Record:

@@ -34,6 +34,7 @@ from phasewise.gateway.quarantine import Quarantine
 from phasewise.gateway.records.logs import RequestLog
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import TimelineStore
+from phasewise.gateway.records.traces import TraceSink
 from phasewise.gateway.records.worker_log import WorkerLog
 from phasewise.gateway.reload import Reloader
 from phasewise.gateway.server.certificate import Certificate
@@ -60,6 +61,7 @@ from phasewise.scheduling.queue import WaitingQueue
 from phasewise.scheduling.world import ClusterView, Health, LoadLedger, WorkerChange
 
 if TYPE_CHECKING:
+    from phasewise.clients.otlp_traces import OtlpTraces
     from phasewise.gateway.answer_cache.cache import AnswerCache
 
 logger = logging.getLogger("phasewise.gateway")
@@ -139,6 +141,8 @@ class GatewayApp:
         await asyncio.gather(parts.watcher.stop(), parts.quotas.stop(), parts.kv_transfer_watch.stop())
         if parts.cache is not None:
             await parts.cache.stop()
+        if parts.traces is not None:
+            await asyncio.to_thread(parts.traces.close)
         self.gateway.pipeline.close()
         parts.engines.close()
         await send({"type": "lifespan.shutdown.complete"})
@@ -197,6 +201,7 @@ def build_app(
     timelines = TimelineStore(config.keep_timelines, first_number=int(time.time() * 1e6))
     kv_transfer_watch = KvTransferWatch(world, engines.connect, config.kv_transfer)
     bounds = EdgeBounds.of(config.limits)
+    traces = _traces(config)
     overload = OverloadWatch(memory_limit_of(config.limits), memory_bytes)
     reservations = Reservations(quotas, overload, bounds.body_bytes, bounds.bodies_bytes, tenants_of(config))
     metrics = PrometheusMetrics(
@@ -210,6 +215,7 @@ def build_app(
             quota_degraded=quotas.degraded,
             cache_degraded=cache is not None and bool(cache.degraded),
             log_dropped=log_dropped(),
+            traces_dropped={} if traces is None else traces.dropped,
             loop_lag_s=overload.take_longest_lag_s(),
             overload_stage=overload.stage,
             body_bytes=reservations.reserved_bytes,
@@ -219,6 +225,9 @@ def build_app(
     sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch]
     if config.log.requests:
         sinks.append(RequestLog(lambda: world.cluster.models))
+    if traces is not None and config.traces is not None:
+        slow_per_s = config.traces.slow_per_s
+        sinks.append(TraceSink(traces, slow_per_s, metrics.slo_of, lambda: world.cluster.models))
     kv_transfers = _kv_transfers(config, world.cluster, metrics)
     worker_log = WorkerLog(world.cluster, world.breakers.is_open, poll_interval_s)
     quarantine = Quarantine(config.quarantine_s, lambda ref: not world.cluster.is_up(ref))
@@ -234,6 +243,8 @@ def build_app(
         hashing_of(config, workers),
     )
     pipeline.set_unknown_fields(passed=config.unknown_fields == "pass")
+    if config.traces is not None:
+        pipeline.set_tracing(config.traces.sample)
     limits = config.limits
     clients_served = ClientWatch(client_timeouts or ClientTimeouts(limits.body_s, limits.read_s))
     gateway = Gateway(
@@ -278,6 +289,7 @@ def build_app(
             watcher=watcher,
             kv_transfer_watch=kv_transfer_watch,
             cache=cache,
+            traces=traces,
         )
     )
 
@@ -313,6 +325,14 @@ def _cache(config: GatewayConfig, world: World, clients: Mapping[str, HttpClient
     from phasewise.gateway.answer_cache.build import build_answer_cache  # noqa: PLC0415 - much to load for few
 
     return build_answer_cache(config.cache, world.cluster, world.ledger, clients)
+
+
+def _traces(config: GatewayConfig) -> OtlpTraces | None:
+    if config.traces is None:
+        return None
+    from phasewise.clients.otlp_traces import OtlpTraces  # noqa: PLC0415 - much to load for few
+
+    return OtlpTraces(config.traces.endpoint)
 
 
 def _cached_responses(

@@ -16,6 +16,7 @@ from phasewise.gateway.upstream.engines import Engines
 from phasewise.scheduling import World
 
 if TYPE_CHECKING:
+    from phasewise.clients.otlp_traces import OtlpTraces
     from phasewise.gateway.answer_cache.cache import AnswerCache
 
 
@@ -33,3 +34,4 @@ class Parts:
     watcher: HealthWatcher
     kv_transfer_watch: KvTransferWatch
     cache: AnswerCache | None
+    traces: OtlpTraces | None

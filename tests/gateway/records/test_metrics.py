@@ -18,6 +18,7 @@ from phasewise.core.kv_transfer import KvTransferState
 from phasewise.core.latency import meets
 from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import TTFT_PARTS, AttemptKind, Outcome, Part, Placement
+from phasewise.core.trace_span import TraceLoss
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.records.metric_families import METRICS, NO_LABEL, REASONS
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
@@ -252,7 +253,7 @@ def test_labels_are_the_configurations_or_of_closed_lists_whatever_was_recorded(
         "pool": {"gold", "none"},
         "worker": {"w0"},
         "outcome": set(Outcome),
-        "reason": {*REASONS, "none", "other"},
+        "reason": {*REASONS, "none", "other", *TraceLoss},
         "part": {*TTFT_PARTS, "unexplained"},
         "kind": {"prompt", "cached", "output"},
         "slo_class": {"default"},

@@ -15,9 +15,11 @@ SHA256_PATTERN, NAME_PATTERN = r"^[0-9a-f]{64}$", r"^[a-z0-9][a-z0-9-]{0,40}$"
 # --- The base of all configuration: frozen models that reject unknown keys, and shared formats.
 
 BYTE_SIZE_PATTERN = r"^\d+(\.\d+)?(KiB|MiB|GiB)$"
+URL_PATTERN = r"^https?://[^\s@?#]+$"
 ACCEPTED_BY_PATTERN = {
     SHA256_PATTERN: "accepted: 64 hexadecimal digits, as sha256sum prints them",
     NAME_PATTERN: "accepted: up to 41 lower-case letters, digits and hyphens, not starting with a hyphen",
+    URL_PATTERN: "accepted: an address such as http://127.0.0.1:4318/v1/traces, without a user or a query",
     BYTE_SIZE_PATTERN: "accepted: a number and a unit, such as 512MiB or 1.5GiB",
 }
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
@@ -236,6 +238,18 @@ class LogConfig(Frozen):
     requests: bool = False
 
 
+class TracesConfig(Frozen):
+    """Where OpenTelemetry traces go: OTLP over HTTP.
+
+    `sample` is the share of requests that is chosen when they arrive. Slow and failed ones are kept too, up
+    to `slow_per_s`.
+    """
+
+    endpoint: Annotated[str, Field(pattern=URL_PATTERN)]
+    sample: Annotated[float, Field(ge=0, le=1)] = 0.01
+    slow_per_s: Annotated[int, Field(ge=0, le=10_000)] = 100
+
+
 class GatewayConfig(Frozen):
     """The gateway's address, API keys and limits."""
 
@@ -268,6 +282,7 @@ class GatewayConfig(Frozen):
     kv_transfer: KvTransferConfig = KvTransferConfig()
     cache: CacheConfig | None = None
     log: LogConfig = LogConfig()
+    traces: TracesConfig | None = None
     drain_s: Seconds = 120.0
     reload_on_change: bool = False
     quarantine_s: Annotated[float, Field(ge=0, le=86_400)] = 600.0

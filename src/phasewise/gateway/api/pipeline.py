@@ -15,6 +15,7 @@ from phasewise.core.limits import Lease
 from phasewise.core.ports import Quotas, TimelineSink
 from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.core.timeline import Outcome, Timeline
+from phasewise.core.trace_context import TraceContext, trace_of
 from phasewise.gateway.answer_cache.headers import USUAL, CacheWishes, cache_wishes, with_all_lines
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
 from phasewise.gateway.api.body_checks import count_of
@@ -55,10 +56,11 @@ class Arrival:
     wants_timing: bool
     started_unix_s: float
     started_s: float
+    trace: TraceContext | None
 
     @classmethod
-    def of(cls, endpoint: Endpoint, headers: dict[bytes, bytes]) -> Arrival:
-        """A request that arrives now."""
+    def of(cls, endpoint: Endpoint, headers: dict[bytes, bytes], sample: float | None = None) -> Arrival:
+        """A request that arrives now; `sample` is the share of traces, None if the gateway makes none."""
         started_unix_s, started_s = time.time(), time.monotonic()
         # Never the client's id: two clients may choose the same one, and engines merge equal ids.
         request_id = os.urandom(16).hex()
@@ -70,11 +72,14 @@ class Arrival:
         if client_request_id is not None:
             reply_headers.append((b"x-client-request-id", client_request_id.encode()))
         timing = headers.get(ASKS_FOR_TIMING) == b"1"
-        return cls(endpoint, request_id, client_request_id, reply_headers, timing, started_unix_s, started_s)
+        trace = trace_of(headers, request_id, endpoint, sample)
+        return cls(
+            endpoint, request_id, client_request_id, reply_headers, timing, started_unix_s, started_s, trace
+        )
 
     def timeline(self, request: GenerationRequest) -> TimelineBuilder:
         """The request's timeline, which begins with its head."""
-        return TimelineBuilder(request, self.started_unix_s, self.client_request_id)
+        return TimelineBuilder(request, self.started_unix_s, self.client_request_id, self.trace)
 
 
 class Pipeline:
@@ -102,11 +107,12 @@ class Pipeline:
         self._reader = BodyReader(hashing, None if driver.found is None else driver.found.entrance)
         self._large = LargeBodies(self._reader)
         self._marking = Marking()
+        self._sample: float | None = None
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
         """Serve one request. A stage that ends it early answers with the status in its comment."""
         headers, reservation = headers_of(scope), Reservation()
-        arrival, caller = Arrival.of(endpoint, headers), None
+        arrival, caller = Arrival.of(endpoint, headers, self._sample), None
         try:
             # 1. Authenticate: 401.
             caller = self._authenticator.caller(headers.get(b"authorization"), headers.get(b"x-api-key"))
@@ -154,6 +160,10 @@ class Pipeline:
     def set_unknown_fields(self, *, passed: bool) -> None:
         """From now on engines get fields that the gateway does not know, or they are rejected."""
         self._reader = self._large.reader = replace(self._reader, passes_unknown=passed)
+
+    def set_tracing(self, sample: float) -> None:
+        """From now on every request has a trace, of which this share is chosen at its beginning."""
+        self._sample = sample
 
     def close(self) -> None:
         """End what was started for requests."""

@@ -198,6 +198,12 @@ LOG_DROPPED = MetricFamily(
     (),
     "Lines that are missing in the log because nobody read it fast enough.",
 )
+TRACES_DROPPED = MetricFamily(
+    "phasewise_traces_dropped_total",
+    "counter",
+    ("reason",),
+    "Requests whose spans were not sent: the backend does not take them, or there are too many.",
+)
 QUOTA_DEGRADED = MetricFamily(
     "phasewise_quota_degraded",
     "gauge",
@@ -242,5 +248,5 @@ METRICS = (
     WORKER_UP, WORKER_STILL, WORKER_REQUESTS, WORKER_BREAKER_OPEN, CACHE_REQUESTS, CACHE_LOOK_UP,
     CACHE_SAVED_S, CACHE_SAVED_TOKENS, KV_TRANSFER_RECOMPUTED, KV_TRANSFER_BYTES, KV_TRANSFER_FAILING,
     KV_TRANSFER_PROOF_AGE, WAITING, LOOP_LAG, OVERLOAD_STAGE, BODY_BYTES, LOG_DROPPED,
-    QUOTA_DEGRADED, CACHE_DEGRADED,
+    TRACES_DROPPED, QUOTA_DEGRADED, CACHE_DEGRADED,
 )  # fmt: skip

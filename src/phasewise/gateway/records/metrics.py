@@ -6,6 +6,7 @@ State of other objects (health, load, waiting requests) is read at each scrape.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import field
 from math import inf, prod
 from time import monotonic
 
@@ -15,6 +16,7 @@ from phasewise.core.kv_transfer import KvTransferOutcome, KvTransferState
 from phasewise.core.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s, within
 from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import TTFT_PARTS, AttemptKind, Outcome, Timeline
+from phasewise.core.trace_span import TraceLoss
 from phasewise.core.value import value
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.records.metric_families import (
@@ -55,6 +57,7 @@ from phasewise.gateway.records.metric_families import (
     TOKEN_KINDS,
     TOKENS,
     TPOT,
+    TRACES_DROPPED,
     TTFT,
     TTFT_PART,
     UNEXPLAINED,
@@ -82,13 +85,15 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 @value
 class OwnState:
     """The gateway's own state: requests that wait, which shared stores do not answer, lines missing in its
-    log, the longest delay of its event loop since the last scrape, what it gives up, the bodies it holds.
+    log and traces that were dropped, the longest delay of its event loop since the last scrape, what it gives
+    up, the bodies it holds.
     """
 
     waiting: int = 0
     quota_degraded: bool = False
     cache_degraded: bool = False
     log_dropped: int = 0
+    traces_dropped: Mapping[TraceLoss, int] = field(default_factory=dict)
     loop_lag_s: float = 0.0
     overload_stage: int = 0
     body_bytes: int = 0
@@ -140,6 +145,10 @@ class PrometheusMetrics:
         busy = {ref.name for ref in self._ledger.loads}
         self._pools = {name: pool for name, pool in self._pools.items() if name in busy}
         self._pools |= {worker.name: worker.pool for worker in workers}
+
+    def slo_of(self, slo_class: str) -> Slo:
+        """The objectives of a class."""
+        return self._slos.get(slo_class, self._slos[DEFAULT_CLASS])
 
     # --- counting ---------------------------------------------------------------------------------------
 
@@ -225,6 +234,9 @@ class PrometheusMetrics:
         own = self._own()
         dropped = self._counters[LOG_DROPPED].series(())
         dropped.add(own.log_dropped - dropped.value)
+        for reason in TraceLoss:
+            dropped = self._counters[TRACES_DROPPED].series((reason,))
+            dropped.add(own.traces_dropped.get(reason, 0) - dropped.value)
         for counters in self._counters.values():
             yield from counters.lines()
         yield from self._worker_lines()

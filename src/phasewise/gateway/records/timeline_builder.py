@@ -8,6 +8,7 @@ from phasewise.core.decision import Decision
 from phasewise.core.errors import FailureKind
 from phasewise.core.request import GenerationRequest
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Placement, Source, Span, Timeline
+from phasewise.core.trace_context import TraceContext
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.answer_cache.lookup import CacheLookup
 from phasewise.gateway.upstream.response import Answer
@@ -32,15 +33,21 @@ class TimelineBuilder:
         "_request",
         "_sent_s",
         "_started_unix_s",
+        "_trace",
         "_worker",
     )
 
     def __init__(
-        self, request: GenerationRequest, started_unix_s: float, client_request_id: str | None = None
+        self,
+        request: GenerationRequest,
+        started_unix_s: float,
+        client_request_id: str | None = None,
+        trace: TraceContext | None = None,
     ) -> None:
         self._request = request
         self._started_unix_s = started_unix_s
         self._client_request_id = client_request_id
+        self._trace = trace
         self._attempts: list[Attempt] = []
         self._worker: WorkerRef | None = None
         self._kind = AttemptKind.LOCAL
@@ -63,6 +70,16 @@ class TimelineBuilder:
     def request(self) -> GenerationRequest:
         """The request of these milestones."""
         return self._request
+
+    @property
+    def trace(self) -> TraceContext | None:
+        """The trace that the request belongs to."""
+        return self._trace
+
+    @property
+    def attempt_number(self) -> int:
+        """The number of the attempt that runs, counted from 1."""
+        return len(self._attempts) + 1
 
     @property
     def content_chunks(self) -> int:
@@ -199,6 +216,7 @@ class TimelineBuilder:
             generates=request.endpoint.generates,
             placement=self._placement,
             cache=None if self._cache is None else self._cache.note,
+            trace=self._trace,
         )
 
     def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:

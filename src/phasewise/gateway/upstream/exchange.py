@@ -12,6 +12,7 @@ from phasewise.core.errors import FailureKind, UpstreamError
 from phasewise.core.kv_transfer import KvTicket, KvTransferOutcome
 from phasewise.core.request import Endpoint
 from phasewise.core.timeline import AttemptKind, Outcome
+from phasewise.core.trace_context import engine_headers
 from phasewise.gateway.kv_transfer.bodies import decode_body, prefill_body
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
 from phasewise.gateway.records.timeline_builder import attempt_outcome
@@ -248,7 +249,10 @@ def _tokens_of_failed(call: Call, kind: FailureKind) -> int:
 
 
 def _headers(step: Generate | Prefill, call: Call) -> Headers:
-    return [(b"content-type", b"application/json"), (b"x-request-id", _attempt_id(step, call).encode())]
+    headers = [(b"content-type", b"application/json"), (b"x-request-id", _attempt_id(step, call).encode())]
+    if (trace := call.timeline.trace) is not None:
+        headers += engine_headers(trace, call.request_id, call.timeline.attempt_number)
+    return headers
 
 
 def _attempt_id(step: Generate | Prefill, call: Call) -> str:
