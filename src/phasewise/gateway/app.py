@@ -27,6 +27,8 @@ from phasewise.gateway.api.worker_routes import WorkerRoutes
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
 from phasewise.gateway.kv_transfer.watch import KvTransferWatch
+from phasewise.gateway.live.routes import LiveRoutes
+from phasewise.gateway.live.view import LiveView
 from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.parts import Parts
 from phasewise.gateway.progress_watch import ProgressWatch
@@ -139,6 +141,7 @@ class GatewayApp:
         await asyncio.gather(parts.watcher.stop(), parts.quotas.stop(), parts.kv_transfer_watch.stop())
         if parts.cache is not None:
             await parts.cache.stop()
+        self.gateway.live.view.stop()
         self.gateway.pipeline.close()
         parts.engines.close()
         await send({"type": "lifespan.shutdown.complete"})
@@ -216,7 +219,8 @@ def build_app(
         ),
         kept_s=metrics_kept_s,
     )
-    sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch]
+    live = LiveView(world, timelines, open_requests, engines.connect, slos_of(config))
+    sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch, live]
     if config.log.requests:
         sinks.append(RequestLog(lambda: world.cluster.models))
     kv_transfers = _kv_transfers(config, world.cluster, metrics)
@@ -235,6 +239,8 @@ def build_app(
     )
     pipeline.set_unknown_fields(passed=config.unknown_fields == "pass")
     limits = config.limits
+    edge = Edge(bounds, metrics.count_rejection, this_machine_only=not config.api_keys)
+    overload.on_stage = edge.heed
     clients_served = ClientWatch(client_timeouts or ClientTimeouts(limits.body_s, limits.read_s))
     gateway = Gateway(
         pipeline,
@@ -248,6 +254,7 @@ def build_app(
         overload,
         worker_log,
         WorkerRoutes(world.cluster, engines.connect),
+        LiveRoutes(live, lambda: edge.stopping),
         cache,
     )
 
@@ -264,8 +271,6 @@ def build_app(
         on_silence=lambda name, for_s: engines.clients[name].abort_silent(for_s),
         progress=ProgressWatch(world, engines.clients, engines.connect, probe_timeouts),
     )
-    edge = Edge(bounds, metrics.count_rejection, this_machine_only=not config.api_keys)
-    overload.on_stage = edge.heed
     return GatewayApp(
         Parts(
             gateway=gateway,

@@ -110,6 +110,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/phasewise/v1/requests/{id}"): Operation(
         "One request's timeline.", "application/json", (*_ADMIN, 404), "admin", ("id",)
     ),
+    ("GET", "/phasewise/"): Operation("The page of the live view.", "text/html", (403,)),
+    ("GET", "/phasewise/v1/live"): Operation(
+        "What is slow now; as an event stream, once a second.", "application/json", _ADMIN, "admin", ("slo",)
+    ),
     ("GET", "/phasewise/v1/workers"): Operation(
         "Workers, their health and load.", "application/json", _ADMIN, "admin"
     ),
@@ -142,6 +146,7 @@ _PARAMETER_SCHEMAS: dict[str, Json] = {
     "after": {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18},
     "slowest": {"enum": list(MEASURES)},
     "tenant": {"type": "string"},
+    "slo": {"type": "string"},
     "id": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"},
 }
 

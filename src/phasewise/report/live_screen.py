@@ -1,0 +1,254 @@
+"""The live view as text: what is slow now, each phase with its parts, engines, tenants, requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from phasewise.core.units import NONE, bound, counted, duration, number, share
+from phasewise.diagnosis.live.snapshot import (
+    LiveEngine,
+    LivePhase,
+    LiveRequest,
+    LiveSnapshot,
+    LiveState,
+    RequestStatus,
+)
+from phasewise.diagnosis.verdict import Ruling
+from phasewise.report.diagnosis.words import RULINGS
+from phasewise.report.request.words import short_id
+
+SORTS = ("ttft", "tpot", "waiting", "name")
+KEYS = "q quit  s sort  / filter  f freeze  up, down, enter: open a request"
+_BARS = "▁▂▃▄▅▆▇█"
+_STYLES = {
+    LiveState.SLOW_TO_START: "bold yellow",
+    LiveState.SLOW_TO_STREAM: "bold magenta",
+    LiveState.FAILING: "bold red",
+    LiveState.HEALTHY: "bold green",
+}
+_PHASES = {LiveState.SLOW_TO_START: "TTFT", LiveState.SLOW_TO_STREAM: "TPOT"}
+_HEALTH = {"suspect": "stands still", "hung": "stands still", "unknown": "not checked"}
+LEAST_SHARE = 0.02
+"""A smaller part of a mean has no room on the line."""
+OLD_READING_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveChoices:
+    """How the user wants to see it."""
+
+    subject: str
+    sort: str = SORTS[0]
+    only: str = ""
+    typing: bool = False
+    frozen: bool = False
+    selected: int = 0
+    diagnose: str = "phasewise diagnose"
+
+
+def state_in_words(snapshot: LiveSnapshot) -> str:
+    """The state in a line: the phase and its largest part. It is no verdict and names no cause."""
+    words = RULINGS[Ruling(snapshot.state.value)].upper()
+    if snapshot.also_slow is not None:
+        words += f", also {RULINGS[Ruling(snapshot.also_slow.value)]}"
+    phase = {"TTFT": snapshot.start, "TPOT": snapshot.stream}.get(_PHASES.get(snapshot.state, ""))
+    if phase is None:
+        return words
+    missed = f"{share(phase.over / phase.requests)} missed the objective"
+    if (part := snapshot.phase_part) is None:
+        return f"{words}: {missed}"
+    name = _PHASES[snapshot.state]
+    most = f"{part.part} {duration(part.seconds)} of the mean {name} {duration(phase.mean_s)}"
+    return f"{words}: {most}; {missed}"
+
+
+def chosen_requests(snapshot: LiveSnapshot, choices: LiveChoices) -> list[LiveRequest]:
+    """The requests to list, in the order asked for; those that stand still come first."""
+    keys: dict[str, Callable[[LiveRequest], float]] = {
+        "ttft": lambda it: it.age_s if it.ttft_s is None else it.ttft_s,
+        "tpot": lambda it: it.tpot_s or 0.0,
+        "waiting": lambda it: it.age_s if it.ttft_s is None else 0.0,
+    }
+    by = keys.get(choices.sort, lambda it: it.age_s)
+    fit = [it for it in snapshot.requests if _fits(choices, it.request_id, it.tenant, it.engine, it.status)]
+    return sorted(fit, key=lambda it: (it.status is not RequestStatus.STANDS_STILL, -by(it)))
+
+
+def render(snapshot: LiveSnapshot, choices: LiveChoices, width: int, height: int | None = None) -> Group:
+    """The whole screen; without a `height` nothing is left out."""
+    head = [*_head(snapshot, choices, width), *_phases(snapshot, width), _traffic(snapshot), Text("")]
+    engines = _chosen_engines(snapshot, choices)
+    requests = chosen_requests(snapshot, choices)
+    rows = None if height is None else max(4, height - len(head) - 6 - len(snapshot.not_observed))
+    most = (len(engines), len(requests)) if rows is None else _shares(len(engines), len(requests), rows)
+    parts: list[RenderableType] = [*head, _engine_table(engines[: most[0]], snapshot)]
+    if len(engines) > most[0]:
+        parts.append(Text(f"and {len(engines) - most[0]} more engines; / filters them", style="dim"))
+    if requests[: most[1]]:
+        parts += [Text(""), _request_table(requests[: most[1]], choices)]
+    parts += [Text(f"not observed: {it}", style="dim") for it in snapshot.not_observed]
+    if height is not None:
+        parts.append(_foot(choices))
+    return Group(*parts)
+
+
+def _shares(engines: int, requests: int, rows: int) -> tuple[int, int]:
+    """How many lines each table gets: engines at most half, unless requests leave some."""
+    for_engines = min(engines, max(rows // 2, rows - requests))
+    return for_engines, max(0, min(requests, rows - for_engines))
+
+
+def _fits(choices: LiveChoices, *texts: str) -> bool:
+    return not choices.only or any(choices.only.lower() in text.lower() for text in texts)
+
+
+def _head(snapshot: LiveSnapshot, choices: LiveChoices, width: int) -> list[Text]:
+    clock = time.strftime("%H:%M:%S", time.localtime(snapshot.at_unix_s))
+    right = f"{clock}, last {snapshot.window_s:.0f} s{', FROZEN' if choices.frozen else ''}"
+    subject = choices.subject[: max(0, width - len(right) - 2)]
+    title = Text(f"{subject}{' ' * max(2, width - len(subject) - len(right))}{right}", style="dim")
+    head = [title, Text(state_in_words(snapshot), style=_STYLES.get(snapshot.state, "bold"))]
+    objective = f"objective: TTFT {bound(snapshot.slo_ttft_s)}, TPOT {bound(snapshot.slo_tpot_s)}"
+    if snapshot.state in _PHASES or snapshot.state is LiveState.FAILING:
+        objective += f"; the cause: `{choices.diagnose}`"
+    return [*head, Text(objective, style="dim"), Text("")]
+
+
+def _phases(snapshot: LiveSnapshot, width: int) -> list[Text]:
+    spark = max(10, min(60, width - 36))
+    rows = (
+        ("TTFT", snapshot.start, [it.ttft_s for it in snapshot.history], snapshot.slo_ttft_s),
+        ("TPOT", snapshot.stream, [it.tpot_s for it in snapshot.history], snapshot.slo_tpot_s),
+    )
+    lines = []
+    for name, phase, values, objective_s in rows:
+        lines.append(_phase(name, phase, sparkline(values[-spark:]), objective_s))
+        if phase is not None and phase.parts:
+            lines.append(Text(f"      {_parts(phase)}"[:width], style="dim"))
+    return lines
+
+
+def _phase(name: str, phase: LivePhase | None, spark: str, objective_s: float) -> Text:
+    if phase is None:
+        return Text(f"{name}  {NONE}")
+    least = "≥ " if phase.at_least else ""
+    line = Text.assemble((f"{name}  ", "bold"))
+    for label, seconds in (("p50", phase.p50_s), ("p90", phase.p90_s)):
+        style = "yellow" if seconds > objective_s else ""
+        line.append(f"{label} ").append(f"{least + duration(seconds):<10}", style=style)
+    return line.append(spark, style="cyan")
+
+
+def _parts(phase: LivePhase) -> str:
+    ranked = sorted(phase.parts, key=lambda it: -it.seconds)
+    shown = [it for it in ranked if phase.mean_s and it.seconds >= LEAST_SHARE * phase.mean_s]
+    named = (f"{it.part} {duration(it.seconds)} {it.seconds / phase.mean_s:.0%}" for it in shown)
+    return f"mean {duration(phase.mean_s)}: {', '.join(named)}"
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """One character a second, from zero to the largest; a second without a value is a space."""
+    known = [it for it in values if it is not None]
+    top = max(known, default=0.0)
+    if top <= 0:
+        return ""
+    places = len(_BARS) - 1
+    return "".join(" " if it is None else _BARS[round(it / top * places)] for it in values)
+
+
+def _traffic(snapshot: LiveSnapshot) -> Text:
+    facts = []
+    if snapshot.requests_per_s is not None:
+        facts.append(f"{number(snapshot.requests_per_s)} requests/s")
+    if snapshot.tokens_per_s is not None:
+        facts.append(f"{number(snapshot.tokens_per_s)} tokens/s")
+    facts.append(f"{snapshot.open_requests} open")
+    if snapshot.waiting:
+        queued = sorted((it for it in snapshot.tenants if it.waiting), key=lambda it: -it.waiting)
+        by = ", ".join(f"{it.tenant} {it.waiting}" for it in queued[:4])
+        facts.append(f"{snapshot.waiting} queued{f' ({by})' if by else ''}")
+    if snapshot.still:
+        facts.append(f"{counted(snapshot.still, 'stream')} standing still")
+    if snapshot.failed:
+        facts.append(f"{snapshot.failed} failed")
+    return Text("  ".join(facts))
+
+
+def _chosen_engines(snapshot: LiveSnapshot, choices: LiveChoices) -> list[LiveEngine]:
+    keys: dict[str, Callable[[LiveEngine], float]] = {
+        "ttft": lambda it: it.ttft_s or 0.0,
+        "tpot": lambda it: it.tpot_s or 0.0,
+        "waiting": lambda it: it.waiting or 0.0,
+    }
+    fit = [it for it in snapshot.engines if _fits(choices, it.name, it.health)]
+    by = keys.get(choices.sort)
+    return sorted(fit, key=lambda it: (it.health == "up", 0.0 if by is None else -by(it), it.name))
+
+
+def _table(*columns: str, words: int) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold dim")
+    for place, column in enumerate(columns):
+        table.add_column(
+            column, justify="left" if place < words else "right", no_wrap=True, overflow="ellipsis"
+        )
+    return table
+
+
+def _engine_table(engines: Sequence[LiveEngine], snapshot: LiveSnapshot) -> Table:
+    heads = ("engine", "state", "running", "waiting", "KV", "prefix hits", "step", "TTFT", "TPOT")
+    table = _table(*heads, words=2)
+    for it in engines:
+        up = it.health == "up"
+        old = it.read_unix_s is not None and snapshot.at_unix_s - it.read_unix_s > OLD_READING_S
+        running = it.open_requests if it.running is None else it.running
+        table.add_row(
+            it.name,
+            Text(_HEALTH.get(it.health, it.health), style="green" if up else "red"),
+            _count(running),
+            _count(it.waiting),
+            Text(share(it.kv_usage), style="yellow" if (it.kv_usage or 0.0) > 0.9 else ""),
+            share(it.prefix_hits),
+            duration(it.step_s),
+            duration(it.ttft_s),
+            duration(it.tpot_s),
+            style="dim" if old else "",
+        )
+    return table
+
+
+def _count(value: int | None) -> str:
+    return NONE if value is None else str(value)
+
+
+def _request_table(requests: Sequence[LiveRequest], choices: LiveChoices) -> Table:
+    table = _table("request", "state", "tenant", "engine", "age", "TTFT", "TPOT", "silent", words=4)
+    if any(it.held_by for it in requests):
+        table.add_column("held by", overflow="ellipsis", no_wrap=True)
+    for place, it in enumerate(requests):
+        cells = (
+            short_id(it.request_id),
+            it.status.value,
+            it.tenant[:10],
+            it.engine or NONE,
+            duration(it.age_s),
+            duration(it.ttft_s),
+            duration(it.tpot_s),
+            duration(it.silent_s),
+        )
+        held = (it.held_by,) if len(table.columns) > len(cells) else ()
+        style = "reverse" if place == choices.selected else ""
+        table.add_row(*cells, *held, style=style or ("yellow" if it.held_by else ""))
+    return table
+
+
+def _foot(choices: LiveChoices) -> Text:
+    if choices.typing:
+        return Text(f"filter: {choices.only}_", style="bold")
+    only = f"  filter: {choices.only}" if choices.only else ""
+    return Text(f"{KEYS}  (by {choices.sort}{only})", style="dim")
