@@ -38,6 +38,7 @@ _MODEL = {
 }
 PANELS: Panels = {
     "Find": {
+        "top": Leaf("top:top", "Show whether it is slow to start or slow to stream right now."),
         "diagnose": Leaf(
             "diagnose:diagnose", "Find out whether a model is slow to start or slow to stream, and why."
         ),

@@ -17,7 +17,7 @@ from rich.text import Text
 from phasewise.cli.diagnose_outputs import say
 from phasewise.cli.options import AdminKey
 from phasewise.cli.outputs import reject_unwritable
-from phasewise.cli.requests import checked, explain_command, read_requests
+from phasewise.cli.requests import checked, explain_command, read_requests, read_running
 from phasewise.cli.targets import GatewayOption, ask, gateway_address
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import ConfigError, PhasewiseError
@@ -142,6 +142,18 @@ def _list(found: tuple[Timeline, ...], request_id: str, gateway: str | None, *, 
         )
     command = explain_command(found[0].request_id, gateway)
     err.print(Text(f"hint: name one of them, such as `{command}`"), soft_wrap=True)
+
+
+async def explained(request_id: str, url: str, admin_key: str | None) -> tuple[RequestLife, tuple[str, ...]]:
+    """The life of one request that has ended or is open, and why there is no step record, if so."""
+    found = await read_requests(url, admin_key, id=request_id, limit=1)
+    if not found:
+        running = await read_running(url, admin_key)
+        found = tuple(it for it in running if it.request_id == request_id)
+    if not found:
+        raise _not_found(request_id, url)
+    steps = await request_steps(found[0], await _engines(found[0], url, admin_key))
+    return life_of(found[0], _readings(steps.logs)), steps.missing
 
 
 async def _engines(timeline: Timeline, url: str, admin_key: str | None) -> tuple[WatchedEngine, ...]:

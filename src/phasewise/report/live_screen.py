@@ -75,7 +75,8 @@ def chosen_requests(snapshot: LiveSnapshot, choices: LiveChoices) -> list[LiveRe
         "tpot": lambda it: it.tpot_s or 0.0,
         "waiting": lambda it: it.age_s if it.ttft_s is None else 0.0,
     }
-    by = keys.get(choices.sort, lambda it: it.age_s)
+    keys["name"] = lambda it: it.age_s
+    by = keys[choices.sort]
     fit = [it for it in snapshot.requests if _fits(choices, it.request_id, it.tenant, it.engine, it.status)]
     return sorted(fit, key=lambda it: (it.status is not RequestStatus.STANDS_STILL, -by(it)))
 
@@ -130,7 +131,7 @@ def _phases(snapshot: LiveSnapshot, width: int) -> list[Text]:
     for name, phase, values, objective_s in rows:
         lines.append(_phase(name, phase, sparkline(values[-spark:]), objective_s))
         if phase is not None and phase.parts:
-            lines.append(Text(f"      {_parts(phase)}"[:width], style="dim"))
+            lines.append(Text(f"      {_parts(phase, width - 6)}", style="dim"))
     return lines
 
 
@@ -145,11 +146,15 @@ def _phase(name: str, phase: LivePhase | None, spark: str, objective_s: float) -
     return line.append(spark, style="cyan")
 
 
-def _parts(phase: LivePhase) -> str:
-    ranked = sorted(phase.parts, key=lambda it: -it.seconds)
-    shown = [it for it in ranked if phase.mean_s and it.seconds >= LEAST_SHARE * phase.mean_s]
-    named = (f"{it.part} {duration(it.seconds)} {it.seconds / phase.mean_s:.0%}" for it in shown)
-    return f"mean {duration(phase.mean_s)}: {', '.join(named)}"
+def _parts(phase: LivePhase, width: int) -> str:
+    """The parts of the mean, largest first, as many as have room."""
+    line = f"mean {duration(phase.mean_s)}: "
+    for place, it in enumerate(sorted(phase.parts, key=lambda part: -part.seconds)):
+        part = f"{', ' if place else ''}{it.part} {duration(it.seconds)} {it.seconds / phase.mean_s:.0%}"
+        if it.seconds < LEAST_SHARE * phase.mean_s or len(line) + len(part) > width:
+            break
+        line += part
+    return line
 
 
 def sparkline(values: Sequence[float | None]) -> str:
