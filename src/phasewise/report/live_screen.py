@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from phasewise.core.units import NONE, bound, counted, duration, number, share
+from phasewise.core.units import NONE, bound, duration, number, share
 from phasewise.diagnosis.live.snapshot import (
     LiveEngine,
     LivePhase,
@@ -37,6 +37,7 @@ _HEALTH = {"suspect": "stands still", "hung": "stands still", "unknown": "not ch
 LEAST_SHARE = 0.02
 """A smaller part of a mean has no room on the line."""
 OLD_READING_S = 15.0
+MOST_STILL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,17 @@ class LiveChoices:
 def state_in_words(snapshot: LiveSnapshot) -> str:
     """The state in a line: the phase and its largest part. It is no verdict and names no cause."""
     words = RULINGS[Ruling(snapshot.state.value)].upper()
+    phase, part = _slow_phase(snapshot), snapshot.phase_part
+    if phase is not None and part is not None:
+        whole = f"{_PHASES[snapshot.state]} {duration(phase.mean_s)}"
+        words += f": {part.part} {duration(part.seconds)} of {whole}"
     if snapshot.also_slow is not None:
-        words += f", also {RULINGS[Ruling(snapshot.also_slow.value)]}"
-    phase = {"TTFT": snapshot.start, "TPOT": snapshot.stream}.get(_PHASES.get(snapshot.state, ""))
-    if phase is None:
-        return words
-    missed = f"{share(phase.over / phase.requests)} missed the objective"
-    if (part := snapshot.phase_part) is None:
-        return f"{words}: {missed}"
-    name = _PHASES[snapshot.state]
-    most = f"{part.part} {duration(part.seconds)} of the mean {name} {duration(phase.mean_s)}"
-    return f"{words}: {most}; {missed}"
+        words += f"; also {RULINGS[Ruling(snapshot.also_slow.value)]}"
+    return words
+
+
+def _slow_phase(snapshot: LiveSnapshot) -> LivePhase | None:
+    return {"TTFT": snapshot.start, "TPOT": snapshot.stream}.get(_PHASES.get(snapshot.state, ""))
 
 
 def chosen_requests(snapshot: LiveSnapshot, choices: LiveChoices) -> list[LiveRequest]:
@@ -86,14 +87,16 @@ def render(snapshot: LiveSnapshot, choices: LiveChoices, width: int, height: int
     head = [*_head(snapshot, choices, width), *_phases(snapshot, width), _traffic(snapshot), Text("")]
     engines = _chosen_engines(snapshot, choices)
     requests = chosen_requests(snapshot, choices)
-    rows = None if height is None else max(4, height - len(head) - 6 - len(snapshot.not_observed))
+    still = _still_lines(requests)
+    below = len(snapshot.not_observed) + len(still)
+    rows = None if height is None else max(2, height - len(head) - 6 - below)
     most = (len(engines), len(requests)) if rows is None else _shares(len(engines), len(requests), rows)
     parts: list[RenderableType] = [*head, _engine_table(engines[: most[0]], snapshot)]
     if len(engines) > most[0]:
         parts.append(Text(f"and {len(engines) - most[0]} more engines; / filters them", style="dim"))
     if requests[: most[1]]:
-        parts += [Text(""), _request_table(requests[: most[1]], choices)]
-    parts += [Text(f"not observed: {it}", style="dim") for it in snapshot.not_observed]
+        parts += [Text(""), _request_table(requests[: most[1]], choices), *still]
+    parts += [_line(f"not observed: {it}", "dim") for it in snapshot.not_observed]
     if height is not None:
         parts.append(_foot(choices))
     return Group(*parts)
@@ -114,11 +117,20 @@ def _head(snapshot: LiveSnapshot, choices: LiveChoices, width: int) -> list[Text
     right = f"{clock}, last {snapshot.window_s:.0f} s{', FROZEN' if choices.frozen else ''}"
     subject = choices.subject[: max(0, width - len(right) - 2)]
     title = Text(f"{subject}{' ' * max(2, width - len(subject) - len(right))}{right}", style="dim")
-    head = [title, Text(state_in_words(snapshot), style=_STYLES.get(snapshot.state, "bold"))]
-    objective = f"objective: TTFT {bound(snapshot.slo_ttft_s)}, TPOT {bound(snapshot.slo_tpot_s)}"
+    head = [title, _line(state_in_words(snapshot), _STYLES.get(snapshot.state, "bold"))]
+    objective = f"TTFT {bound(snapshot.slo_ttft_s)}, TPOT {bound(snapshot.slo_tpot_s)}"
+    if (phase := _slow_phase(snapshot)) is not None:
+        missed = share(phase.over / phase.requests)
+        head.append(_line(f"{missed} of {phase.requests} missed the objective ({objective})", "dim"))
+    else:
+        head.append(_line(f"objective: {objective}", "dim"))
     if snapshot.state in _PHASES or snapshot.state is LiveState.FAILING:
-        objective += f"; the cause: `{choices.diagnose}`"
-    return [*head, Text(objective, style="dim"), Text("")]
+        head.append(_line(f"Find the cause: `{choices.diagnose}`"))
+    return [*head, Text("")]
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _phases(snapshot: LiveSnapshot, width: int) -> list[Text]:
@@ -179,7 +191,7 @@ def _traffic(snapshot: LiveSnapshot) -> Text:
         by = ", ".join(f"{it.tenant} {it.waiting}" for it in queued[:4])
         facts.append(f"{snapshot.waiting} queued{f' ({by})' if by else ''}")
     if snapshot.still:
-        facts.append(f"{counted(snapshot.still, 'stream')} standing still")
+        facts.append(f"{snapshot.still} standing still")
     if snapshot.failed:
         facts.append(f"{snapshot.failed} failed")
     return Text("  ".join(facts))
@@ -232,24 +244,29 @@ def _count(value: int | None) -> str:
 
 
 def _request_table(requests: Sequence[LiveRequest], choices: LiveChoices) -> Table:
-    table = _table("request", "state", "tenant", "engine", "age", "TTFT", "TPOT", "silent", words=4)
-    if any(it.held_by for it in requests):
-        table.add_column("held by", overflow="ellipsis", no_wrap=True)
+    table = _table("request", "state", "tenant", "engine", "age", "TTFT", "TPOT", words=4)
     for place, it in enumerate(requests):
-        cells = (
+        style = "yellow" if it.status is RequestStatus.STANDS_STILL else ""
+        table.add_row(
             short_id(it.request_id),
             it.status.value,
-            it.tenant[:10],
-            it.engine or NONE,
-            duration(it.age_s),
-            duration(it.ttft_s),
-            duration(it.tpot_s),
-            duration(it.silent_s),
+            it.tenant[:12],
+            it.engine[:20] or NONE,
+            *map(duration, (it.age_s, it.ttft_s, it.tpot_s)),
+            style="reverse" if place == choices.selected else style,
         )
-        held = (it.held_by,) if len(table.columns) > len(cells) else ()
-        style = "reverse" if place == choices.selected else ""
-        table.add_row(*cells, *held, style=style or ("yellow" if it.held_by else ""))
     return table
+
+
+def _still_lines(requests: Sequence[LiveRequest]) -> list[Text]:
+    """What holds the streams that stand still."""
+    still = [it for it in requests if it.status is RequestStatus.STANDS_STILL]
+    return [
+        _line(
+            f"{short_id(it.request_id)} silent for {duration(it.silent_s)}, held by: {it.held_by}", "yellow"
+        )
+        for it in still[:MOST_STILL]
+    ]
 
 
 def _foot(choices: LiveChoices) -> Text:
