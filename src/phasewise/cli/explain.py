@@ -103,7 +103,7 @@ def explain(
     else:
         out.print(render(life, steps.missing))
     if html is not None:
-        model = asyncio.run(_model(life.timeline, engines, config, home))
+        model = asyncio.run(model_shape(life.timeline, engines, config, home))
         html.write_text(request_page(life, model, steps.missing), encoding="utf-8")
         say(f"wrote {html}")
 
@@ -152,8 +152,15 @@ async def explained(request_id: str, url: str, admin_key: str | None) -> tuple[R
         found = tuple(it for it in running if it.request_id == request_id)
     if not found:
         raise _not_found(request_id, url)
-    steps = await request_steps(found[0], await _engines(found[0], url, admin_key))
-    return life_of(found[0], _readings(steps.logs)), steps.missing
+    return await life_and_steps(found[0], await _engines(found[0], url, admin_key))
+
+
+async def life_and_steps(
+    timeline: Timeline, engines: tuple[WatchedEngine, ...]
+) -> tuple[RequestLife, tuple[str, ...]]:
+    """The life of a request with the steps that its engines still hold, and why there are none, if so."""
+    steps = await request_steps(timeline, engines)
+    return life_of(timeline, _readings(steps.logs)), steps.missing
 
 
 async def _engines(timeline: Timeline, url: str, admin_key: str | None) -> tuple[WatchedEngine, ...]:
@@ -165,7 +172,7 @@ async def _engines(timeline: Timeline, url: str, admin_key: str | None) -> tuple
     return tuple(engine for engine in engines_in(workers) if engine.name in names)
 
 
-async def _model(
+async def model_shape(
     timeline: Timeline, engines: tuple[WatchedEngine, ...], config: str | None, home: Path
 ) -> ModelShape:
     """The shape of the model: as named, or as the engine says it loaded it."""

@@ -17,7 +17,7 @@ from phasewise.core.ports import TimelineSink
 from phasewise.core.worker import Worker
 from phasewise.fleet.config import GatewayConfig, GatewayFile, UpstreamConfig
 from phasewise.fleet.config.credentials import access_of
-from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport
+from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport, gateway_url
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.pipeline import Pipeline, Reservations
@@ -27,6 +27,7 @@ from phasewise.gateway.api.worker_routes import WorkerRoutes
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
 from phasewise.gateway.kv_transfer.watch import KvTransferWatch
+from phasewise.gateway.live.pages import GatewayPages
 from phasewise.gateway.live.routes import LiveRoutes
 from phasewise.gateway.live.view import LiveView
 from phasewise.gateway.overload import OverloadWatch
@@ -220,6 +221,7 @@ def build_app(
         kept_s=metrics_kept_s,
     )
     live = LiveView(world, timelines, open_requests, engines.connect, slos_of(config))
+    pages = GatewayPages(world, timelines, open_requests, live, gateway_url(config))
     sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch, live]
     if config.log.requests:
         sinks.append(RequestLog(lambda: world.cluster.models))
@@ -254,7 +256,7 @@ def build_app(
         overload,
         worker_log,
         WorkerRoutes(world.cluster, engines.connect),
-        LiveRoutes(live, lambda: edge.stopping),
+        LiveRoutes(live, pages, lambda: edge.stopping),
         cache,
     )
 

@@ -182,7 +182,7 @@ def sparkline(values: Sequence[float | None]) -> str:
 def _traffic(snapshot: LiveSnapshot) -> Text:
     facts = []
     if snapshot.requests_per_s is not None:
-        facts.append(f"{number(snapshot.requests_per_s)} requests/s")
+        facts.append(f"{number(snapshot.requests_per_s)} req/s")
     if snapshot.tokens_per_s is not None:
         facts.append(f"{number(snapshot.tokens_per_s)} tokens/s")
     facts.append(f"{snapshot.open_requests} open")
@@ -194,7 +194,7 @@ def _traffic(snapshot: LiveSnapshot) -> Text:
         facts.append(f"{snapshot.still} standing still")
     if snapshot.failed:
         facts.append(f"{snapshot.failed} failed")
-    return Text("  ".join(facts))
+    return _line("  ".join(facts))
 
 
 def _chosen_engines(snapshot: LiveSnapshot, choices: LiveChoices) -> list[LiveEngine]:

@@ -114,6 +114,16 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/phasewise/v1/live"): Operation(
         "What is slow now; as an event stream, once a second.", "application/json", _ADMIN, "admin", ("slo",)
     ),
+    ("GET", "/phasewise/v1/live/verdict"): Operation(
+        "The verdict on a window that has passed.",
+        "application/json",
+        (*_ADMIN, 503),
+        "admin",
+        ("since_unix_s", "until_unix_s"),
+    ),
+    ("GET", "/phasewise/v1/requests/{id}/page"): Operation(
+        "One request, drawn.", "application/json", (*_ADMIN, 404, 503), "admin", ("id",)
+    ),
     ("GET", "/phasewise/v1/workers"): Operation(
         "Workers, their health and load.", "application/json", _ADMIN, "admin"
     ),
@@ -143,6 +153,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
 _PARAMETER_SCHEMAS: dict[str, Json] = {
     "limit": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
     "since_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
+    "until_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
     "after": {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18},
     "slowest": {"enum": list(MEASURES)},
     "tenant": {"type": "string"},

@@ -91,6 +91,8 @@ class Router:
             ("GET", "/phasewise/v1/requests/{id}"): self._request,
             ("GET", "/phasewise/"): self._page,
             ("GET", "/phasewise/v1/live"): self._live,
+            ("GET", "/phasewise/v1/live/verdict"): self._verdict,
+            ("GET", "/phasewise/v1/requests/{id}/page"): self._request_page,
             ("GET", "/phasewise/v1/workers"): self._workers,
             ("GET", "/phasewise/v1/workers/{id}/metrics"): self._worker_metrics,
             ("POST", "/phasewise/v1/workers/{id}/tokenize"): self._worker_tokenize,
@@ -286,6 +288,16 @@ class Router:
         streamed = b"text/event-stream" in (header(scope, b"accept") or b"")
         slo = _query(scope).get("slo", [None])[-1]
         await self._gateway.live.live(client, slo, streamed=streamed)
+
+    async def _verdict(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        query = _query(scope)
+        since_s, until_s = (_number(query, name, 0.0) for name in ("since_unix_s", "until_unix_s"))
+        await self._gateway.live.verdict(client, since_s, until_s)
+
+    async def _request_page(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        await self._gateway.live.request(client, scope["path"].split("/")[-2])
 
     async def _workers(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)

@@ -58,7 +58,7 @@ class LiveView:
         self._open_requests = open_requests
         self._connect = connect
         self.slos = dict(slos)
-        self._window = LiveWindow(self._slo_of)
+        self._window = LiveWindow(self.slo_of)
         self._listeners = 0
         self._running: asyncio.Task[None] | None = None
         self._ticked = asyncio.Event()
@@ -100,7 +100,7 @@ class LiveView:
             with self._metered():
                 totals, around, at_s = self._seen
                 snapshot = compose(
-                    totals, around, at_s, slo or self._slo_of(DEFAULT_CLASS), own_slo=slo is None
+                    totals, around, at_s, slo or self.slo_of(DEFAULT_CLASS), own_slo=slo is None
                 )
                 made = self._encoded[slo] = orjson.dumps(snapshot)
         return (made or b"{}")[:-1] + b',"view_cpu_s":%.6f}' % self._cpu_s
@@ -117,7 +117,8 @@ class LiveView:
         self._encoded.clear()
         self._seen = None
 
-    def _slo_of(self, slo_class: str) -> Slo:
+    def slo_of(self, slo_class: str) -> Slo:
+        """The objective of a class of requests."""
         return self.slos.get(slo_class) or self.slos.get(DEFAULT_CLASS) or DEFAULT_SLO
 
     @contextmanager
