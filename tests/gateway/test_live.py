@@ -1,7 +1,13 @@
 """A gateway shows what is slow now, once a second, to admins, and computes nothing while nobody looks."""
 
 import asyncio
+import base64
+import re
+import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from hashlib import sha256
+from importlib.resources import files
 
 import orjson
 import pytest
@@ -9,10 +15,14 @@ import pytest
 from phasewise.clients.http_client import HttpClient
 from phasewise.clients.sse import EventSplitter
 from phasewise.diagnosis.live.snapshot import LiveState, RequestStatus, snapshot_from
+from phasewise.diagnosis.verdict import Ruling
+from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import ApiKey, SloClass
 from phasewise.gateway.api.auth import key_sha256
-from tests.gateway.harness import ADMIN, QUICK, eventually, running_gateway
+from phasewise.report.diagnosis.words import RULINGS
+from phasewise.simulator.step_times import PRESETS
+from tests.gateway.harness import ADMIN, ADMIN_KEY, QUICK, eventually, request_id_of, running_gateway
 
 LIVE = "/phasewise/v1/live"
 EVENTS = [*ADMIN, (b"accept", b"text/event-stream")]
@@ -150,3 +160,65 @@ async def test_the_stream_ends_when_the_gateway_stops():
         async with asyncio.timeout(10):
             while await snapshots.get() is not None:
                 pass
+
+
+async def test_the_page_holds_no_secret_and_allows_its_own_script_alone():
+    async with running_engines(1) as engines, running_gateway(engines) as gateway:
+        reply = await gateway.fetch("GET", "/phasewise/")
+    headers = dict(reply.headers)
+    policy = headers[b"content-security-policy"].decode()
+    script = reply.body.partition(b"<script>")[2].partition(b"</script>")[0]
+    digest = base64.b64encode(sha256(script).digest()).decode()
+    assert (reply.status, headers[b"content-type"]) == (200, b"text/html; charset=utf-8")
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert "connect-src 'self'" in policy
+    assert ADMIN_KEY.encode() not in reply.body
+    assert not re.findall(rb"(?:src|href)=|https?://(?!www\.w3\.org/2000/svg)|innerHTML", reply.body)
+
+
+def test_the_page_says_the_state_in_the_words_of_a_verdict():
+    page = (files("phasewise.gateway.live") / "page.html").read_text()
+    said = dict(re.findall(r"(\w+): \"([^\"]+)\"", page.partition("const WORDS = {")[2].partition("}")[0]))
+    assert {name: words.lower() for name, words in said.items()} == {
+        state.value: RULINGS[Ruling(state.value)] for state in LiveState
+    }
+
+
+async def test_a_window_that_has_passed_is_judged_by_the_rules_of_diagnose():
+    slow = FakeEngineConfig(cost=replace(PRESETS["fast"], floor_s=0.3))
+    async with running_engines(1, slow) as engines, running_gateway(engines) as gateway:
+        began_s = time.time()
+        await asyncio.gather(*(asked(gateway, 1) for _ in range(8)))
+        await eventually(lambda: len(gateway.app.gateway.timelines) == 8)
+        path = f"{LIVE}/verdict?since_unix_s={began_s}&until_unix_s={time.time()}"
+        streaming = asyncio.create_task(gateway.fetch("GET", path, headers=ADMIN))
+        await eventually(gateway.app.gateway.live._pages._asking.locked)
+        assert (await gateway.fetch("GET", path, headers=ADMIN)).status == 503
+        reply = await streaming
+        found = orjson.loads(reply.body)
+        assert (reply.status, found["verdict"]) == (200, Ruling.SLOW_TO_STREAM)
+        assert found["sentence"].startswith("SLOW TO STREAM")
+        assert "did not answer" not in found["sentence"]
+        assert found["html"].startswith("<!doctype html>")
+        assert (await gateway.fetch("GET", f"{LIVE}/verdict", headers=ADMIN)).status == 400
+        assert (await gateway.fetch("GET", path)).status == 401
+
+
+async def test_a_request_is_drawn_while_it_runs_and_after_it_has_ended():
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        request_id = request_id_of(await gateway.chat(max_tokens=8, ignore_eos=True, stream=True))
+        await gateway.timeline(request_id)
+
+        async def drawn(request_id):
+            return await gateway.fetch("GET", f"/phasewise/v1/requests/{request_id}/page", headers=ADMIN)
+
+        reply = await drawn(request_id)
+        assert (reply.status, request_id in orjson.loads(reply.body)["html"]) == (200, True)
+        engine.inject("core_hang", after_tokens=3)
+        hanging = asyncio.create_task(gateway.chat(max_tokens=50, ignore_eos=True, stream=True))
+        (open_id,) = await eventually(lambda: gateway.app.gateway.open_requests.oldest(1))
+        reply = await drawn(open_id)
+        assert (reply.status, "unfinished" in orjson.loads(reply.body)["html"]) == (200, True)
+        assert (await drawn("f" * 32)).status == 404
+        hanging.cancel()

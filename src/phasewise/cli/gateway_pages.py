@@ -60,6 +60,7 @@ async def _verdict(asked: Record, timelines: Sequence[Timeline]) -> Record:
         ended_unix_s=until_s,
         engines=tuple(engines),
         reported=tuple(it for it in reported if it.started_unix_s + it.ended_s >= since_s),
+        kept=True,
     )
     found = judge(observed, Slo(*asked["slo"]), Known(None), numbered=False)
     return {
