@@ -71,7 +71,7 @@ async def _verdict(asked: Record, timelines: Sequence[Timeline]) -> Record:
 
 
 def seen_at(timeline: Timeline, unix_s: float) -> Timeline:
-    """The request as it was at a moment: what came later is not known yet."""
+    """The request as it was at a moment: what came later is left out."""
     age_s = unix_s - timeline.started_unix_s
     if timeline.ended_s <= age_s:
         return timeline

@@ -35,7 +35,7 @@ _STYLES = {
 _PHASES = {LiveState.SLOW_TO_START: "TTFT", LiveState.SLOW_TO_STREAM: "TPOT"}
 _HEALTH = {"suspect": "stands still", "hung": "stands still", "unknown": "not checked"}
 LEAST_SHARE = 0.02
-"""A smaller part of a mean has no room on the line."""
+"""A smaller part of a mean is left out."""
 OLD_READING_S = 15.0
 MOST_STILL = 3
 
@@ -159,7 +159,7 @@ def _phase(name: str, phase: LivePhase | None, spark: str, objective_s: float) -
 
 
 def _parts(phase: LivePhase, width: int) -> str:
-    """The parts of the mean, largest first, as many as have room."""
+    """The parts of the mean, largest first, as many as fit."""
     line = f"mean {duration(phase.mean_s)}: "
     for place, it in enumerate(sorted(phase.parts, key=lambda part: -part.seconds)):
         part = f"{', ' if place else ''}{it.part} {duration(it.seconds)} {it.seconds / phase.mean_s:.0%}"

@@ -16,7 +16,7 @@ from phasewise.diagnosis.live.snapshot import (
 from phasewise.diagnosis.live.window import OpenRequest, Totals, start_phase, state_of, stream_phase
 
 KV_FULL = 0.95
-NOT_KNOWN = "not observed"
+NOT_OBSERVED = "not observed"
 _HEALTH = {
     "suspect": "stands still",
     "hung": "stands still",
@@ -97,4 +97,4 @@ def held_by(request: OpenRequest, engine: LiveEngine | None, prefilling: int) ->
         return f"the KV cache of {engine.name} is full"
     if prefilling:
         return f"{prefilling} other prompt{'s' * (prefilling != 1)} in prefill on {engine.name}"
-    return NOT_KNOWN
+    return NOT_OBSERVED

@@ -189,7 +189,7 @@ class EdgeConnection(ClientConnection):
         self._chunks = self._chunk_bytes = 0
 
     def shutdown(self) -> None:
-        """The server stops: answers that never end by themselves have to be told."""
+        """The server stops: answers that never end by themselves have to end now."""
         self._edge.stopping = True
         super().shutdown()
 
