@@ -362,9 +362,13 @@ def _sum_up(totals: Totals, second: _Second, engines: dict[str, _EngineSums]) ->
         for part, seconds in added.items():
             sums[part] = sums.get(part, 0.0) + seconds
     for name, it in second.engines.items():
-        whole = engines.setdefault(name, _EngineSums())
-        whole.starts, whole.ttft_s = whole.starts + it.starts, whole.ttft_s + it.ttft_s
-        whole.streams, whole.tpot_s = whole.streams + it.streams, whole.tpot_s + it.tpot_s
+        whole = engines.get(name)
+        if whole is None:
+            whole = engines[name] = _EngineSums()
+        whole.starts += it.starts
+        whole.ttft_s += it.ttft_s
+        whole.streams += it.streams
+        whole.tpot_s += it.tpot_s
 
 
 def _worth_a_look(
