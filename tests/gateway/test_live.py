@@ -95,7 +95,7 @@ async def test_with_nobody_looking_nothing_is_kept():
     async with running_engines(1) as engines, running_gateway(engines) as gateway:
         view = gateway.app.gateway.live.view
         await asked(gateway)
-        assert (view._running, view._cpu_s, view._window._seconds) == (None, 0.0, {})
+        assert (view._running, view._cpu_s, len(view._new)) == (None, 0.0, 0)
 
 
 async def test_the_objective_is_the_classs_own_or_the_one_that_is_asked_for():

@@ -43,5 +43,5 @@ def test_a_restarted_engine_begins_again():
 
 
 def test_without_a_reading_nothing_is_made_up():
-    engine = EngineReadings().engine("a", open_requests=3, means=(0.5, None))
-    assert (engine.running, engine.kv_usage, engine.open_requests, engine.ttft_s) == (None, None, 3, 0.5)
+    engine = EngineReadings().engine("a", open_requests=3)
+    assert (engine.running, engine.kv_usage, engine.open_requests) == (None, None, 3)

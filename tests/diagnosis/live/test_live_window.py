@@ -7,9 +7,9 @@ import pytest
 
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Part
-from phasewise.diagnosis.live.compose import Around, compose, held_by
+from phasewise.diagnosis.live.compose import Around
 from phasewise.diagnosis.live.snapshot import LiveEngine, LiveState, RequestStatus, snapshot_from
-from phasewise.diagnosis.live.window import LiveWindow, OpenRequest, pace
+from phasewise.diagnosis.live.window import LiveWindow, OpenRequest, held_by, pace
 from tests.builders import EPOCH_S, make_span, make_timeline
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
@@ -31,10 +31,9 @@ def streaming(number=0, **fields):
     return OpenRequest(f"o{number}", "default", "default", "w0", **{"age_s": 5.0, **fields})
 
 
-def composed(window, open_requests=(), now_s=3.0, slo=SLO, own_slo=True):
-    totals = window.totals(EPOCH_S + now_s, open_requests, lambda it: "held")
-    around = Around("gateway", open_requests=len(open_requests), history=window.history)
-    return compose(totals, around, EPOCH_S + now_s, slo, own_slo=own_slo)
+def composed(window, open_requests=(), now_s=3.0, slo=None):
+    around = Around("gateway", open_requests=len(open_requests))
+    return window.snapshot(EPOCH_S + now_s, open_requests, around, lambda it: "held", slo)
 
 
 def test_quantiles_are_those_of_the_requests_of_the_window_alone():
@@ -103,7 +102,7 @@ def test_failed_requests_make_it_failing_and_few_requests_make_no_state():
 
 def test_another_objective_changes_the_state_and_nothing_else():
     window = window_of(*(ended(it) for it in range(4)))
-    strict = composed(window, slo=Slo(0.2, 0.1), own_slo=False)
+    strict = composed(window, slo=Slo(0.2, 0.1))
     assert (strict.state, strict.start.over) == (LiveState.SLOW_TO_START, 4)
     assert strict.start.p50_s == composed(window).start.p50_s
 

@@ -17,10 +17,10 @@ from phasewise.clients.http_client import HttpClient, Reply
 from phasewise.clients.listing_feed import ListingFeed
 from phasewise.clients.sse import EventSplitter
 from phasewise.clients.step_feed import StepFeed
-from phasewise.core.engine_metrics import MetricsSnapshot, delta
+from phasewise.core.engine_metrics import MetricsSnapshot, Series, delta
 from phasewise.core.errors import ConfigError, PhasewiseError, UpstreamError
 from phasewise.core.slo import Slo
-from phasewise.core.step_log import StepLog, logs_by_rank
+from phasewise.core.step_log import logs_by_rank
 from phasewise.core.steps import EngineStep
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.diagnosis.analysis.counters import Spread
@@ -28,7 +28,7 @@ from phasewise.diagnosis.analysis.engine_view import timelines_from_steps
 from phasewise.diagnosis.evidence import engine_counters
 from phasewise.diagnosis.gather.engine_watch import LISTED_EVERY_S, LOOK_BACK_S
 from phasewise.diagnosis.gather.target import QUICK, admin_headers, rejected_admin
-from phasewise.diagnosis.live.compose import Around, compose, held_by, of_phases
+from phasewise.diagnosis.live.compose import Around, Counted, compose
 from phasewise.diagnosis.live.engine_readings import EngineReadings
 from phasewise.diagnosis.live.snapshot import (
     UNEXPLAINED,
@@ -38,7 +38,14 @@ from phasewise.diagnosis.live.snapshot import (
     LiveSnapshot,
     snapshot_from,
 )
-from phasewise.diagnosis.live.window import HISTORY_S, WINDOW_S, LiveWindow, OpenRequest, Totals, pace
+from phasewise.diagnosis.live.window import (
+    HISTORY_S,
+    WINDOW_S,
+    LiveWindow,
+    OpenRequest,
+    held_by,
+    pace,
+)
 from phasewise.diagnosis.observed.observation import WatchedEngine
 from phasewise.engines.known import engine_named
 
@@ -164,34 +171,21 @@ class _EngineFeed:
     # --- from steps -------------------------------------------------------------------------------------
 
     def _from_steps(self, now_s: float) -> LiveSnapshot:
-        seen = [it for log in logs_by_rank(tuple(self._steps)) for it in self._timelines(log, now_s)]
-        for timeline in seen:
-            ended_s = timeline.started_unix_s + timeline.ended_s
-            if timeline.outcome is Outcome.UNFINISHED or timeline.request_id in self._known:
-                continue
-            self._known.add(timeline.request_id)
-            if ended_s >= now_s - HISTORY_S:
+        logs, name = logs_by_rank(tuple(self._steps)), self._engine.name
+        seen = [it for log in logs for it in timelines_from_steps(log, name, "", now_s)]
+        ended = [it for it in seen if it.outcome is not Outcome.UNFINISHED]
+        for timeline in sorted(ended, key=lambda it: it.started_unix_s + it.ended_s):
+            if timeline.request_id not in self._known:
+                self._known.add(timeline.request_id)
                 self._window.add(timeline)
         under_way = [_open(it) for it in seen if it.outcome is Outcome.UNFINISHED]
         engine = self._readings.engine(self._engine.name)
         last = self._steps[-1] if self._steps else None
         if engine.running is None and last is not None:
             engine = replace(engine, running=last.running, waiting=last.waiting)
-        totals = self._window.totals(now_s, under_way, lambda it: held_by(it, engine, 0))
-        engine = replace(engine, name=self._engine.url)
-        if means := totals.engines.get(self._engine.name):
-            engine = replace(engine, ttft_s=means[0], tpot_s=means[1])
-        around = Around(
-            "engine",
-            open_requests=len(under_way),
-            engines=(engine,),
-            history=self._window.history,
-            not_observed=("what clients see on the way: network, proxies",),
-        )
-        return compose(totals, around, now_s, self._slo, own_slo=True)
-
-    def _timelines(self, log: StepLog, now_s: float) -> tuple[Timeline, ...]:
-        return timelines_from_steps(log, self._engine.name, "", now_s)
+        way = ("what clients see on the way: network, proxies",)
+        around = Around("engine", len(under_way), engines=(engine,), not_observed=way)
+        return self._window.snapshot(now_s, under_way, around, lambda it: held_by(it, engine, 0))
 
     # --- from counters ----------------------------------------------------------------------------------
 
@@ -202,7 +196,6 @@ class _EngineFeed:
             self._metrics = deque([last])
         window_s = max(1.0, last.taken_at_unix_s - first.taken_at_unix_s)
         counted = engine_counters([change], window_s, self._slo)
-        readings = self._readings.kept
         tpot = counted.tpot or counted.itl
         start, stream = _phase(counted.ttft), _phase(tpot)
         if start is not None and counted.queue is not None and counted.prefill is not None:
@@ -210,23 +203,21 @@ class _EngineFeed:
             rest_s = start.mean_s - sum(it.seconds for it in known)
             start = replace(start, parts=(*known, LivePart(UNEXPLAINED, rest_s)))
         ended = 0.0 if counted.output_tokens is None else float(counted.output_tokens.count)
-        totals = Totals(window_s, ended=round(ended), requests_per_s=ended / window_s)
-        if readings and (written := readings[-1].output_tokens) is not None:
-            recent = [it for it in readings if it.at_unix_s >= readings[-1].at_unix_s - WINDOW_S]
-            over_s = max(1.0, recent[-1].at_unix_s - recent[0].at_unix_s)
-            totals.tokens_per_s = (written - (recent[0].output_tokens or 0.0)) / over_s
-        engine = self._readings.engine(
-            self._engine.url,
-            means=(None if start is None else start.mean_s, None if stream is None else stream.mean_s),
+        tokens = change.counter(Series.OUTPUT_TOKENS) or 0.0
+        rates = (ended / window_s, tokens / window_s)
+        counts = Counted(window_s, round(ended), 0, *rates, history=tuple(self._points()))
+        engine = replace(
+            self._readings.engine(self._engine.name),
+            ttft_s=None if start is None else start.mean_s,
+            tpot_s=None if stream is None else stream.mean_s,
         )
         around = Around(
             "engine",
             open_requests=(engine.running or 0) + (engine.waiting or 0),
             engines=(engine,),
-            history=tuple(self._points()),
             not_observed=(f"{NO_REQUESTS}: {self._kind.WITHOUT_STEPS}",),
         )
-        return of_phases(start, stream, around, last.taken_at_unix_s, self._slo, totals)
+        return compose(start, stream, counts, around, last.taken_at_unix_s, self._slo)
 
     def _points(self) -> Iterator[LivePoint]:
         """The means between two readings."""

@@ -38,9 +38,8 @@ class EngineReadings:
         health: str = "up",
         note: str = "",
         open_requests: int | None = None,
-        means: tuple[float | None, float | None] = (None, None),
     ) -> LiveEngine:
-        """The engine now, with what its gateway knows of it: `means` are its TTFT and TPOT."""
+        """The engine now, with what its gateway knows of it."""
         last = self._kept[-1] if self._kept else None
         recent = self._recent()
         return LiveEngine(
@@ -53,8 +52,6 @@ class EngineReadings:
             kv_usage=None if last is None else last.kv_usage,
             prefix_hits=_prefix_hits(recent),
             step_s=_step_s(recent),
-            ttft_s=means[0],
-            tpot_s=means[1],
             read_unix_s=None if last is None else last.at_unix_s,
         )
 

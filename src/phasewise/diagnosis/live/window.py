@@ -1,32 +1,40 @@
-"""The last seconds of traffic, kept as sums per second, so that a snapshot costs little at any rate."""
+"""The requests of the last seconds, each taken once when it ends, and the snapshot that they make."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from heapq import heappush, heapreplace, nlargest
-from operator import sub
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from heapq import nlargest
+from itertools import takewhile
+from operator import attrgetter, sub
 
 from phasewise.core.latency import STALL_MIN_GAPS, longest_stall_s, tpot_s, ttft_part_seconds, ttft_s
 from phasewise.core.slo import Slo
 from phasewise.core.statistics import quantile, wait_quantile
 from phasewise.core.timeline import Outcome, Part, Timeline
 from phasewise.core.value import value
+from phasewise.diagnosis.live.compose import Around, Counted, compose
 from phasewise.diagnosis.live.snapshot import (
     UNEXPLAINED,
+    LiveEngine,
     LivePart,
     LivePhase,
     LivePoint,
     LiveRequest,
-    LiveState,
+    LiveSnapshot,
     RequestStatus,
 )
-from phasewise.diagnosis.rules.affected import UNSERVED, slow_phases, too_many_fail
+from phasewise.diagnosis.rules.affected import UNSERVED
 
 WINDOW_S = 30
 RATES_OVER_S = 10
 HISTORY_S = 120
+MOST_KEPT = 8_000
+"""Requests of the window that are kept: at a higher rate it is shorter, and says so."""
+MOST_RANKED = 500
+"""Quantiles and means of more requests than this are those of an even sample."""
+MOST_REQUESTS = 20
 PACE_GAPS = 32
 """The last gaps of a stream that make up its pace."""
 STILL_TIMES = 10.0
@@ -35,13 +43,14 @@ STILL_LEAST_S = 1.0
 """and for at least so long."""
 NOTICED_STALL_TOKENS = 10
 """A stall as long as this many tokens of the objective makes a stream slow, as in a verdict."""
-SLOWEST_PER_S = 3
-MOST_REQUESTS = 20
-MOST_RANKED = 1_000
-"""Quantiles of more values than this are those of an even sample."""
-MIN_REQUESTS = 3
-"""Fewer requests than this have no state."""
 DECODE, CLIENT = "decode", "client did not read"
+KV_FULL = 0.95
+_HEALTH = {
+    "suspect": "stands still",
+    "hung": "stands still",
+    "down": "is down",
+    "circuit open": "fails requests: its circuit is open",
+}
 
 
 @value
@@ -74,15 +83,13 @@ class OpenRequest:
             return self.pace_s
         return self.pace_s + self.silent_s / PACE_GAPS
 
-    def as_live(self, held_by: Callable[[OpenRequest], str]) -> LiveRequest:
-        """Its row."""
+    def row(self, held_by: str) -> LiveRequest:
+        """Its row; `held_by` if it stands still."""
         status = RequestStatus.WAITS if self.ttft_s is None else RequestStatus.STREAMS
-        held = ""
-        if self.stands_still:
-            status, held = RequestStatus.STANDS_STILL, held_by(self)
-        per_token_s, silent_s = self.per_token_s, None if self.ttft_s is None else self.silent_s
+        status = RequestStatus.STANDS_STILL if self.stands_still else status
         who = (self.request_id, status, self.tenant, self.engine)
-        return LiveRequest(*who, self.age_s, self.ttft_s, per_token_s, silent_s, held)
+        silent_s = None if self.ttft_s is None else self.silent_s
+        return LiveRequest(*who, self.age_s, self.ttft_s, self.per_token_s, silent_s, held_by)
 
 
 def pace(times_s: Sequence[float]) -> float | None:
@@ -91,239 +98,221 @@ def pace(times_s: Sequence[float]) -> float | None:
     return (times_s[-1] - times_s[-1 - gaps]) / gaps if gaps >= STALL_MIN_GAPS else None
 
 
-class _EngineSums:
-    """The sums of one engine's requests in one second."""
-
-    __slots__ = ("starts", "streams", "tpot_s", "ttft_s")
-
-    def __init__(self) -> None:
-        self.starts = self.streams = 0
-        self.ttft_s = self.tpot_s = 0.0
-
-
-class _Second:
-    """The requests of one second: first tokens that came in it, requests that ended in it."""
-
-    __slots__ = (
-        "ended",
-        "engines",
-        "failed",
-        "late",
-        "parts",
-        "silent",
-        "slow",
-        "slowest",
-        "stream_parts",
-        "tokens",
-        "tpots",
-        "ttfts",
-    )
-
-    def __init__(self) -> None:
-        self.ttfts: list[float] = []
-        self.tpots: list[float] = []
-        self.silent: list[float] = []
-        self.parts: dict[str, float] = {}
-        self.stream_parts: dict[str, float] = {}
-        self.ended = self.failed = self.late = self.slow = self.tokens = 0
-        self.engines: dict[str, _EngineSums] = {}
-        self.slowest: dict[str, list[tuple[float, str, LiveRequest]]] = {"ttft": [], "tpot": []}
-
-    def engine(self, name: str) -> _EngineSums:
-        """The sums of one engine."""
-        found = self.engines.get(name)
-        if found is None:
-            found = self.engines[name] = _EngineSums()
-        return found
-
-    def keep(self, by: str, seconds: float, row: Callable[[], LiveRequest]) -> None:
-        """Keep the row of a request that is among the slowest of this second."""
-        kept = self.slowest[by]
-        if len(kept) < SLOWEST_PER_S:
-            heappush(kept, (seconds, (made := row()).request_id, made))
-        elif seconds > kept[0][0]:
-            heapreplace(kept, (seconds, (made := row()).request_id, made))
+def held_by(request: OpenRequest, engine: LiveEngine | None, prefilling: int) -> str:
+    """What holds a stream that stands still, in words; `prefilling` prompts are computed on its engine."""
+    if request.blocked:
+        return "its client does not read"
+    if engine is None:
+        return "no engine has it"
+    if engine.health != "up":
+        return f"{engine.name} {_HEALTH.get(engine.health, engine.health)}"
+    if engine.kv_usage is not None and engine.kv_usage >= KV_FULL:
+        return f"the KV cache of {engine.name} is full"
+    if prefilling:
+        return f"{prefilling} other prompt{'s' * (prefilling != 1)} in prefill on {engine.name}"
+    return "not observed"
 
 
-@dataclass(slots=True)
-class Totals:
-    """The window as it is now, before it is compared with an objective.
+@value
+class _Ended:
+    """A request that has ended. `waited_s` is until it ended without a first token, if it did."""
 
-    `silent` are waits for a first token that have passed the objective, or ended without an answer. `engines`
-    have the means of TTFT and TPOT.
-    """
-
-    window_s: float
-    ttfts: list[float] = field(default_factory=list)
-    tpots: list[float] = field(default_factory=list)
-    silent: list[float] = field(default_factory=list)
-    start_sums: dict[str, float] = field(default_factory=dict)
-    stream_sums: dict[str, float] = field(default_factory=dict)
-    ttft_sum_s: float = 0.0
-    tpot_sum_s: float = 0.0
-    starts: int = 0
-    streams: int = 0
-    late: int = 0
-    slow: int = 0
-    ended: int = 0
-    failed: int = 0
-    requests_per_s: float = 0.0
-    tokens_per_s: float = 0.0
-    engines: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
-    requests: tuple[LiveRequest, ...] = ()
-    still: int = 0
+    at_s: float
+    row: LiveRequest
+    tokens: int
+    failed: bool
+    late: bool
+    slow: bool
+    waited_s: float | None
+    parts: Mapping[str, float]
+    stream_parts: Mapping[str, float]
 
 
 class LiveWindow:
-    """Takes every request that ended, and gives totals of the last seconds. `slo_of` a class of requests."""
+    """Takes every request that ended, and makes snapshots of the last seconds; `slo_of` a class."""
 
     def __init__(self, slo_of: Callable[[str], Slo]) -> None:
         self._slo_of = slo_of
-        self._seconds: dict[int, _Second] = {}
+        self._ended: deque[_Ended] = deque()
+        self._late = self._slow = self._failed = 0
         self._points: deque[LivePoint] = deque(maxlen=HISTORY_S)
-        self._began_s: float | None = None
+        self._since_s = 0.0
 
-    @property
-    def history(self) -> tuple[LivePoint, ...]:
-        """The last seconds, oldest first."""
-        return tuple(self._points)
-
-    def begin(self, unix_s: float) -> None:
-        """Requests are taken since this time; what was before is unknown."""
-        self._seconds.clear()
+    def begin(self, since_unix_s: float) -> None:
+        """Forget all of them: those that ended before this time are not given."""
+        self._ended.clear()
+        self._late = self._slow = self._failed = 0
         self._points.clear()
-        self._began_s = unix_s
-
-    def covers_since(self, unix_s: float) -> None:
-        """Requests that ended before this time are missing."""
-        self._began_s = unix_s
+        self._since_s = since_unix_s
 
     def add(self, timeline: Timeline) -> None:
-        """A request has ended."""
+        """A request has ended; they come in the order of their ends."""
         if not timeline.generates or timeline.from_cache:
             return
-        ended_s = timeline.started_unix_s + timeline.ended_s
-        at_end = self._second(ended_s)
-        at_end.ended += 1
-        at_end.tokens += timeline.output_tokens or 0
-        at_end.failed += timeline.outcome in UNSERVED
-        slo = self._slo_of(timeline.slo_class)
-        first_s, serving = ttft_s(timeline), timeline.serving_attempt
+        slo, serving = self._slo_of(timeline.slo_class), timeline.serving_attempt
+        first_s, per_token_s = ttft_s(timeline), tpot_s(timeline)
+        silent = first_s is None and timeline.streamed and timeline.outcome is not Outcome.SUCCEEDED
+        waited_s = timeline.ended_s if silent else None
+        status = RequestStatus.ENDED if timeline.outcome is Outcome.SUCCEEDED else RequestStatus.FAILED
         engine = "" if serving is None else serving.worker.name
-        if first_s is None:
-            if timeline.streamed and timeline.outcome is not Outcome.SUCCEEDED:
-                at_end.silent.append(timeline.ended_s)
-                at_end.late += timeline.ended_s > slo.ttft_s
-            return
-        self._add_start(timeline, first_s, engine, slo)
-        per_token_s = tpot_s(timeline)
-        if per_token_s is not None:
-            at_end.tpots.append(per_token_s)
-            _add_stream(at_end, timeline, per_token_s)
-            sums = at_end.engine(engine)
-            sums.streams += 1
-            sums.tpot_s += per_token_s
-            at_end.slow += per_token_s > slo.tpot_s or _stalled(timeline, slo)
-            at_end.keep("tpot", per_token_s, lambda: _row(timeline, engine))
+        who = (timeline.request_id, status, timeline.tenant, engine)
+        if len(self._ended) == MOST_KEPT:
+            self._forget_oldest()
+        late = (first_s or waited_s or 0.0) > slo.ttft_s
+        slow = per_token_s is not None and (per_token_s > slo.tpot_s or _stalled(timeline, slo))
+        failed = timeline.outcome in UNSERVED
+        self._late, self._slow, self._failed = self._late + late, self._slow + slow, self._failed + failed
+        self._ended.append(
+            _Ended(
+                timeline.started_unix_s + timeline.ended_s,
+                LiveRequest(*who, timeline.ended_s, first_s, per_token_s),
+                timeline.output_tokens or 0,
+                failed,
+                late,
+                slow,
+                waited_s,
+                {} if first_s is None else _start_parts(timeline, first_s),
+                {} if per_token_s is None else _stream_parts(timeline, per_token_s),
+            )
+        )
 
-    def _add_start(self, timeline: Timeline, first_s: float, engine: str, slo: Slo) -> None:
-        second = self._second(timeline.started_unix_s + first_s)
-        second.ttfts.append(first_s)
-        second.late += first_s > slo.ttft_s
-        parts, explained_s = second.parts, 0.0
-        for (part, _), seconds in ttft_part_seconds(timeline, first_s).items():
-            parts[part] = parts.get(part, 0.0) + seconds
-            explained_s += seconds
-        parts[UNEXPLAINED] = parts.get(UNEXPLAINED, 0.0) + first_s - explained_s
-        sums = second.engine(engine)
-        sums.starts += 1
-        sums.ttft_s += first_s
-        second.keep("ttft", first_s, lambda: _row(timeline, engine))
-
-    def _second(self, unix_s: float) -> _Second:
-        found = self._seconds.get(int(unix_s))
-        if found is None:
-            found = self._seconds[int(unix_s)] = _Second()
-        return found
-
-    def totals(
+    def snapshot(
         self,
         now_unix_s: float,
         open_requests: Sequence[OpenRequest],
-        held_by: Callable[[OpenRequest], str] = lambda _request: "",
-    ) -> Totals:
-        """The window at this moment, with the requests that are open."""
-        for old in [at for at in self._seconds if at < now_unix_s - HISTORY_S]:
-            del self._seconds[old]
+        around: Around,
+        held: Callable[[OpenRequest], str] = lambda _request: "",
+        slo: Slo | None = None,
+    ) -> LiveSnapshot:
+        """The snapshot now; each request is held to the objective of its class, or all of them to `slo`."""
         self._make_points(now_unix_s, open_requests)
-        first_s = now_unix_s - WINDOW_S
-        since_s = first_s if self._began_s is None else max(first_s, self._began_s)
-        totals = Totals(max(1.0, now_unix_s - since_s))
-        seconds = [it for at, it in self._seconds.items() if at >= int(first_s)]
-        engines: dict[str, _EngineSums] = {}
-        for second in seconds:
-            _sum_up(totals, second, engines)
-        self._add_open(totals, open_requests)
-        lately = [it for at, it in self._seconds.items() if at >= int(now_unix_s) - RATES_OVER_S]
-        rates_over_s = min(float(RATES_OVER_S), totals.window_s)
-        totals.requests_per_s = sum(it.ended for it in lately) / rates_over_s
-        totals.tokens_per_s = sum(it.tokens for it in lately) / rates_over_s
-        totals.starts, totals.streams = len(totals.ttfts) + len(totals.silent), len(totals.tpots)
-        totals.ttft_sum_s, totals.tpot_sum_s = sum(totals.ttfts), sum(totals.tpots)
-        totals.engines = {
-            name: (
-                it.ttft_s / it.starts if it.starts else None,
-                it.tpot_s / it.streams if it.streams else None,
-            )
-            for name, it in engines.items()
-        }
-        totals.requests = _worth_a_look(seconds, open_requests, held_by)
-        return totals
+        while self._ended and self._ended[0].at_s < now_unix_s - WINDOW_S:
+            self._forget_oldest()
+        since_s = self._ended[0].at_s if len(self._ended) == MOST_KEPT else self._since_s
+        window_s = max(1.0, min(float(WINDOW_S), now_unix_s - since_s))
+        over_s = min(float(RATES_OVER_S), window_s)
+        lately = list(takewhile(lambda it: it.at_s >= now_unix_s - over_s, reversed(self._ended)))
+        # An even sample is enough for quantiles and means.
+        sample = list(self._ended)[:: -(-len(self._ended) // MOST_RANKED) or 1]
+        counted = Counted(
+            window_s,
+            ended=len(self._ended),
+            failed=self._failed,
+            requests_per_s=len(lately) / over_s,
+            tokens_per_s=sum([it.tokens for it in lately]) / over_s,
+            requests=self._worth_a_look(sample, open_requests, held),
+            still=sum(it.stands_still for it in open_requests),
+            history=tuple(self._points),
+        )
+        means = _means(sample)
+        engines = tuple([_with_means(it, means.get(it.name)) for it in around.engines])
+        start, stream = self._start(sample, open_requests, slo), self._stream(sample, open_requests, slo)
+        shown = slo or self._slo_of("default")
+        return compose(start, stream, counted, replace(around, engines=engines), now_unix_s, shown)
 
-    def _add_open(self, totals: Totals, open_requests: Iterable[OpenRequest]) -> None:
+    def _forget_oldest(self) -> None:
+        it = self._ended.popleft()
+        self._failed -= it.failed
+        self._late -= it.late
+        self._slow -= it.slow
+
+    def _start(
+        self, sample: list[_Ended], open_requests: Iterable[OpenRequest], slo: Slo | None
+    ) -> LivePhase | None:
+        of_all = len(self._ended) / len(sample) if sample else 1.0
+        answered = [it.row.ttft_s for it in sample if it.row.ttft_s is not None]
+        silent = [it.waited_s for it in sample if it.waited_s is not None]
+        starts, late = (len(answered) + len(silent)) * of_all, float(self._late)
+        if slo is not None:
+            late = of_all * sum(it > slo.ttft_s for it in (*answered, *silent))
         for it in open_requests:
-            slo = self._slo_of(it.slo_class)
-            if it.ttft_s is None:
+            bound_s = (slo or self._slo_of(it.slo_class)).ttft_s
+            if it.ttft_s is not None and it.age_s - it.ttft_s <= WINDOW_S:
+                answered.append(it.ttft_s)
+            elif it.ttft_s is None and it.streamed and it.age_s > bound_s:
                 # As in a verdict: neither late nor in time before the objective has passed.
-                if it.streamed and it.age_s > slo.ttft_s:
-                    totals.silent.append(it.age_s)
-                    totals.late += 1
+                silent.append(it.age_s)
+            else:
                 continue
-            if it.age_s - it.ttft_s <= WINDOW_S:
-                totals.ttfts.append(it.ttft_s)
-                totals.late += it.ttft_s > slo.ttft_s
-            still = it.stands_still
-            if (per_token_s := it.per_token_s) is not None:
-                totals.tpots.append(per_token_s)
-                totals.slow += per_token_s > slo.tpot_s or still
-            totals.still += still
+            starts += 1
+            late += (it.age_s if it.ttft_s is None else it.ttft_s) > bound_s
+        if not answered and not silent:
+            return None
+        p50, p90 = (wait_quantile(answered, silent, share) for share in (0.5, 0.9))
+        mean_s = sum(answered) / len(answered) if answered else 0.0
+        parts = _parts([it.parts for it in sample], mean_s)
+        counts = (round(starts), round(late))
+        return LivePhase(*counts, p50.seconds, p90.seconds, mean_s, parts, p50.at_least)
+
+    def _stream(
+        self, sample: list[_Ended], open_requests: Iterable[OpenRequest], slo: Slo | None
+    ) -> LivePhase | None:
+        of_all = len(self._ended) / len(sample) if sample else 1.0
+        per_token = [it.row.tpot_s for it in sample if it.row.tpot_s is not None]
+        streams, slow = len(per_token) * of_all, float(self._slow)
+        if slo is not None:
+            slow = of_all * sum(it > slo.tpot_s for it in per_token)
+        for it in open_requests:
+            if (seconds := it.per_token_s) is not None:
+                per_token.append(seconds)
+                streams += 1
+                slow += seconds > (slo or self._slo_of(it.slo_class)).tpot_s or it.stands_still
+        if not per_token:
+            return None
+        mean_s = sum(per_token) / len(per_token)
+        parts = _parts([it.stream_parts for it in sample], mean_s)
+        p50_s, p90_s = quantile(per_token, 0.5), quantile(per_token, 0.9)
+        return LivePhase(round(streams), round(slow), p50_s, p90_s, mean_s, parts)
+
+    def _worth_a_look(
+        self,
+        sample: list[_Ended],
+        open_requests: Sequence[OpenRequest],
+        held: Callable[[OpenRequest], str],
+    ) -> tuple[LiveRequest, ...]:
+        """Streams that stand still, requests that wait longest, and the slowest of the window."""
+        still = [it for it in open_requests if it.stands_still]
+        waiting = [it for it in open_requests if it.ttft_s is None]
+        rows = [it.row(held(it)) for it in nlargest(MOST_REQUESTS, still, attrgetter("silent_s"))]
+        rows += [it.row("") for it in nlargest(MOST_REQUESTS // 2, waiting, attrgetter("age_s"))]
+        missed = [it for it in self._ended if it.late or it.slow] if self._late + self._slow else sample
+        for by in ("ttft_s", "tpot_s"):
+            timed = [it.row for it in missed if getattr(it.row, by) is not None]
+            rows += nlargest(MOST_REQUESTS // 2, timed, attrgetter(by))
+        return tuple({it.request_id: it for it in rows}.values())
 
     def _make_points(self, now_unix_s: float, open_requests: Sequence[OpenRequest]) -> None:
         """Add the seconds that have passed since the last point; the running one is not complete."""
-        last = self._points[-1].at_unix_s if self._points else now_unix_s - HISTORY_S
-        if not self._points and self._seconds:
-            last = max(last, min(self._seconds) - 1)
-        elif not self._points:
-            last = now_unix_s - 2
-        for at in range(int(last) + 1, int(now_unix_s)):
-            second = self._seconds.get(at)
-            firsts = [
-                it.ttft_s
-                for it in open_requests
-                if it.ttft_s is not None and int(now_unix_s - it.age_s + it.ttft_s) == at
-            ]
-            ttfts = firsts if second is None else second.ttfts + firsts
-            tpots = [] if second is None else list(second.tpots)
-            if at == int(now_unix_s) - 1:
-                tpots += [it.per_token_s for it in open_requests if it.per_token_s is not None]
+        now = int(now_unix_s)
+        oldest = int(self._ended[0].at_s) if self._ended else now
+        first = int(self._points[-1].at_unix_s) + 1 if self._points else max(now - HISTORY_S, oldest)
+        seconds: dict[int, list[LiveRequest]] = {at: [] for at in range(first, now)}
+        firsts: dict[int, list[float]] = {}
+        for it in reversed(self._ended) if seconds else ():
+            if it.at_s < first:
+                break
+            seconds.get(int(it.at_s), []).append(it.row)
+            _note_first(firsts, it.row, it.at_s)
+        for each in open_requests:
+            _note_first(firsts, each, now_unix_s)
+        under_way = [it.per_token_s for it in open_requests if it.per_token_s is not None]
+        for at, rows in seconds.items():
+            tpots = [it.tpot_s for it in rows if it.tpot_s is not None] + (under_way if at == now - 1 else [])
+            ttfts = firsts.get(at)
             self._points.append(
                 LivePoint(
                     float(at),
                     quantile(ttfts, 0.5) if ttfts else None,
                     quantile(tpots, 0.5) if tpots else None,
-                    0 if second is None else second.ended,
+                    len(rows),
                 )
             )
+
+
+def _note_first(firsts: dict[int, list[float]], it: LiveRequest | OpenRequest, at_unix_s: float) -> None:
+    """Note a TTFT at the second in which its first token came; `at_unix_s` is when it had this age."""
+    if it.ttft_s is not None:
+        firsts.setdefault(int(at_unix_s - it.age_s + it.ttft_s), []).append(it.ttft_s)
 
 
 def _stalled(timeline: Timeline, slo: Slo) -> bool:
@@ -334,116 +323,48 @@ def _stalled(timeline: Timeline, slo: Slo) -> bool:
     return (longest_stall_s(timeline) or 0.0) >= bound_s
 
 
-def _add_stream(second: _Second, timeline: Timeline, per_token_s: float) -> None:
+def _start_parts(timeline: Timeline, first_s: float) -> dict[str, float]:
+    parts: dict[str, float] = {}
+    for (part, _), seconds in ttft_part_seconds(timeline, first_s).items():
+        parts[part] = parts.get(part, 0.0) + seconds
+    parts[UNEXPLAINED] = first_s - sum(parts.values())
+    return parts
+
+
+def _stream_parts(timeline: Timeline, per_token_s: float) -> dict[str, float]:
     """The parts of a token: the engine's decode time, the client that did not read, and the rest."""
-    gaps = (timeline.output_tokens or 2) - 1
-    serving = timeline.serving_attempt
-    decode_s = sum(it.duration_s for it in serving.spans if it.part is Part.DECODE) if serving else 0.0
-    client_s = timeline.client_blocked_s or 0.0
-    known = {DECODE: decode_s / gaps, CLIENT: client_s / gaps}
-    known[UNEXPLAINED] = per_token_s - sum(known.values())
-    for part, seconds in known.items():
-        second.stream_parts[part] = second.stream_parts.get(part, 0.0) + seconds
+    gaps, serving = (timeline.output_tokens or 2) - 1, timeline.serving_attempt
+    spans = () if serving is None else serving.spans
+    decode_s = sum([it.duration_s for it in spans if it.part is Part.DECODE]) / gaps
+    client_s = (timeline.client_blocked_s or 0.0) / gaps
+    return {DECODE: decode_s, CLIENT: client_s, UNEXPLAINED: per_token_s - decode_s - client_s}
 
 
-def _row(timeline: Timeline, engine: str) -> LiveRequest:
-    status = RequestStatus.ENDED if timeline.outcome is Outcome.SUCCEEDED else RequestStatus.FAILED
-    who = (timeline.request_id, status, timeline.tenant, engine)
-    return LiveRequest(*who, timeline.ended_s, ttft_s(timeline), tpot_s(timeline))
-
-
-def _sum_up(totals: Totals, second: _Second, engines: dict[str, _EngineSums]) -> None:
-    totals.ttfts += second.ttfts
-    totals.tpots += second.tpots
-    totals.silent += second.silent
-    for name in ("ended", "failed", "late", "slow"):
-        setattr(totals, name, getattr(totals, name) + getattr(second, name))
-    for sums, added in ((totals.start_sums, second.parts), (totals.stream_sums, second.stream_parts)):
-        for part, seconds in added.items():
+def _parts(each: Sequence[Mapping[str, float]], mean_s: float) -> tuple[LivePart, ...]:
+    """The parts of the mean, in the order of a request's life; the unexplained one is last."""
+    sums: dict[str, float] = {}
+    for parts in each:
+        for part, seconds in parts.items():
             sums[part] = sums.get(part, 0.0) + seconds
-    for name, it in second.engines.items():
-        whole = engines.get(name)
-        if whole is None:
-            whole = engines[name] = _EngineSums()
-        whole.starts += it.starts
-        whole.ttft_s += it.ttft_s
-        whole.streams += it.streams
-        whole.tpot_s += it.tpot_s
+    whole_s = sum(sums.values())
+    scale = mean_s / whole_s if whole_s > 0 else 0.0
+    unexplained_s = sums.pop(UNEXPLAINED, 0.0)
+    known = [LivePart(str(part).replace("_", " "), it * scale) for part, it in sums.items() if it]
+    return (*known, LivePart(UNEXPLAINED, unexplained_s * scale)) if whole_s > 0 else ()
 
 
-def _worth_a_look(
-    seconds: Sequence[_Second], open_requests: Sequence[OpenRequest], held_by: Callable[[OpenRequest], str]
-) -> tuple[LiveRequest, ...]:
-    """Streams that stand still, requests that wait longest, and the slowest of the window."""
-    still = nlargest(MOST_REQUESTS, (it for it in open_requests if it.stands_still), lambda it: it.silent_s)
-    waiting = nlargest(
-        MOST_REQUESTS // 2, (it for it in open_requests if it.ttft_s is None), lambda it: it.age_s
-    )
-    rows = {it.request_id: it.as_live(held_by) for it in (*still, *waiting)}
-    for by in ("ttft", "tpot"):
-        slowest = nlargest(MOST_REQUESTS // 2, (it for second in seconds for it in second.slowest[by]))
-        rows.update((request_id, row) for _, request_id, row in slowest)
-    return tuple(rows.values())[: 2 * MOST_REQUESTS]
+def _means(ended: Iterable[_Ended]) -> dict[str, tuple[list[float], list[float]]]:
+    """The TTFTs and the TPOTs of each engine."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for it in ended:
+        ttfts, tpots = found.setdefault(it.row.engine, ([], []))
+        if it.row.ttft_s is not None:
+            ttfts.append(it.row.ttft_s)
+        if it.row.tpot_s is not None:
+            tpots.append(it.row.tpot_s)
+    return found
 
 
-# --- The phases and the state by an objective.
-
-
-def start_phase(totals: Totals, slo: Slo | None = None) -> LivePhase | None:
-    """How requests started; by another objective than their own, if one is given."""
-    if not totals.starts:
-        return None
-    ttfts, silent = (_sample(it, totals.starts) for it in (totals.ttfts, totals.silent))
-    late = totals.late
-    if slo is not None:
-        late = sum(it > slo.ttft_s for it in (*totals.ttfts, *totals.silent))
-    p50, p90 = (wait_quantile(ttfts, silent, share) for share in (0.5, 0.9))
-    timed = sum(totals.start_sums.values())
-    mean_s = totals.ttft_sum_s / len(totals.ttfts) if totals.ttfts else 0.0
-    parts = _parts(totals.start_sums, mean_s / timed if timed > 0 else 0.0)
-    return LivePhase(totals.starts, late, p50.seconds, p90.seconds, mean_s, parts, p50.at_least)
-
-
-def stream_phase(totals: Totals, slo: Slo | None = None) -> LivePhase | None:
-    """How requests streamed; by another objective than their own, if one is given."""
-    if not totals.streams:
-        return None
-    tpots = _sample(totals.tpots, totals.streams)
-    slow = totals.slow if slo is None else sum(it > slo.tpot_s for it in totals.tpots)
-    timed = sum(totals.stream_sums.values())
-    mean_s = totals.tpot_sum_s / totals.streams
-    parts = _parts(totals.stream_sums, mean_s / timed if timed > 0 else 0.0)
-    return LivePhase(totals.streams, slow, quantile(tpots, 0.5), quantile(tpots, 0.9), mean_s, parts)
-
-
-def state_of(
-    start: LivePhase | None, stream: LivePhase | None, failed: int, requests: int
-) -> tuple[LiveState, LiveState | None]:
-    """The state, and the other phase if that is slow too. The one that more requests suffer from is first."""
-    starts, late = (0, 0) if start is None else (start.requests, start.over)
-    streams, slow = (0, 0) if stream is None else (stream.requests, stream.over)
-    if max(starts, streams, requests) < MIN_REQUESTS:
-        return LiveState.NOT_ENOUGH_TRAFFIC, None
-    starts_late, streams_slowly = slow_phases(late, starts, slow, streams)
-    if starts_late and streams_slowly:
-        first = late * streams >= slow * starts
-        both = LiveState.SLOW_TO_START, LiveState.SLOW_TO_STREAM
-        return both if first else both[::-1]
-    if starts_late or streams_slowly:
-        return (LiveState.SLOW_TO_START if starts_late else LiveState.SLOW_TO_STREAM), None
-    return (LiveState.FAILING if too_many_fail(failed, requests) else LiveState.HEALTHY), None
-
-
-def _sample(values: list[float], of: int) -> list[float]:
-    return values[:: max(1, -(-of // MOST_RANKED))]
-
-
-def _parts(sums: dict[str, float], scale: float) -> tuple[LivePart, ...]:
-    def made() -> Iterator[LivePart]:
-        for part, seconds in sums.items():
-            if part != UNEXPLAINED:
-                yield LivePart(str(part).replace("_", " "), seconds * scale)
-        if UNEXPLAINED in sums:
-            yield LivePart(UNEXPLAINED, sums[UNEXPLAINED] * scale)
-
-    return tuple(it for it in made() if it.seconds)
+def _with_means(engine: LiveEngine, seen: tuple[list[float], list[float]] | None) -> LiveEngine:
+    ttft_mean_s, tpot_mean_s = (sum(it) / len(it) if it else None for it in seen or ((), ()))
+    return replace(engine, ttft_s=ttft_mean_s, tpot_s=tpot_mean_s)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -18,10 +19,17 @@ from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import Timeline
 from phasewise.core.timeline_record import decode
 from phasewise.core.worker import Worker
-from phasewise.diagnosis.live.compose import Around, compose, held_by
+from phasewise.diagnosis.live.compose import Around
 from phasewise.diagnosis.live.engine_readings import EngineReadings
 from phasewise.diagnosis.live.snapshot import LiveEngine, LiveTenant
-from phasewise.diagnosis.live.window import HISTORY_S, LiveWindow, OpenRequest, Totals, pace
+from phasewise.diagnosis.live.window import (
+    HISTORY_S,
+    MOST_KEPT,
+    LiveWindow,
+    OpenRequest,
+    held_by,
+    pace,
+)
 from phasewise.engines.known import engine_of
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.records.timeline_store import DECODED_AT_ONCE, TimelineStore
@@ -36,8 +44,9 @@ READ_PER_TICK = 10
 READ_TIMEOUTS = Timeouts(connect_s=1.0, head_s=2.0, idle_s=2.0)
 MOST_CAUGHT_UP = 2_000
 """Requests from before the first look that are read again, for the figures of the last seconds."""
-OPEN_AT_ONCE = 200
-"""Open requests that are looked at per turn of the event loop: a fraction of a millisecond."""
+OPEN_AT_ONCE, ADDED_AT_ONCE = 200, 20
+"""Open requests that are looked at, and ended ones that are added, per turn of the event loop: less than half
+a millisecond."""
 MOST_OPEN = 5_000
 DEFAULT_CLASS = "default"
 
@@ -62,7 +71,8 @@ class LiveView:
         self._listeners = 0
         self._running: asyncio.Task[None] | None = None
         self._ticked = asyncio.Event()
-        self._seen: tuple[Totals, Around, float] | None = None
+        self._new: deque[Timeline] = deque(maxlen=MOST_KEPT)
+        self._seen: tuple[float, list[OpenRequest], Around] | None = None
         self._encoded: dict[Slo | None, bytes] = {}
         self._readings: dict[str, EngineReadings] = {}
         self._clients: dict[str, HttpClient] = {}
@@ -72,9 +82,7 @@ class LiveView:
     def record(self, timeline: Timeline) -> None:
         """A request has ended."""
         if self._listeners:
-            began_s = time.thread_time()
-            self._window.add(timeline)
-            self._cpu_s += time.thread_time() - began_s
+            self._new.append(timeline)
 
     def readings(self, name: str) -> EngineReadings:
         """The last readings of one engine; empty if nobody has looked."""
@@ -99,10 +107,7 @@ class LiveView:
         made = self._encoded.get(slo)
         if made is None and self._seen is not None:
             with self._metered():
-                totals, around, at_s = self._seen
-                snapshot = compose(
-                    totals, around, at_s, slo or self.slo_of(DEFAULT_CLASS), own_slo=slo is None
-                )
+                snapshot = self._window.snapshot(*self._seen, self._held_by, slo)
                 made = self._encoded[slo] = orjson.dumps(snapshot)
         return (made or b"{}")[:-1] + b',"view_cpu_s":%.6f}' % self._cpu_s
 
@@ -116,6 +121,7 @@ class LiveView:
         self._clients.clear()
         self._readings.clear()
         self._encoded.clear()
+        self._new.clear()
         self._seen = None
 
     def slo_of(self, slo_class: str) -> Slo:
@@ -143,30 +149,27 @@ class LiveView:
             await asyncio.sleep(max(0.1, due_s - time.monotonic()))
 
     async def _catch_up(self) -> None:
-        """Read the requests that ended shortly before somebody looked, from the newest on."""
-        now_s = time.time()
-        since_s, lines = now_s - HISTORY_S, self._timelines.newest(MOST_CAUGHT_UP).lines
-        self._window.begin(since_s)
-        reached_s = since_s
-        for first in range(len(lines), 0, -DECODED_AT_ONCE):
+        """Take the requests that ended shortly before somebody looked."""
+        lines, since_s = self._timelines.newest(MOST_CAUGHT_UP).lines, time.time() - HISTORY_S
+        oldest = decode(lines[0]) if len(lines) == MOST_CAUGHT_UP else None
+        whole = oldest is None or oldest.started_unix_s + oldest.ended_s < since_s
+        self._window.begin(since_s if oldest is None or whole else oldest.started_unix_s + oldest.ended_s)
+        for first in range(0, len(lines), DECODED_AT_ONCE):
             with self._metered():
-                for line in reversed(lines[max(0, first - DECODED_AT_ONCE) : first]):
-                    timeline = decode(line)
-                    reached_s = timeline.started_unix_s + timeline.ended_s
-                    if reached_s < since_s:
-                        break
-                    self._window.add(timeline)
+                for timeline in map(decode, lines[first : first + DECODED_AT_ONCE]):
+                    if timeline.started_unix_s + timeline.ended_s >= since_s:
+                        self._window.add(timeline)
             await asyncio.sleep(0)
-            if reached_s < since_s:
-                break
-        if len(lines) == MOST_CAUGHT_UP and reached_s > since_s:
-            self._window.covers_since(reached_s)
 
     async def _tick(self) -> None:
+        while self._new:
+            with self._metered():
+                for _ in range(min(len(self._new), ADDED_AT_ONCE)):
+                    self._window.add(self._new.popleft())
+            await asyncio.sleep(0)
         seen = await self._look_at_open()
-        now_s, world = time.time(), self._world
+        world = self._world
         with self._metered():
-            totals = self._window.totals(now_s, seen, self._held_by)
             waiting = world.queue.waiting_by_tenant
             open_by_tenant = dict.fromkeys(waiting, 0)
             for it in seen:
@@ -175,16 +178,12 @@ class LiveView:
                 "gateway",
                 open_requests=len(self._open_requests),
                 waiting=len(world.queue),
-                engines=tuple(
-                    self._engine(it, totals.engines.get(it.worker.name, (None, None)))
-                    for it in world.cluster.snapshot()
-                ),
+                engines=tuple(map(self._engine, world.cluster.snapshot())),
                 tenants=tuple(
                     LiveTenant(name, count, waiting.get(name, 0)) for name, count in open_by_tenant.items()
                 ),
-                history=self._window.history,
             )
-        self._seen = totals, around, now_s
+        self._seen = time.time(), seen, around
         self._encoded.clear()
         ticked, self._ticked = self._ticked, asyncio.Event()
         ticked.set()
@@ -200,14 +199,13 @@ class LiveView:
             await asyncio.sleep(0)
         return found
 
-    def _engine(self, state: WorkerState, means: tuple[float | None, float | None]) -> LiveEngine:
+    def _engine(self, state: WorkerState) -> LiveEngine:
         ref, up = state.worker.ref, state.health is Health.UP
         return self.readings(ref.name).engine(
             ref.name,
             health="circuit open" if up and self._world.breakers.is_open(ref) else state.health.value,
             note=state.note,
             open_requests=self._world.ledger.load(ref).requests,
-            means=means,
         )
 
     def _held_by(self, request: OpenRequest) -> str:
@@ -215,7 +213,7 @@ class LiveView:
         if state is None:
             return held_by(request, None, 0)
         prefilling = self._world.ledger.load(state.worker.ref).unread_requests
-        return held_by(request, self._engine(state, (None, None)), prefilling)
+        return held_by(request, self._engine(state), prefilling)
 
     async def _read_engines(self) -> None:
         """Read the counters of the next engines, as many at once as one second may take."""
