@@ -137,12 +137,12 @@ class GatewayApp:
             await receive()
         except asyncio.CancelledError:
             return  # a second signal: the process ends without more ado
+        self.gateway.live.view.stop()
         for watch in (*watches, *self._reloads):
             watch.cancel()
         await asyncio.gather(parts.watcher.stop(), parts.quotas.stop(), parts.kv_transfer_watch.stop())
         if parts.cache is not None:
             await parts.cache.stop()
-        self.gateway.live.view.stop()
         self.gateway.pipeline.close()
         parts.engines.close()
         await send({"type": "lifespan.shutdown.complete"})
