@@ -34,6 +34,8 @@ MOST_KEPT = 8_000
 """Requests of the window that are kept: at a higher rate it is shorter, and says so."""
 MOST_RANKED = 500
 """Quantiles and means of more requests than this are those of an even sample."""
+MOST_SPLIT = 200
+"""The same for the parts of a mean."""
 MOST_REQUESTS = 20
 PACE_GAPS = 32
 """The last gaps of a stream that make up its pace."""
@@ -343,7 +345,7 @@ def _stream_parts(timeline: Timeline, per_token_s: float) -> dict[str, float]:
 def _parts(each: Sequence[Mapping[str, float]], mean_s: float) -> tuple[LivePart, ...]:
     """The parts of the mean, in the order of a request's life; the unexplained one is last."""
     sums: dict[str, float] = {}
-    for parts in each:
+    for parts in each[:: -(-len(each) // MOST_SPLIT) or 1]:
         for part, seconds in parts.items():
             sums[part] = sums.get(part, 0.0) + seconds
     whole_s = sum(sums.values())
