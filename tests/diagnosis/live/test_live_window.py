@@ -127,6 +127,23 @@ def test_quantiles_of_many_requests_are_close_to_exact():
     assert found.start.p90_s == pytest.approx(0.9, abs=0.02)
 
 
+def test_counts_hold_while_requests_come_and_leave_the_window(monkeypatch):
+    monkeypatch.setattr("phasewise.diagnosis.live.window.MOST_KEPT", 50)
+    window = window_of()
+    for number in range(120):
+        outcome = Outcome.FAILED if number % 5 == 0 else Outcome.SUCCEEDED
+        window.add(
+            ended(number, ttft_s=0.5 + number % 3, gap_s=0.05 * (number % 4), at_s=number, outcome=outcome)
+        )
+        window.check_invariants()
+    found = composed(window, now_s=125.0)
+    window.check_invariants()
+    assert found.window_s == 30.0
+    assert 0 < found.failed < found.start.requests < 50
+    crowded = window_of(*(ended(number, at_s=number / 100) for number in range(120)))
+    assert composed(crowded, now_s=2.0).window_s == pytest.approx(2.0 - 1.4, abs=0.6)
+
+
 def test_pace_is_that_of_the_last_gaps():
     assert pace([0.0, 1.0, 2.0]) is None
     assert pace([0.0] + [10 + 0.1 * it for it in range(40)]) == pytest.approx(0.1)

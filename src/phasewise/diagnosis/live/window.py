@@ -178,6 +178,12 @@ class LiveWindow:
             )
         )
 
+    def check_invariants(self) -> None:
+        """The counts match the requests that are kept, and those are not too many."""
+        counts = [sum(getattr(it, name) for it in self._ended) for name in ("late", "slow", "failed")]
+        if counts != [self._late, self._slow, self._failed] or len(self._ended) > MOST_KEPT:
+            raise AssertionError(f"{counts} of {len(self._ended)} requests are late, slow and failed")
+
     def snapshot(
         self,
         now_unix_s: float,

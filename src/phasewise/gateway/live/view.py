@@ -140,7 +140,8 @@ class LiveView:
 
     async def _run(self) -> None:
         guard = ErrorGuard("the live view")
-        await self._catch_up()
+        with guard:
+            await self._catch_up()
         while True:
             due_s = time.monotonic() + EVERY_S
             with guard:
@@ -218,8 +219,7 @@ class LiveView:
     async def _read_engines(self) -> None:
         """Read the counters of the next engines, as many at once as one second may take."""
         workers = [it.worker for it in self._world.cluster.snapshot() if it.health is Health.UP]
-        names = {it.name for it in workers}
-        for gone in self._clients.keys() - names:
+        for gone in self._clients.keys() - {it.url for it in workers}:
             self._clients.pop(gone).close()
         first = self._next_read % max(1, len(workers))
         chosen = (workers[first:] + workers[:first])[:READ_PER_TICK]
@@ -229,9 +229,9 @@ class LiveView:
                 await asyncio.gather(*map(self._read, chosen))
 
     async def _read(self, worker: Worker) -> None:
-        client = self._clients.get(worker.name)
+        client = self._clients.get(worker.url)
         if client is None:
-            client = self._clients[worker.name] = self._connect(worker, READ_TIMEOUTS)
+            client = self._clients[worker.url] = self._connect(worker, READ_TIMEOUTS)
         try:
             reply = await client.fetch("GET", "/metrics")
         except UpstreamError:
