@@ -51,6 +51,8 @@ from phasewise.engines.known import engine_named
 
 LIVE_PATH = "/phasewise/v1/live"
 EVERY_S = 1.0
+LONE = "engine"
+"""What the only engine is called."""
 NO_REQUESTS = "single requests, what they wait for, and streams that stand still"
 
 
@@ -82,7 +84,7 @@ def _rejected(url: str, reply: Reply, admin_key: str | None) -> ConfigError:
 
 async def engine_snapshots(engine: WatchedEngine, slo: Slo) -> AsyncIterator[LiveSnapshot]:
     """Snapshots of an engine without a gateway: by its steps if it shows them, else by its counters."""
-    feed = _EngineFeed(engine, slo)
+    feed = _EngineFeed(replace(engine, name=LONE), slo)
     following = asyncio.create_task(feed.follow())
     try:
         while True:
@@ -106,15 +108,16 @@ class _EngineFeed:
         self._client = HttpClient(engine.url, QUICK)
         self._steps_feed: StepFeed | None = None
         self._listing: ListingFeed | None = None
+        self._window = LiveWindow(lambda _class: slo)
         if self._kind.LISTING_PATH is not None:
             self._listing = ListingFeed(self._client, self._kind)
+            self._window.begin(time.time())
         elif engine.steps_url is not None:
             self._steps_feed = StepFeed(engine.steps_url, since_unix_s=time.time() - LOOK_BACK_S)
         self._steps: deque[EngineStep] = deque()
         self._recorded = False
         self._readings = EngineReadings()
         self._metrics: deque[MetricsSnapshot] = deque()
-        self._window = LiveWindow(lambda _class: slo)
         self._known: set[str] = set()
 
     async def follow(self) -> None:
@@ -247,7 +250,7 @@ def _phase(spread: Spread | None) -> LivePhase | None:
 def _open(timeline: Timeline) -> OpenRequest:
     times_s, serving = timeline.content_times_s, timeline.serving_attempt
     return OpenRequest(
-        timeline.request_id,
+        timeline.request_id.removeprefix(f"{LONE}-"),
         timeline.tenant,
         timeline.slo_class,
         "" if serving is None else serving.worker.name,
