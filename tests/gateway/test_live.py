@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import re
+import subprocess
+import sys
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -89,6 +91,14 @@ async def test_the_stream_counts_requests_as_they_end_and_rates_of_engines():
         assert gateway.app.gateway.live.view._running is None or await eventually(
             lambda: gateway.app.gateway.live.view._running is None
         )
+
+
+def test_a_gateway_loads_no_rules_for_it():
+    script = (
+        "import sys, phasewise.gateway.app; print('numpy' in sys.modules, 'phasewise.report' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 async def test_with_nobody_looking_nothing_is_kept():
