@@ -7,8 +7,13 @@ import pytest
 
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Part
-from phasewise.diagnosis.live.compose import Around
-from phasewise.diagnosis.live.snapshot import LiveEngine, LiveState, RequestStatus, snapshot_from
+from phasewise.diagnosis.live.snapshot import (
+    LiveEngine,
+    LiveSnapshot,
+    LiveState,
+    RequestStatus,
+    snapshot_from,
+)
 from phasewise.diagnosis.live.window import LiveWindow, OpenRequest, held_by, pace
 from tests.builders import EPOCH_S, make_span, make_timeline
 
@@ -32,8 +37,8 @@ def streaming(number=0, **fields):
 
 
 def composed(window, open_requests=(), now_s=3.0, slo=None):
-    around = Around("gateway", open_requests=len(open_requests))
-    return window.snapshot(EPOCH_S + now_s, open_requests, around, lambda it: "held", slo)
+    around = LiveSnapshot(EPOCH_S + now_s, "gateway", open_requests=len(open_requests))
+    return window.snapshot(around, open_requests, lambda it: "held", slo)
 
 
 def test_quantiles_are_those_of_the_requests_of_the_window_alone():

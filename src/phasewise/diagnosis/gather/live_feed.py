@@ -28,7 +28,6 @@ from phasewise.diagnosis.analysis.engine_view import timelines_from_steps
 from phasewise.diagnosis.evidence import engine_counters
 from phasewise.diagnosis.gather.engine_watch import LISTED_EVERY_S, LOOK_BACK_S
 from phasewise.diagnosis.gather.target import QUICK, admin_headers, rejected_admin
-from phasewise.diagnosis.live.compose import Around, Counted, compose
 from phasewise.diagnosis.live.engine_readings import EngineReadings
 from phasewise.diagnosis.live.snapshot import (
     UNEXPLAINED,
@@ -38,6 +37,7 @@ from phasewise.diagnosis.live.snapshot import (
     LiveSnapshot,
     snapshot_from,
 )
+from phasewise.diagnosis.live.state import judged
 from phasewise.diagnosis.live.window import (
     HISTORY_S,
     WINDOW_S,
@@ -187,8 +187,10 @@ class _EngineFeed:
         if engine.running is None and last is not None:
             engine = replace(engine, running=last.running, waiting=last.waiting)
         way = ("what clients see on the way: network, proxies",)
-        around = Around("engine", len(under_way), engines=(engine,), not_observed=way)
-        return self._window.snapshot(now_s, under_way, around, lambda it: held_by(it, engine, 0))
+        around = LiveSnapshot(
+            now_s, "engine", open_requests=len(under_way), engines=(engine,), not_observed=way
+        )
+        return self._window.snapshot(around, under_way, lambda it: held_by(it, engine, 0))
 
     # --- from counters ----------------------------------------------------------------------------------
 
@@ -207,20 +209,24 @@ class _EngineFeed:
             start = replace(start, parts=(*known, LivePart(UNEXPLAINED, rest_s)))
         ended = 0.0 if counted.output_tokens is None else float(counted.output_tokens.count)
         tokens = change.counter(Series.OUTPUT_TOKENS) or 0.0
-        rates = (ended / window_s, tokens / window_s)
-        counts = Counted(window_s, round(ended), 0, *rates, history=tuple(self._points()))
         engine = replace(
             self._readings.engine(self._engine.name),
             ttft_s=None if start is None else start.mean_s,
             tpot_s=None if stream is None else stream.mean_s,
         )
-        around = Around(
+        seen = LiveSnapshot(
+            last.taken_at_unix_s,
             "engine",
+            window_s,
+            requests_per_s=ended / window_s,
+            tokens_per_s=tokens / window_s,
+            ended=round(ended),
+            history=tuple(self._points()),
             open_requests=(engine.running or 0) + (engine.waiting or 0),
             engines=(engine,),
             not_observed=(f"{NO_REQUESTS}: {self._kind.WITHOUT_STEPS}",),
         )
-        return compose(start, stream, counts, around, last.taken_at_unix_s, self._slo)
+        return judged(seen, start, stream, self._slo)
 
     def _points(self) -> Iterator[LivePoint]:
         """The means between two readings."""

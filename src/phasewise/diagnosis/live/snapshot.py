@@ -6,6 +6,7 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
+from phasewise.core.slo import DEFAULT_SLO
 from phasewise.core.value import value
 
 LIVE_VERSION = 1
@@ -131,10 +132,10 @@ class LiveSnapshot:
 
     at_unix_s: float
     source: str
-    window_s: float
-    slo_ttft_s: float
-    slo_tpot_s: float
-    state: LiveState
+    window_s: float = 0.0
+    slo_ttft_s: float = DEFAULT_SLO.ttft_s
+    slo_tpot_s: float = DEFAULT_SLO.tpot_s
+    state: LiveState = LiveState.NOT_ENOUGH_TRAFFIC
     also_slow: LiveState | None = None
     phase_part: LivePart | None = None
     start: LivePhase | None = None
@@ -143,6 +144,7 @@ class LiveSnapshot:
     tokens_per_s: float | None = None
     open_requests: int = 0
     waiting: int = 0
+    ended: int = 0
     failed: int = 0
     engines: tuple[LiveEngine, ...] = ()
     tenants: tuple[LiveTenant, ...] = ()

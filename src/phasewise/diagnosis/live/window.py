@@ -14,7 +14,6 @@ from phasewise.core.slo import Slo
 from phasewise.core.statistics import quantile, wait_quantile
 from phasewise.core.timeline import Outcome, Part, Timeline
 from phasewise.core.value import value
-from phasewise.diagnosis.live.compose import Around, Counted, compose
 from phasewise.diagnosis.live.snapshot import (
     UNEXPLAINED,
     LiveEngine,
@@ -25,6 +24,7 @@ from phasewise.diagnosis.live.snapshot import (
     LiveSnapshot,
     RequestStatus,
 )
+from phasewise.diagnosis.live.state import judged
 from phasewise.diagnosis.rules.affected import UNSERVED
 
 WINDOW_S = 30
@@ -186,13 +186,16 @@ class LiveWindow:
 
     def snapshot(
         self,
-        now_unix_s: float,
+        around: LiveSnapshot,
         open_requests: Sequence[OpenRequest],
-        around: Around,
         held: Callable[[OpenRequest], str] = lambda _request: "",
         slo: Slo | None = None,
     ) -> LiveSnapshot:
-        """The snapshot now; each request is held to the objective of its class, or all of them to `slo`."""
+        """The snapshot with the requests of its last seconds; `around` has what stands around them.
+
+        Each request is held to the objective of its class, or all of them to `slo`.
+        """
+        now_unix_s = around.at_unix_s
         self._make_points(now_unix_s, open_requests)
         while self._ended and self._ended[0].at_s < now_unix_s - WINDOW_S:
             self._forget_oldest()
@@ -202,8 +205,11 @@ class LiveWindow:
         lately = list(takewhile(lambda it: it.at_s >= now_unix_s - over_s, reversed(self._ended)))
         # An even sample is enough for quantiles and means.
         sample = list(self._ended)[:: -(-len(self._ended) // MOST_RANKED) or 1]
-        counted = Counted(
-            window_s,
+        means = _means(sample)
+        counted = replace(
+            around,
+            window_s=window_s,
+            engines=tuple([_with_means(it, means.get(it.name)) for it in around.engines]),
             ended=len(self._ended),
             failed=self._failed,
             requests_per_s=len(lately) / over_s,
@@ -212,11 +218,8 @@ class LiveWindow:
             still=sum(it.stands_still for it in open_requests),
             history=tuple(self._points),
         )
-        means = _means(sample)
-        engines = tuple([_with_means(it, means.get(it.name)) for it in around.engines])
         start, stream = self._start(sample, open_requests, slo), self._stream(sample, open_requests, slo)
-        shown = slo or self._slo_of("default")
-        return compose(start, stream, counted, replace(around, engines=engines), now_unix_s, shown)
+        return judged(counted, start, stream, slo or self._slo_of("default"))
 
     def _forget_oldest(self) -> None:
         it = self._ended.popleft()

@@ -19,9 +19,8 @@ from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import Timeline
 from phasewise.core.timeline_record import decode
 from phasewise.core.worker import Worker
-from phasewise.diagnosis.live.compose import Around
 from phasewise.diagnosis.live.engine_readings import EngineReadings
-from phasewise.diagnosis.live.snapshot import LiveEngine, LiveTenant
+from phasewise.diagnosis.live.snapshot import LiveEngine, LiveSnapshot, LiveTenant
 from phasewise.diagnosis.live.window import (
     HISTORY_S,
     MOST_KEPT,
@@ -72,7 +71,7 @@ class LiveView:
         self._running: asyncio.Task[None] | None = None
         self._ticked = asyncio.Event()
         self._new: deque[Timeline] = deque(maxlen=MOST_KEPT)
-        self._seen: tuple[float, list[OpenRequest], Around] | None = None
+        self._seen: tuple[LiveSnapshot, list[OpenRequest]] | None = None
         self._encoded: dict[Slo | None, bytes] = {}
         self._readings: dict[str, EngineReadings] = {}
         self._clients: dict[str, HttpClient] = {}
@@ -175,7 +174,8 @@ class LiveView:
             open_by_tenant = dict.fromkeys(waiting, 0)
             for it in seen:
                 open_by_tenant[it.tenant] = open_by_tenant.get(it.tenant, 0) + 1
-            around = Around(
+            around = LiveSnapshot(
+                time.time(),
                 "gateway",
                 open_requests=len(self._open_requests),
                 waiting=len(world.queue),
@@ -184,7 +184,7 @@ class LiveView:
                     LiveTenant(name, count, waiting.get(name, 0)) for name, count in open_by_tenant.items()
                 ),
             )
-        self._seen = time.time(), seen, around
+        self._seen = around, seen
         self._encoded.clear()
         ticked, self._ticked = self._ticked, asyncio.Event()
         ticked.set()
