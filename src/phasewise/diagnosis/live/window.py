@@ -51,7 +51,7 @@ _HEALTH = {
     "suspect": "stands still",
     "hung": "stands still",
     "down": "is down",
-    "circuit open": "fails requests: its circuit is open",
+    "circuit open": "has an open circuit",
 }
 
 
