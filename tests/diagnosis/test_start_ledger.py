@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from phasewise.core.latency import ttft_breakdown
 from phasewise.core.slo import Slo
-from phasewise.core.statistics import quantile
+from phasewise.core.statistics import quantile, wait_quantile
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome, Part
 from phasewise.costs.fit.step import prefilling
 from phasewise.diagnosis.analysis.attribution import readings_of
-from phasewise.diagnosis.analysis.ttft import start_summary, wait_quantile
+from phasewise.diagnosis.analysis.ttft import start_summary
 from tests.builders import make_attempt, make_span, make_timeline
 from tests.diagnosis.virtual_traffic import COST, WAY_BACK_S, ask, play
 from tests.experiments.calibrate.builders import make_fit

@@ -38,6 +38,7 @@ _MODEL = {
 }
 PANELS: Panels = {
     "Find": {
+        "top": Leaf("top:top", "Show whether it is slow to start or slow to stream right now."),
         "diagnose": Leaf(
             "diagnose:diagnose", "Find out whether a model is slow to start or slow to stream, and why."
         ),
@@ -116,8 +117,8 @@ def _root(
         raise typer.Exit
 
 
-def _engine_key(url: str) -> str | None:
-    # Few commands call engines; the others need not load this.
+def engine_key(url: str) -> str | None:
+    """The key of the engine at this address, if it runs here; few commands need it, so it is loaded late."""
     from phasewise.fleet.config import phasewise_home  # noqa: PLC0415
     from phasewise.fleet.local.run_files import engine_key_at  # noqa: PLC0415
 
@@ -126,7 +127,7 @@ def _engine_key(url: str) -> str | None:
 
 def main() -> None:
     """Run the command line. Exit code 1 for a domain error, 130 for Ctrl-C."""
-    known_keys.find = _engine_key
+    known_keys.find = engine_key
     try:
         app()
     except PhasewiseError as error:

@@ -17,7 +17,7 @@ from rich.text import Text
 from phasewise.cli.diagnose_outputs import say
 from phasewise.cli.options import AdminKey
 from phasewise.cli.outputs import reject_unwritable
-from phasewise.cli.requests import checked, explain_command, read_requests
+from phasewise.cli.requests import checked, explain_command, read_requests, read_running
 from phasewise.cli.targets import GatewayOption, ask, gateway_address
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import ConfigError, PhasewiseError
@@ -103,7 +103,7 @@ def explain(
     else:
         out.print(render(life, steps.missing))
     if html is not None:
-        model = asyncio.run(_model(life.timeline, engines, config, home))
+        model = asyncio.run(model_shape(life.timeline, engines, config, home))
         html.write_text(request_page(life, model, steps.missing), encoding="utf-8")
         say(f"wrote {html}")
 
@@ -144,6 +144,25 @@ def _list(found: tuple[Timeline, ...], request_id: str, gateway: str | None, *, 
     err.print(Text(f"hint: name one of them, such as `{command}`"), soft_wrap=True)
 
 
+async def explained(request_id: str, url: str, admin_key: str | None) -> tuple[RequestLife, tuple[str, ...]]:
+    """The life of one request that has ended or is open, and why there is no step record, if so."""
+    found = await read_requests(url, admin_key, id=request_id, limit=1)
+    if not found:
+        running = await read_running(url, admin_key)
+        found = tuple(it for it in running if it.request_id == request_id)
+    if not found:
+        raise _not_found(request_id, url)
+    return await life_and_steps(found[0], await _engines(found[0], url, admin_key))
+
+
+async def life_and_steps(
+    timeline: Timeline, engines: tuple[WatchedEngine, ...]
+) -> tuple[RequestLife, tuple[str, ...]]:
+    """The life of a request with the steps that its engines still hold, and why there are none, if so."""
+    steps = await request_steps(timeline, engines)
+    return life_of(timeline, _readings(steps.logs)), steps.missing
+
+
 async def _engines(timeline: Timeline, url: str, admin_key: str | None) -> tuple[WatchedEngine, ...]:
     """The engines that served the request."""
     names = {attempt.worker.name for attempt in timeline.attempts}
@@ -153,7 +172,7 @@ async def _engines(timeline: Timeline, url: str, admin_key: str | None) -> tuple
     return tuple(engine for engine in engines_in(workers) if engine.name in names)
 
 
-async def _model(
+async def model_shape(
     timeline: Timeline, engines: tuple[WatchedEngine, ...], config: str | None, home: Path
 ) -> ModelShape:
     """The shape of the model: as named, or as the engine says it loaded it."""

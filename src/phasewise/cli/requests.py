@@ -205,7 +205,7 @@ def explain_command(request_id: str, gateway: str | None) -> str:
 
 async def _found(url: str, admin_key: str | None, asked: Asked) -> list[Timeline]:
     if asked.running:
-        return asked.choose((await _read(url, admin_key, OPEN_PATH, limit=OPEN_TIMELINES))[0])
+        return asked.choose(await read_running(url, admin_key))
     if asked.filters:
         return asked.choose(await _all_kept(url, admin_key))
     ranked = await read_requests(
@@ -218,6 +218,11 @@ async def _found(url: str, admin_key: str | None, asked: Asked) -> list[Timeline
 async def read_requests(url: str, admin_key: str | None, **asked: object) -> tuple[Timeline, ...]:
     """The finished requests that a gateway gives for this query, on our clock."""
     return (await _read(url, admin_key, PATH, **asked))[0]
+
+
+async def read_running(url: str, admin_key: str | None) -> tuple[Timeline, ...]:
+    """The requests that run now, on our clock."""
+    return (await _read(url, admin_key, OPEN_PATH, limit=OPEN_TIMELINES))[0]
 
 
 async def _all_kept(url: str, admin_key: str | None) -> list[Timeline]:

@@ -96,6 +96,7 @@ def evidence_of(observed: Observed) -> Evidence:
         surroundings,
         bool(observed.probed),
         observed.missed,
+        observed.kept,
     )
     return Evidence(
         began_unix_s=window[0],

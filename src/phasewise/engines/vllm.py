@@ -65,16 +65,18 @@ _LABELLED = (
     (b"http_requests_total", b'status="4', "rejected"),
     (b"http_requests_total", b'status="5', "failed"),
 )
+_READ = frozenset({*_SERIES, *(bare for bare, _, _ in _LABELLED)})
 
 
 def parse_load(text: bytes, at_unix_s: float) -> LoadReading | None:
     """The load in Prometheus text, over all engine cores; None if a gauge is missing or no number."""
     found: dict[str, list[float]] = {}
     for line in text.splitlines():
-        if not line.startswith((b"vllm:", b"http_requests_total")):
+        # Most lines are buckets of histograms: this comes first, because it is done for every one of them.
+        name = line.partition(b"{")[0].partition(b" ")[0]
+        if name not in _READ:
             continue
         series, _, value = line.rpartition(b" ")
-        name = series.partition(b"{")[0]
         if name == b"http_requests_total" and b'handler="/v1/' not in series:
             continue
         fields = [field for bare, label, field in _LABELLED if bare == name and label in series]

@@ -17,7 +17,7 @@ from phasewise.core.ports import TimelineSink
 from phasewise.core.worker import Worker
 from phasewise.fleet.config import GatewayConfig, GatewayFile, UpstreamConfig
 from phasewise.fleet.config.credentials import access_of
-from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport
+from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport, gateway_url
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.pipeline import Pipeline, Reservations
@@ -27,6 +27,9 @@ from phasewise.gateway.api.worker_routes import WorkerRoutes
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
 from phasewise.gateway.kv_transfer.tickets import KvTransfers
 from phasewise.gateway.kv_transfer.watch import KvTransferWatch
+from phasewise.gateway.live.pages import GatewayPages
+from phasewise.gateway.live.routes import LiveRoutes
+from phasewise.gateway.live.view import LiveView
 from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.parts import Parts
 from phasewise.gateway.progress_watch import ProgressWatch
@@ -136,6 +139,7 @@ class GatewayApp:
             await receive()
         except asyncio.CancelledError:
             return  # a second signal: the process ends without more ado
+        self.gateway.live.view.stop()
         for watch in (*watches, *self._reloads):
             watch.cancel()
         await asyncio.gather(parts.watcher.stop(), parts.quotas.stop(), parts.kv_transfer_watch.stop())
@@ -222,7 +226,9 @@ def build_app(
         ),
         kept_s=metrics_kept_s,
     )
-    sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch]
+    live = LiveView(world, timelines, open_requests, engines.connect, slos_of(config))
+    pages = GatewayPages(world, timelines, open_requests, live, gateway_url(config))
+    sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch, live]
     if config.log.requests:
         sinks.append(RequestLog(lambda: world.cluster.models))
     if traces is not None and config.traces is not None:
@@ -246,6 +252,8 @@ def build_app(
     if config.traces is not None:
         pipeline.set_tracing(config.traces.sample)
     limits = config.limits
+    edge = Edge(bounds, metrics.count_rejection, this_machine_only=not config.api_keys)
+    overload.on_stage = edge.heed
     clients_served = ClientWatch(client_timeouts or ClientTimeouts(limits.body_s, limits.read_s))
     gateway = Gateway(
         pipeline,
@@ -259,6 +267,7 @@ def build_app(
         overload,
         worker_log,
         WorkerRoutes(world.cluster, engines.connect),
+        LiveRoutes(live, pages, lambda: edge.stopping),
         cache,
     )
 
@@ -275,8 +284,6 @@ def build_app(
         on_silence=lambda name, for_s: engines.clients[name].abort_silent(for_s),
         progress=ProgressWatch(world, engines.clients, engines.connect, probe_timeouts),
     )
-    edge = Edge(bounds, metrics.count_rejection, this_machine_only=not config.api_keys)
-    overload.on_stage = edge.heed
     return GatewayApp(
         Parts(
             gateway=gateway,

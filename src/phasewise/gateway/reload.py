@@ -147,6 +147,7 @@ class Reloader:
         gateway.pipeline.set_hashing(hashing_of(config, ready.workers))
         gateway.pipeline.set_unknown_fields(passed=config.unknown_fields == "pass")
         gateway.metrics.set_labels(slos_of(config))
+        gateway.live.view.slos = slos_of(config)
         gateway.overload.memory_limit_bytes = memory_limit_of(config.limits)
         gateway.clients.timeouts = ClientTimeouts(config.limits.body_s, config.limits.read_s)
         return change

@@ -6,6 +6,7 @@ Each tenant has a line of its own, in the order of aged priorities. Only request
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from phasewise.scheduling.tenant_lines import Holder, ModelQueue, Tenant, Ticket
 
@@ -90,6 +91,11 @@ class WaitingQueue:
     def models(self) -> tuple[str, ...]:
         """The models with waiting tickets."""
         return tuple(model for model, queue in self._by_model.items() if queue.waiting)
+
+    @property
+    def waiting_by_tenant(self) -> Mapping[str, int]:
+        """How many tickets of each tenant wait; only tenants that have some."""
+        return self._waiting_by_tenant
 
     def is_waiting(self, model: str) -> bool:
         """Whether a ticket of the model waits, or is granted and not yet used."""

@@ -60,4 +60,4 @@ def test_codes_of_answers_and_of_streams_that_break_are_listed():
 def test_admin_addresses_ask_for_the_admin_key():
     for path, item in DOCUMENT["paths"].items():
         for operation in item.values():
-            assert (operation.get("security") == [{"admin": []}]) == path.startswith("/phasewise/")
+            assert (operation.get("security") == [{"admin": []}]) == path.startswith("/phasewise/v1/")

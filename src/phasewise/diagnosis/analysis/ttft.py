@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from phasewise.core.latency import PartTime, TtftBreakdown, ttft_breakdown, ttft_s, wait_so_far
 from phasewise.core.slo import Slo
-from phasewise.core.statistics import quantile
+from phasewise.core.statistics import wait_quantile
 from phasewise.core.step_log import CLOCK_SLACK_S
 from phasewise.core.timeline import Outcome, Part, Source, Timeline
 from phasewise.diagnosis.analysis.attribution import Readings, reading_of
@@ -19,37 +19,8 @@ from phasewise.diagnosis.analysis.step_reading import StepReading
 #
 # A request that was aborted or is still open waited at least that long (a censored value).
 
-_ROUNDING = 1e-9
 NOTICED_PAUSE_S = 0.25
 """A shorter one is within the noise of what steps take."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitQuantile:
-    """A quantile of waits; with `at_least` it is a lower bound, because too many were not answered."""
-
-    seconds: float
-    at_least: bool
-
-
-def wait_quantile(answered_s: Sequence[float], silent_s: Sequence[float], share: float) -> WaitQuantile:
-    """The wait that `share` of all requests stay below; one of both sequences must not be empty.
-
-    By Kaplan and Meier: an unanswered request counts as waiting until it ended, and afterwards like those
-    that still waited. If too few were answered, the quantile lies beyond the longest observed wait.
-    """
-    if not silent_s:
-        return WaitQuantile(quantile(answered_s, share), at_least=False)
-    waiting = len(answered_s) + len(silent_s)
-    unanswered_share = 1.0
-    # At equal times, answered requests come first: the others still waited then.
-    for wait_s, silent in sorted([(it, False) for it in answered_s] + [(it, True) for it in silent_s]):
-        if not silent:
-            unanswered_share *= 1.0 - 1.0 / waiting
-            if 1.0 - unanswered_share >= share - _ROUNDING:
-                return WaitQuantile(wait_s, at_least=False)
-        waiting -= 1
-    return WaitQuantile(max([*answered_s, *silent_s]), at_least=True)
 
 
 GAVE_UP = frozenset({Outcome.CANCELLED, Outcome.TIMED_OUT, Outcome.FAILED, Outcome.REJECTED})

@@ -20,7 +20,7 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a watch has gathered and missed; `probed` says that the requests were our own."""
+    """What a watch has gathered and missed; `probed`: the requests were ours, `kept`: it is over."""
 
     kind: TargetKind
     seen: Sequence[EngineSeen]
@@ -29,6 +29,7 @@ class Gathered:
     surroundings: Sequence[EngineSurroundings]
     probed: bool
     missed: Missed = field(default_factory=Missed)
+    kept: bool = False
 
 
 def not_observed(gathered: Gathered) -> tuple[str, ...]:
@@ -44,6 +45,9 @@ def not_observed(gathered: Gathered) -> tuple[str, ...]:
 def _of_engines(gathered: Gathered) -> Iterator[str]:
     for out in [seen for seen in gathered.seen if seen.out_of_service][:NAMED]:
         yield f"{out.engine.name}, which the gateway does not use: it is {out.out_of_service}"
+    if gathered.kept:
+        yield "the engines' counters: the window was judged afterwards, from what the gateway kept of it"
+        return
     without = [seen for seen in gathered.seen if seen.metrics is None and not seen.out_of_service]
     if uncounted := [seen.engine for seen in without if _lists_only(seen)]:
         hint = engine_named(uncounted[0].kind).WITHOUT_METRICS

@@ -82,7 +82,8 @@ class Observed:
 
     `reported` are the gateway's timelines, finished and open; `missed` are those that it could not give.
     `probed` are requests that we sent ourselves; with `cut_short` they were interrupted. `stolen_share` is
-    the share of this machine's processor time that its hypervisor gave to others.
+    the share of this machine's processor time that its hypervisor gave to others. With `kept` the window has
+    passed, and this is what its gateway kept of it: nobody read the engines' counters at its ends.
     """
 
     url: str
@@ -97,3 +98,4 @@ class Observed:
     synthetic: bool = False
     cut_short: bool = False
     stolen_share: float | None = None
+    kept: bool = False

@@ -10,14 +10,12 @@ from phasewise.core.units import counted
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, clock_source
 from phasewise.diagnosis.analysis.window_summary import WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Fact, FactSource, Finding, Phase
+from phasewise.diagnosis.rules.affected import AFFECTED_SHARE, UNSERVED, too_many_fail
 from phasewise.diagnosis.rules.case import percent
 from phasewise.diagnosis.rules.standstill import hung_facts
 
-AFFECTED_SHARE = 0.1
-"""Requests fail if at least this share was not served."""
 CANCELLED_SHARE = 0.5
 """Users stop an answer now and then; half of all answers is something else."""
-UNSERVED = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.REJECTED})
 NAMED_REASONS = NAMED_ENGINES = 3
 WAITED_IN_VAIN = frozenset({RejectReason.QUEUE_FULL, RejectReason.QUEUE_TIMEOUT})
 """Why a gateway rejects requests that its engines would have accepted."""
@@ -26,7 +24,7 @@ WAITED_IN_VAIN = frozenset({RejectReason.QUEUE_FULL, RejectReason.QUEUE_TIMEOUT}
 def fails(summary: WindowSummary) -> bool:
     """Whether too many requests were not served."""
     failed = sum(count for outcome, count in summary.outcomes if outcome in UNSERVED)
-    return failed > 0 and failed >= AFFECTED_SHARE * summary.workload.requests
+    return too_many_fail(failed, summary.workload.requests)
 
 
 def are_cancelled(summary: WindowSummary) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from phasewise.core.slo import Slo
 from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary, WindowSummary
 from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase, least
+from phasewise.diagnosis.rules.affected import slow_phases
 from phasewise.diagnosis.rules.calibration import at_most
 from phasewise.diagnosis.rules.case import Claim, StartCase, StreamCase, Taken, open_start, open_stream
 from phasewise.diagnosis.rules.every_token import batch_cap_high, decode_floor, kv_reads, speculation_unpaid
@@ -152,30 +153,22 @@ def _many(requests: int) -> Confidence:
 
 # --- Whether a phase is slow: causes are searched only then.
 
-AFFECTED_SHARE = 0.1
-"""A phase is slow when at least this share of its requests missed the objective."""
-AFFECTED_BY_BOTH = 0.15
-"""Requests that start late and those that stream slowly, added up, if each share alone is smaller."""
-
 
 def starts_late(summary: WindowSummary) -> bool:
     """Whether enough requests missed the TTFT objective to call it slow to start."""
-    start = summary.start
-    return start is not None and start.late >= max(1, _affected_share(summary) * start.requests)
+    return _slow_phases(summary)[0]
 
 
 def streams_slowly(summary: WindowSummary) -> bool:
     """Whether enough streams missed the TPOT objective, or stalled, to call it slow to stream."""
-    stream = summary.stream
-    return stream is not None and stream.slow >= max(1, _affected_share(summary) * stream.streams)
+    return _slow_phases(summary)[1]
 
 
-def _affected_share(summary: WindowSummary) -> float:
-    """The share from which on a phase is slow: half of the usual one if both phases together affect many."""
+def _slow_phases(summary: WindowSummary) -> tuple[bool, bool]:
     start, stream = summary.start, summary.stream
-    late = start.late / start.requests if start is not None else 0.0
-    slow = stream.slow / stream.streams if stream is not None else 0.0
-    return AFFECTED_SHARE / 2 if late + slow >= AFFECTED_BY_BOTH else AFFECTED_SHARE
+    late, starts = (0, 0) if start is None else (start.late, start.requests)
+    slow, streams = (0, 0) if stream is None else (stream.slow, stream.streams)
+    return slow_phases(late, starts, slow, streams)
 
 
 MIN_SHARE = 0.25

@@ -105,15 +105,19 @@ class Authenticator:
         if not hmac.compare_digest(_key_hash(authorization), self._metrics_hash):
             self.check_admin(authorization)
 
-    def check_admin(self, authorization: bytes | None) -> None:
-        """Reject requests without the admin key."""
+    def require_admin_key(self) -> None:
+        """Reject every request if there is no admin key."""
         if self._admin_hash is None:
             raise RequestRejected(
                 RejectionKind.FORBIDDEN,
                 "this gateway has no admin key, so its admin routes are closed",
                 hint="set gateway.admin_key_sha256 to the sha256 of a key of your choice",
             )
-        if not hmac.compare_digest(_key_hash(authorization), self._admin_hash):
+
+    def check_admin(self, authorization: bytes | None) -> None:
+        """Reject requests without the admin key."""
+        self.require_admin_key()
+        if not hmac.compare_digest(_key_hash(authorization), self._admin_hash or b""):
             raise RequestRejected(
                 RejectionKind.UNAUTHENTICATED,
                 "the admin key is missing or wrong",

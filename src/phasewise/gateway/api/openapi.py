@@ -110,6 +110,20 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/phasewise/v1/requests/{id}"): Operation(
         "One request's timeline.", "application/json", (*_ADMIN, 404), "admin", ("id",)
     ),
+    ("GET", "/phasewise/"): Operation("The page of the live view.", "text/html", (403,)),
+    ("GET", "/phasewise/v1/live"): Operation(
+        "What is slow now; as an event stream, once a second.", "application/json", _ADMIN, "admin", ("slo",)
+    ),
+    ("GET", "/phasewise/v1/live/verdict"): Operation(
+        "The verdict on a window that has passed.",
+        "application/json",
+        (*_ADMIN, 503),
+        "admin",
+        ("since_unix_s", "until_unix_s"),
+    ),
+    ("GET", "/phasewise/v1/requests/{id}/page"): Operation(
+        "One request, drawn.", "application/json", (*_ADMIN, 404, 503), "admin", ("id",)
+    ),
     ("GET", "/phasewise/v1/workers"): Operation(
         "Workers, their health and load.", "application/json", _ADMIN, "admin"
     ),
@@ -139,9 +153,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
 _PARAMETER_SCHEMAS: dict[str, Json] = {
     "limit": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
     "since_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
+    "until_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
     "after": {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18},
     "slowest": {"enum": list(MEASURES)},
     "tenant": {"type": "string"},
+    "slo": {"type": "string"},
     "id": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"},
 }
 

@@ -22,6 +22,7 @@ from phasewise.gateway.api.openapi import openapi_document
 from phasewise.gateway.api.pipeline import Pipeline
 from phasewise.gateway.api.worker_routes import WorkerRoutes
 from phasewise.gateway.http_errors import JSON, send_rejection
+from phasewise.gateway.live.routes import LiveRoutes
 from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.records.metrics import CONTENT_TYPE, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import LOOKED_AT, MEASURES, Page, TimelineStore, slowest
@@ -61,6 +62,7 @@ class Gateway:
     overload: OverloadWatch
     worker_log: WorkerLog
     worker_routes: WorkerRoutes
+    live: LiveRoutes
     cache: CacheAdmin | None = None
 
 
@@ -87,6 +89,10 @@ class Router:
             ("GET", "/phasewise/v1/requests"): self._requests,
             ("GET", "/phasewise/v1/requests/open"): self._open,
             ("GET", "/phasewise/v1/requests/{id}"): self._request,
+            ("GET", "/phasewise/"): self._page,
+            ("GET", "/phasewise/v1/live"): self._live,
+            ("GET", "/phasewise/v1/live/verdict"): self._verdict,
+            ("GET", "/phasewise/v1/requests/{id}/page"): self._request_page,
             ("GET", "/phasewise/v1/workers"): self._workers,
             ("GET", "/phasewise/v1/workers/{id}/metrics"): self._worker_metrics,
             ("POST", "/phasewise/v1/workers/{id}/tokenize"): self._worker_tokenize,
@@ -272,6 +278,26 @@ class Router:
         record = orjson.loads(line)
         breakdown = ttft_breakdown(from_record(record))
         await _send_json(client, {**record, "ttft": None if breakdown is None else _breakdown_ms(breakdown)})
+
+    async def _page(self, scope: Scope, client: Client) -> None:
+        self._gateway.authenticator.require_admin_key()
+        await self._gateway.live.page(client)
+
+    async def _live(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        streamed = b"text/event-stream" in (header(scope, b"accept") or b"")
+        slo = _query(scope).get("slo", [None])[-1]
+        await self._gateway.live.live(client, slo, streamed=streamed)
+
+    async def _verdict(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        query = _query(scope)
+        since_s, until_s = (_number(query, name, 0.0) for name in ("since_unix_s", "until_unix_s"))
+        await self._gateway.live.verdict(client, since_s, until_s)
+
+    async def _request_page(self, scope: Scope, client: Client) -> None:
+        self._check_admin(scope)
+        await self._gateway.live.request(client, scope["path"].split("/")[-2])
 
     async def _workers(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)

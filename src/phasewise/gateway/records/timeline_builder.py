@@ -67,6 +67,11 @@ class TimelineBuilder:
         return self._answer
 
     @property
+    def worker(self) -> WorkerRef | None:
+        """The worker that has the request now."""
+        return self._worker
+
+    @property
     def request(self) -> GenerationRequest:
         """The request of these milestones."""
         return self._request

@@ -115,6 +115,7 @@ class Edge:
         self.count_rejection = count_rejection
         self.this_machine_only = this_machine_only
         self.keeps_alive = True
+        self.stopping = False
         self._due_s: dict[EdgeConnection, float] = {}
         self._untaken: dict[EdgeConnection, Untaken] = {}
 
@@ -186,6 +187,11 @@ class EdgeConnection(ClientConnection):
         self._head_bytes = 0
         self._message_bytes = 0
         self._chunks = self._chunk_bytes = 0
+
+    def shutdown(self) -> None:
+        """The server stops: answers that never end by themselves have to end now."""
+        self._edge.stopping = True
+        super().shutdown()
 
     # --- what comes in ----------------------------------------------------------------------------------
 

@@ -101,6 +101,10 @@ class OpenRequests:
         """The ids of those that have been open longest, oldest first."""
         return list(islice(self._calls, limit))
 
+    def calls(self, limit: int) -> list[Call]:
+        """Those that have been open longest, oldest first."""
+        return list(islice(self._calls.values(), limit))
+
     def line(self, request_id: str, now_s: float) -> bytes | None:
         """The timeline so far of one request, as JSON; None if it has ended."""
         call = self._calls.get(request_id)

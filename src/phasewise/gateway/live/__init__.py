@@ -1,0 +1,1 @@
+"""The gateway's live view: computed once a second, and only while somebody looks."""

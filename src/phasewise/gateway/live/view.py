@@ -1,0 +1,262 @@
+"""Computes the live view once a second for all who look at it; with nobody there, it does nothing.
+
+Its own CPU time is counted and shown with each snapshot: `view_cpu_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+import orjson
+
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.core.errors import UpstreamError
+from phasewise.core.slo import DEFAULT_SLO, Slo
+from phasewise.core.timeline import Timeline
+from phasewise.core.timeline_record import decode
+from phasewise.core.worker import Worker
+from phasewise.diagnosis.live.engine_readings import EngineReadings
+from phasewise.diagnosis.live.snapshot import LiveEngine, LiveSnapshot, LiveTenant
+from phasewise.diagnosis.live.window import (
+    HISTORY_S,
+    MOST_KEPT,
+    LiveWindow,
+    OpenRequest,
+    held_by,
+    pace,
+)
+from phasewise.engines.known import engine_of
+from phasewise.gateway.guard import ErrorGuard
+from phasewise.gateway.records.timeline_store import DECODED_AT_ONCE, TimelineStore
+from phasewise.gateway.upstream.call import Call, OpenRequests
+from phasewise.gateway.upstream.engines import Connect
+from phasewise.scheduling import World
+from phasewise.scheduling.world import Health, WorkerState
+
+EVERY_S = 1.0
+READ_PER_TICK = 10
+"""Engines whose counters are read in one second: of 50, each is read every 5 s."""
+READ_TIMEOUTS = Timeouts(connect_s=1.0, head_s=2.0, idle_s=2.0)
+MOST_CAUGHT_UP = 2_000
+"""Requests from before the first look that are read again, for the figures of the last seconds."""
+OPEN_AT_ONCE, ADDED_AT_ONCE = 200, 20
+"""Open requests that are looked at, and ended ones that are added, per turn of the event loop: less than half
+a millisecond."""
+MOST_OPEN = 5_000
+DEFAULT_CLASS = "default"
+
+
+class LiveView:
+    """A TimelineSink, and the snapshots of what it has seen."""
+
+    def __init__(
+        self,
+        world: World,
+        timelines: TimelineStore,
+        open_requests: OpenRequests,
+        connect: Connect,
+        slos: Mapping[str, Slo],
+    ) -> None:
+        self._world = world
+        self._timelines = timelines
+        self._open_requests = open_requests
+        self._connect = connect
+        self.slos = dict(slos)
+        self._window = LiveWindow(self.slo_of)
+        self._listeners = 0
+        self._running: asyncio.Task[None] | None = None
+        self._ticked = asyncio.Event()
+        self._new: deque[Timeline] = deque(maxlen=MOST_KEPT)
+        self._seen: tuple[LiveSnapshot, list[OpenRequest]] | None = None
+        self._encoded: dict[Slo | None, bytes] = {}
+        self._readings: dict[str, EngineReadings] = {}
+        self._clients: dict[str, HttpClient] = {}
+        self._next_read = 0
+        self._cpu_s = 0.0
+
+    def record(self, timeline: Timeline) -> None:
+        """A request has ended."""
+        if self._listeners:
+            self._new.append(timeline)
+
+    def readings(self, name: str) -> EngineReadings:
+        """The last readings of one engine; empty if nobody has looked."""
+        return self._readings.get(name) or EngineReadings()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Somebody looks until the block is left."""
+        self._listeners += 1
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            self._listeners -= 1
+            if not self._listeners:
+                self.stop()
+
+    async def next(self, slo: Slo | None = None) -> bytes:
+        """The next snapshot as JSON, held to this objective if it is given; only while `listening`."""
+        await self._ticked.wait()
+        made = self._encoded.get(slo)
+        if made is None and self._seen is not None:
+            with self._metered():
+                snapshot = self._window.snapshot(*self._seen, self._held_by, slo)
+                made = self._encoded[slo] = orjson.dumps(snapshot)
+        return (made or b"{}")[:-1] + b',"view_cpu_s":%.6f}' % self._cpu_s
+
+    def stop(self) -> None:
+        """Forget everything but the CPU time, and drop the connections."""
+        if self._running is not None:
+            self._running.cancel()
+            self._running = None
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+        self._readings.clear()
+        self._encoded.clear()
+        self._new.clear()
+        self._seen = None
+
+    def slo_of(self, slo_class: str) -> Slo:
+        """The objective of a class of requests."""
+        return self.slos.get(slo_class) or self.slos.get(DEFAULT_CLASS) or DEFAULT_SLO
+
+    @contextmanager
+    def _metered(self) -> Iterator[None]:
+        began_s = time.thread_time()
+        try:
+            yield
+        finally:
+            self._cpu_s += time.thread_time() - began_s
+
+    # --- once a second ------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        guard = ErrorGuard("the live view")
+        with guard:
+            await self._catch_up()
+        while True:
+            due_s = time.monotonic() + EVERY_S
+            with guard:
+                await self._read_engines()
+                await self._tick()
+            await asyncio.sleep(max(0.1, due_s - time.monotonic()))
+
+    async def _catch_up(self) -> None:
+        """Take the requests that ended shortly before somebody looked."""
+        lines, since_s = self._timelines.newest(MOST_CAUGHT_UP).lines, time.time() - HISTORY_S
+        oldest = decode(lines[0]) if len(lines) == MOST_CAUGHT_UP else None
+        whole = oldest is None or oldest.started_unix_s + oldest.ended_s < since_s
+        self._window.begin(since_s if oldest is None or whole else oldest.started_unix_s + oldest.ended_s)
+        for first in range(0, len(lines), DECODED_AT_ONCE):
+            with self._metered():
+                for timeline in map(decode, lines[first : first + DECODED_AT_ONCE]):
+                    if timeline.started_unix_s + timeline.ended_s >= since_s:
+                        self._window.add(timeline)
+            await asyncio.sleep(0)
+
+    async def _tick(self) -> None:
+        while self._new:
+            with self._metered():
+                for _ in range(min(len(self._new), ADDED_AT_ONCE)):
+                    self._window.add(self._new.popleft())
+            await asyncio.sleep(0)
+        seen = await self._look_at_open()
+        world = self._world
+        with self._metered():
+            waiting = world.queue.waiting_by_tenant
+            open_by_tenant = dict.fromkeys(waiting, 0)
+            for it in seen:
+                open_by_tenant[it.tenant] = open_by_tenant.get(it.tenant, 0) + 1
+            around = LiveSnapshot(
+                time.time(),
+                "gateway",
+                open_requests=len(self._open_requests),
+                waiting=len(world.queue),
+                engines=tuple(map(self._engine, world.cluster.snapshot())),
+                tenants=tuple(
+                    LiveTenant(name, count, waiting.get(name, 0)) for name, count in open_by_tenant.items()
+                ),
+            )
+        self._seen = around, seen
+        self._encoded.clear()
+        ticked, self._ticked = self._ticked, asyncio.Event()
+        ticked.set()
+
+    async def _look_at_open(self) -> list[OpenRequest]:
+        found: list[OpenRequest] = []
+        calls = self._open_requests.calls(MOST_OPEN)
+        for first in range(0, len(calls), OPEN_AT_ONCE):
+            with self._metered():
+                now_s = time.monotonic()
+                some = calls[first : first + OPEN_AT_ONCE]
+                found += [_open(it, now_s) for it in some if it.timeline.request.endpoint.generates]
+            await asyncio.sleep(0)
+        return found
+
+    def _engine(self, state: WorkerState) -> LiveEngine:
+        ref, up = state.worker.ref, state.health is Health.UP
+        return self.readings(ref.name).engine(
+            ref.name,
+            health="circuit open" if up and self._world.breakers.is_open(ref) else state.health.value,
+            note=state.note,
+            open_requests=self._world.ledger.load(ref).requests,
+        )
+
+    def _held_by(self, request: OpenRequest) -> str:
+        state = next((it for it in self._world.cluster.snapshot() if it.worker.name == request.engine), None)
+        if state is None:
+            return held_by(request, None, 0)
+        prefilling = self._world.ledger.load(state.worker.ref).unread_requests
+        return held_by(request, self._engine(state), prefilling)
+
+    async def _read_engines(self) -> None:
+        """Read the counters of the next engines, as many at once as one second may take."""
+        workers = [it.worker for it in self._world.cluster.snapshot() if it.health is Health.UP]
+        for gone in self._clients.keys() - {it.url for it in workers}:
+            self._clients.pop(gone).close()
+        first = self._next_read % max(1, len(workers))
+        chosen = (workers[first:] + workers[:first])[:READ_PER_TICK]
+        self._next_read = first + len(chosen)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EVERY_S / 2):
+                await asyncio.gather(*map(self._read, chosen))
+
+    async def _read(self, worker: Worker) -> None:
+        client = self._clients.get(worker.url)
+        if client is None:
+            client = self._clients[worker.url] = self._connect(worker, READ_TIMEOUTS)
+        try:
+            reply = await client.fetch("GET", "/metrics")
+        except UpstreamError:
+            return
+        with self._metered():
+            kind = engine_of(reply.body) if reply.status == 200 else None
+            reading = None if kind is None else kind.parse_load(reply.body, time.time())
+            if reading is not None:
+                self._readings.setdefault(worker.name, EngineReadings()).add(reading)
+
+
+def _open(call: Call, now_s: float) -> OpenRequest:
+    builder = call.timeline
+    request, answer, worker = builder.request, builder.answer, builder.worker
+    times_s = () if answer is None else answer.content_times_s
+    age_s = now_s - request.arrived_s
+    return OpenRequest(
+        request.request_id,
+        request.tenant,
+        request.slo_class,
+        "" if worker is None else worker.name,
+        age_s,
+        times_s[0] - request.arrived_s if times_s else None,
+        pace(times_s) if times_s else None,
+        now_s - times_s[-1] if times_s else age_s,
+        call.client.sending_since_s is not None,
+        request.stream,
+    )
