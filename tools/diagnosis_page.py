@@ -60,8 +60,8 @@ from those that rules were tuned on; the seed is the hash of the commit that fro
 (`python benchmarks/diagnosis_truth.py --set held-out --json`). Rules have changed since.
 
 **{virtual_right} of {virtual_scenes} verdicts were right ({right})**: {gateway} through the gateway,
-{recorder} with a step record, {stock} from counters alone. {false_alarms} false alarms in {healthy} healthy
-scenes.
+{recorder} with a step record, {stock} from counters alone. False alarms: {false_alarms} in {healthy}
+healthy scenes.
 
 | confidence | verdicts | right |
 |---|---|---|
