@@ -68,7 +68,7 @@ TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
 )
-MINUTES, QUICK_MINUTES = 6.0, 0.5
+MINUTES, QUICK_MINUTES = 4.5, 0.5
 PORT = 19480
 
 

@@ -13,7 +13,7 @@ from phasewise.core.units import counted, duration, elapsed, milliseconds, numbe
 from phasewise.costs.fit.misfit import Cell
 from phasewise.costs.fit.step import Binding, CostPart, StepBound, StepKind, StepWork
 from phasewise.costs.fit.step_fit import CONFIDENCE, error_span
-from phasewise.experiments.calibrate.result import WORST_CELLS, Calibration, Seen, decode_works, prefill_works
+from phasewise.experiments.calibrate.result import WORST_CELLS, Calibration, Seen, prefill_works
 
 _UNITS = {
     CostPart.FLOOR: (1e3, "ms per step"),
@@ -95,7 +95,7 @@ def _prediction_table(found: Calibration) -> Table:
     table = Table("step", title=title, title_justify="left")
     table.add_column("predicted", justify="right")
     table.add_column(f"{CONFIDENCE:.0%} of steps", justify="right")
-    for work in (*prefill_works(), *decode_works()):
+    for work in (*prefill_works(), *found.decode_works):
         predicted = found.fit.predict(work)
         if predicted is None:
             table.add_row(describe(work), "unknown", "outside the measured range")

@@ -15,7 +15,9 @@ from phasewise.costs.roofline.step_demand import PrefillChunk, StepDemand, decod
 CALIBRATION_VERSION = 1
 PREFILL_TOKENS = (32, 128, 512, 2048, 8192)
 BATCHES = (1, 4, 16, 64)
-CONTEXT_TOKENS = 256
+CONTEXTS_TOKENS = (256, 128, 64, 32)
+"""The context of the streams: the longest of these that was seen, as a slow engine has seen short ones alone.
+"""
 WORST_CELLS = 3
 SIXTEEN_BIT_BYTES = 2.0
 """What a number takes where the configuration says nothing else; demands are counted so."""
@@ -113,10 +115,16 @@ class Calibration:
     def bindings(self) -> tuple[Binding, ...]:
         """What binds the smallest and the largest batch, and the longest prefill step, that it knows."""
         weights_read_s = None if self.machine is None else self.machine.weights_read_s
-        streams = [work for work in decode_works() if self.fit.predict(work)]
+        streams = [work for work in self.decode_works if self.fit.predict(work)]
         prompts = [work for work in prefill_works() if self.fit.predict(work)]
         works = [*streams[:1], *streams[-1:], *prompts[-1:]]
         return tuple(binding(self.fit.cost, work, weights_read_s) for work in dict.fromkeys(works))
+
+    @property
+    def decode_works(self) -> list[StepWork]:
+        """Steps with various batches, at the longest context that is known of one stream."""
+        known = (it for it in CONTEXTS_TOKENS if self.fit.predict(decoding([it])))
+        return decode_works(next(known, CONTEXTS_TOKENS[0]))
 
     @property
     def busy(self) -> tuple[Busy, ...]:
@@ -150,7 +158,7 @@ class Calibration:
                 "cells": len(self.form.cells),
                 "missed": [_cell(cell) for cell in self.form.missed],
             },
-            "predictions": [self._prediction(work) for work in (*prefill_works(), *decode_works())],
+            "predictions": [self._prediction(work) for work in (*prefill_works(), *self.decode_works)],
             "bound_by": [_binding(each) for each in self.bindings],
             "busy": [asdict(each) for each in self.busy],
             "machine": None if self.machine is None else self.machine.to_dict(),
@@ -184,9 +192,9 @@ def prefill_works() -> list[StepWork]:
     return [prefilling(tokens) for tokens in PREFILL_TOKENS]
 
 
-def decode_works() -> list[StepWork]:
+def decode_works(context_tokens: int = CONTEXTS_TOKENS[0]) -> list[StepWork]:
     """Steps with various batches at a medium context."""
-    return [decoding([CONTEXT_TOKENS] * batch) for batch in BATCHES]
+    return [decoding([context_tokens] * batch) for batch in BATCHES]
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
