@@ -214,10 +214,11 @@ def busy(sheet: Deployment, step: dict[str, Any] | None) -> tuple[float | None, 
 
 
 def batch_of_8(streams: dict[int, float]) -> float | None:
-    """A step of eight streams against one, between the batches that were measured."""
-    if 1 not in streams or 4 not in streams or 16 not in streams:
+    """A step of eight streams against one, between or beyond the batches that were seen: the fit is linear."""
+    if 1 not in streams or 4 not in streams:
         return None
-    eight = streams[4] + (streams[16] - streams[4]) / 3
+    upper = 16 if 16 in streams else 1
+    eight = streams[4] + (streams[upper] - streams[4]) * (8 - 4) / (upper - 4)
     return round(eight / streams[1], 3)
 
 
