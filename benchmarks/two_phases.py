@@ -214,7 +214,7 @@ def busy(sheet: Deployment, step: dict[str, Any] | None) -> tuple[float | None, 
 
 
 def batch_of_8(streams: dict[int, float]) -> float | None:
-    """A step of eight streams against one, between or beyond the batches that were seen: the fit is linear."""
+    """A step of eight streams against one, by the batches that were seen: the fit is linear in them."""
     if 1 not in streams or 4 not in streams:
         return None
     upper = 16 if 16 in streams else 1
