@@ -295,5 +295,12 @@ def test_with_free_slots_it_stays_unexplained():
     assert found.unexplained_s == pytest.approx(2.8)
 
 
-def test_where_waiting_requests_are_seen_nothing_is_added_to_their_wait():
-    assert queued_before_a_slot([2] * 15, waiting=3).unexplained_s == pytest.approx(2.8)
+def test_a_request_that_the_record_does_not_name_waited_if_others_did():
+    found = queued_before_a_slot([2] * 15, waiting=3)
+    assert found.seconds(Part.ENGINE_QUEUE) == pytest.approx(2.8)
+
+
+def test_where_waiting_requests_are_seen_nothing_is_added_to_a_wait_that_is_recorded():
+    ended = make_finished(queue_s=1.0, prefill_s=0.2, decode_s=0.2, e2e_s=1.4)
+    found = queued_before_a_slot([2] * 15, waiting=3, finished=[ended])
+    assert found.seconds(Part.ENGINE_QUEUE) == pytest.approx(1.0)

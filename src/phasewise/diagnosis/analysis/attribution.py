@@ -81,10 +81,16 @@ def _reports_prefill_alone(timeline: Timeline) -> bool:
 
 
 def _had_to_wait(timeline: Timeline, reading: StepReading) -> bool:
-    """Whether no slot was free until its prompt was computed, in an engine that does not say who waits."""
+    """Whether it waited for a slot for longer than its engine's record says.
+
+    A record that counts who waits knows it of the requests that are found in it. One that does not shows only
+    that no slot was free.
+    """
     steps, serving = reading.log.steps, timeline.serving_attempt
-    if serving is None or any(timed.step.waiting for timed in steps):
+    if serving is None:
         return False
+    if any(timed.step.waiting for timed in steps):
+        return all(span.part is not Part.ENGINE_QUEUE for span in serving.spans)
     most = max((timed.step.running for timed in steps), default=0)
     before = reading.log.ending_between(*engine_time(timeline, serving))
     return sum(timed.step.running >= most for timed in before) > SLOTS_TAKEN * len(before)
