@@ -25,15 +25,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import io
 import json
 import os
 import platform
 import random
 import socket
-import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -44,9 +41,10 @@ from typing import Any
 import orjson
 from ending import end_in_order_when_told
 from overhead.arms import ADMIN_KEY, API_KEY, MODEL, Arm, DidNotStart, our_command, running
+from overhead.earlier import sources_before
 from overhead.figures import Estimate, difference, ratio
 from overhead.loads import Bench, Load
-from overhead.tools import REPOSITORY, CannotMeasure, Command, Tools, find_bench, free_port
+from overhead.tools import CannotMeasure, Command, Tools, find_bench, free_port
 
 import phasewise
 from phasewise.clients.http_client import HttpClient, Timeouts
@@ -291,7 +289,7 @@ BODY = json.dumps(
 def not_watched(tools: Tools, options: argparse.Namespace) -> dict[str, Any]:
     """Two starts of this gateway and one of the sources before the live view, under plain completions."""
     load_core, gateway_core = cores()
-    before = options.before or sources_before(tools.folder / "before")
+    before = options.before or sources_before(ADDED_WITH, tools.folder / "before")
     commands = {name: our_command(tools.folder, tools.upstream_port, name) for name in (OFF, AGAIN)}
     if before is not None:
         commands[BEFORE] = our_command(tools.folder, tools.upstream_port, BEFORE, checkout=before)
@@ -319,22 +317,6 @@ def costs_of(bench: Bench, arms: Sequence[Arm], load: Load, rounds: int) -> Iter
         for row in rows:
             print(f"round {number + 1}: {row}", file=sys.stderr, flush=True)
         yield {row.arm: row.cpu_us_per_request for row in rows if not row.errors}
-
-
-def sources_before(folder: Path) -> Path | None:
-    """The sources of the commit before the live view; None in a clone that does not reach so far."""
-    added = git("log", "--diff-filter=A", "--format=%H", "-1", "--", ADDED_WITH).decode().strip()
-    archive = git("archive", f"{added}^", "src") if added else b""
-    if not archive:
-        return None
-    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
-    return folder
-
-
-def git(*words: str) -> bytes:
-    """What git prints; nothing if it fails."""
-    return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, check=False).stdout
 
 
 def estimated(name: str, found: Estimate | None) -> dict[str, float | None]:

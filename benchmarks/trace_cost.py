@@ -22,14 +22,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import json
 import os
 import platform
 import re
-import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
@@ -42,9 +39,10 @@ from typing import Any
 
 from ending import end_in_order_when_told
 from overhead.arms import Arm, DidNotStart, our_command, running
+from overhead.earlier import sources_before
 from overhead.figures import Estimate, ratio
 from overhead.loads import Bench, Load, Row
-from overhead.tools import REPOSITORY, CannotMeasure, Tools, find_bench
+from overhead.tools import CannotMeasure, Tools, find_bench
 
 import phasewise
 from phasewise.clients.host import allow_many_streams
@@ -130,26 +128,10 @@ def commands(tools: Tools, url: str, before: Path | None) -> dict[str, Any]:
     for name in (OFF, AGAIN, SAMPLED, ALL):
         traces = {"traces": {"endpoint": url, "sample": SHARES[name]}} if name in SHARES else None
         found[name] = our_command(tools.folder, tools.upstream_port, name, settings=traces)
-    before = before or sources_before(tools.folder / "before")
+    before = before or sources_before(ADDED_WITH, tools.folder / "before")
     if before is not None:
         found[BEFORE] = our_command(tools.folder, tools.upstream_port, BEFORE, checkout=before)
     return found
-
-
-def sources_before(folder: Path) -> Path | None:
-    """The sources of the commit before traces; None in a clone that does not reach so far."""
-    added = git("log", "--diff-filter=A", "--format=%H", "-1", "--", ADDED_WITH).decode().strip()
-    archive = git("archive", f"{added}^", "src") if added else b""
-    if not archive:
-        return None
-    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
-    return folder
-
-
-def git(*words: str) -> bytes:
-    """What git prints; nothing if it fails."""
-    return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, check=False).stdout
 
 
 def run_rounds(

@@ -46,6 +46,11 @@ class EngineLoad:
     full_share: float = 0.0
     idle_share: float = 0.0
 
+    @property
+    def requests_mean(self) -> float:
+        """How many it had, on average."""
+        return self.running_mean + self.waiting_mean
+
 
 @dataclass(frozen=True, slots=True)
 class StepShape:

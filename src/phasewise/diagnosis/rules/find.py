@@ -46,12 +46,11 @@ from phasewise.diagnosis.rules.queueing import (
     kv_exhausted,
     overload,
     overload_stream,
-    uneven_load,
-    uneven_load_stream,
 )
 from phasewise.diagnosis.rules.removed import weigh
 from phasewise.diagnosis.rules.stalls import chunks_stall, kv_exhausted_stream, slow_client
 from phasewise.diagnosis.rules.standstill import hung_start, hung_stream, paused_start, paused_stream
+from phasewise.diagnosis.rules.uneven import uneven_load, uneven_load_stream
 
 # --- The shares of the claims in a phase's loss.
 

@@ -9,8 +9,6 @@ from phasewise.costs.fit.step import decoding
 from phasewise.diagnosis.analysis.engine_load import (
     COUNTERS,
     EngineLoad,
-    EngineSurroundings,
-    clock_source,
     is_within_engine,
 )
 from phasewise.diagnosis.analysis.stall_causes import StallCause
@@ -46,8 +44,6 @@ NEARLY_SLOW, FAST_ENOUGH = 0.9, 0.8
 other they need not,"""
 MANY_PROMPTS = 0.2
 """unless prompts take this share of the engine's time."""
-UNEVEN_FACTOR = 2.0
-"""Engines whose loads differ by less are evenly loaded."""
 NOT_WAITING_SHARE = 0.2
 """An engine at which requests waited a smaller share of the time had free slots."""
 CHEAP_RATIO = 1.5
@@ -89,11 +85,11 @@ def kv_exhausted(case: StartCase) -> Claim | None:
     workload = case.summary.workload
     if share is None and (workload.preemptions or 0) > 0 and (workload.kv_usage_max or 0.0) >= KV_FULL:
         share, sure = 1.0, Confidence.LOW
-    if not share or _use_of_more(case) <= 0.0:
+    more_helps = _more_at_once_helps(case)
+    if not share or more_helps is None:
         return None
     source = engine_load_source(case.summary) if sure is Confidence.HIGH else FactSource.DERIVED
-    if _use_of_more(case) < 1.0 or case.summary.seen_by == COUNTERS:
-        sure = least(sure, Confidence.MEDIUM)
+    sure = least(sure, more_helps)
     taken = case.account.take(share * _served_without_limit(case.summary), *QUEUED)
     facts = [
         Fact(
@@ -113,15 +109,16 @@ def kv_exhausted(case: StartCase) -> Claim | None:
     )
 
 
-def _use_of_more(case: StartCase) -> float:
-    """Whether more requests at once would help: 1 if it is sure, 0 if more come than leave and it is not so.
+def _more_at_once_helps(case: StartCase) -> Confidence | None:
+    """How sure it is that more requests at once would help; None if more come than leave and it would not.
     They make every token slower, and wait for each other's prompts.
     """
     stream, prompts = case.summary.stream, prompt_work_share(case.summary) or 0.0
     slow = 0.0 if stream is None or stream.tpot_p50_s is None else stream.tpot_p50_s / case.slo.tpot_s
-    if slow >= NEARLY_SLOW or prompts >= MANY_PROMPTS:
-        return 0.0 if excess(case.summary) > 0 else 0.5
-    return 1.0 if slow <= FAST_ENOUGH and prompts <= MANY_PROMPTS / 2 else 0.5
+    if (slow >= NEARLY_SLOW or prompts >= MANY_PROMPTS) and excess(case.summary) > 0:
+        return None
+    clear = slow <= FAST_ENOUGH and prompts <= MANY_PROMPTS / 2 and case.summary.seen_by != COUNTERS
+    return Confidence.HIGH if clear else Confidence.MEDIUM
 
 
 def kv_facts(summary: WindowSummary) -> list[Fact]:
@@ -147,111 +144,6 @@ def preemptions(summary: WindowSummary) -> float | None:
     """The number of preemptions; None if not observed."""
     counted = [engine.preemptions for engine in summary.engines if engine.preemptions is not None]
     return sum(counted) if counted else summary.workload.preemptions
-
-
-def uneven_load(case: StartCase) -> Claim | None:
-    """Requests wait at one engine while another has free slots."""
-    known = _of_fullest_model(case.summary)
-    if len(known) < 2:
-        return None
-    full, most = max(known, key=lambda pair: _load(pair[1]))
-    idle, least = min(known, key=lambda pair: _load(pair[1]))
-    uneven = _load(most) >= UNEVEN_FACTOR * max(_load(least), 0.5)
-    if not uneven or least.waited_share > NOT_WAITING_SHARE:
-        return None
-    every = [engine_load for _, engine_load in known]
-    share = _spared_by_evenness(every) if most.waiting_mean else 0.0
-    taken = case.account.take(share, *QUEUED)
-    taken += case.account.take(_load_spared(every), Part.PREFILL_OTHERS, Part.STEP_IN_FLIGHT)
-    return Claim(
-        Cause.UNEVEN_LOAD,
-        taken,
-        (
-            _uneven_fact(case.summary, (full, most), (idle, least)),
-            *_starts_there(case, full, idle),
-            Fact(f"an even load would save {ms(taken.seconds)} of TTFT", FactSource.DERIVED),
-        ),
-        "requests wait as long when each goes to the least loaded engine",
-    )
-
-
-def uneven_load_stream(case: StreamCase) -> Claim | None:
-    """Streams share one engine's steps while another has few."""
-    known = _of_fullest_model(case.summary)
-    if len(known) < 2:
-        return None
-    full, most = max(known, key=lambda pair: _load(pair[1]))
-    idle, least = min(known, key=lambda pair: _load(pair[1]))
-    if _load(most) < UNEVEN_FACTOR * max(_load(least), 0.5) or least.waited_share > NOT_WAITING_SHARE:
-        return None
-    spared = _load_spared([engine_load for _, engine_load in known])
-    stalls = map(stall_part, (StallCause.PREFILL_CHUNK, StallCause.UNKNOWN))
-    parts = (TokenPart.PROMPTS, TokenPart.BATCH, *stalls)
-    taken = case.account.take(spared, *parts)
-    return Claim(
-        Cause.UNEVEN_LOAD,
-        taken,
-        (
-            _uneven_fact(case.summary, (full, most), (idle, least)),
-            Fact(f"an even load would save {ms(taken.seconds)} per token", FactSource.DERIVED),
-        ),
-        "streams are as slow when each request goes to the least loaded engine",
-    )
-
-
-def _uneven_fact(
-    summary: WindowSummary,
-    full: tuple[EngineSurroundings, EngineLoad],
-    idle: tuple[EngineSurroundings, EngineLoad],
-) -> Fact:
-    (busy, most), (spare, least) = full, idle
-    return Fact(
-        f"{busy.name} had {_load(most):.1f} requests on average, {most.waiting_mean:.1f} of them waiting; "
-        f"{spare.name} had {_load(least):.1f}, {least.waiting_mean:.1f} waiting",
-        engine_load_source(summary),
-    )
-
-
-def _of_fullest_model(summary: WindowSummary) -> list[tuple[EngineSurroundings, EngineLoad]]:
-    """The loads of the engines that could have served the longest queue."""
-    known = [(engine, engine.engine_load) for engine in summary.engines if engine.engine_load is not None]
-    full = max(known, key=lambda pair: pair[1].waiting_mean, default=None)
-    return [pair for pair in known if full is not None and pair[0].model == full[0].model]
-
-
-def _load(engine_load: EngineLoad) -> float:
-    return engine_load.running_mean + engine_load.waiting_mean
-
-
-def _spared_by_evenness(known: list[EngineLoad]) -> float:
-    """The share of the waiting that an even load would save."""
-    even = sum(map(_load, known)) / len(known)
-    places = max(engine_load.running_max for engine_load in known)
-    waiting = sum(engine_load.waiting_mean for engine_load in known)
-    return max(0.0, 1.0 - max(0.0, even - places) * len(known) / waiting)
-
-
-def _load_spared(known: list[EngineLoad]) -> float:
-    """How much less the requests of the fullest engine would wait for others if the load were even.
-
-    An engine that is used for a share u of the time has u / (1 - u) requests in it on average, so that its
-    use follows from their number.
-    """
-    most = max(map(_load, known))
-    used = sum(_load(engine_load) / (1.0 + _load(engine_load)) for engine_load in known) / len(known)
-    return 1.0 - used / (1.0 - used) / most
-
-
-def _starts_there(case: StartCase, full: EngineSurroundings, idle: EngineSurroundings) -> list[Fact]:
-    starts = {start.engine: start.ttft_mean_s for start in case.start.by_engine}
-    if full.name not in starts or idle.name not in starts:
-        return []
-    return [
-        Fact(
-            f"mean TTFT {ms(starts[full.name])} at {full.name}, {ms(starts[idle.name])} at {idle.name}",
-            clock_source(case.summary.seen_by),
-        )
-    ]
 
 
 def batch_cap_low(case: StartCase) -> Claim | None:
@@ -364,7 +256,7 @@ def bursts(case: StartCase) -> Claim | None:
         return None
     idle = min(engine_load.idle_share for engine_load in loads)
     most = max(engine_load.running_max + engine_load.waiting_max for engine_load in loads)
-    mean = max(_load(engine_load) / max(1.0 - engine_load.idle_share, 0.01) for engine_load in loads)
+    mean = max(engine_load.requests_mean / max(1.0 - engine_load.idle_share, 0.01) for engine_load in loads)
     if idle < IDLE_BETWEEN or most < AT_ONCE or not _is_bursty(case.summary, idle, most):
         return None
     taken = case.account.take(1.0, *BEHIND_OTHERS)
@@ -451,7 +343,7 @@ def overload_stream(case: StreamCase) -> Claim | None:
 
 def _prompts_fill(share: float, load: EngineLoad) -> bool:
     """Whether many requests are in an engine whose time goes into prompts."""
-    return share >= MOSTLY_PROMPTS and _load(load) >= MANY_AT_ONCE and load.idle_share <= NEVER_IDLE
+    return share >= MOSTLY_PROMPTS and load.requests_mean >= MANY_AT_ONCE and load.idle_share <= NEVER_IDLE
 
 
 def _prompts_are_short(case: StreamCase) -> bool:
@@ -475,7 +367,7 @@ def _engine_load_facts(summary: WindowSummary) -> list[Fact]:
 
 def grows(engine_load: EngineLoad) -> bool:
     """Whether the number of requests in the engine grows."""
-    return engine_load.growth >= max(GROWTH, GROWTH_SHARE * _load(engine_load))
+    return engine_load.growth >= max(GROWTH, GROWTH_SHARE * engine_load.requests_mean)
 
 
 def _if_prompts_are_seen(summary: WindowSummary) -> Confidence:
