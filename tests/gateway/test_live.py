@@ -24,7 +24,7 @@ from phasewise.fleet.config import ApiKey, SloClass
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.report.diagnosis.words import RULINGS
 from phasewise.simulator.step_times import PRESETS
-from tests.gateway.harness import ADMIN, ADMIN_KEY, QUICK, eventually, request_id_of, running_gateway
+from tests.gateway.harness import ADMIN, ADMIN_KEY, PATIENT, eventually, request_id_of, running_gateway
 
 LIVE = "/phasewise/v1/live"
 EVENTS = [*ADMIN, (b"accept", b"text/event-stream")]
@@ -39,7 +39,7 @@ async def snapshot_of(gateway, query=""):
 @asynccontextmanager
 async def following(gateway):
     """A queue of the snapshots that a second client gets."""
-    client, found = HttpClient(gateway.url, QUICK), asyncio.Queue()
+    client, found = HttpClient(gateway.url, PATIENT), asyncio.Queue()
 
     async def read():
         events = EventSplitter()

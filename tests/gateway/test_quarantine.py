@@ -103,7 +103,7 @@ def test_it_can_be_switched_off_and_is_bounded(monkeypatch):
 
 
 async def test_a_prompt_that_kills_engines_kills_two_and_no_more(monkeypatch):
-    monkeypatch.setattr("phasewise.gateway.api.pipeline.SURE_AFTER_S", 2.0)
+    monkeypatch.setattr("phasewise.gateway.api.pipeline.SURE_AFTER_S", 10.0)
     deadly = FakeEngineConfig(faults=(Fault(FaultKind.POISON, marker="poison"),))
     async with running_engines(3, deadly) as engines, running_gateway(engines) as gateway:
         assert (await gateway.chat("poison")).status == 503
