@@ -22,7 +22,7 @@ from tests.raw_server import raw_server
 ADMIN_KEY = "the-admins"
 ADMIN = [(b"authorization", b"Bearer " + ADMIN_KEY.encode())]
 PATIENT = Timeouts(connect_s=20.0, head_s=20.0, idle_s=20.0)
-"""Longer than a busy machine stands still: a worker that is not meant to fail must not look like one that does."""
+"""Longer than a busy machine stands still, which must not look like a worker that fails."""
 
 
 class _QuietServer(uvicorn.Server):
