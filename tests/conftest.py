@@ -1,6 +1,7 @@
 """The engines that tests share: each is started once, when the first test asks for it."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -46,6 +47,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("real"))
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(REAL_TIMEOUT_S))
+
+
+def pytest_collection_finish():
+    """Ten thousand collected tests stay to the end: whoever collects garbage need not look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -60,12 +60,10 @@ def no_garbage_collection() -> Iterator[None]:
     """Keep Python's garbage collector from stopping the generator for milliseconds during a run."""
     was_enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
         if was_enabled:
             gc.enable()
 
