@@ -9,7 +9,9 @@ with nobody looking, `on` with two clients that read the stream of the live view
 page do. cpu_share is the processor time of the view's own code by the time of the window, as the gateway
 itself counts it (`view_cpu_s`), the largest of all rounds; process_share is what the whole process used more
 than with nobody looking, which includes HTTP and noise. p99_added_ms is the median over the rounds of what
-`on` adds to the p99 of TTFT, aa_p99_ms the same of `off_again`.
+`on` adds to the p99 of TTFT, aa_p99_ms the same of `off_again`. All fake engines share one process, and each
+reading of their counters holds the streams of all of them up, so the windows with nobody looking have them
+read at the view's pace too, past the gateway.
 
 Not watched: off_cpu_ratio is the processor time per plain completion of a gateway with the live view and
 nobody looking, by that of --before, or of the commit before the live view; aa_ratio that of a second start by
@@ -25,6 +27,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -38,7 +41,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 from ending import end_in_order_when_told
 from overhead.arms import ADMIN_KEY, API_KEY, MODEL, Arm, DidNotStart, our_command, running
 from overhead.earlier import sources_before
@@ -52,6 +54,7 @@ from phasewise.clients.sse import EventSplitter
 from phasewise.core.errors import UpstreamError
 from phasewise.core.statistics import quantile
 from phasewise.gateway.api.auth import key_sha256
+from phasewise.gateway.live.view import READ_PER_S
 
 OFF, ON, AGAIN, BEFORE = "off", "on", "off_again", "before"
 ADDED_WITH = "src/phasewise/gateway/live/view.py"
@@ -141,7 +144,7 @@ def watched(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         running("gateway", gateway_command(folder, base, options.engines), gateway_core, folder) as gateway,
     ):
         os.sched_setaffinity(0, {load_core})
-        windows = asyncio.run(rounds(gateway, options))
+        windows = asyncio.run(rounds(gateway, base, options))
     by_round = [windows[first : first + 3] for first in range(0, len(windows), 3)]
     named = [{it.arm: it for it in three} for three in by_round]
     added = difference([it[ON].p99_ms - it[OFF].p99_ms for it in named])
@@ -191,7 +194,7 @@ def free_ports(count: int) -> int:
     raise SystemExit(f"error: no {count} free ports in a row")
 
 
-async def rounds(gateway: Arm, options: argparse.Namespace) -> list[Window]:
+async def rounds(gateway: Arm, base: int, options: argparse.Namespace) -> list[Window]:
     """All windows, in an order that rotates."""
     client = HttpClient(f"http://127.0.0.1:{gateway.port}", TIMEOUTS)
     found = []
@@ -199,7 +202,7 @@ async def rounds(gateway: Arm, options: argparse.Namespace) -> list[Window]:
     for number in range(options.rounds):
         order = (OFF, ON, AGAIN)
         for arm in (*order[number % 3 :], *order[: number % 3]):
-            found.append(await window(gateway, client, arm, options))
+            found.append(await window(gateway, client, arm, base, options))
             last = found[-1]
             words = f"p99 {last.p99_ms:.2f} ms, cpu {last.cpu_s / last.seconds:.1%} of a core"
             of_view = f", view {last.view_cpu_s / last.seconds:.2%}" if arm == ON else ""
@@ -208,9 +211,14 @@ async def rounds(gateway: Arm, options: argparse.Namespace) -> list[Window]:
     return found
 
 
-async def window(gateway: Arm, client: HttpClient, arm: str, options: argparse.Namespace) -> Window:
+async def window(
+    gateway: Arm, client: HttpClient, arm: str, base: int, options: argparse.Namespace
+) -> Window:
     """One window under load; whoever looks has looked for some seconds before it begins."""
-    async with looking(gateway, LISTENERS if arm == ON else 0) as view_cpu_s:
+    async with (
+        looking(gateway, LISTENERS if arm == ON else 0) as view_cpu_s,
+        reading(base, 0 if arm == ON else options.engines),
+    ):
         await offered(client, options.rate, min(options.seconds, SETTLE_S))
         began_s, cpu_s, view_s = time.monotonic(), gateway.cpu_s, view_cpu_s[-1]
         ttfts_s, errors = await offered(client, options.rate, options.seconds)
@@ -218,6 +226,26 @@ async def window(gateway: Arm, client: HttpClient, arm: str, options: argparse.N
             await asyncio.sleep(1.1)  # the last second's snapshot
         seconds = time.monotonic() - began_s
         return Window(arm, seconds, tuple(ttfts_s), errors, gateway.cpu_s - cpu_s, view_cpu_s[-1] - view_s)
+
+
+@contextlib.asynccontextmanager
+async def reading(base: int, engines: int) -> AsyncIterator[None]:
+    """So many engines are asked for their counters in turn, as often as the view does."""
+    clients = [HttpClient(f"http://127.0.0.1:{base + number}", TIMEOUTS) for number in range(engines)]
+
+    async def read() -> None:
+        for client in itertools.cycle(clients):
+            await client.fetch("GET", "/metrics")
+            await asyncio.sleep(1 / READ_PER_S)
+
+    task = asyncio.create_task(read())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for client in clients:
+            client.close()
 
 
 @contextlib.asynccontextmanager
@@ -232,7 +260,8 @@ async def looking(gateway: Arm, listeners: int) -> AsyncIterator[list[float]]:
         async with await client.send("GET", "/phasewise/v1/live", headers=headers) as reply:
             while data := await reply.read():
                 for event in events.feed(data):
-                    seen.append(orjson.loads(event.removeprefix(b"data: "))["view_cpu_s"])
+                    # The rest is not read: this process also measures the TTFTs.
+                    seen.append(float(event.rpartition(b'"view_cpu_s":')[2].rstrip(b"}\n")))
                     begun.set()
 
     tasks = [asyncio.create_task(look()) for _ in range(listeners)]

@@ -9,14 +9,16 @@ model of a tenth of the size is probed for a short time.
 
 The last line is one JSON object: how busy math and memory are in the longest prefill step and in a decode
 step of one stream (prefill_math_share, prefill_memory_share, decode_math_share, decode_memory_share), what a
-step of eight streams takes against one (decode_batch8_over_batch1), the exponent with which a prompt's time
-grows (ttft_exponent), what `model sheet` predicts from the measured peaks against what was measured
-(sheet_error, the median of its absolute log ratio), and the calibration itself.
+token takes in eight streams at once against one alone, each in turn and by the clock of the client
+(decode_batch8_over_batch1), the exponent with which a prompt's time grows (ttft_exponent), what `model sheet`
+predicts from the measured peaks against what was measured (sheet_error, the median of its absolute log
+ratio), and the calibration itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import math
 import os
@@ -25,13 +27,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import orjson
 from planted.fleet import PHASEWISE, CommandFailed
 
 import phasewise
+from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.clients.sse import EventSplitter
 from phasewise.costs.roofline.accelerators import ASSUMED, Accelerator
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
@@ -39,6 +46,7 @@ from phasewise.costs.roofline.precision import Arithmetic
 from phasewise.costs.roofline.step_demand import PrefillChunk, decodes
 from phasewise.experiments.calibrate.machine import core_flops_per_s, core_read_bytes_per_s
 from phasewise.fleet.engines.demo_model import resolve_model
+from phasewise.gateway.health import first_model
 
 HERE = Path(__file__).resolve().parent
 SHAPE = {
@@ -69,6 +77,8 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 MINUTES, QUICK_MINUTES = 4.5, 0.5
+TOKENS, ROUNDS = 16, 3
+TIMEOUTS = Timeouts(connect_s=10.0, head_s=120.0, idle_s=120.0)
 PORT = 19480
 
 
@@ -128,10 +138,39 @@ def calibrated(shape: dict[str, Any], scratch: Path, minutes: float, silent: boo
             "--json",
             silent=silent,
         )
+        found: dict[str, Any] = json.loads(done)
+        found["batches"] = asyncio.run(batches(f"http://127.0.0.1:{PORT + 20}"))
     finally:
         run("down", "--name", "two-phases", silent=silent)
-    found: dict[str, Any] = json.loads(done)
     return found
+
+
+async def batches(url: str) -> dict[int, float]:
+    """What a token takes in one stream and in eight at once, in turn: the medians."""
+    client, gaps = HttpClient(url, TIMEOUTS), {1: list[float](), 8: list[float]()}
+    model = await first_model(client)
+    body = orjson.dumps(
+        {"model": model, "prompt": "Two phases:", "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
+    )
+
+    async def stream() -> list[float]:
+        times_s: list[float] = []
+        headers = [(b"content-type", b"application/json")]
+        async with await client.send("POST", "/v1/completions", headers=headers, body=body) as reply:
+            events = EventSplitter()
+            while data := await reply.read():
+                times_s += [time.monotonic() for event in events.feed(data) if b"[DONE]" not in event]
+        return times_s
+
+    try:
+        for streams in (1, 8) * ROUNDS:
+            for times_s in await asyncio.gather(*(stream() for _ in range(streams))):
+                # The last tokens: by then all of them have begun, and none has ended.
+                last = times_s[-TOKENS // 2 : -1]
+                gaps[streams] += [after - before for before, after in pairwise(last)]
+    finally:
+        client.close()
+    return {streams: median(seen) for streams, seen in gaps.items()}
 
 
 def run(*words: str, silent: bool) -> str:
@@ -149,9 +188,6 @@ def record(shape: dict[str, Any], found: dict[str, Any], read: float, flops: flo
     """The figures, with peaks that were measured when the engine was not running."""
     predicted = [it for it in found["predictions"] if it["predicted"] is not None]
     prefills = [it for it in predicted if it["kind"] == "prefill"]
-    streams = {
-        it["work"]["decode_tokens"]: it["predicted"]["seconds"] for it in predicted if it["kind"] == "decode"
-    }
     device = Accelerator(
         name="one core of this machine",
         peak_flops={Arithmetic.SIXTEEN_BIT: flops},
@@ -174,7 +210,7 @@ def record(shape: dict[str, Any], found: dict[str, Any], read: float, flops: flo
         "prefill_memory_share": of_prefill[1],
         "decode_math_share": of_decode[0],
         "decode_memory_share": of_decode[1],
-        "decode_batch8_over_batch1": batch_of_8(streams),
+        "decode_batch8_over_batch1": round(found["batches"][8] / found["batches"][1], 3),
         "ttft_exponent": exponent(prefills),
         "sheet_error": round(median(map(abs, ratios)), 3) if ratios else None,
         "prefill_tokens": None if longest is None else longest["work"]["prompt_tokens"],
@@ -211,15 +247,6 @@ def busy(sheet: Deployment, step: dict[str, Any] | None) -> tuple[float | None, 
         round(demand.flops / rates.flops_per_s / seconds, 3),
         round(demand.memory_bytes / rates.bytes_per_s / seconds, 3),
     )
-
-
-def batch_of_8(streams: dict[int, float]) -> float | None:
-    """A step of eight streams against one, by the batches that were seen: the fit is linear in them."""
-    if 1 not in streams or 4 not in streams:
-        return None
-    upper = 16 if 16 in streams else 1
-    eight = streams[4] + (streams[upper] - streams[4]) * (8 - 4) / (upper - 4)
-    return round(eight / streams[1], 3)
 
 
 def exponent(prefills: list[dict[str, Any]]) -> float | None:

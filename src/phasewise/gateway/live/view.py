@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 
 import orjson
 
@@ -38,8 +38,8 @@ from phasewise.scheduling import World
 from phasewise.scheduling.world import Health, WorkerState
 
 EVERY_S = 1.0
-READ_PER_TICK = 10
-"""Engines whose counters are read in one second: of 50, each is read every 5 s."""
+READ_PER_S = 10
+"""Engines whose counters are read in one second, one after the other: of 50, each is read every 5 s."""
 READ_TIMEOUTS = Timeouts(connect_s=1.0, head_s=2.0, idle_s=2.0)
 MOST_CAUGHT_UP = 2_000
 """Requests from before the first look that are read again, for the figures of the last seconds."""
@@ -68,15 +68,15 @@ class LiveView:
         self.slos = dict(slos)
         self._window = LiveWindow(self.slo_of)
         self._listeners = 0
-        self._running: asyncio.Task[None] | None = None
         self._ticked = asyncio.Event()
         self._new: deque[Timeline] = deque(maxlen=MOST_KEPT)
         self._seen: tuple[LiveSnapshot, list[OpenRequest]] | None = None
         self._encoded: dict[Slo | None, bytes] = {}
         self._readings: dict[str, EngineReadings] = {}
         self._clients: dict[str, HttpClient] = {}
-        self._next_read = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         self._cpu_s = 0.0
+        self._guard = ErrorGuard("the live view")
 
     def record(self, timeline: Timeline) -> None:
         """A request has ended."""
@@ -91,8 +91,9 @@ class LiveView:
     def listening(self) -> Iterator[None]:
         """Somebody looks until the block is left."""
         self._listeners += 1
-        if self._running is None:
-            self._running = asyncio.create_task(self._run())
+        if not self._tasks:
+            self._begin(self._run())
+            self._begin(self._read_engines())
         try:
             yield
         finally:
@@ -112,9 +113,9 @@ class LiveView:
 
     def stop(self) -> None:
         """Forget everything but the CPU time, and drop the connections."""
-        if self._running is not None:
-            self._running.cancel()
-            self._running = None
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = set()
         for client in self._clients.values():
             client.close()
         self._clients.clear()
@@ -135,16 +136,19 @@ class LiveView:
         finally:
             self._cpu_s += time.thread_time() - began_s
 
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     # --- once a second ------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        guard = ErrorGuard("the live view")
-        with guard:
+        with self._guard:
             await self._catch_up()
         while True:
             due_s = time.monotonic() + EVERY_S
-            with guard:
-                await self._read_engines()
+            with self._guard:
                 await self._tick()
             await asyncio.sleep(max(0.1, due_s - time.monotonic()))
 
@@ -217,16 +221,17 @@ class LiveView:
         return held_by(request, self._engine(state), prefilling)
 
     async def _read_engines(self) -> None:
-        """Read the counters of the next engines, as many at once as one second may take."""
-        workers = [it.worker for it in self._world.cluster.snapshot() if it.health is Health.UP]
-        for gone in self._clients.keys() - {it.url for it in workers}:
-            self._clients.pop(gone).close()
-        first = self._next_read % max(1, len(workers))
-        chosen = (workers[first:] + workers[:first])[:READ_PER_TICK]
-        self._next_read = first + len(chosen)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(EVERY_S / 2):
-                await asyncio.gather(*map(self._read, chosen))
+        """Read the counters of one engine after the other: many replies at once would hold streams up."""
+        while True:
+            workers = [it.worker for it in self._world.cluster.snapshot() if it.health is Health.UP]
+            for gone in self._clients.keys() - {it.url for it in workers}:
+                self._clients.pop(gone).close()
+            pause_s = EVERY_S / max(1, min(READ_PER_S, len(workers)))
+            for worker in workers:
+                self._begin(self._read(worker))
+                await asyncio.sleep(pause_s)
+            if not workers:
+                await asyncio.sleep(pause_s)
 
     async def _read(self, worker: Worker) -> None:
         client = self._clients.get(worker.url)
@@ -236,7 +241,7 @@ class LiveView:
             reply = await client.fetch("GET", "/metrics")
         except UpstreamError:
             return
-        with self._metered():
+        with self._guard, self._metered():
             kind = engine_of(reply.body) if reply.status == 200 else None
             reading = None if kind is None else kind.parse_load(reply.body, time.time())
             if reading is not None:
