@@ -88,8 +88,8 @@ async def test_the_stream_counts_requests_as_they_end_and_rates_of_engines():
                 found = await snapshots.get()
             assert found.start.requests == 6
             assert found.engines[0].ttft_s > 0
-        assert gateway.app.gateway.live.view._running is None or await eventually(
-            lambda: gateway.app.gateway.live.view._running is None
+        assert not gateway.app.gateway.live.view._tasks or await eventually(
+            lambda: not gateway.app.gateway.live.view._tasks
         )
 
 
@@ -105,7 +105,7 @@ async def test_with_nobody_looking_nothing_is_kept():
     async with running_engines(1) as engines, running_gateway(engines) as gateway:
         view = gateway.app.gateway.live.view
         await asked(gateway)
-        assert (view._running, view._cpu_s, len(view._new)) == (None, 0.0, 0)
+        assert (view._tasks, view._cpu_s, len(view._new)) == (set(), 0.0, 0)
 
 
 async def test_the_objective_is_the_classs_own_or_the_one_that_is_asked_for():

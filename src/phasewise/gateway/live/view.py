@@ -93,7 +93,6 @@ class LiveView:
         self._listeners += 1
         if not self._tasks:
             self._begin(self._run())
-            self._begin(self._read_engines())
         try:
             yield
         finally:
@@ -136,16 +135,21 @@ class LiveView:
         finally:
             self._cpu_s += time.thread_time() - began_s
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # --- once a second ------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        first = [self._begin(self._read(it)) for it in self._up()[:READ_PER_S]]
         with self._guard:
             await self._catch_up()
+        if first:
+            await asyncio.wait(first, timeout=EVERY_S / 2)
+        self._begin(self._read_engines())
         while True:
             due_s = time.monotonic() + EVERY_S
             with self._guard:
@@ -223,7 +227,7 @@ class LiveView:
     async def _read_engines(self) -> None:
         """Read the counters of one engine after the other: many replies at once would hold streams up."""
         while True:
-            workers = [it.worker for it in self._world.cluster.snapshot() if it.health is Health.UP]
+            workers = self._up()
             for gone in self._clients.keys() - {it.url for it in workers}:
                 self._clients.pop(gone).close()
             pause_s = EVERY_S / max(1, min(READ_PER_S, len(workers)))
@@ -232,6 +236,9 @@ class LiveView:
                 await asyncio.sleep(pause_s)
             if not workers:
                 await asyncio.sleep(pause_s)
+
+    def _up(self) -> list[Worker]:
+        return [it.worker for it in self._world.cluster.snapshot() if it.health is Health.UP]
 
     async def _read(self, worker: Worker) -> None:
         client = self._clients.get(worker.url)
