@@ -68,9 +68,9 @@ async def test_a_wrong_key_and_a_wrong_objective_are_said_so():
     assert "not a duration" in str(bad.exception)
 
 
-def keep_busy(url):
+def keep_busy(url, **fields):
     """Chats until it is stopped, from a process of its own."""
-    body = orjson.dumps(chat_body(stream=True))
+    body = orjson.dumps(chat_body(stream=True, **fields))
     script = (
         "import sys, urllib.request\n"
         "while True:\n"
@@ -102,7 +102,7 @@ async def test_a_lone_engine_is_shown_by_what_it_shows(recorded):
 
 @pytest.mark.real
 async def test_a_lone_llama_cpp_is_shown_by_its_slots(llama_cpp_engine):
-    load = keep_busy(llama_cpp_engine.base_url)
+    load = keep_busy(llama_cpp_engine.base_url, max_tokens=400, ignore_eos=True)
     try:
         shown = await topped(llama_cpp_engine.base_url, "--json")
     finally:

@@ -74,14 +74,14 @@ GUIDE = (
         ("prefix_cache",),
     ),
     GuideLever(
-        "weight quantization, 8 bits",
+        "weight quantization, W8A8",
         Helps.YES,
         Helps.YES,
         "half the bytes to read, and twice the arithmetic where the device multiplies 8 bits",
         ("w8a8",),
     ),
     GuideLever(
-        "weight quantization, 4 bits",
+        "weight quantization, W4A16",
         Helps.NO,
         Helps.YES,
         "a quarter of the bytes to read; the arithmetic stays in 16 bits",
@@ -98,7 +98,7 @@ GUIDE = (
         "speculative decoding",
         Helps.NO,
         Helps.YES,
-        "one read of the weights checks several guessed tokens; wrong guesses are work for nothing",
+        "one read of the weights checks several guessed tokens; in a large batch wrong guesses cost",
         ("speculation",),
     ),
     GuideLever(

@@ -15,7 +15,7 @@ from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.costs.roofline.precision import SIXTEEN_BIT, WEIGHT_SCHEMES
 from phasewise.costs.roofline.step_demand import PrefillChunk, decodes
 
-MODELLED_ON = "an 8B model with grouped queries on one H100"
+MODELLED_ON = "an 8B model with grouped-query attention on one H100"
 _CONFIG = {
     "model_type": "llama",
     "hidden_size": 4096,
@@ -65,8 +65,8 @@ def _batching(base: Deployment) -> str:
 def _closed_batches(base: Deployment) -> str:
     waits_s = ANSWER_TOKENS / 2 * base.tpot_s(8, CONTEXT_TOKENS)
     return (
-        f"half a closed batch of 8 answers of {ANSWER_TOKENS} tokens, {duration(waits_s)}, is what a "
-        "newcomer waits without it"
+        f"without it a new request waits {duration(waits_s)} on average: half of a static batch, "
+        f"8 answers of {ANSWER_TOKENS} tokens"
     )
 
 
@@ -89,12 +89,13 @@ def _chunks(tokens: int) -> Callable[[Deployment], str]:
 
 
 def _speculation(base: Deployment) -> str:
-    longer = base.step_seconds(PrefillChunk(6, CONTEXT_TOKENS, sampled_tokens=6)) / base.tpot_s(
-        1, CONTEXT_TOKENS
+    guesses = PrefillChunk(6, CONTEXT_TOKENS, sampled_tokens=6)
+    alone, among = (
+        base.step_seconds(*[guesses] * streams) / base.tpot_s(streams, CONTEXT_TOKENS) for streams in (1, 256)
     )
     return (
-        f"a step that checks 5 guesses takes {longer:.2f}x: TPOT {longer / 6:.2f}x when all are right, "
-        f"{longer:.2f}x when none is"
+        f"5 guesses of a draft that costs nothing: one stream's TPOT {alone / 6:.2f}x when all are right, "
+        f"{alone:.2f}x when none is; among 256 streams {among / 6:.2f}x and {among:.2f}x"
     )
 
 
@@ -132,7 +133,7 @@ def _attention(base: Deployment) -> str:
     written_s = 2 * demand.score_bytes / base.rates.bytes_per_s
     return (
         f"a score matrix that was written and read would add {duration(written_s)} to the "
-        f"{duration(base.ttft_s(8192))} of a prompt of 8,192 tokens; FlashAttention and its kin never do"
+        f"{duration(base.ttft_s(8192))} of a prompt of 8,192 tokens; FlashAttention never writes it"
     )
 
 
