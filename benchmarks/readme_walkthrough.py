@@ -7,7 +7,7 @@ A fresh clone, a fresh virtual environment, a fresh home for engine and model. T
 those of PHASEWISE_HOME (or .phasewise beside this folder) instead. The gateway's port 8080 must be free;
 --port chooses another, and the next one for the engine. The last line is one JSON object: total_s and the
 seconds of each command; with --demo also the seconds from nothing to a verdict, the megabytes of environment
-and home, the share of processor time that the hypervisor took, and the verdict.
+and home, the share of processor time that the hypervisor took, the verdict and its first advice.
 """
 
 from __future__ import annotations
@@ -139,7 +139,12 @@ class Walk:
 def verdict_in(printed: bytes) -> dict[str, Any]:
     """What `phasewise diagnose --json` found."""
     found = json.loads(printed)
-    return {"verdict": found["verdict"], "cause": found["cause"]}
+    fixes = (found["advice"] or {"fixes": []})["fixes"]
+    return {
+        "verdict": found["verdict"],
+        "cause": found["cause"],
+        "advice": fixes[0]["what"] if fixes else None,
+    }
 
 
 def megabytes(folder: Path) -> float:

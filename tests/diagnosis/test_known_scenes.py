@@ -56,3 +56,10 @@ def test_a_llama_cpp_servers_verdict_is_an_experts(scene):
         assert found["confidence"] == "low"
     else:
         assert found["right"], found
+
+
+def test_the_first_advice_on_few_slots_is_more_of_them():
+    observed, slo = read_bundle((engine_verdicts.KEPT / "one-slot-eight-users.evidence").read_bytes())
+    advice = diagnose(evidence_of(observed), slo, Known()).advice
+    assert advice.fixes[0].engine_flag == "-np 8"
+    assert not advice.do_not_pay

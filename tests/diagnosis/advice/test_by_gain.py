@@ -72,6 +72,13 @@ def test_a_setting_goes_before_an_engine_that_gains_less_than_twice_as_much():
     assert names(by_gain(Advice((engine, tried("setting", 0.3)))).fixes) == ["engine", "setting"]
 
 
+def test_an_engine_does_not_pass_a_setting_of_unknown_gain_unless_it_is_predicted():
+    setting, engine = unpredicted("setting"), tried("engine", 0.95, "replicas")
+    assert names(by_gain(Advice((setting, engine))).fixes) == ["setting", "engine"]
+    engine = replace(predicted("engine", 0.2, 0.4), lever=LeverChange("replicas", 2))
+    assert names(by_gain(Advice((setting, engine))).fixes) == ["engine", "setting"]
+
+
 def test_a_risky_fix_stands_last_unless_a_replay_shows_that_less_time_is_lost():
     aims_well = replace(predicted("fewer at once", 0.2, 0.4), risky=True)
     assert names(by_gain(Advice((aims_well, unpredicted("unknown")))).fixes) == ["unknown", "fewer at once"]

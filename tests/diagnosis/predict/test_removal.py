@@ -162,9 +162,9 @@ def test_an_engine_that_served_nobody_could_have_served_half():
 
 
 def replayed(seqs, lost_s):
-    """Twenty requests that come every tenth of a second, of which that much was lost at the start."""
+    """Twenty requests that come fifty a second, of which that much was lost at the start."""
     setup, measured_s = Setup(replace(SHAPE, max_num_seqs=seqs)), {Phase.START: lost_s}
-    requests = timelines_of(every(0.1, 20))
+    requests = timelines_of(every(0.02, 20))
     return window_replay(requests, setup, KnownCosts([make_fit()]), SLO, Hints(window_s=10.0), measured_s)
 
 
@@ -173,14 +173,20 @@ def lost_in(seqs):
 
 
 def test_a_change_gains_what_its_replay_spares():
-    window = replayed(1, lost_in(1))
+    window = replayed(3, lost_in(3))
     assert window.gain(LeverChange("max_num_seqs", 8)) == pytest.approx(1.0, abs=0.1)
-    assert window.gain(LeverChange("max_num_seqs", 1)) == pytest.approx(0.0)
+    assert window.gain(LeverChange("max_num_seqs", 3)) == pytest.approx(0.0)
     assert window.gain(LeverChange("max_num_batched_tokens", 4)) < -0.5
 
 
+def test_one_or_two_streams_at_once_do_not_say_what_more_would_cost():
+    window = replayed(2, lost_in(2))
+    assert window.gain(LeverChange("max_num_seqs", 8)) is None
+    assert window.gain(LeverChange("max_num_seqs", 1)) < 0
+
+
 def test_a_replay_that_is_not_like_the_window_says_nothing_of_a_change():
-    assert replayed(1, 10 * lost_in(1)).gain(LeverChange("max_num_seqs", 8)) is None
+    assert replayed(3, 10 * lost_in(3)).gain(LeverChange("max_num_seqs", 8)) is None
 
 
 def test_a_change_that_is_not_modelled_has_no_gain():

@@ -375,7 +375,7 @@ def test_the_first_fix_is_reported_with_flag_prediction_price_and_check():
         "     predicted: TTFT p50 -40 to -62%",
         "     price: each step takes longer",
         "     verify: phasewise verify f",
-        "Would not help  - speculation: it shortens decode",
+        "Would not help    - speculation: it shortens decode",
     ):
         assert f"{line}\n" in reported
     assert "  2. add an engine; predicted: TTFT p50 -40 to -62%; price: each step takes longer\n" in reported

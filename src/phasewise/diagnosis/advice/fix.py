@@ -129,14 +129,23 @@ BESIDE_AN_ENGINE = 0.5
 def by_gain(advice: Advice) -> Advice:
     """The same fixes, the largest gain first, then what cannot be predicted.
 
-    What is predicted to gain nothing is set apart, and what loses more in a replay.
+    What is predicted to gain nothing is set apart, and what loses more in a replay. One more engine whose
+    gain is not predicted does not pass a setting of which nobody knows what it gains: trying that is cheap.
     """
     gains = {index: _gain(fix) for index, fix in enumerate(advice.fixes)}
     pays = [index for index, fix in enumerate(advice.fixes) if _pays(fix, gains[index])]
-    pays.sort(key=lambda index: -_weight(advice.fixes[index], gains[index]))
+    untried = any(gains[index] is None and advice.fixes[index].lever is not None for index in pays)
+
+    def weight(index: int) -> float:
+        fix = advice.fixes[index]
+        share = _weight(fix, gains[index])
+        if fix.lever is None or fix.lever.name != "replicas":
+            return share
+        return 0.0 if untried and fix.effect is None else share * BESIDE_AN_ENGINE
+
     return replace(
         advice,
-        fixes=tuple(advice.fixes[index] for index in pays),
+        fixes=tuple(advice.fixes[index] for index in sorted(pays, key=weight, reverse=True)),
         do_not_pay=tuple(fix for index, fix in enumerate(advice.fixes) if index not in pays),
     )
 
@@ -146,7 +155,7 @@ def _weight(fix: Fix, gain: float | None) -> float:
         return -1.0
     if gain is None or (fix.effect is None and abs(gain) < NO_CLEAR_GAIN):
         return 0.0
-    return gain * (BESIDE_AN_ENGINE if fix.lever is not None and fix.lever.name == "replicas" else 1.0)
+    return gain
 
 
 def _pays(fix: Fix, gain: float | None) -> bool:

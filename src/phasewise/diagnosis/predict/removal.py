@@ -168,6 +168,8 @@ class WindowReplay:
         if isinstance(after, Unpredictable) or not replay_agrees(sum(self.measured_s.values()), lost_s):
             return None
         before, chunk = self.setup.shape, after.shape.max_num_batched_tokens
+        if after.shape.max_num_seqs > before.max_num_seqs and not self._knows_batches():
+            return None
         if chunk > before.max_num_batched_tokens and not self._knows(min(chunk, self.traffic.longest_tokens)):
             return None
         _, traffic, cost = self._without(NOBODY)
@@ -179,8 +181,7 @@ class WindowReplay:
         if not self._knows(TYPICAL_CHUNK):
             untested = frozenset({Cause.CHUNKS_SMALL})
             self.suspects.pop(f"chunk {TYPICAL_CHUNK}", None)
-        if self.setup.shape.max_num_seqs <= TOO_FEW_TO_EXTRAPOLATE:
-            # No step had more streams, so that nobody knows what many would cost.
+        if not self._knows_batches():
             untested |= {Cause.BATCH_CAP_LOW}
             self.suspects.pop("cap", None)
         chosen = self._chosen()
@@ -257,6 +258,10 @@ class WindowReplay:
     def _knows(self, tokens: int) -> bool:
         """Whether steps with so many prompt tokens were seen."""
         return self.costs.of(prefilling(tokens)).seen
+
+    def _knows_batches(self) -> bool:
+        """Whether steps had enough streams to say what more of them would cost."""
+        return self.setup.shape.max_num_seqs > TOO_FEW_TO_EXTRAPOLATE
 
     def _cuts(self, name: str) -> bool:
         return self.suspects[name].stream is Cause.CHUNKS_STALL

@@ -35,7 +35,7 @@ from phasewise.report.diagnosis.workload import workload_in_words
 SCREEN_CELLS = 100
 """Wider lines are hard to read."""
 NAME_CELLS = 11
-HEADING_CELLS = 16
+HEADING_CELLS = 18
 
 
 def paragraph(words: str, width: int, *, style: str = "", first: str = "", rest: str = "") -> Iterator[Text]:
