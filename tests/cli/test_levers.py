@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 from phasewise.cli import levers as command
 from phasewise.cli import levers_measure as measuring
 from phasewise.cli.app import app
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, MeasurementError
 from phasewise.experiments.lever_runs.engines import RunningEngine
 from phasewise.experiments.levers import guide
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
+from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fleet.engines.environment import EngineEnvironment
 from phasewise.loadgen.session import measure
 from phasewise.loadgen.statistics import window as validity
@@ -295,9 +296,20 @@ def test_the_tour_predicts_before_it_measures_and_draws_a_page(tmp_path):
         result = show("--tour", engine.base_url, "--html", str(page))
     assert result.exit_code == 0, result.output
     for number in range(1, 6):
-        _, _, said = result.stdout.partition(f"\n{number}. ")
+        _, _, said = result.stdout.partition(f"\nrun {number} of 5: ")
         assert said.index("predicted") < said.index("measured")
     assert "predictions held" in page.read_text()
+    assert "predictions held" in result.stdout
+
+
+@pytest.mark.usefixtures("_no_engine")
+def test_a_tour_whose_engine_fails_says_so_and_draws_nothing(tmp_path):
+    page = tmp_path / "tour.html"
+    with running_fake_engine(FakeEngineConfig(faults=(Fault(FaultKind.DIE, after_tokens=10),))) as engine:
+        result = show("--tour", engine.base_url, "--html", str(page))
+    assert isinstance(result.exception, MeasurementError)
+    assert "3 of 3 requests" in str(result.exception)
+    assert not page.exists()
 
 
 @pytest.mark.usefixtures("_no_engine")

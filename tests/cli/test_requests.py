@@ -100,7 +100,7 @@ async def test_what_still_runs_is_counted_where_nothing_has_finished():
 def test_without_a_fleet_here_the_address_is_asked_for():
     reported = CliRunner().invoke(app, ["requests"])
     assert reported.exception.message == "no gateways run here, so the gateway's address is required"
-    assert reported.exception.hint == "give http://host:port"
+    assert reported.exception.hint == "start a fleet with `phasewise up`, or give http://host:port"
 
 
 async def test_a_gateways_own_file_names_it_as_well(tmp_path):

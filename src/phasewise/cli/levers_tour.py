@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import typer
-
 from phasewise.api.targets import address_of
 from phasewise.cli.measuring import command_line
 from phasewise.cli.targets import gateway_address
 from phasewise.clients import event_loop
 from phasewise.experiments.tour.play import play_tour
-from phasewise.experiments.tour.stops import FIRST, STOPS, Outcome, Played, Stop, outcomes
+from phasewise.experiments.tour.stops import FIRST, Outcome, Played, Stop, outcomes
 from phasewise.fleet.config import phasewise_home
 from phasewise.report.console import err, out
 from phasewise.report.tour.page import render_tour
-from phasewise.report.tour.text import measured, predicted
+from phasewise.report.tour.text import held_in_words, measured, predicted
 
 
 def take_tour(
@@ -31,7 +29,7 @@ def take_tour(
         if stop is FIRST:
             out.print(f"{url}: first {stop.title}, to compare with", soft_wrap=True)
             return
-        for line in predicted(stop, STOPS.index(stop) + 1):
+        for line in predicted(stop):
             out.print(line)
 
     def ends(played: Played) -> None:
@@ -40,13 +38,17 @@ def take_tour(
             for line in measured(_latest(heard)):
                 out.print(line)
 
-    event_loop.run(play_tour(url, model, api_key, seed, begins, ends))
+    try:
+        event_loop.run(play_tour(url, model, api_key, seed, begins, ends))
+    except KeyboardInterrupt:
+        err.print("stopped: nothing was written, and the engine still runs")
+        raise
+    first, *others = heard
+    found = outcomes(first, others)
+    out.print(f"\n{held_in_words(it for _, every in found for it in every)}")
     if html is not None:
-        first, *others = heard
-        html.write_text(render_tour(first, outcomes(first, others), url, command_line()), encoding="utf-8")
+        html.write_text(render_tour(first, found, url, command_line()), encoding="utf-8")
         err.print(f"wrote {html}", soft_wrap=True)
-    if all(not it.timelines for it in heard):
-        raise typer.Exit(1)
 
 
 def _latest(heard: list[Played]) -> tuple[Outcome, ...]:

@@ -37,7 +37,9 @@ def gateway_address(given: str | None, home: Path, parameter: str = "--gateway")
         option = f"{parameter} " if parameter.startswith("-") else ""
         raise FleetError(
             f"{len(urls) or 'no'} gateways run here, so {parameter} is required",
-            hint=f"give {' or '.join(option + url for url in urls or ('http://host:port',))}",
+            hint=f"give {' or '.join(option + url for url in urls)}"
+            if urls
+            else f"start a fleet with `phasewise up`, or give {option}http://host:port",
         )
     return urls[0]
 

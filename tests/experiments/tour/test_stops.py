@@ -17,6 +17,7 @@ from phasewise.experiments.tour.stops import (
     Sizes,
     figures,
     outcomes,
+    under_way_s,
 )
 from phasewise.report.tour.page import CARDS, render_tour
 from phasewise.report.tour.text import in_words, range_in_words
@@ -50,7 +51,9 @@ def test_a_prompt_four_times_as_long_takes_four_times_as_long_to_start():
 def test_a_prediction_that_fails_says_what_may_explain_it():
     found = by_figure(played(STOPS[0], request(0.55, prompt=768)))
     assert not found[TTFT].held
-    assert "not as predicted (below: a part of TTFT is the same" in in_words(found[TTFT])
+    assert "lower than predicted, perhaps because a part of TTFT is the same" in in_words(found[TTFT])
+    found = by_figure(played(STOPS[0], request(5.0, prompt=768)))
+    assert "higher than predicted, perhaps because attention grows" in in_words(found[TTFT])
 
 
 def test_streams_at_once_are_counted_by_their_tokens_per_second():
@@ -62,7 +65,9 @@ def test_streams_at_once_are_counted_by_their_tokens_per_second():
 
 def test_the_second_of_two_equal_prompts_is_held_against_the_first():
     again = played(STOPS[3], request(2.0, prompt=768), request(0.1, sent_s=3.0, prompt=768))
-    assert by_figure(again)[TTFT].ratio == pytest.approx(0.05)
+    found = by_figure(again)[TTFT]
+    assert found.ratio == pytest.approx(0.05)
+    assert in_words(found) == "TTFT 2.00 s (the first time) -> 100 ms, 20 times less: as predicted"
 
 
 def test_a_long_prompt_amid_streams_is_held_against_itself_alone_and_gaps_against_a_usual_token():
@@ -71,6 +76,20 @@ def test_a_long_prompt_amid_streams_is_held_against_itself_alone_and_gaps_agains
     found = by_figure(LONG, played(STOPS[4], *([stalled] * STREAMS), newcomer))
     assert found[GAP].ratio == pytest.approx(2.36 / 0.02)
     assert found[TTFT].ratio == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("streams", [(1.5, 1.52, 1.54), (0.1, 0.12, 0.14)], ids=["not begun", "ended"])
+def test_a_stream_that_was_not_under_way_when_the_long_prompt_came_shows_no_gap(streams):
+    stream = make_timeline(streams, prompt_tokens=16)
+    found = by_figure(LONG, played(STOPS[4], *([stream] * STREAMS), request(2.4, sent_s=1.0, prompt=768)))
+    assert found[GAP].held is None
+
+
+def test_the_long_prompt_comes_when_all_streams_are_under_way():
+    eight = [request(0.5 + 0.1 * place, 0.05) for place in range(BATCH)]
+    assert under_way_s(eight) == pytest.approx(1.2 + 3 * 0.05)
+    plan = STOPS[4].plan(Sizes(late_s=under_way_s(eight)), Random(1))  # noqa: S311 - words, not secrets
+    assert [it.at_s for it in plan.requests] == pytest.approx([0, 0, 0, 0, 1.35])
 
 
 def test_what_nobody_answered_is_not_measured():
@@ -88,7 +107,7 @@ def test_every_stop_has_requests_that_fit(stop):
 
 def test_ranges_are_said_as_people_say_them():
     said = {range_in_words(it) for stop in STOPS for it in stop.predictions}
-    assert {"about the same", "at most 0.5x", "over 4.0x"} <= said
+    assert {"about the same (0.75x to 1.35x)", "at most 0.5x", "over 4.0x"} <= said
 
 
 def test_the_page_has_every_stop_its_requests_and_the_four_cards():

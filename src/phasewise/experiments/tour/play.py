@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from uuid import uuid4
 
 from phasewise.clients.http_client import HttpClient
+from phasewise.core.errors import MeasurementError
+from phasewise.core.timeline import Outcome, Timeline
 from phasewise.experiments.tour.stops import (
     BATCH,
+    EIGHT_AT_ONCE,
     FIRST,
     PROMPT,
     STOPS,
@@ -17,6 +21,7 @@ from phasewise.experiments.tour.stops import (
     Played,
     Sizes,
     Stop,
+    under_way_s,
 )
 from phasewise.loadgen.generator import LoadGenerator, RunLimits
 from phasewise.loadgen.target import find_target, fit_prompts
@@ -28,6 +33,16 @@ OnBegin = Callable[[Stop], None]
 OnEnd = Callable[[Played], None]
 
 
+def _reject_failed(url: str, stop: Stop, timelines: Sequence[Timeline]) -> None:
+    failed = [it for it in timelines if it.outcome is not Outcome.SUCCEEDED]
+    if failed:
+        raise MeasurementError(
+            f"{len(failed)} of {len(timelines)} requests to {url} failed in '{stop.title}' "
+            f"({failed[0].reason or failed[0].outcome.value})",
+            hint="see whether the engine still runs, and read its log",
+        )
+
+
 async def play_tour(
     url: str,
     model: str | None,
@@ -37,7 +52,10 @@ async def play_tour(
     on_end: OnEnd,
     admin_key: str | None = None,
 ) -> tuple[Played, ...]:
-    """The first stop and the five others, in their order; both are called for each."""
+    """The first stop and the five others, in their order; both are called for each.
+
+    Raises MeasurementError if a request fails: what is left could not be compared.
+    """
     client = HttpClient(url)
     rng = Random(seed)  # noqa: S311 - prompts, not secrets
     try:
@@ -50,7 +68,11 @@ async def play_tour(
             plan = await fit_prompts(client, target, stop.plan(sizes, rng), rng)
             limits = RunLimits(request_s=REQUEST_LIMIT_S, in_flight=BATCH)
             generator = LoadGenerator(client, target, plan, f"tour-{uuid4().hex[:12]}", limits)
-            played.append(Played(stop, tuple((await generator.run()).timelines)))
+            timelines = tuple((await generator.run()).timelines)
+            _reject_failed(url, stop, timelines)
+            played.append(Played(stop, timelines))
+            if stop is EIGHT_AT_ONCE:
+                sizes = replace(sizes, late_s=under_way_s(timelines))
             on_end(played[-1])
         return tuple(played)
     finally:

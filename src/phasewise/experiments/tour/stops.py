@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from statistics import median
 
-from phasewise.core.latency import chunk_gaps_s, tpot_s, ttft_s
+from phasewise.core.latency import tpot_s, ttft_s
 from phasewise.core.timeline import Timeline
 from phasewise.loadgen.workload.plan import Plan
 from phasewise.loadgen.workload.scenes import at_once, joined, one_by_one, twice
@@ -18,10 +19,14 @@ TIMES, BATCH, STREAMS = 4, 8, 4
 """and how many times as long, and how many at once, others are."""
 QUESTION = 16
 """A prompt that takes hardly longer than a token."""
-STREAM_ANSWER = 48
+STREAM_ANSWER = 64
+UNDER_WAY = 4
+"""A stream with so many tokens is under way,"""
 LATE_S = 1.0
+"""which takes it so long where nothing was measured yet."""
 SAME = (0.75, 1.35)
 """A ratio within these bounds is no change: a few requests on a busy machine differ by as much."""
+BUSY = "the machine was busy"
 
 Times = Mapping[str, float]
 """Figures in seconds, or tokens per second, by name."""
@@ -30,10 +35,11 @@ TTFT, TPOT, REQUEST, THROUGHPUT, GAP = "TTFT", "TPOT", "whole request", "tokens/
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The lengths that an engine's context allows."""
+    """The lengths that an engine's context allows, and after how long a few streams are under way."""
 
     prompt: int = PROMPT
     answer: int = ANSWER
+    late_s: float = LATE_S
 
     @property
     def long_prompt(self) -> int:
@@ -43,13 +49,18 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A figure divided by that of the request that it is compared with lies within these bounds, because."""
+    """A figure divided by that of the request that it is compared with lies within these bounds, because.
+
+    `lower` and `higher` may explain one that does not; `against` names what it is compared with.
+    """
 
     figure: str
     low: float
     high: float
     why: str
-    otherwise: str
+    lower: str = BUSY
+    higher: str = BUSY
+    against: str = "the first requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,8 @@ class Stop:
     predictions: tuple[Prediction, ...]
 
 
+MATH_BINDS = "math binds this engine's decode too, as on few cores, or fewer than eight ran at once"
+FIRST_TIME = "the first time"
 FIRST = Stop("one request at a time", lambda sizes, rng: one_by_one(sizes.prompt, sizes.answer, 3, rng), ())
 STOPS = (
     Stop(
@@ -72,13 +85,15 @@ STOPS = (
                 0.6 * TIMES,
                 1.5 * TIMES,
                 "prefill computes every token of the prompt",
-                "below: a part of TTFT is the same for every prompt; above: attention grows with the square",
+                lower="a part of TTFT is the same for every prompt",
+                higher="attention grows with the square of the prompt",
             ),
             Prediction(
                 TPOT,
-                *SAME,
-                "decode computes one token at a time, whatever was before it",
-                "above: a longer KV cache has to be read for each token",
+                0.75,
+                2.0,
+                "decode computes one token at a time and only has a longer KV cache to read",
+                higher="reading that cache is most of a token on this engine",
             ),
         ),
     ),
@@ -86,14 +101,14 @@ STOPS = (
         "an answer four times as long",
         lambda sizes, rng: one_by_one(sizes.prompt, TIMES * sizes.answer, 3, rng),
         (
-            Prediction(TTFT, *SAME, "the first token does not wait for the others", "the machine was busy"),
-            Prediction(TPOT, *SAME, "every token takes the same step", "the machine was busy"),
+            Prediction(TTFT, *SAME, "the first token does not wait for the others"),
+            Prediction(TPOT, *SAME, "every token takes the same step"),
             Prediction(
                 REQUEST,
                 1.3,
                 1.1 * TIMES,
                 "each further token adds one more step",
-                "below: prefill is most of such a request",
+                lower="prefill is most of such a request",
             ),
         ),
     ),
@@ -106,14 +121,14 @@ STOPS = (
                 1.0,
                 2.5,
                 "a step reads the weights once for all eight streams",
-                "above: fewer run at once, or math binds this engine's decode too, as on few cores",
+                higher=MATH_BINDS,
             ),
             Prediction(
                 THROUGHPUT,
                 0.3 * BATCH,
                 1.05 * BATCH,
                 "eight tokens a step for little more than the price of one",
-                "below: fewer run at once, or math binds this engine's decode too, as on few cores",
+                lower=MATH_BINDS,
             ),
         ),
     ),
@@ -126,17 +141,18 @@ STOPS = (
                 0.0,
                 0.5,
                 "the prefix cache has what was computed, and only the last tokens are left",
-                "above: the prefix cache is off, or holds whole blocks only",
+                higher="the prefix cache is off, or holds whole blocks only",
+                against=FIRST_TIME,
             ),
-            Prediction(TPOT, *SAME, "decode reads the same KV cache as before", "the machine was busy"),
+            Prediction(TPOT, *SAME, "decode reads the same KV cache as before", against=FIRST_TIME),
         ),
     ),
     Stop(
         "a long prompt amid four streams",
         lambda sizes, rng: joined(
-            one_by_one(sizes.prompt, STREAM_ANSWER, STREAMS, rng),
+            one_by_one(QUESTION, STREAM_ANSWER, STREAMS, rng),
             one_by_one(sizes.long_prompt, sizes.answer, 1, rng),
-            LATE_S,
+            sizes.late_s,
         ),
         (
             Prediction(
@@ -144,19 +160,22 @@ STOPS = (
                 4.0,
                 1000.0,
                 "streams wait while the prompt is computed, unless it is cut into chunks",
-                "below: chunks are so small that streams hardly wait",
+                lower="chunks are so small that streams hardly wait",
+                against="a usual token",
             ),
             Prediction(
                 TTFT,
                 0.8,
                 2.5,
                 "the prompt shares its steps with streams, which cost little",
-                "above: the engine admits it late or computes it in small chunks",
+                higher="the engine admits it late or computes it in small chunks",
+                against="the same length alone",
             ),
         ),
     ),
 )
 """In the order in which they teach: each needs what the one before it has shown."""
+LONGER_PROMPT, _, EIGHT_AT_ONCE, SAME_AGAIN, AMID_STREAMS = STOPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +212,7 @@ def outcomes(first: Played, others: Sequence[Played]) -> tuple[tuple[Played, tup
     long_alone: Times = {}
     for played in others:
         before, after = _compared(played, alone, long_alone)
-        if played.stop is STOPS[0]:
+        if played.stop is LONGER_PROMPT:
             long_alone = after
         found.append(
             (
@@ -209,15 +228,26 @@ def outcomes(first: Played, others: Sequence[Played]) -> tuple[tuple[Played, tup
 def _compared(played: Played, alone: Times, long_alone: Times) -> tuple[Times, Times]:
     """The figures that a stop's are compared with, and its own."""
     in_order = sorted(played.timelines, key=lambda it: (it.started_unix_s, it.prompt_tokens or 0))
-    if played.stop is STOPS[3]:
+    if played.stop is SAME_AGAIN:
         return figures(in_order[:1]), figures(in_order[1:])
-    if played.stop is STOPS[4]:
-        newcomer = max(in_order, key=lambda it: it.prompt_tokens or 0, default=None)
-        streams = [it for it in in_order if it is not newcomer]
-        gaps = [max(found) for it in streams if (found := chunk_gaps_s(it))]
-        after = {**figures([newcomer] if newcomer else []), **({GAP: median(gaps)} if gaps else {})}
+    if played.stop is AMID_STREAMS:
+        *streams, newcomer = sorted(in_order, key=lambda it: it.prompt_tokens or 0)
+        gaps = [gap_s for it in streams if (gap_s := _longest_gap_s(it, newcomer.started_unix_s))]
+        after = {**figures([newcomer]), **({GAP: median(gaps)} if gaps else {})}
         return {**long_alone, GAP: alone.get(TPOT, 0.0)}, after
     return alone, figures(in_order)
+
+
+def _longest_gap_s(stream: Timeline, since_unix_s: float) -> float | None:
+    """The longest wait for a token that ended after this time; None if it was not streaming then."""
+    times_s, since_s = stream.content_times_s, since_unix_s - stream.started_unix_s
+    gaps = [later - sooner for sooner, later in pairwise(times_s) if later > since_s]
+    return max(gaps) if gaps and times_s[0] <= since_s else None
+
+
+def under_way_s(timelines: Sequence[Timeline]) -> float:
+    """After how long all of these streams were under way."""
+    return max((it.content_times_s[:UNDER_WAY][-1] for it in timelines if it.content_times_s), default=LATE_S)
 
 
 def figures(timelines: Sequence[Timeline]) -> dict[str, float]:

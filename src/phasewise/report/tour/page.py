@@ -10,7 +10,7 @@ from phasewise.report.charts import Chart, Panel, Series, Shape, axis, rows_axis
 from phasewise.report.drawn_charts import drawn
 from phasewise.report.layout import defined, repeat_section, section, strip, whole_page
 from phasewise.report.markup import Html, element, table, together
-from phasewise.report.tour.text import in_words, range_in_words
+from phasewise.report.tour.text import held_in_words, in_words, range_in_words
 
 TITLE = "See the two phases"
 LEAD = (
@@ -39,7 +39,11 @@ CARDS = (
     (
         "Batch jobs: nobody waits",
         "neither: tokens per second count",
-        ("the largest batch that the KV cache holds", "KV cache in 8 bits", "prompts in the same order"),
+        (
+            "the largest batch that the KV cache holds",
+            "KV cache in 8 bits",
+            "prompts that share a prefix one after another",
+        ),
         "anything that buys TTFT with throughput",
     ),
 )
@@ -49,8 +53,7 @@ def render_tour(
     first: Played, found: Sequence[tuple[Played, Sequence[Outcome]]], target: str, command: str
 ) -> str:
     """The whole page."""
-    held = [it.held for _, every in found for it in every if it.held is not None]
-    headline = f"{sum(held)} of {len(held)} predictions held"
+    headline = held_in_words(it for _, every in found for it in every)
     parts = (
         strip("measured", ("Synthetic load", target), headline, LEAD),
         section(f"To compare with: {first.stop.title}", _requests(first.timelines)),
