@@ -19,12 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from itertools import accumulate, count
+from operator import add
 from random import Random
 from statistics import mean, median
 from typing import Any
@@ -32,13 +33,14 @@ from typing import Any
 from phasewise.core.kv_transfer import EngineAccount
 from phasewise.core.request import BYTES_PER_TOKEN, Endpoint, GenerationRequest
 from phasewise.core.steps import FinishedRequest
-from phasewise.core.worker import Worker
+from phasewise.core.worker import Worker, WorkerRef
 from phasewise.gateway.api.quotas import ProcessQuotas
+from phasewise.gateway.processes.neighbours import PREFIXES_EVERY_S
 from phasewise.scheduling import CacheMiss, Generate, RequestFlow, Succeeded, World, request_flow
 from phasewise.scheduling.breakers import Breakers, RetryBudget
 from phasewise.scheduling.policies import POLICIES, whole
 from phasewise.scheduling.prefix_index import PrefixIndex
-from phasewise.scheduling.queue import WaitingQueue
+from phasewise.scheduling.queue import Turn, WaitingQueue
 from phasewise.scheduling.world import ClusterView, LoadLedger
 from phasewise.simulator.engine import EmittedToken, EngineShape, VirtualEngine, VirtualRequest
 from phasewise.simulator.step_times import PRESETS
@@ -188,16 +190,28 @@ class Answered:
 
 
 class Fleet:
-    """Virtual engines behind the gateway's flow, in virtual time."""
+    """Virtual engines behind the gateway's flow, in virtual time.
 
-    def __init__(self, policy: str, engines: int) -> None:
+    Of several `gateways` each gets requests by chance and knows its own alone, but all find the same home of
+    a conversation. With `processes` they are those of one gateway, which share what they know.
+    """
+
+    def __init__(self, policy: str, engines: int, gateways: int = 1, *, processes: bool = False) -> None:
         workers = [Worker(f"w{index}", "http://127.0.0.1", MODEL, "1") for index in range(engines)]
         self._engines = {it.name: VirtualEngine(EngineShape(), PRESETS["cpu-demo"]) for it in workers}
         self._busy: set[str] = set()
         self._listeners: dict[str, Callable[[EmittedToken, float], None]] = {}
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
-        self._world = _world(policy, workers)
+        self.now_s = 0.0
+        self._chance = Random(SEED)
+        self._names_conversations = gateways > 1 and not processes
+        neighbours = [OtherProcesses(self) if processes else None for _ in range(gateways)]
+        self._worlds = [_world(policy, workers, it) for it in neighbours]
+        for each in neighbours:
+            if each is not None:
+                each.know(self._worlds)
+        self.spreads: list[int] = []
         self.ended: list[Answered] = []
 
     def at(self, when_s: float, act: Callable[[float], None]) -> None:
@@ -207,13 +221,23 @@ class Fleet:
     def run(self) -> None:
         """Until nothing is left to do."""
         while self._events:
-            when_s, _, act = heappop(self._events)
-            act(when_s)
+            self.now_s, _, act = heappop(self._events)
+            act(self.now_s)
 
-    def ask(self, ids: tuple[int, ...], tokens: int, now_s: float, done: Callable[[float], None]) -> None:
+    def ask(
+        self,
+        ids: tuple[int, ...],
+        opening: int,
+        tokens: int,
+        now_s: float,
+        done: Callable[[float], None],
+    ) -> None:
         """Place a request as the gateway would, and run it there."""
         request = _request(f"r{next(self._order)}", ids, tokens, now_s)
-        flow = request_flow(request, self._world)
+        if self._names_conversations:
+            request = replace(request, conversation=hash(ids[:opening]) % 2**64)
+        self.spreads.append(self._spread())
+        flow = request_flow(request, self._chance.choice(self._worlds))
         next(flow)
         step = flow.send(CacheMiss(now_s))
         if not isinstance(step, Generate):
@@ -236,6 +260,14 @@ class Fleet:
         )
         self._step(name, now_s)
 
+    def _spread(self) -> int:
+        """How many more tokens the fullest engine has still to compute than the emptiest."""
+        tokens = dict.fromkeys(self._engines, 0)
+        for world in self._worlds:
+            for worker, load in world.ledger.loads.items():
+                tokens[worker.name] += load.tokens
+        return max(tokens.values()) - min(tokens.values())
+
     def _step(self, name: str, now_s: float) -> None:
         report = None if name in self._busy else self._engines[name].step(now_s)
         if report is None:
@@ -249,6 +281,46 @@ class Fleet:
             self._step(name, at_s)
 
         self.at(report.step.ended_unix_s, end)
+
+
+class OtherProcesses:
+    """What processes of one gateway learn of each other. Nothing waits for a slot here."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._others: list[World] = []
+
+    def know(self, worlds: Sequence[World]) -> None:
+        """Those of the others are among these."""
+        self._others = [it for it in worlds if it.neighbours is not self]
+
+    def booked(self, worker: str, *change: int) -> None:
+        """The ledger itself has it."""
+
+    def loads(self) -> Mapping[str, Sequence[int]]:
+        """Their sums."""
+        found: dict[str, list[int]] = {}
+        for world in self._others:
+            for worker, load in world.ledger.loads.items():
+                fields = (load.requests, load.tokens, load.unread_tokens, load.streams, load.unread_requests)
+                found[worker.name] = [*map(add, found.get(worker.name, [0] * len(fields)), fields)]
+        return found
+
+    def served(self, worker: WorkerRef, *prompt: Any) -> None:  # noqa: ANN401 - passed on as it is
+        """They learn it as late as real ones do."""
+
+        def learn(_now_s: float) -> None:
+            for world in self._others:
+                world.prefixes.served(worker, *prompt)
+
+        self._fleet.at(self._fleet.now_s + PREFIXES_EVERY_S, learn)
+
+    def waiting(self, turn: Turn | None) -> None:
+        """Nobody has to know."""
+
+    def give_way(self, now_s: float) -> bool:
+        """Nobody waits."""
+        return False
 
 
 class Traffic:
@@ -270,18 +342,18 @@ class Traffic:
             ids = system + self._words(rng.randint(*cell.kind.own_tokens))
             # Each conversation has chances of its own, in whatever order they go on.
             own = Random(rng.random())
-            self._fleet.at(at_s, partial(self._turn, ids, 1, own))
+            self._fleet.at(at_s, partial(self._turn, ids, len(ids), 1, own))
 
-    def _turn(self, ids: tuple[int, ...], turn: int, rng: Random, now_s: float) -> None:
+    def _turn(self, ids: tuple[int, ...], opening: int, turn: int, rng: Random, now_s: float) -> None:
         tokens = rng.randint(20, 120)
 
         def done(at_s: float) -> None:
             if turn < self._cell.kind.turns:
                 longer = ids + self._words(tokens + rng.randint(20, 120))
                 think_s = rng.expovariate(1 / THINK_S)
-                self._fleet.at(at_s + think_s, lambda now_s: self._turn(longer, turn + 1, rng, now_s))
+                self._fleet.at(at_s + think_s, partial(self._turn, longer, opening, turn + 1, rng))
 
-        self._fleet.ask(ids, tokens, now_s, done)
+        self._fleet.ask(ids, opening, tokens, now_s, done)
 
     def _words(self, tokens: int) -> tuple[int, ...]:
         return tuple(next(self._ids) for _ in range(tokens))
@@ -316,19 +388,20 @@ def _end(flow: RequestFlow, at_s: float, finished: FinishedRequest) -> None:
         flow.send(Succeeded(at_s, account=account))
 
 
-def _world(policy: str, workers: list[Worker]) -> World:
+def _world(policy: str, workers: list[Worker], neighbours: OtherProcesses | None) -> World:
     cluster, prefixes = ClusterView(workers), PrefixIndex()
     for worker in workers:
         cluster.mark_up(worker.name, worker.incarnation)
     return World(
         cluster,
-        LoadLedger(),
+        LoadLedger(neighbours),
         RetryBudget(),
         whole(POLICIES[policy](prefixes)),
         Breakers(),
         WaitingQueue(),
         ProcessQuotas(),
         prefixes=prefixes,
+        neighbours=neighbours,
     )
 
 

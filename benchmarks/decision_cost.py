@@ -110,7 +110,7 @@ def _affinity_us(count: int, repeats: int) -> float:
 
 
 def _hashing_us(repeats: int) -> float:
-    hashing = PrefixHashing()
+    hashing = PrefixHashing(b"key")
     fields = {"model": "m", "messages": [{"role": "user", "content": LONG_PROMPT.decode()}]}
     return _least_us(lambda: hashing.hashes(Endpoint.CHAT, fields, None), 500, repeats, "hashing")
 

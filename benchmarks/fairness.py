@@ -1,6 +1,6 @@
 """Does a tenant that offers fifty times as much keep another one waiting, or shut it out?
 
-    python benchmarks/fairness.py [--seconds 60] [--quick] [--json]
+    python benchmarks/fairness.py [--seconds 60] [--processes 1] [--quick] [--json]
 
 Two fake engines in a process of their own run four requests each; the gateway is another process, with two
 tenants' keys. The small tenant comes at random, about once a second: alone, beside one that offers fifty
@@ -81,6 +81,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each arm lasts")
+    parser.add_argument("--processes", type=int, default=1, help="of the gateway")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
     options = parser.parse_args()
@@ -88,7 +89,7 @@ def main() -> None:
     seconds = 8.0 if options.quick else options.seconds
     with (
         fake_engines(ENGINES, COST, SHAPE) as urls,
-        gateway(urls, SLOTS, SETTINGS) as served,
+        gateway(urls, SLOTS, {**SETTINGS, "processes": options.processes}) as served,
     ):
         seen: dict[str, Seen] = {}
         for seed, (arm, times) in enumerate(ARMS.items()):
@@ -137,20 +138,20 @@ def waited_s(timeline: Timeline) -> float:
     return sum(it.duration_s for it in timeline.spans if it.part is Part.GATEWAY_WAIT)
 
 
-async def newest(client: HttpClient) -> int:
-    """The number after which timelines are those of the next arm."""
+async def newest(client: HttpClient) -> str:
+    """The cursor after which timelines are those of the next arm."""
     reply = await page(client, "limit=1")
-    return int(dict(reply.headers)[b"x-phasewise-next"])
+    return dict(reply.headers)[b"x-phasewise-next"].decode()
 
 
-async def timelines(client: HttpClient, after: int) -> list[Timeline]:
+async def timelines(client: HttpClient, after: str) -> list[Timeline]:
     """Every request that has ended since."""
     found: list[Timeline] = []
     while True:
         reply = await page(client, f"limit={PAGE}&after={after}")
         found += [decode(line) for line in reply.body.splitlines()]
         headers = dict(reply.headers)
-        after = int(headers[b"x-phasewise-next"])
+        after = headers[b"x-phasewise-next"].decode()
         if b"x-phasewise-more" not in headers:
             return found
 

@@ -1,6 +1,6 @@
 """How soon is an engine noticed whose core stands still while /health answers, and is a slow one left alone?
 
-    python benchmarks/hung_engine.py [--clients 256] [--real] [--quick] [--json]
+    python benchmarks/hung_engine.py [--clients 256] [--processes 1] [--real] [--quick] [--json]
 
 - **Fake engines** behind a gateway process, with many clients that ask again and again. One engine makes no
   more steps. Noticed is when the gateway says `hung`; a client is stuck if nothing came for 20 s. Fake
@@ -104,6 +104,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--clients", type=int, default=256)
+    parser.add_argument("--processes", type=int, default=1, help="of the gateway before fake engines")
     parser.add_argument("--real", action="store_true", help="on the real engine too")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true", help="print nothing but the last line")
@@ -114,7 +115,7 @@ def main() -> None:
     scenes, hangs = (500, 100) if options.quick else (SLOW_SCENES, HANGS)
     found = virtual(scenes, hangs)
     say(options, "virtual time", found)
-    found |= uvloop.run(on_fakes(16 if options.quick else options.clients))
+    found |= uvloop.run(on_fakes(16 if options.quick else options.clients, options.processes))
     say(options, "fake engines", found)
     if options.real:
         found |= {"real": on_real()}
@@ -131,9 +132,9 @@ def say(options: argparse.Namespace, part: str, found: dict[str, object]) -> Non
 # --- fake engines -------------------------------------------------------------------------------------------
 
 
-async def on_fakes(clients: int) -> dict[str, object]:
+async def on_fakes(clients: int, processes: int) -> dict[str, object]:
     """Many clients, of whom one engine in four stops serving its own."""
-    settings = {"admin_key_sha256": key_sha256(ADMIN), "keep_timelines": 20_000}
+    settings = {"admin_key_sha256": key_sha256(ADMIN), "keep_timelines": 20_000, "processes": processes}
     with fake_engines(ENGINES, COST, SHAPE) as urls, gateway(urls, SLOTS, settings) as served:
         client = HttpClient(served.url, PATIENCE)
         bodies = [chat_body(MODEL, text, OUTPUT_TOKENS) for text in prompts(32, 40, 1)]

@@ -47,6 +47,8 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "advice_applied",
         "diagnosis_truth",
         "trace_cost",
+        "processes",
+        "hot_restart",
     ],
 )
 def test_a_benchmark_runs_to_its_end_and_prints_one_object(name):

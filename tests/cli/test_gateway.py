@@ -63,7 +63,7 @@ async def test_engines_that_are_down_do_not_keep_the_gateway_from_starting(capsy
 @pytest.mark.parametrize("by", ["address", "file"])
 def test_a_taken_port_is_one_sentence_before_anything_else(monkeypatch, tmp_path, by):
     path = tmp_path / "gateway.yaml"
-    monkeypatch.setattr(command, "serve", lambda *_given: pytest.fail("it was started"))
+    monkeypatch.setattr(command, "serve", lambda *_given, **_more: pytest.fail("it was started"))
     monkeypatch.setattr(command, "_ask_all", lambda _urls: pytest.fail("engines were asked"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -134,7 +134,7 @@ def started(monkeypatch, tmp_path):
 
     monkeypatch.setattr(command, "_ask_all", ask_all)
     monkeypatch.setattr(command, "reject_taken_ports", lambda _wanted: None)
-    monkeypatch.setattr(command, "serve", lambda read, _path, _home: files.append(read()))
+    monkeypatch.setattr(command, "serve", lambda read, _path, _home, **_more: files.append(read()))
     return files
 
 

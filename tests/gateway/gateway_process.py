@@ -55,10 +55,10 @@ def home_of(path):
 
 
 @contextlib.asynccontextmanager
-async def running_process(folder, engine, *, slots=256, stderr=asyncio.subprocess.PIPE, **settings):
-    """A gateway process before one engine until the block is left; `settings` are those under `gateway`."""
+async def running_process(folder, *engines, slots=256, stderr=asyncio.subprocess.PIPE, **settings):
+    """A gateway process before these engines until the block is left, with `settings` under `gateway`."""
     port = _free_port()
-    process = await start(_write_file(folder, engine, slots, {"port": port, **settings}), stderr)
+    process = await start(_write_file(folder, engines, slots, {"port": port, **settings}), stderr)
     gateway = GatewayProcess(process, port)
     try:
         await eventually(lambda: _answers(gateway.client), timeout_s=STARTS_WITHIN_S)
@@ -76,9 +76,12 @@ def _free_port():
         return taken.getsockname()[1]
 
 
-def _write_file(folder, engine, slots, settings):
+def _write_file(folder, engines, slots, settings):
     path = folder / "gateway.yaml"
-    workers = [{"name": "w0", "url": engine.base_url, "model": engine.model, "slots": slots}]
+    workers = [
+        {"name": f"w{number}", "url": it.base_url, "model": it.model, "slots": slots}
+        for number, it in enumerate(engines)
+    ]
     path.write_text(yaml.safe_dump({"gateway": settings, "workers": workers}))
     return path
 

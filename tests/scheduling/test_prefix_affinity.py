@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phasewise.core.decision import KEPT_CANDIDATES, Candidate
-from phasewise.scheduling.policies import least_outstanding, prefix_affinity
+from phasewise.scheduling.policies import home_of, least_outstanding, prefix_affinity
 from phasewise.scheduling.prefix_index import PrefixIndex
 from tests.builders import make_request, make_worker
 
@@ -107,3 +107,33 @@ def test_no_worker_would_have_less_to_compute_than_the_chosen_one(loads, held):
         for worker, tokens in zip(WORKERS, loads, strict=True)
     }
     assert left[chosen(index, request, *loads)] == min(left.values())
+
+
+# --- Several gateways: each has seen other turns, and all find the same home.
+
+
+def test_gateways_that_know_nothing_of_a_conversation_send_it_to_the_same_worker():
+    numbered = [
+        make_request(prompt_bytes=5_376, prefix_hashes=HASHES, conversation=it) for it in range(1, 60)
+    ]
+    homes = [chosen(PrefixIndex(), request, 0, 0, 0) for request in numbered]
+    assert homes == [chosen(index_with((0, (77,))), request, 0, 0, 0) for request in numbered]
+    assert {homes.count(worker.name) for worker in WORKERS} <= set(range(10, 31))
+
+
+def test_a_home_with_a_whole_prompt_more_to_compute_is_left():
+    request = make_request(prompt_bytes=5_376, prefix_hashes=HASHES, conversation=1)
+    home = WORKERS.index(next(it for it in WORKERS if it.ref == home_of(1, make_candidates(0, 0, 0))))
+    busy = [0, 0, 0]
+    busy[home] = 1_300
+    assert chosen(PrefixIndex(), request, *busy) == WORKERS[home].name
+    busy[home] = 1_400
+    assert chosen(PrefixIndex(), request, *busy) != WORKERS[home].name
+
+
+def test_a_worker_that_goes_moves_its_own_conversations_alone():
+    all_three = make_candidates(0, 0, 0)
+    for conversation in range(1, 60):
+        home = home_of(conversation, all_three)
+        left = [it for it in all_three if it.worker is not WORKERS[1]]
+        assert home == WORKERS[1].ref or home_of(conversation, left) == home

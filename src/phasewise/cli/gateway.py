@@ -101,6 +101,14 @@ def gateway(
             rich_help_panel=ANSWERS,
         ),
     ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Replace the gateway that runs at this address: no connection fails, no stream is cut.",
+            rich_help_panel=LISTEN,
+        ),
+    ] = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print addresses and files as one JSON object.", rich_help_panel=RESULT),
@@ -112,10 +120,11 @@ def gateway(
     while the gateway serves. Exit code 2 when a file cannot be used or the port is taken.
     """
     if len(targets) == 1 and _is_file(targets[0]):
-        _serve_file(Path(targets[0]), ctx, admin_key)
+        _serve_file(Path(targets[0]), ctx, admin_key, take_over)
         return
     with _usage_errors():
-        _reject_taken_port(host, port, "--port")
+        if not take_over:
+            _reject_taken_port(host, port, "--port")
     workers = asyncio.run(_ask_all([origin(url) for url in targets]))
     home = phasewise_home(os.environ)
     key, key_file = (admin_key, None) if admin_key else _kept_admin_key(home)
@@ -127,14 +136,14 @@ def gateway(
         return GatewayFile(gateway=config, workers=tuple(workers))
 
     _announce(read(), key_file, as_json)
-    serve(read, api_key_file, home)
+    serve(read, api_key_file, home, take_over=take_over)
 
 
 def _is_file(target: str) -> bool:
     return "://" not in target and (target.endswith((".yaml", ".yml", ".json")) or Path(target).is_file())
 
 
-def _serve_file(path: Path, ctx: typer.Context, admin_key: str | None) -> None:
+def _serve_file(path: Path, ctx: typer.Context, admin_key: str | None, take_over: bool) -> None:
     """Serve as a file says. Exit code 2 shows the parent process that the file is wrong."""
     home = _home()
     typed = [each.opts[0] for each in ctx.command.params if _is_typed(ctx, each.name or "")]
@@ -142,10 +151,11 @@ def _serve_file(path: Path, ctx: typer.Context, admin_key: str | None) -> None:
         if typed:
             raise ConfigError(f"{', '.join(typed)} was given together with {path}", hint="set it in the file")
         config = load_gateway_file(path).gateway
-        _reject_taken_port(config.host, config.port, f"gateway.port in {path}")
+        if not take_over:
+            _reject_taken_port(config.host, config.port, f"gateway.port in {path}")
         read = partial(_read_file, path, admin_key, home)
         _announce_file(read().gateway, _where_the_key_is(config, admin_key, home))
-        serve(read, path, home)
+        serve(read, path, home, take_over=take_over)
 
 
 def _read_file(path: Path, admin_key: str | None, home: Path | None) -> GatewayFile:
@@ -183,7 +193,7 @@ def _reject_taken_port(host: str, port: int, setting: str) -> None:
 
 def _is_typed(ctx: typer.Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
-    return name != "targets" and source is not None and source.name == "COMMANDLINE"
+    return name not in {"targets", "take_over"} and source is not None and source.name == "COMMANDLINE"
 
 
 def _cache_config(mode: CacheMode, semantic: bool) -> CacheConfig | None:

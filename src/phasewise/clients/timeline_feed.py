@@ -43,7 +43,7 @@ class TimelineFeed:
         self._client = client
         self._headers = headers
         self._clock = clock
-        self._after = 0
+        self._after = "0"
         self._lines: list[bytes] = []
         self._shift = ClockShift()
         self.missed = Missed()
@@ -100,7 +100,7 @@ class TimelineFeed:
         cursor = _header(reply, b"x-phasewise-next")
         if reply.status != OK or cursor is None:
             raise self._rejected(reply)
-        self._after = int(cursor)
+        self._after = cursor.decode()
         return reply
 
     async def _ask(self, path: str, query: str) -> Reply:

@@ -45,9 +45,10 @@ class GenerationRequest:
 
     `key_id` is what its key's limits are counted under, `max_wait_s` how long it may wait for a free slot.
     `weight` is its tenant's share of the slots when several tenants wait.
-    `prefix_hashes` identify equal prompt prefixes, block by block (core/prefixes.py). The prompt of a
-    `splittable` request may be computed on another worker than its answer. `media_bytes` of `prompt_bytes`
-    are images and audio, beyond what their tokens are worth in text.
+    `prefix_hashes` identify equal prompt prefixes, block by block (core/prefixes.py). All turns of a
+    conversation have the same number in `conversation`; it is 0 where no other gateway has to know it. The
+    prompt of a `splittable` request may be computed on another worker than its answer. `media_bytes` of
+    `prompt_bytes` are images and audio, beyond what their tokens are worth in text.
     """
 
     request_id: str
@@ -69,6 +70,7 @@ class GenerationRequest:
     limits: Limits = NO_LIMITS
     max_wait_s: float = DEFAULT_MAX_WAIT_S
     prefix_hashes: tuple[int, ...] = ()
+    conversation: int = 0
     splittable: bool = False
     media_bytes: int = 0
 

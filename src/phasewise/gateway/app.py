@@ -21,7 +21,7 @@ from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport, gateway_
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.pipeline import Pipeline, Reservations
-from phasewise.gateway.api.quotas import GatewayQuotas, build_quotas
+from phasewise.gateway.api.quotas import GatewayQuotas, ProcessQuotas, build_quotas
 from phasewise.gateway.api.routes import Gateway, Router
 from phasewise.gateway.api.worker_routes import WorkerRoutes
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher
@@ -32,6 +32,11 @@ from phasewise.gateway.live.routes import LiveRoutes
 from phasewise.gateway.live.view import LiveView
 from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.parts import Parts
+from phasewise.gateway.processes.limits import BoardQuotas
+from phasewise.gateway.processes.membership import Membership
+from phasewise.gateway.processes.metrics import AllMetrics
+from phasewise.gateway.processes.records import AllRecords
+from phasewise.gateway.processes.siblings import Question
 from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.gateway.quarantine import Quarantine
 from phasewise.gateway.records.logs import RequestLog
@@ -103,7 +108,23 @@ class GatewayApp:
     ) -> None:
         """Let the configuration be read again while the gateway serves."""
         self._reloader = Reloader(self._parts, file, read, path)
-        self._router.reload = self._reloader.reload
+        self._router.reload = self._reload_all
+        if self._parts.membership is not None:
+            self._parts.membership.siblings.answers["reload"] = self._reload_too
+
+    async def _reload_all(self) -> str:
+        """Read the configuration again, here and then in the other processes."""
+        if self._reloader is None:
+            raise RuntimeError("there is nothing to read")
+        said = await self._reloader.reload()
+        if self._parts.membership is not None:
+            await self._parts.membership.siblings.ask_all("reload")
+        return said
+
+    async def _reload_too(self, _question: Question) -> bytes:
+        if self._reloader is not None:
+            await self._reloader.reload_or_say_why_not()
+        return b""
 
     def ask_for_reload(self) -> None:
         """Read the configuration again soon; may be called by a signal handler."""
@@ -118,27 +139,38 @@ class GatewayApp:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        parts = self._parts
         if not await self._cache_started():
             await send({"type": "lifespan.startup.failed", "message": ""})
             return
-        await asyncio.gather(parts.watcher.start(), parts.quotas.start())
-        await parts.kv_transfer_watch.start()
-        self._loop = asyncio.get_running_loop()
-        running = [self.gateway.clients.run(), self.edge.run(), self.gateway.overload.run()]
-        if self._reloader is not None:
-            running.append(self._reloader.run())
-        if self.run_record is not None:
-            running.append(self._keep_record(self.run_record))
-        watches = [asyncio.create_task(it) for it in running]
-        states = self.gateway.cluster.snapshot()
-        up = sum(it.health is Health.UP for it in states)
-        logger.log(logging.INFO if up else logging.WARNING, "%d of %d workers up", up, len(states))
+        watches = await self._start()
         await send({"type": "lifespan.startup.complete"})
         try:
             await receive()
         except asyncio.CancelledError:
             return  # a second signal: the process ends without more ado
+        await self._stop(watches)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _start(self) -> list[asyncio.Task[None]]:
+        parts = self._parts
+        running = [self.gateway.clients.run(), self.edge.run(), self.gateway.overload.run()]
+        if parts.membership is not None:
+            await parts.membership.start(parts.world)
+            running.append(self.gateway.all_metrics.run())
+        await asyncio.gather(parts.watcher.start(), parts.quotas.start())
+        await parts.kv_transfer_watch.start()
+        self._loop = asyncio.get_running_loop()
+        if self._reloader is not None:
+            running.append(self._reloader.run())
+        if self.run_record is not None:
+            running.append(self._keep_record(self.run_record))
+        states = self.gateway.cluster.snapshot()
+        up = sum(it.health is Health.UP for it in states)
+        logger.log(logging.INFO if up else logging.WARNING, "%d of %d workers up", up, len(states))
+        return [asyncio.create_task(it) for it in running]
+
+    async def _stop(self, watches: list[asyncio.Task[None]]) -> None:
+        parts = self._parts
         self.gateway.live.view.stop()
         for watch in (*watches, *self._reloads):
             watch.cancel()
@@ -149,7 +181,9 @@ class GatewayApp:
             await asyncio.to_thread(parts.traces.close)
         self.gateway.pipeline.close()
         parts.engines.close()
-        await send({"type": "lifespan.shutdown.complete"})
+        if parts.membership is not None:
+            self.gateway.all_metrics.keep()
+            await parts.membership.stop()
 
     async def _keep_record(self, record: GatewayRun) -> None:
         """Record the workers' states for `phasewise status` whenever they have changed, until cancelled.
@@ -192,15 +226,18 @@ def build_app(
     probe_timeouts: Timeouts = PROBE_TIMEOUTS,
     log_dropped: Callable[[], int] = lambda: 0,
     metrics_kept_s: float = METRICS_KEPT_S,
+    membership: Membership | None = None,
 ) -> GatewayApp:
-    """Build a gateway. It makes no connection before it starts."""
+    """Build a gateway, or one of its processes. It makes no connection before it starts."""
     config, workers = file.gateway, workers_of(file)
-    quotas = build_quotas(config)
-    world = _world(config, workers, quotas)
+    siblings = None if membership is None else membership.siblings
+    quotas = build_quotas(config, ProcessQuotas() if membership is None else BoardQuotas(membership.board))
+    world = _world(config, workers, quotas, membership)
     engines = Engines(timeouts or _timeouts(config.upstream))
     engines.set_workers(WorkerChange((), tuple(workers)), {it.name: access_of(it) for it in file.workers})
     cache = _cache(config, world, engines.clients)
-    authenticator, open_requests = Authenticator(config), OpenRequests()
+    authenticator = Authenticator(config, None if membership is None else membership.board.secret)
+    open_requests = OpenRequests()
     # No gateway serves a request per microsecond, so the numbers after a restart are above those before it.
     timelines = TimelineStore(config.keep_timelines, first_number=int(time.time() * 1e6))
     kv_transfer_watch = KvTransferWatch(world, engines.connect, config.kv_transfer)
@@ -226,8 +263,9 @@ def build_app(
         ),
         kept_s=metrics_kept_s,
     )
-    live = LiveView(world, timelines, open_requests, engines.connect, slos_of(config))
-    pages = GatewayPages(world, timelines, open_requests, live, gateway_url(config))
+    records = AllRecords(timelines, open_requests, siblings)
+    live = LiveView(world, timelines, open_requests, engines.connect, slos_of(config), siblings)
+    pages = GatewayPages(world, records, live, gateway_url(config))
     sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch, live]
     if config.log.requests:
         sinks.append(RequestLog(lambda: world.cluster.models))
@@ -246,7 +284,7 @@ def build_app(
         metrics.count_rejection,
         open_requests,
         reservations,
-        hashing_of(config, workers),
+        hashing_of(config, workers, authenticator),
     )
     pipeline.set_unknown_fields(passed=config.unknown_fields == "pass")
     if config.traces is not None:
@@ -262,7 +300,9 @@ def build_app(
         world.ledger,
         timelines,
         open_requests,
+        records,
         metrics,
+        AllMetrics(metrics, membership),
         clients_served,
         overload,
         worker_log,
@@ -297,6 +337,7 @@ def build_app(
             kv_transfer_watch=kv_transfer_watch,
             cache=cache,
             traces=traces,
+            membership=membership,
         )
     )
 
@@ -305,11 +346,14 @@ def _timeouts(config: UpstreamConfig) -> Timeouts:
     return Timeouts(connect_s=config.connect_s, head_s=config.first_byte_s, idle_s=config.idle_s)
 
 
-def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) -> World:
+def _world(
+    config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas, membership: Membership | None
+) -> World:
     paces, prefixes = EngineSpeeds(workers), PrefixIndex()
-    return World(
+    neighbours = None if membership is None else membership.neighbours
+    world = World(
         ClusterView(workers),
-        LoadLedger(),
+        LoadLedger(neighbours),
         RetryBudget(),
         policy_of(config, workers, paces, prefixes),
         Breakers(),
@@ -318,7 +362,12 @@ def _world(config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas) 
         paces=paces,
         prefixes=prefixes,
         learns_pace=has_prefill_workers(workers),
+        neighbours=neighbours,
     )
+    if neighbours is not None:
+        neighbours.know(workers, config.queue.aging_s)
+        neighbours.on_turn = lambda: let_waiting_in(world, time.monotonic(), in_turn=True)
+    return world
 
 
 def _kv_transfers(config: GatewayConfig, cluster: ClusterView, metrics: PrometheusMetrics) -> KvTransfers:

@@ -10,6 +10,7 @@ from phasewise.gateway.api.quotas import GatewayQuotas
 from phasewise.gateway.api.routes import Gateway
 from phasewise.gateway.health import HealthWatcher
 from phasewise.gateway.kv_transfer.watch import KvTransferWatch
+from phasewise.gateway.processes.membership import Membership
 from phasewise.gateway.server.certificate import Certificate
 from phasewise.gateway.server.edge import Edge
 from phasewise.gateway.upstream.engines import Engines
@@ -35,3 +36,4 @@ class Parts:
     kv_transfer_watch: KvTransferWatch
     cache: AnswerCache | None
     traces: OtlpTraces | None
+    membership: Membership | None

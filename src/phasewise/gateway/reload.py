@@ -136,6 +136,8 @@ class Reloader:
         parts.certificate.replacement = ready.certificate
         change = world.set_workers(ready.workers)
         world.policy = ready.policy
+        if parts.membership is not None:
+            parts.membership.neighbours.know(ready.workers, config.queue.aging_s)
         world.learns_pace = has_prefill_workers(ready.workers)
         world.queue.set_bounds(config.queue.max_waiting, config.queue.aging_s)
         parts.engines.set_workers(change, ready.access)
@@ -144,7 +146,7 @@ class Reloader:
         parts.edge.this_machine_only = not config.api_keys
         parts.reservations.set_bounds(bounds.body_bytes, bounds.bodies_bytes, tenants_of(config))
         gateway.authenticator.set_keys(config)
-        gateway.pipeline.set_hashing(hashing_of(config, ready.workers))
+        gateway.pipeline.set_hashing(hashing_of(config, ready.workers, gateway.authenticator))
         gateway.pipeline.set_unknown_fields(passed=config.unknown_fields == "pass")
         gateway.metrics.set_labels(slos_of(config))
         gateway.live.view.slos = slos_of(config)

@@ -2,53 +2,135 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import math
+import os
+import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 from types import FrameType
 
 import uvicorn
 
 from phasewise.clients.host import allow_many_streams
+from phasewise.core.errors import ConfigError
 from phasewise.core.units import counted
-from phasewise.fleet.config import GatewayFile
-from phasewise.fleet.local.gateway_run import GatewayRun
+from phasewise.fleet.config import GatewayConfig, GatewayFile
+from phasewise.fleet.local.gateway_run import GatewayRun, gateway_url, living_gateways
 from phasewise.gateway.app import GatewayApp, build_app
-from phasewise.gateway.records.logs import set_up_logging
+from phasewise.gateway.processes.board import Board, create_board
+from phasewise.gateway.processes.membership import Membership
+from phasewise.gateway.processes.siblings import Question
+from phasewise.gateway.processes.supervisor import Place, Supervisor, listen
+from phasewise.gateway.processes.take_over import TakenOver, ask_for_listeners
+from phasewise.gateway.records.logs import set_up_logging, set_up_logging_without_threads
 from phasewise.gateway.server.certificate import certificate_of
-from phasewise.gateway.server.edge import EdgeConnection
+from phasewise.gateway.server.edge import Edge, EdgeConnection
 
 logger = logging.getLogger("phasewise.gateway")
 
 KEEP_ALIVE_S = 75
 BACKLOG = 4096
+LOOK_EVERY_S = 0.05
 COLLECT_AFTER = (700, 10, 1000)
 """Python's defaults except the last: a full collection is due after a thousand smaller ones, not after
 ten."""
 
 
-def serve(read: Callable[[], GatewayFile], path: Path | None = None, home: Path | None = None) -> None:
+def serve(
+    read: Callable[[], GatewayFile],
+    path: Path | None = None,
+    home: Path | None = None,
+    *,
+    take_over: bool = False,
+) -> None:
     """Serve until SIGINT or SIGTERM, let running streams finish, and return.
 
     `read` gives the configuration, now and at each SIGHUP; `path` is the file that it reads. The gateway is
-    recorded under `home`, if there is one, while it serves.
+    recorded under `home`, if there is one, while it serves. With `take_over` it continues where the one that
+    runs at the same address leaves.
     """
+    config = read().gateway
+    before = _before(config, home) if take_over else None
+    folder = Path(mkdtemp(prefix="phasewise-")) if before is None else before.folder
+    record = None if home is None else GatewayRun(home, config, folder)
+    allow_many_streams()
+    own_pid = os.getpid()
+    try:
+        serve_one = partial(_serve_here, read, path, record)
+        if config.processes == 1:
+            board_fd = create_board() if before is None else before.board_fd
+            column = Board(board_fd).free_column() or 0
+            serve_one(Place(0, column, _listeners(config, before)[0], board_fd, folder, _columns(before)))
+        else:
+            _serve_together(config, before, folder, serve_one)
+    finally:
+        if os.getpid() == own_pid:  # not in a process that was forked
+            if record is not None:
+                record.remove()
+            if not any(folder.glob("process-*")):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _before(config: GatewayConfig, home: Path | None) -> TakenOver:
+    """What the gateway that runs at the same address gives."""
+    url = gateway_url(config)
+    found = [it for it in living_gateways(home) if it.url == url and it.folder] if home is not None else []
+    if not found:
+        raise ConfigError(f"no gateway of yours runs at {url}", hint="leave out --take-over")
+    return ask_for_listeners(Path(found[-1].folder), url)
+
+
+def _columns(before: TakenOver | None) -> tuple[int, ...]:
+    return () if before is None else tuple(before.listeners)
+
+
+def _listeners(config: GatewayConfig, before: TakenOver | None) -> list[tuple[socket.socket, ...]]:
+    """Those of each process. Of those that were taken over none is closed: connections may wait there."""
+    each: list[list[socket.socket]] = [[] for _ in range(config.processes)]
+    for number, held in enumerate(() if before is None else before.listeners.values()):
+        each[number % config.processes] += held
+    return [tuple(it) or listen(config.host, config.port, BACKLOG) for it in each]
+
+
+def _serve_together(
+    config: GatewayConfig, before: TakenOver | None, folder: Path, serve_one: Callable[[Place], None]
+) -> None:
+    """Serve in several processes, each with a listener of its own for the same address."""
+    set_up_logging_without_threads(config.log)
+    board_fd = create_board() if before is None else before.board_fd
+    listeners = _listeners(config, before)
+    code = Supervisor(listeners, board_fd, folder, serve_one, _columns(before)).run()
+    if code:
+        sys.exit(code)
+
+
+def _serve_here(
+    read: Callable[[], GatewayFile],
+    path: Path | None,
+    record: GatewayRun | None,
+    place: Place,
+) -> None:
+    """Serve in this process, in its place among others."""
     file = read()
     # uvicorn raises the signal again after a clean shutdown; the process then just exits.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     log = set_up_logging(file.gateway.log)
-    allow_many_streams()
-    app = build_app(file, log_dropped=lambda: log.dropped)
+    membership = Membership(place)
+    app = build_app(file, log_dropped=lambda: log.dropped, membership=membership)
     config = server_config(file, app)
     app.allow_reload(file, read, path)
-    app.run_record = None if home is None else GatewayRun(home, file.gateway)
+    if place.number == 0:
+        app.run_record = record
     signal.signal(signal.SIGHUP, lambda _number, _frame: app.ask_for_reload())
     # Objects built so far live until the end, so the collector skips them. It rarely scans thousands of open
     # streams, which stalls all of them for tens of milliseconds: requests leave no reference cycles.
@@ -56,19 +138,40 @@ def serve(read: Callable[[], GatewayFile], path: Path | None = None, home: Path 
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
     try:
-        GatewayServer(config).run()
+        server = GatewayServer(config, app.edge, membership.serves)
+        membership.siblings.answers["leave"] = server.leave
+        server.run(list(place.listeners))
     except SystemExit:
         # uvicorn exits this way if the application did not start.
         if app.start_error is None:
             raise
         raise app.start_error from None
-    finally:
-        if app.run_record is not None:
-            app.run_record.remove()
 
 
 class GatewayServer(uvicorn.Server):
-    """A server that exits at once on a second SIGINT or SIGTERM, and logs what it waits for until then."""
+    """A server that exits at once on a second SIGINT or SIGTERM, and logs what it waits for until then.
+
+    `on_serving` is called when it accepts connections.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, edge: Edge, on_serving: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(config)
+        self._edge = edge
+        self._on_serving = on_serving
+
+    async def leave(self, _question: Question) -> bytes:
+        """Another process takes over: finish what was begun, and answer idle connections once more."""
+        logger.info("another gateway takes over")
+        self._edge.leaving = self.should_exit = True
+        return b""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._on_serving()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal."""
@@ -78,6 +181,14 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let open requests finish."""
+        if self._edge.leaving:
+            for server in self.servers:
+                server.close()
+            until_s = time.monotonic() + (self.config.timeout_graceful_shutdown or 0)
+            while self.server_state.connections and time.monotonic() < until_s:
+                if self.force_exit:
+                    break
+                await asyncio.sleep(LOOK_EVERY_S)
         if still := len(self.server_state.tasks):
             logger.info(
                 "stopping: waits up to %s s for %s to finish; a second signal ends at once",

@@ -9,6 +9,7 @@ from phasewise.core.errors import ConfigError
 from phasewise.core.slo import Slo
 from phasewise.core.worker import Role, Worker
 from phasewise.fleet.config import EdgeLimits, GatewayConfig, GatewayFile, WorkerConfig, byte_size
+from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.prompt_prefix import PrefixHashing
 from phasewise.scheduling.disaggregation import SplitPolicy
 from phasewise.scheduling.engine_speed import EngineSpeeds
@@ -55,10 +56,16 @@ def policy_of(
     return SplitPolicy(kv_transfer.when, kv_transfer.threshold_tokens, policy, paces, prefixes, no_canary)
 
 
-def hashing_of(config: GatewayConfig, workers: Sequence[Worker]) -> PrefixHashing | None:
+def hashing_of(
+    config: GatewayConfig, workers: Sequence[Worker], authenticator: Authenticator
+) -> PrefixHashing | None:
     """None where prefix hashes cannot change a placement: they cost time."""
     matters = config.policy in READS_PREFIXES or has_prefill_workers(workers)
-    return PrefixHashing() if matters and len(workers) > 1 else None
+    if not matters or len(workers) < 2:
+        return None
+    # Gateways agree on conversations' homes only where they have the same secret.
+    several = config.salt_secret_file is not None
+    return PrefixHashing(authenticator.hash_key(b"prefixes"), names_conversations=several)
 
 
 def has_prefill_workers(workers: Sequence[Worker]) -> bool:

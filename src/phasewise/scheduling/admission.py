@@ -30,7 +30,7 @@ from phasewise.scheduling.steps import (
     TimedOut,
     Wait,
 )
-from phasewise.scheduling.world import World, let_waiting_in
+from phasewise.scheduling.world import World, let_waiting_in, report_waiting
 
 ASSUMED_OUTPUT_TOKENS = 256
 """The output length that is assumed for a request without a limit when loads are compared."""
@@ -163,9 +163,15 @@ def place(request: GenerationRequest, world: World, progress: RequestProgress) -
         # Not in the queue: it would be given slots of other engines, which it cannot use.
         return _choose(world, request, progress) or _other_weights(progress)
     # A request joins the queue behind those that wait, even if granted slots are not in use yet.
-    if not world.queue.is_waiting(model) and (decision := _choose(world, request, progress)):
+    if not _comes_behind(world, model) and (decision := _choose(world, request, progress)):
         return decision
     return (yield from _wait_for_slot(request, world, progress))
+
+
+def _comes_behind(world: World, model: str) -> bool:
+    if world.queue.is_waiting(model):
+        return True
+    return world.neighbours is not None and world.neighbours.give_way(world.clock.now_s)
 
 
 def _other_weights(progress: RequestProgress) -> Reject:
@@ -215,6 +221,7 @@ def _wait(
         return outcome
     finally:
         world.queue.leave(ticket)
+        report_waiting(world)
         if ticket.granted and not isinstance(outcome, Granted):
             let_waiting_in(world, world.clock.now_s)
 

@@ -101,7 +101,7 @@ def learn_reading(
     elif world.learns_pace and booking.read_alone and account.prefill_s is not None:
         world.paces.learn_read(worker, prompt_tokens, cached_tokens, account.prefill_s)
     if request.prefix_hashes:
-        world.prefixes.served(worker, request.prefix_hashes, prompt_tokens, cached_tokens, held_blocks)
+        world.learn_prefix(worker, request.prefix_hashes, prompt_tokens, cached_tokens, held_blocks)
 
 
 def learn_fetching(
@@ -116,7 +116,7 @@ def learn_fetching(
     hashes, fetched_tokens = request.prefix_hashes, kv.prompt_tokens
     if hashes:
         fetched_tokens -= world.prefixes.cached_tokens(worker, hashes, kv.prompt_tokens)
-        world.prefixes.served(worker, hashes, kv.prompt_tokens, 0)
+        world.learn_prefix(worker, hashes, kv.prompt_tokens, 0)
     if world.learns_pace and account.queue_s is not None and fetched_tokens > 0:
         world.paces.learn_fetch(worker, fetched_tokens, account.queue_s)
 
@@ -184,7 +184,7 @@ def leave_slot(world: World, slot: Slot) -> None:
     """Release the slot and grant it to a waiting request."""
     world.ledger.release(slot.booking)
     learn_trust(world, slot.worker, slot.trial, slot.result)
-    if len(world.queue):
+    if len(world.queue) or world.neighbours is not None:
         let_waiting_in(world, world.clock.now_s)
 
 

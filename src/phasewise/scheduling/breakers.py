@@ -7,7 +7,7 @@ workers that transfer KV have breakers of the same kind, keyed by `pair_ref`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from phasewise.core.worker import WorkerRef
@@ -161,6 +161,19 @@ class Breakers:
             if breaker.passed:
                 self._close(breaker)
             breaker.trials.discard(trial)
+
+    def export(self) -> list[tuple[str, str, float, float]]:
+        """The open circuits, in plain types, for a gateway that takes over: until when on the same clock."""
+        return [
+            (it.ref.name, it.ref.incarnation, it.open_s, it.open_until_s or 0.0) for it in self._open.values()
+        ]
+
+    def adopt(self, opened: Iterable[tuple[str, str, float, float]]) -> None:
+        """Open the circuits that another gateway has open."""
+        for name, incarnation, open_s, open_until_s in opened:
+            breaker = self._breaker_of(WorkerRef(name, incarnation))
+            breaker.open_s, breaker.open_until_s = open_s, open_until_s
+            self._open[breaker.ref] = breaker
 
     def forget(self, name: str) -> None:
         """The worker is gone."""

@@ -9,10 +9,10 @@ follow within some twenty readings; the shape hardly moves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from math import exp, log
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from phasewise.core.value import value
 from phasewise.core.worker import Worker, WorkerRef
@@ -203,6 +203,21 @@ class EngineSpeeds:
         self._workers = {name: factors for name, factors in self._workers.items() if name in self._kin}
         self._paces.clear()
 
+    def export(self) -> dict[str, Any]:
+        """What was learned, in plain types, for a gateway that takes over."""
+        return {
+            "forms": [[model, asdict(it)] for model, it in self._forms.items()],
+            "pools": [[*kin, asdict(it)] for kin, it in self._pools.items()],
+            "workers": [[name, asdict(it)] for name, it in self._workers.items()],
+        }
+
+    def adopt(self, learned: Mapping[str, Any]) -> None:
+        """Begin with what another gateway has learned."""
+        self._forms = {model: _from_plain(_Form, it) for model, it in learned["forms"]}
+        self._pools = {(model, pool): _from_plain(_Factors, it) for model, pool, it in learned["pools"]}
+        self._workers = {name: _from_plain(_Factors, it) for name, it in learned["workers"]}
+        self._paces.clear()
+
     def learn_read(self, worker: WorkerRef, prompt_tokens: int, cached_tokens: int, seconds: float) -> None:
         """A prompt was computed in so many seconds, with no other prefill beside it."""
         if seconds <= 0:
@@ -280,6 +295,15 @@ class EngineSpeeds:
         if own is None or own.incarnation != worker.incarnation:
             own = self._workers[worker.name] = _Factors(worker.incarnation)
         return self._forms.setdefault(kin[0], _Form()), own, self._pools.setdefault(kin, _Factors())
+
+
+_T = TypeVar("_T")
+_NESTED = {_Form: TwoPartFit, _Factors: _Factor}
+
+
+def _from_plain(kind: type[_T], plain: Mapping[str, Any]) -> _T:
+    inner = _NESTED[kind]
+    return kind(**{name: inner(**it) if isinstance(it, Mapping) else it for name, it in plain.items()})
 
 
 _NOTHING = _Factors()

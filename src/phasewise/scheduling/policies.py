@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import blake2b
 from heapq import nsmallest
 from itertools import count
 from operator import attrgetter
@@ -10,7 +12,7 @@ from typing import Protocol
 
 from phasewise.core.decision import KEPT_CANDIDATES, Candidate, Decision
 from phasewise.core.request import GenerationRequest
-from phasewise.core.worker import Worker
+from phasewise.core.worker import Worker, WorkerRef
 from phasewise.scheduling.prefix_index import PrefixIndex
 
 WholePolicy = Callable[[GenerationRequest, Sequence[Candidate]], Decision]
@@ -52,13 +54,17 @@ def prefix_affinity(prefixes: PrefixIndex) -> WholePolicy:
 
     So a conversation stays where its KV is while that costs less than computing it again elsewhere. Ties go
     to the fewest requests, then to the worker with the fewest known blocks, which spreads new conversations
-    over idle workers.
+    over idle workers. Where several gateways place the turns of a conversation, its home counts as holding
+    the prompt: they agree on it, and another worker needs a queue that is shorter by a whole prompt.
     """
 
     def place(request: GenerationRequest, candidates: Sequence[Candidate]) -> Decision:
         prompt_tokens = request.estimated_prompt_tokens
         hashes = request.prefix_hashes
         cached_on = prefixes.cached_on(hashes, prompt_tokens) if hashes else {}
+
+        if request.conversation:
+            cached_on[home_of(request.conversation, candidates)] = prompt_tokens
 
         def left(it: Candidate) -> tuple[int, int]:
             return it.outstanding_tokens - cached_on.get(it.worker.ref, 0), it.outstanding_requests
@@ -81,6 +87,28 @@ def prefix_affinity(prefixes: PrefixIndex) -> WholePolicy:
         )
 
     return place
+
+
+def home_of(conversation: int, candidates: Sequence[Candidate]) -> WorkerRef:
+    """The worker that every gateway finds for a conversation, by rendezvous hashing: if a worker comes or
+    goes, only its own conversations move.
+    """
+
+    def score(it: Candidate) -> int:
+        mixed = (conversation ^ _number(it.worker.name)) * _ODD & _64_BITS
+        return (mixed ^ mixed >> 32) * _ODD & _64_BITS
+
+    return max(candidates, key=score).worker.ref
+
+
+_ODD = 0x9E3779B97F4A7C15
+_64_BITS = (1 << 64) - 1
+
+
+@cache
+def _number(name: str) -> int:
+    """The same in every process, which Python's own hash of a string is not."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
 
 
 def round_robin() -> WholePolicy:

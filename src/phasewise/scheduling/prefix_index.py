@@ -6,7 +6,8 @@ Only request_flow writes it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from phasewise.core.worker import WorkerRef
 
@@ -122,6 +123,26 @@ class PrefixIndex:
     def forget(self, name: str) -> None:
         """The worker is gone; the others get its share."""
         self._memories.pop(name, None)
+
+    def export(self) -> dict[str, list[Any]]:
+        """What is known, in plain types, for a gateway that takes over."""
+        return {
+            name: [it.worker.incarnation, it.trust, list(it.younger), list(it.older)]
+            for name, it in self._memories.items()
+        }
+
+    def adopt(self, known: Mapping[str, Sequence[Any]]) -> None:
+        """What another gateway or process knew, in addition to what is known here."""
+        for name, (incarnation, trust, younger, older) in known.items():
+            worker = WorkerRef(name, incarnation)
+            memory = self._memory(worker)
+            if memory is None:
+                memory = self._begin(worker)
+                memory.trust = trust
+            for blocks in (older, younger):
+                if len(memory.younger) + len(blocks) > self._set_capacity:
+                    memory.grow_older()
+                memory.younger.update(blocks[: self._set_capacity])
 
     def check_invariants(self) -> None:
         """The index is within its bound, and trust is a share."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from phasewise.core.value import value
 from phasewise.scheduling.tenant_lines import Holder, ModelQueue, Tenant, Ticket
 
-__all__ = ["Tenant", "Ticket", "WaitingQueue"]
+__all__ = ["Tenant", "Ticket", "Turn", "WaitingQueue"]
 
 PACE_OVER_GRANTS = 64
 """The last grants from which a queue's rate is computed."""
 SHARE_OF_RETURNED = 0.5
 """The share of the queue's rate that is promised to rejected requests that retry; new ones have the rest."""
 SOONEST_RETURN_S = 1.0
+DEFAULT_AGING_S = 5.0
 LATEST_RETURN_S = 600.0
 """Rejected clients that reach this bound retry at the same time, so it is far above what an overload
 reaches."""
@@ -60,6 +62,16 @@ class _Pace:
         return max(1, waiting) / max(SOONEST_RETURN_S, now_s - self._began_s)
 
 
+@value
+class Turn:
+    """A request that waits for a slot, and when its tenant last got one."""
+
+    tenant: str
+    priority: int
+    since_s: float
+    granted_s: float
+
+
 class WaitingQueue:
     """Tickets in the order in which they are granted.
 
@@ -68,7 +80,7 @@ class WaitingQueue:
     most twice its capacity.
     """
 
-    def __init__(self, capacity: int = 1_000, aging_s: float = 5.0) -> None:
+    def __init__(self, capacity: int = 1_000, aging_s: float = DEFAULT_AGING_S) -> None:
         self._capacity = capacity
         self._aging_s = aging_s
         self._by_model: dict[str, ModelQueue] = {}
@@ -86,6 +98,22 @@ class WaitingQueue:
     def __len__(self) -> int:
         """How many tickets wait, without those already granted."""
         return self._waiting
+
+    def next_turn(self, now_s: float) -> Turn | None:
+        """What other processes need to know of the ticket that is granted next; None if none waits.
+
+        Of several models it is the one whose ticket waits longest.
+        """
+        lines = [
+            queue.next_line(1, self._holders.get(model, {}), self._aging_s, now_s)
+            for model, queue in self._by_model.items()
+            if queue.waiting
+        ]
+        if not lines:
+            return None
+        line = min(lines, key=lambda it: it.head.since_s)
+        head = line.head
+        return Turn(head.tenant.name, head.priority, head.since_s, line.granted_s)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -186,8 +214,8 @@ class WaitingQueue:
             if queue.empty:
                 raise AssertionError(f"the empty queue of {model} is kept")
         counted = sum(queue.waiting for queue in self._by_model.values())
-        if self._waiting != counted or self._waiting != sum(self._waiting_by_tenant.values()):
-            raise AssertionError(f"queue out of step: {self._waiting} waiting over all")
+        if len(self) != counted or len(self) != sum(self._waiting_by_tenant.values()):
+            raise AssertionError(f"queue out of step: {len(self)} waiting over all")
 
     def _is_full_for(self, tenant: Tenant) -> bool:
         if self._waiting < self._capacity:

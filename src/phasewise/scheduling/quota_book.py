@@ -41,7 +41,9 @@ def over_limit(requests_wait_us: int, tokens_wait_us: int, no_slot: bool) -> Ove
 
 
 @dataclass(slots=True)
-class _Bucket:
+class Bucket:
+    """A rate limit, by the time at which it is full again."""
+
     full_at_us: int = 0
 
     def wait_us(self, cost: int, now_us: int) -> int:
@@ -57,10 +59,34 @@ class _Bucket:
 
 
 @dataclass(slots=True)
-class _Account:
-    requests: _Bucket
-    tokens: _Bucket
+class Account:
+    """What one key has used."""
+
+    requests: Bucket
+    tokens: Bucket
     open: int = 0
+
+    def take(self, limits: Limits, tokens: int, now_us: int) -> OverLimit | None:
+        """Count one request against all of its limits, or against none and say which is reached."""
+        request_cost = cost_us(1, limits.requests_per_minute)
+        token_cost = cost_us(tokens, limits.tokens_per_minute)
+        rejection = over_limit(
+            self.requests.wait_us(request_cost, now_us) if request_cost else 0,
+            self.tokens.wait_us(token_cost, now_us) if token_cost else 0,
+            limits.max_concurrent is not None and self.open >= limits.max_concurrent,
+        )
+        if rejection is None:
+            self.requests.change(request_cost, now_us)
+            self.tokens.change(token_cost, now_us)
+            self.open += 1
+        return rejection
+
+    def settle(self, limits: Limits, charged: int, used: int | None, now_us: int) -> None:
+        """Release the slot and correct the tokens; None leaves them as they were charged."""
+        self.open -= 1
+        if used is not None:
+            per_minute = limits.tokens_per_minute
+            self.tokens.change(cost_us(used, per_minute) - cost_us(charged, per_minute), now_us)
 
     def idle(self, now_us: int) -> bool:
         """Whether it has no open request and full buckets."""
@@ -69,7 +95,7 @@ class _Account:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    account: _Account
+    account: Account
     limits: Limits
 
 
@@ -77,27 +103,17 @@ class QuotaBook:
     """What each key has used. A key without an account has used nothing."""
 
     def __init__(self) -> None:
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, Account] = {}
         self._open: dict[str, _Open] = {}
         self._next_number = 0
         self._tidy_at = _FIRST_TIDYING
 
     def take(self, key_id: str, limits: Limits, tokens: int, now_s: float) -> Lease | OverLimit:
         """Count one request against all of its limits, or against none."""
-        now_us = _microseconds(now_s)
+        now_us = microseconds(now_s)
         account = self._account(key_id, now_us)
-        request_cost = cost_us(1, limits.requests_per_minute)
-        token_cost = cost_us(tokens, limits.tokens_per_minute)
-        rejection = over_limit(
-            account.requests.wait_us(request_cost, now_us) if request_cost else 0,
-            account.tokens.wait_us(token_cost, now_us) if token_cost else 0,
-            limits.max_concurrent is not None and account.open >= limits.max_concurrent,
-        )
-        if rejection is not None:
+        if (rejection := account.take(limits, tokens, now_us)) is not None:
             return rejection
-        account.requests.change(request_cost, now_us)
-        account.tokens.change(token_cost, now_us)
-        account.open += 1
         lease = Lease(str(self._next_number), key_id, tokens, shared=False)
         self._next_number += 1
         self._open[lease.lease_id] = _Open(account, limits)
@@ -106,22 +122,18 @@ class QuotaBook:
     def settle(self, lease: Lease, used_tokens: int | None, now_s: float) -> None:
         """Release the slot and correct the tokens; None leaves them as they were charged."""
         opened = self._open.pop(lease.lease_id)
-        opened.account.open -= 1
-        if used_tokens is not None:
-            per_minute = opened.limits.tokens_per_minute
-            correction = cost_us(used_tokens, per_minute) - cost_us(lease.tokens, per_minute)
-            opened.account.tokens.change(correction, _microseconds(now_s))
+        opened.account.settle(opened.limits, lease.tokens, used_tokens, microseconds(now_s))
 
     def __len__(self) -> int:
         """Keys that have an account."""
         return len(self._accounts)
 
-    def _account(self, key_id: str, now_us: int) -> _Account:
+    def _account(self, key_id: str, now_us: int) -> Account:
         account = self._accounts.get(key_id)
         if account is None:
             if len(self._accounts) >= self._tidy_at:
                 self._tidy(now_us)
-            account = self._accounts[key_id] = _Account(_Bucket(), _Bucket())
+            account = self._accounts[key_id] = Account(Bucket(), Bucket())
         return account
 
     def _tidy(self, now_us: int) -> None:
@@ -148,5 +160,6 @@ def _counted(ids: Iterable[int]) -> dict[int, int]:
     return counts
 
 
-def _microseconds(seconds: float) -> int:
+def microseconds(seconds: float) -> int:
+    """The unit of buckets."""
     return round(seconds * 1e6)

@@ -150,10 +150,16 @@ class ModelQueue:
         line.push(ticket)
         self.waiting += 1
 
+    def next_line(
+        self, free_slots: int, holders: Mapping[str, Holder], aging_s: float, now_s: float
+    ) -> _Line:
+        """The line whose first ticket is granted next; some line has one."""
+        lines = [(name, line) for name, line in self.lines.items() if line.waiting]
+        return lines[0][1] if len(lines) == 1 else _next_line(lines, free_slots, holders, aging_s, now_s)
+
     def pop(self, free_slots: int, holders: Mapping[str, Holder], aging_s: float, now_s: float) -> Ticket:
         """Grant the next ticket."""
-        lines = [(name, line) for name, line in self.lines.items() if line.waiting]
-        line = lines[0][1] if len(lines) == 1 else _next_line(lines, free_slots, holders, aging_s, now_s)
+        line = self.next_line(free_slots, holders, aging_s, now_s)
         self._served = max(self._served, line.served)
         self.waiting -= 1
         self.granted += 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any, Protocol
 
 from phasewise.core.decision import Candidate
 from phasewise.core.ports import QuotaSettlement
@@ -15,7 +16,7 @@ from phasewise.scheduling.engine_speed import EngineSpeeds
 from phasewise.scheduling.policies import Policy
 from phasewise.scheduling.prefix_index import PrefixIndex
 from phasewise.scheduling.progress import PromptsBooked
-from phasewise.scheduling.queue import WaitingQueue
+from phasewise.scheduling.queue import Turn, WaitingQueue
 
 # --- Which workers exist and which of them answer. Written by the health watcher and by reports of failure.
 
@@ -228,10 +229,30 @@ class Booking:
         self.read_alone = False
 
 
-class LoadLedger:
-    """Books work on workers and releases it."""
+class Neighbours(Protocol):
+    """The other processes of this gateway, which place requests on the same workers."""
 
-    def __init__(self) -> None:
+    def booked(self, worker: str, *change: int) -> None:
+        """This process's load on a worker has changed: by how much, each field."""
+
+    def loads(self) -> Mapping[str, Sequence[int]]:
+        """The fields of their loads on each worker; those that they do not use are left out."""
+
+    def served(self, worker: WorkerRef, *prompt: Any) -> None:  # noqa: ANN401 - those of PrefixIndex.served
+        """A worker has computed a prompt: what PrefixIndex.served was called with."""
+
+    def waiting(self, turn: Turn | None) -> None:
+        """This request of this process gets the next slot, or none waits."""
+
+    def give_way(self, now_s: float) -> bool:
+        """Wake the process whose turn it is, if it is another's. This one has its turn a moment later."""
+
+
+class LoadLedger:
+    """Books work on workers and releases it. With `neighbours` they learn of it."""
+
+    def __init__(self, neighbours: Neighbours | None = None) -> None:
+        self._neighbours = neighbours
         self._open: dict[int, Booking] = {}
         self._loads: dict[WorkerRef, Load] = {}
         self._alone: dict[WorkerRef, Booking] = {}
@@ -243,16 +264,9 @@ class LoadLedger:
         booking = Booking(self._next_number, worker, tokens, unread_tokens)
         self._next_number += 1
         self._open[booking.number] = booking
-        load = self._loads.get(worker, IDLE)
         if unread_tokens:
-            self._note_reader(booking, load)
-        self._loads[worker] = Load(
-            load.requests + 1,
-            load.tokens + tokens,
-            load.unread_tokens + unread_tokens,
-            load.streams,
-            load.unread_requests + (unread_tokens > 0),
-        )
+            self._note_reader(booking, self._loads.get(worker, IDLE))
+        self._change(worker, 1, tokens, unread_tokens, 0, unread_tokens > 0)
         return booking
 
     def answering(self, booking: Booking) -> None:
@@ -261,44 +275,73 @@ class LoadLedger:
             return
         booking.answering = True
         self._forget_reader(booking)
-        load = self._loads[booking.worker]
-        read = booking.unread_tokens
+        load, read = self._loads[booking.worker], booking.unread_tokens
         unread, longest = self._most_read.get(booking.worker, (0, 0))
         if read > longest or load.unread_tokens > unread:
             self._most_read[booking.worker] = max(unread, load.unread_tokens), max(longest, read)
-        self._loads[booking.worker] = Load(
-            load.requests,
-            load.tokens - read,
-            load.unread_tokens - read,
-            load.streams + 1,
-            load.unread_requests - (read > 0),
-        )
+        self._change(booking.worker, 0, -read, -read, 1, -(read > 0))
 
     def release(self, booking: Booking) -> None:
         """Release a booking. To release it twice is an error."""
         del self._open[booking.number]
         self._forget_reader(booking)
-        load = self._loads[booking.worker]
-        if load.requests == 1:
-            del self._loads[booking.worker]
-        else:
-            unread = 0 if booking.answering else booking.unread_tokens
-            read = booking.unread_tokens - unread
-            self._loads[booking.worker] = Load(
-                load.requests - 1,
-                load.tokens - booking.tokens + read,
-                load.unread_tokens - unread,
-                load.streams - booking.answering,
-                load.unread_requests - (unread > 0),
+        unread = 0 if booking.answering else booking.unread_tokens
+        tokens = booking.tokens - booking.unread_tokens + unread
+        self._change(booking.worker, -1, -tokens, -unread, -booking.answering, -(unread > 0))
+
+    def _change(
+        self,
+        worker: WorkerRef,
+        requests: int,
+        tokens: int,
+        unread_tokens: int,
+        streams: int,
+        unread_requests: int,
+    ) -> None:
+        load = self._loads.get(worker, IDLE)
+        if load.requests + requests:
+            self._loads[worker] = Load(
+                load.requests + requests,
+                load.tokens + tokens,
+                load.unread_tokens + unread_tokens,
+                load.streams + streams,
+                load.unread_requests + unread_requests,
             )
+        else:
+            del self._loads[worker]
+        if self._neighbours is not None:
+            self._neighbours.booked(worker.name, requests, tokens, unread_tokens, streams, unread_requests)
 
     @property
     def loads(self) -> Mapping[WorkerRef, Load]:
-        """The load of every worker that has any. Read-only, for callers that need many workers."""
+        """The load of every worker that has any from this process. Read-only."""
         return self._loads
 
+    def whole_loads(self) -> Callable[[WorkerRef, Load], Load]:
+        """Looks up a worker's load, that from other processes included; with the one of a worker without."""
+        own = self._loads.get
+        if self._neighbours is None:
+            return own
+        others = self._neighbours.loads()
+        if not others:
+            return own
+
+        def load_of(worker: WorkerRef, idle: Load) -> Load:
+            load, other = own(worker, idle), others.get(worker.name)
+            if other is None:
+                return load
+            return Load(
+                load.requests + other[0],
+                load.tokens + other[1],
+                load.unread_tokens + other[2],
+                load.streams + other[3],
+                load.unread_requests + other[4],
+            )
+
+        return load_of
+
     def load(self, worker: WorkerRef) -> Load:
-        """The load of one worker."""
+        """The load of one worker from this process."""
         return self._loads.get(worker, IDLE)
 
     def prompts(self, worker: WorkerRef) -> PromptsBooked:
@@ -369,7 +412,7 @@ class World:
     """The state that flows share. A reload may replace the policy and `learns_pace`, nothing else.
 
     `pairs` are the breakers of worker pairs that transfer KV, by `pair_ref`. `learns_pace` is false where no
-    policy uses the engines' speeds, to save time.
+    policy uses the engines' speeds, to save time. `neighbours` are other processes with the same workers.
     """
 
     cluster: ClusterView
@@ -384,6 +427,7 @@ class World:
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     pairs: Breakers = field(default_factory=lambda: Breakers(PAIR_FAILURES_TO_OPEN, LONGEST_PAIR_OPEN_S))
     learns_pace: bool = True
+    neighbours: Neighbours | None = None
 
     def set_workers(self, workers: Sequence[Worker]) -> WorkerChange:
         """Replace the workers. Requests on those that are gone may finish there."""
@@ -394,9 +438,22 @@ class World:
             self.breakers.forget(name)
         return change
 
+    def learn_prefix(
+        self,
+        worker: WorkerRef,
+        hashes: Sequence[int],
+        prompt_tokens: int,
+        cached_tokens: int,
+        held_blocks: int = 0,
+    ) -> None:
+        """A worker has computed this prompt: see PrefixIndex.served. Other processes learn it too."""
+        self.prefixes.served(worker, hashes, prompt_tokens, cached_tokens, held_blocks)
+        if self.neighbours is not None:
+            self.neighbours.served(worker, hashes, prompt_tokens, cached_tokens, held_blocks)
+
     def candidates(self, model: str, now_s: float) -> list[Candidate]:
         """Healthy workers of the model with a free slot and no open circuit, with their load."""
-        load_of = self.ledger.loads.get
+        load_of = self.ledger.whole_loads()
         candidates = [
             Candidate(
                 worker, load.tokens, load.requests, load.unread_tokens, load.streams, load.unread_requests
@@ -410,7 +467,7 @@ class World:
 
     def free_slots(self, model: str, now_s: float) -> int:
         """How many more requests the model's workers, of every role, can take now."""
-        load_of, workers = self.ledger.loads.get, self.cluster.usable(model)
+        load_of, workers = self.ledger.whole_loads(), self.cluster.usable(model)
         free_slots = [worker.slots - load_of(worker.ref, IDLE).requests for worker in workers]
         if not self.breakers.any_open:
             return sum(free_slots)
@@ -418,12 +475,25 @@ class World:
         return sum(map(min, free_slots, allowances))
 
 
-def let_waiting_in(world: World, now_s: float) -> None:
+def let_waiting_in(world: World, now_s: float, *, in_turn: bool = False) -> None:
     """Grant as many tickets as there are free slots.
 
     Called when a slot may be free: a request ends, a worker comes back, a circuit admits a trial. A granted
-    ticket keeps its slot until its flow uses it.
+    ticket keeps its slot until its flow uses it. Another process may come first, unless this one is
+    `in_turn`.
     """
     world.clock.advance(now_s)
-    for model in world.queue.models:
-        world.queue.grant(model, world.free_slots(model, now_s), now_s)
+    queue, neighbours = world.queue, world.neighbours
+    if neighbours is not None:
+        report_waiting(world)
+        if not in_turn and neighbours.give_way(now_s):
+            return
+    for model in queue.models:
+        queue.grant(model, world.free_slots(model, now_s), now_s)
+    report_waiting(world)
+
+
+def report_waiting(world: World) -> None:
+    """Let other processes know which request gets the next slot here."""
+    if world.neighbours is not None:
+        world.neighbours.waiting(world.queue.next_turn(world.clock.now_s))

@@ -12,6 +12,7 @@ from phasewise.gateway.api.prompt_prefix import SAVED_UP_S, SHARE_OF_TIME, Marki
 from tests.core.test_text_marks import prose
 from tests.gateway.harness import chat_body
 
+KEY = b"of all processes"
 BODY = orjson.dumps(chat_body(prose(1).decode()))
 
 
@@ -32,20 +33,20 @@ def mark(marking):
 
 def test_requests_that_come_now_and_then_are_all_marked():
     clock = Clock(step_s=0.0005)
-    marking = Marking(clock)
+    marking = Marking(KEY, clock)
     for _ in range(500):
         assert all(mark(marking))
         clock.now_s += 0.1
 
 
 def test_equal_prompts_have_equal_marks():
-    marking = Marking()
+    marking = Marking(KEY)
     assert mark(marking) == mark(marking)
 
 
 def test_under_a_heavy_load_some_go_without_marks_and_later_ones_have_them_again():
     clock = Clock(step_s=0.01)
-    marking = Marking(clock)
+    marking = Marking(KEY, clock)
     many = [mark(marking) for _ in range(1000)]
     assert all(many[0])
     assert ((), ()) in many
@@ -55,7 +56,7 @@ def test_under_a_heavy_load_some_go_without_marks_and_later_ones_have_them_again
 
 def test_a_short_prompt_asks_for_no_time():
     body = orjson.dumps(chat_body("hi"))
-    marking = Marking(clock=None)
+    marking = Marking(KEY, clock=None)
     assert marking.prefix_marks(Endpoint.CHAT, body) == ()
     assert marking.text_marks(parse_body(Endpoint.CHAT, body)) == ()
 

@@ -147,9 +147,9 @@ def test_no_more_than_the_beginning_is_looked_at():
     assert hashes(long) == hashes(long, NEXT)
 
 
-def test_each_process_has_a_key_of_its_own():
+def test_another_key_gives_other_hashes():
     fields = {"model": "m", "messages": [FIRST]}
-    one, other = (PrefixHashing().hashes(Endpoint.CHAT, fields, None) for _ in range(2))
+    one, other = (PrefixHashing(key).hashes(Endpoint.CHAT, fields, None) for key in (b"one", b"other"))
     assert set(one).isdisjoint(other)
 
 
@@ -183,3 +183,39 @@ def test_a_block_that_differs_in_each_request_and_is_taken_out_is_not_hashed():
 
     assert asked(1)
     assert asked(1) == asked(2)
+
+
+# --- Conversations: a number that all turns have in common, for gateways that share a key.
+
+RULES = {"role": "system", "content": "You are a helpful assistant. " * 30}
+HASHING = PrefixHashing(b"key", names_conversations=True)
+
+
+def conversation(*messages, hashing=HASHING, endpoint=Endpoint.CHAT, **fields):
+    fields = {"model": "m", **({"messages": list(messages)} if messages else {}), **fields}
+    return hashing.conversation(endpoint, fields, hashing.hashes(endpoint, fields, None))
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def test_all_turns_of_a_conversation_have_one_number_and_another_has_another():
+    answered = (RULES, user("Hello"), {"role": "assistant", "content": "Hi"}, user("Go on"))
+    number = conversation(*answered[:2])
+    assert number
+    assert conversation(*answered) == number
+    assert conversation(RULES, user("Good morning")) != number
+    assert conversation({**RULES, "content": RULES["content"] * 2}, user("Hello")) != number
+
+
+def test_a_prompt_without_messages_is_known_by_its_beginning():
+    prompt = "once upon a time " * 60
+    number = conversation(endpoint=Endpoint.COMPLETIONS, prompt=prompt)
+    assert number
+    assert conversation(endpoint=Endpoint.COMPLETIONS, prompt=prompt + "there was a king") == number
+
+
+def test_without_other_gateways_or_with_too_short_a_prompt_there_is_no_number():
+    assert conversation(RULES, user("Hello"), hashing=PrefixHashing(b"key")) == 0
+    assert conversation(user("Hello")) == 0

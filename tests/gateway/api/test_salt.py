@@ -66,6 +66,14 @@ def test_gateways_with_the_same_secret_make_the_same_salts_and_without_one_each_
     alone = [Authenticator(GatewayConfig(api_keys=keys(one="a"))) for _ in range(2)]
     assert salt_of(shared[0], "one") == salt_of(shared[1], "one") == tenant_salt(SECRET, "a")
     assert salt_of(alone[0], "one") != salt_of(alone[1], "one")
+    assert shared[0].hash_key(b"prefixes") == shared[1].hash_key(b"prefixes")
+    assert alone[0].hash_key(b"prefixes") != alone[1].hash_key(b"prefixes")
+
+
+def test_processes_of_one_gateway_share_a_secret():
+    one, other = (Authenticator(GatewayConfig(api_keys=keys(one="a")), SECRET) for _ in range(2))
+    assert salt_of(one, "one") == salt_of(other, "one")
+    assert one.hash_key(b"prefixes") == other.hash_key(b"prefixes") != one.hash_key(b"marks")
 
 
 def test_without_keys_nothing_is_salted():

@@ -8,7 +8,7 @@ import contextlib
 import orjson
 import pytest
 
-from phasewise.gateway.api import routes
+from phasewise.gateway.processes import records as all_records
 from tests.gateway.harness import ADMIN, eventually, listening, running_gateway
 from tests.gateway.server.test_client_timeouts import STREAM_HEAD, chunked, event
 
@@ -79,7 +79,7 @@ async def test_a_request_is_open_until_it_has_ended(held):
 
 
 async def test_the_longest_open_come_first_and_no_more_than_asked_for(held, monkeypatch):
-    monkeypatch.setattr(routes, "OPEN_AT_ONCE", 2)
+    monkeypatch.setattr(all_records, "OPEN_AT_ONCE", 2)
     gateway, _ = held
     async with asking(gateway, 3):
         records, _ = await look(gateway)

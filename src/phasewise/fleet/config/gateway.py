@@ -283,6 +283,7 @@ class GatewayConfig(Frozen):
     cache: CacheConfig | None = None
     log: LogConfig = LogConfig()
     traces: TracesConfig | None = None
+    processes: Annotated[int, Field(ge=1, le=16)] = 1
     drain_s: Seconds = 120.0
     reload_on_change: bool = False
     quarantine_s: Annotated[float, Field(ge=0, le=86_400)] = 600.0

@@ -44,7 +44,7 @@ class WorkerReport(Frozen):
 
 
 class GatewayState(Frozen):
-    """A gateway at one moment, as its process last wrote it."""
+    """A gateway at one moment, as its process last wrote it. `folder` has the sockets of its processes."""
 
     version: int = 1
     url: str
@@ -52,6 +52,7 @@ class GatewayState(Frozen):
     process: ProcessIdentity
     started_unix_s: float
     workers: tuple[WorkerReport, ...] = ()
+    folder: str = ""
 
 
 def gateway_url(config: GatewayConfig) -> str:
@@ -63,7 +64,7 @@ def gateway_url(config: GatewayConfig) -> str:
 class GatewayRun:
     """The record of this process's gateway."""
 
-    def __init__(self, home: Path, config: GatewayConfig) -> None:
+    def __init__(self, home: Path, config: GatewayConfig, folder: Path | None = None) -> None:
         self._path = run_folder(home) / f"{os.getpid()}{_SUFFIX}"
         process = identity_of(os.getpid())
         self._state = process and GatewayState(
@@ -71,6 +72,7 @@ class GatewayRun:
             boot_id=boot_id(),
             process=process,
             started_unix_s=time.time(),
+            folder="" if folder is None else str(folder),
         )
 
     def write(self, workers: tuple[WorkerReport, ...]) -> None:

@@ -21,10 +21,12 @@ from phasewise.fleet.config import ApiKey, GatewayConfig, load_secret
 SECRET_BYTES = 32
 
 
-def salt_secret(config: GatewayConfig) -> bytes:
-    """The secret that salts are derived from: the file's bytes, or random ones, unknown to other gateways."""
+def salt_secret(config: GatewayConfig, shared: bytes | None = None) -> bytes:
+    """What salts are derived from: the file's bytes, else those that this gateway's processes share, else
+    random ones.
+    """
     if config.salt_secret_file is None:
-        return secrets.token_bytes(SECRET_BYTES)
+        return shared or secrets.token_bytes(SECRET_BYTES)
     return load_secret(Path(config.salt_secret_file))
 
 
@@ -64,9 +66,14 @@ class Caller:
 class Authenticator:
     """Checks the keys of requests."""
 
-    def __init__(self, config: GatewayConfig) -> None:
-        self._secret = salt_secret(config)
+    def __init__(self, config: GatewayConfig, shared_secret: bytes | None = None) -> None:
+        self._secret = salt_secret(config, shared_secret)
         self.set_keys(config)
+
+    def hash_key(self, purpose: bytes) -> bytes:
+        """A key for hashes of prompts: the same in all processes and gateways that have the same secret."""
+        # No tenant's name begins with a zero, so that no salt is a key.
+        return hmac.digest(self._secret, b"\0" + purpose, "sha256")
 
     def set_keys(self, config: GatewayConfig) -> None:
         """From now on these keys; tenants keep their salts."""

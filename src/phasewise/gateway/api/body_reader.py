@@ -15,10 +15,11 @@ from phasewise.gateway.api.prompt_prefix import PrefixHashing
 
 @dataclass(slots=True)
 class Read:
-    """A parsed body, its prefix hashes, and its cache look-up, if there is a cache."""
+    """A parsed body, its prefix hashes, its conversation, and its cache look-up, if there is a cache."""
 
     parsed: Parsed
     hashes: tuple[int, ...] = ()
+    conversation: int = 0
     lookup: CacheLookup | None = None
 
 
@@ -42,5 +43,7 @@ class BodyReader:
         if self.entrance is not None and endpoint.is_completion:
             found.lookup = self.entrance.enter(endpoint, found.parsed.fields, wishes, tenant)
         if self.hashing is not None and len(body) >= BLOCK_BYTES:
-            found.hashes = self.hashing.hashes(endpoint, found.parsed.fields, salt)
+            fields = found.parsed.fields
+            found.hashes = self.hashing.hashes(endpoint, fields, salt)
+            found.conversation = self.hashing.conversation(endpoint, fields, found.hashes)
         return found

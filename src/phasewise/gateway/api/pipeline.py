@@ -106,7 +106,7 @@ class Pipeline:
         self._found = driver.found
         self._reader = BodyReader(hashing, None if driver.found is None else driver.found.entrance)
         self._large = LargeBodies(self._reader)
-        self._marking = Marking()
+        self._marking = Marking(authenticator.hash_key(b"marks"))
         self._sample: float | None = None
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
@@ -250,6 +250,7 @@ class Pipeline:
             limits=caller.limits,
             max_wait_s=caller.max_wait_s,
             prefix_hashes=read.hashes,
+            conversation=read.conversation,
             splittable=parsed.splittable,
             media_bytes=parsed.media_bytes,
         )

@@ -6,9 +6,9 @@ written.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -30,15 +30,18 @@ OPENING_FIELDS = {on: fields_where(lambda it: it.prefix == "opening", on) for on
 """Parts of the prompt before the messages, in about the order in which templates write them."""
 REREAD_FIELDS = frozenset(fields_where(lambda it: it.prefix == "reread"))
 
-_KEY_BYTES = 32
 _COMPLETIONS = Endpoint.COMPLETIONS
 
 
 class PrefixHashing:
-    """Hashes prompts with a key that never leaves the process, so that no client can forge a collision."""
+    """Hashes prompts with a key that no client knows, so that none can forge a collision.
 
-    def __init__(self, key: bytes | None = None) -> None:
-        self._key = secrets.token_bytes(_KEY_BYTES) if key is None else key
+    With `names_conversations`, other gateways have the key too and must find the same home of a conversation.
+    """
+
+    def __init__(self, key: bytes, *, names_conversations: bool = False) -> None:
+        self._key = key
+        self._names_conversations = names_conversations
 
     def hashes(self, endpoint: Endpoint, fields: dict[str, Any], salt: bytes | None) -> tuple[int, ...]:
         """The request's prefix hashes; none unless it has a single, long prompt that may use the cache."""
@@ -49,6 +52,24 @@ class PrefixHashing:
         prompt = fields.get(PROMPT_FIELD[endpoint])
         text = _completion(prompt) if endpoint is _COMPLETIONS else _chat(endpoint, fields, prompt)
         return prefix_hashes(_root(endpoint, fields, salt), text, self._key)
+
+    def conversation(self, endpoint: Endpoint, fields: dict[str, Any], hashes: tuple[int, ...]) -> int:
+        """A number that all turns of a conversation have in common: of everything up to the first message of
+        its user, in a prompt without messages of the first block. 0 if there is none.
+        """
+        if not self._names_conversations or not hashes:
+            return 0
+        messages = [] if endpoint is _COMPLETIONS else _listed(fields.get(PROMPT_FIELD[endpoint]))
+        users = (number for number, it in enumerate(messages, 1) if _is_users(it))
+        opening = messages[: next(users, 0)]
+        if not opening:
+            return hashes[0]
+        text = b"".join(_chat_pieces(endpoint, fields, opening))
+        return int.from_bytes(blake2b(text, key=self._key, digest_size=8).digest())
+
+
+def _is_users(message: object) -> bool:
+    return not isinstance(message, dict) or message.get("role") == "user"
 
 
 def _is_read_again(fields: dict[str, Any]) -> bool:
@@ -166,10 +187,10 @@ class TimeBudget:
 
 
 class Marking:
-    """Marks prompts under a key that never leaves the process."""
+    """Marks prompts under a key that is never written down."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._key = secrets.token_bytes(32)
+    def __init__(self, key: bytes, clock: Callable[[], float] = time.monotonic) -> None:
+        self._key = key
         self._clock = clock
         self._beginnings = TimeBudget(SHARE_OF_TIME, SAVED_UP_S)
         self._texts = TimeBudget(SHARE_OF_TIME, SAVED_UP_S)

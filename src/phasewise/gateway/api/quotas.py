@@ -323,17 +323,18 @@ class GatewayQuotas(Quotas, Protocol):
         """The gateway has served its last request."""
 
 
-def build_quotas(config: GatewayConfig) -> GatewayQuotas:
-    """The quotas of a configuration. They make no connection before they start."""
+def build_quotas(config: GatewayConfig, alone: ProcessQuotas | None = None) -> GatewayQuotas:
+    """The quotas of a configuration, `alone` without Redis. They make no connection before they start."""
+    alone = ProcessQuotas() if alone is None else alone
     if config.redis is not None:
         store = RedisQuotas(config.redis.url, config.redis.key_prefix, LEASE_S)
-        return SharedQuotas(store, ProcessQuotas(), config.redis.deadline_s, config.redis.when_down)
+        return SharedQuotas(store, alone, config.redis.deadline_s, config.redis.when_down)
     if any(
         limit is not None
         for key in config.api_keys
         for limit in (key.requests_per_minute, key.tokens_per_minute, key.max_concurrent)
     ):
         logger.info(
-            "keys' limits are counted by this process alone. hint: with several gateways set gateway.redis"
+            "keys' limits are counted by this gateway alone. hint: with several gateways set gateway.redis"
         )
-    return ProcessQuotas()
+    return alone

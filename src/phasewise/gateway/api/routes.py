@@ -24,12 +24,14 @@ from phasewise.gateway.api.worker_routes import WorkerRoutes
 from phasewise.gateway.http_errors import JSON, send_rejection
 from phasewise.gateway.live.routes import LiveRoutes
 from phasewise.gateway.overload import OverloadWatch
+from phasewise.gateway.processes.metrics import AllMetrics
+from phasewise.gateway.processes.records import AllRecords, Found
 from phasewise.gateway.records.metrics import CONTENT_TYPE, PrometheusMetrics
-from phasewise.gateway.records.timeline_store import LOOKED_AT, MEASURES, Page, TimelineStore, slowest
+from phasewise.gateway.records.timeline_store import MEASURES, TimelineStore
 from phasewise.gateway.records.worker_log import WorkerLog
 from phasewise.gateway.server.client import Client, ClientWatch, Headers, Scope, header
 from phasewise.gateway.upstream.call import OpenRequests
-from phasewise.scheduling.world import ClusterView, Health, LoadLedger
+from phasewise.scheduling.world import IDLE, ClusterView, Health, LoadLedger
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
 DEFAULT_LIMIT = 100
@@ -39,8 +41,6 @@ LONGEST_ID = 100
 """Characters of an id that an error repeats; ids have fewer."""
 PIECE_BYTES = 64 * 1024
 DEFAULT_OPEN_LIMIT = 1_000
-OPEN_AT_ONCE = 16
-"""How many timelines of open requests are built per turn of the event loop."""
 
 _MODELS = "/v1/models/"
 
@@ -57,7 +57,9 @@ class Gateway:
     ledger: LoadLedger
     timelines: TimelineStore
     open_requests: OpenRequests
+    records: AllRecords
     metrics: PrometheusMetrics
+    all_metrics: AllMetrics
     clients: ClientWatch
     overload: OverloadWatch
     worker_log: WorkerLog
@@ -207,7 +209,7 @@ class Router:
 
     async def _metrics(self, scope: Scope, client: Client) -> None:
         self._gateway.authenticator.check_metrics(header(scope, b"authorization"))
-        await client.respond(200, [(b"content-type", CONTENT_TYPE)], self._gateway.metrics.text())
+        await client.respond(200, [(b"content-type", CONTENT_TYPE)], await self._gateway.all_metrics.text())
 
     async def _openapi(self, scope: Scope, client: Client) -> None:
         await client.respond(200, JSON, self._document)
@@ -221,10 +223,10 @@ class Router:
             await self._slowest(query, client)
             return
         if "id" in query:
-            page = await self._gateway.timelines.matching(query["id"][-1], _limit(query, DEFAULT_LIMIT))
+            page = await self._gateway.records.matching(query["id"][-1], _limit(query, DEFAULT_LIMIT))
         else:
-            page = _page_asked(self._gateway.timelines, query)
-        headers = [(b"x-phasewise-next", b"%d" % page.next_after)]
+            page = await _page_asked(self._gateway.records, query)
+        headers = [(b"x-phasewise-next", page.cursor.encode())]
         if page.more:
             headers.append((b"x-phasewise-more", b"1"))
         if page.dropped:
@@ -241,38 +243,25 @@ class Router:
                 param="slowest",
                 hint=f"accepted: {accepted}",
             )
-        newest = self._gateway.timelines.newest(LOOKED_AT, _tenant(query)).lines
-        lines = await slowest(newest, measure, _limit(query, DEFAULT_LIMIT))
-        await _send_lines(client, lines, [(b"x-phasewise-looked-at", b"%d" % len(newest))])
+        limit = _limit(query, DEFAULT_LIMIT)
+        found = await self._gateway.records.slowest(measure, limit, _tenant(query))
+        await _send_lines(client, found.lines, [(b"x-phasewise-looked-at", b"%d" % found.of)])
 
     async def _open(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
         limit = _limit(_query(scope), DEFAULT_OPEN_LIMIT)
-        open_requests = self._gateway.open_requests
-        headers = [
-            *NDJSON,
-            (b"x-phasewise-now", b"%.6f" % time.time()),
-            (b"x-phasewise-open", b"%d" % len(open_requests)),
-        ]
-        ids = open_requests.oldest(limit)
-        await client.start(200, headers)
-        for first in range(0, len(ids), OPEN_AT_ONCE):
-            now_s = time.monotonic()
-            lines = [open_requests.line(it, now_s) for it in ids[first : first + OPEN_AT_ONCE]]
-            for piece in _pieces([line for line in lines if line is not None]):
-                await client.send_part(piece)
-            await asyncio.sleep(0)
-        await client.finish()
+        found = await self._gateway.records.open(limit)
+        await _send_lines(client, found.lines, [(b"x-phasewise-open", b"%d" % found.of)])
 
     async def _request(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
-        timelines, asked = self._gateway.timelines, scope["path"].rpartition("/")[2]
-        line = timelines.get(asked)
+        records, asked = self._gateway.records, scope["path"].rpartition("/")[2]
+        line = await records.request(asked)
         if line is None:
             raise RequestRejected(
                 RejectionKind.NOT_FOUND,
                 f"the gateway has no record of request {asked[:LONGEST_ID]}",
-                hint=f"it keeps the last {timelines.capacity:,} requests that have ended "
+                hint=f"it keeps the last {records.capacity:,} requests that have ended "
                 "(gateway.keep_timelines), and none from before it was started",
             )
         record = orjson.loads(line)
@@ -301,8 +290,8 @@ class Router:
 
     async def _workers(self, scope: Scope, client: Client) -> None:
         self._check_admin(scope)
-        workers, load_of = self._gateway.cluster.snapshot(), self._gateway.ledger.load
-        loads = (load_of(state.worker.ref) for state in workers)
+        workers, load_of = self._gateway.cluster.snapshot(), self._gateway.ledger.whole_loads()
+        loads = (load_of(state.worker.ref, IDLE) for state in workers)
         answer = [
             {**report.model_dump(mode="json"), "requests": load.requests, "tokens": load.tokens}
             for report, load in zip(self._gateway.worker_log.reports(), loads, strict=True)
@@ -383,11 +372,11 @@ def _breakdown_ms(breakdown: TtftBreakdown) -> dict[str, Any]:
     }
 
 
-def _page_asked(timelines: TimelineStore, query: dict[str, list[str]]) -> Page:
+async def _page_asked(records: AllRecords, query: dict[str, list[str]]) -> Found:
     limit = _limit(query, DEFAULT_LIMIT)
     tenant = _tenant(query)
     if "after" not in query and "since_unix_s" not in query:
-        return timelines.newest(limit, tenant)
+        return await records.newest(limit, tenant)
     if tenant is not None:
         raise RequestRejected(
             RejectionKind.BAD_REQUEST,
@@ -395,7 +384,8 @@ def _page_asked(timelines: TimelineStore, query: dict[str, list[str]]) -> Page:
             param="tenant",
             hint="leave one of them out",
         )
-    return timelines.page(limit, _after(query), _number(query, "since_unix_s", 0.0))
+    cursor = query.get("after", [""])[-1]
+    return await records.after(cursor, limit, _number(query, "since_unix_s", 0.0))
 
 
 def _pieces(lines: list[bytes]) -> Iterator[bytes]:
@@ -421,18 +411,6 @@ def _tenant(query: dict[str, list[str]]) -> str | None:
 
 def _limit(query: dict[str, list[str]], default: int) -> int:
     return min(int(_number(query, "limit", default)), MOST_LINES)
-
-
-def _after(query: dict[str, list[str]]) -> int:
-    text = query.get("after", ["0"])[-1]
-    if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise RequestRejected(
-            RejectionKind.BAD_REQUEST,
-            "after is not a number from x-phasewise-next",
-            param="after",
-            hint="leave it out, or begin with 0",
-        )
-    return int(text)
 
 
 def _number(query: dict[str, list[str]], name: str, default: float) -> float:

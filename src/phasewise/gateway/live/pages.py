@@ -6,7 +6,6 @@ import asyncio
 import logging
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +14,7 @@ import orjson
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.slo import Slo
 from phasewise.gateway.live.view import LiveView
-from phasewise.gateway.records.timeline_store import TimelineStore
-from phasewise.gateway.upstream.call import OpenRequests
+from phasewise.gateway.processes.records import AllRecords
 from phasewise.scheduling import World
 from phasewise.scheduling.world import Health
 
@@ -25,25 +23,23 @@ logger = logging.getLogger("phasewise.gateway")
 COMMAND = (sys.executable, "-m", "phasewise.cli.gateway_pages")
 TIMEOUT_S = 120.0
 MOST_LINES = 10_000
-MOST_OPEN, OPEN_AT_ONCE = 1_000, 16
+MOST_OPEN = 1_000
 
 
 class GatewayPages:
     """Asks that process; one question at a time."""
 
-    def __init__(
-        self, world: World, timelines: TimelineStore, open_requests: OpenRequests, view: LiveView, url: str
-    ) -> None:
+    def __init__(self, world: World, records: AllRecords, view: LiveView, url: str) -> None:
         self._world = world
-        self._timelines = timelines
-        self._open_requests = open_requests
+        self._records = records
         self._view = view
         self._url = url
         self._asking = asyncio.Lock()
 
     async def verdict(self, since_unix_s: float, until_unix_s: float, slo: Slo) -> bytes:
         """The verdict on a window, from what is kept of it, as JSON with the whole page in `html`."""
-        lines = self._timelines.page(MOST_LINES, 0, since_unix_s).lines
+        ended = await self._records.after("", MOST_LINES, since_unix_s)
+        under_way = await self._records.open(MOST_OPEN)
         order = {
             "do": "verdict",
             "url": self._url,
@@ -52,13 +48,11 @@ class GatewayPages:
             "slo": (slo.ttft_s, slo.tpot_s),
             "engines": self._engines(),
         }
-        return await self._ask(order, lines + await self._open_lines())
+        return await self._ask(order, ended.lines + under_way.lines)
 
     async def request(self, request_id: str) -> bytes | None:
         """One request's drawing as JSON with the page in `html`; None if it is unknown."""
-        line = self._timelines.get(request_id)
-        if line is None:
-            line = self._open_requests.line(request_id, time.monotonic())
+        line = await self._records.request(request_id, or_open=True)
         return (
             None if line is None else await self._ask({"do": "request", "engines": self._engines()}, [line])
         )
@@ -75,16 +69,6 @@ class GatewayPages:
             }
             for it in self._world.cluster.snapshot()
         ]
-
-    async def _open_lines(self) -> list[bytes]:
-        found: list[bytes] = []
-        ids = self._open_requests.oldest(MOST_OPEN)
-        for first in range(0, len(ids), OPEN_AT_ONCE):
-            now_s = time.monotonic()
-            lines = (self._open_requests.line(it, now_s) for it in ids[first : first + OPEN_AT_ONCE])
-            found += [line for line in lines if line is not None]
-            await asyncio.sleep(0)
-        return found
 
     async def _ask(self, order: dict[str, Any], lines: Sequence[bytes]) -> bytes:
         if self._asking.locked():

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import orjson
 
@@ -31,11 +32,12 @@ from phasewise.diagnosis.live.window import (
 )
 from phasewise.engines.known import engine_of
 from phasewise.gateway.guard import ErrorGuard
+from phasewise.gateway.processes.siblings import Question, Siblings
 from phasewise.gateway.records.timeline_store import DECODED_AT_ONCE, TimelineStore
 from phasewise.gateway.upstream.call import Call, OpenRequests
 from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling import World
-from phasewise.scheduling.world import Health, WorkerState
+from phasewise.scheduling.world import IDLE, Health, WorkerState
 
 EVERY_S = 1.0
 READ_PER_S = 10
@@ -60,7 +62,12 @@ class LiveView:
         open_requests: OpenRequests,
         connect: Connect,
         slos: Mapping[str, Slo],
+        siblings: Siblings | None = None,
     ) -> None:
+        self._siblings = siblings
+        self._others_after: dict[int, int] = {}
+        if siblings is not None:
+            siblings.answers["live"] = self._report
         self._world = world
         self._timelines = timelines
         self._open_requests = open_requests
@@ -176,17 +183,20 @@ class LiveView:
                     self._window.add(self._new.popleft())
             await asyncio.sleep(0)
         seen = await self._look_at_open()
-        world = self._world
+        world, waiting = self._world, dict(self._world.queue.waiting_by_tenant)
+        for other in await self._ask_others():
+            seen += [OpenRequest(**it) for it in other["open"]]
+            for tenant, count in other["waiting"].items():
+                waiting[tenant] = waiting.get(tenant, 0) + count
         with self._metered():
-            waiting = world.queue.waiting_by_tenant
             open_by_tenant = dict.fromkeys(waiting, 0)
             for it in seen:
                 open_by_tenant[it.tenant] = open_by_tenant.get(it.tenant, 0) + 1
             around = LiveSnapshot(
                 time.time(),
                 "gateway",
-                open_requests=len(self._open_requests),
-                waiting=len(world.queue),
+                open_requests=max(len(self._open_requests), len(seen)),
+                waiting=sum(waiting.values()),
                 engines=tuple(map(self._engine, world.cluster.snapshot())),
                 tenants=tuple(
                     LiveTenant(name, count, waiting.get(name, 0)) for name, count in open_by_tenant.items()
@@ -196,6 +206,34 @@ class LiveView:
         self._encoded.clear()
         ticked, self._ticked = self._ticked, asyncio.Event()
         ticked.set()
+
+    # --- other processes of this gateway ------------------------------------------------------------------
+
+    async def _ask_others(self) -> list[dict[str, Any]]:
+        """What they have under way; the requests that have ended there are added."""
+        if self._siblings is None:
+            return []
+        others = []
+        asked = {str(column): after for column, after in self._others_after.items()}
+        for column, answer in (await self._siblings.ask_all("live", after=asked)).items():
+            head, *lines = answer.split(b"\n")
+            others.append(orjson.loads(head))
+            self._others_after[column] = others[-1]["next"]
+            for first in range(0, len(lines), DECODED_AT_ONCE):
+                with self._metered():
+                    for timeline in map(decode, lines[first : first + DECODED_AT_ONCE]):
+                        self._window.add(timeline)
+                await asyncio.sleep(0)
+        return others
+
+    async def _report(self, asked: Question) -> bytes:
+        """What this process has under way, and the requests that have ended since it was last asked."""
+        after = asked["after"].get(str(self._siblings.column if self._siblings else 0))
+        page = self._timelines.newest(0) if after is None else self._timelines.page(MOST_CAUGHT_UP, after)
+        under_way = await self._look_at_open()
+        waiting = dict(self._world.queue.waiting_by_tenant)
+        head = orjson.dumps({"next": page.next_after, "open": under_way, "waiting": waiting})
+        return b"\n".join((head, *page.lines))
 
     async def _look_at_open(self) -> list[OpenRequest]:
         found: list[OpenRequest] = []
@@ -214,7 +252,7 @@ class LiveView:
             ref.name,
             health="circuit open" if up and self._world.breakers.is_open(ref) else state.health.value,
             note=state.note,
-            open_requests=self._world.ledger.load(ref).requests,
+            open_requests=self._world.ledger.whole_loads()(ref, IDLE).requests,
         )
 
     def _held_by(self, request: OpenRequest) -> str:

@@ -42,13 +42,22 @@ requests_logger = logging.getLogger("phasewise.requests")
 def set_up_logging(config: LogConfig) -> LineWriter:
     """Send the logs of gateway, server and event loop to standard error, in the configured format."""
     handler = LineWriter(sys.stderr.fileno())
+    _log_to(handler, config)
+    return handler
+
+
+def set_up_logging_without_threads(config: LogConfig) -> None:
+    """The same for a process that forks: a thread would be missing in its children."""
+    _log_to(logging.StreamHandler(), config)
+
+
+def _log_to(handler: logging.Handler, config: LogConfig) -> None:
     handler.setFormatter(LineFormatter(config.format))
     for name, level in ((OURS, logging.INFO), (SERVERS, logging.WARNING), (LOOPS, logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(level)
         logger.propagate = False
-    return handler
 
 
 class LineWriter(logging.Handler):

@@ -32,6 +32,7 @@ def gateway_id_in(text: str) -> str | None:
 
 
 class _Entry(NamedTuple):
+    number: int
     request_id: str
     client_request_id: str | None
     ended_unix_s: float
@@ -44,13 +45,15 @@ class _Entry(NamedTuple):
 class Page:
     """Some timelines as JSON, oldest first, and the number after which to continue.
 
-    `dropped` counts timelines after the requested number that newer ones have replaced.
+    `dropped` counts timelines after the requested number that newer ones have replaced. `places` are the
+    number of each line and when it ended.
     """
 
     lines: list[bytes]
     next_after: int
     more: bool
     dropped: int = 0
+    places: Sequence[tuple[int, float]] = ()
 
 
 class TimelineStore:
@@ -84,7 +87,13 @@ class TimelineStore:
         self._next += 1
         client_id = timeline.client_request_id
         self._entries[number] = _Entry(
-            timeline.request_id, client_id, ended_unix_s, self._latest_end_unix_s, timeline.tenant, line
+            number,
+            timeline.request_id,
+            client_id,
+            ended_unix_s,
+            self._latest_end_unix_s,
+            timeline.tenant,
+            line,
         )
         self._number_of[timeline.request_id] = number
         if client_id is not None:
@@ -117,11 +126,11 @@ class TimelineStore:
     def newest(self, limit: int, tenant: str | None = None) -> Page:
         """The last timelines, of one tenant if it is named; its own are searched in the newest of all."""
         if tenant is None:
-            lines = [entry.line for entry in self._last(limit)]
+            found = self._last(limit)
         else:
-            its = [entry.line for entry in self._last(LOOKED_AT) if entry.tenant == tenant]
-            lines = its[len(its) - limit :] if limit < len(its) else its
-        return Page(lines, self._next - 1, more=False)
+            its = [entry for entry in self._last(LOOKED_AT) if entry.tenant == tenant]
+            found = its[len(its) - limit :] if limit < len(its) else its
+        return _page(found, self._next - 1, more=False)
 
     async def matching(self, any_id: str, limit: int) -> Page:
         """Every timeline that an id can mean, oldest first.
@@ -131,21 +140,21 @@ class TimelineStore:
         """
         number = self._by_own_id(any_id)
         if number is not None:
-            return Page([self._entries[number].line], self._next - 1, more=False)
+            return _page([self._entries[number]], self._next - 1, more=False)
         of_ours = _ITS_BEGINNING.fullmatch(any_id)
-        same: list[bytes] = []
-        begun: list[bytes] = []
+        same: list[_Entry] = []
+        begun: list[_Entry] = []
         entries = self._last(LOOKED_AT)
         for first in range(0, len(entries) if any_id else 0, COMPARED_AT_ONCE):
             for entry in entries[first : first + COMPARED_AT_ONCE]:
                 client_id = entry.client_request_id or ""
                 if client_id == any_id:
-                    same.append(entry.line)
+                    same.append(entry)
                 elif client_id.startswith(any_id) or (of_ours and entry.request_id.startswith(of_ours[1])):
-                    begun.append(entry.line)
+                    begun.append(entry)
             await asyncio.sleep(0)
         found = same or begun
-        return Page(found[-limit:] if limit else [], self._next - 1, more=len(found) > limit)
+        return _page(found[-limit:] if limit else [], self._next - 1, more=len(found) > limit)
 
     def _last(self, limit: int) -> list[_Entry]:
         return [self._entries[it] for it in range(max(self._oldest, self._next - limit), self._next)]
@@ -155,17 +164,17 @@ class TimelineStore:
         # A number that was never given out is from another run of the gateway: everything here is new.
         first = self._oldest if after >= self._next else max(after + 1, self._oldest)
         dropped = self._dropped_after(after)
-        lines: list[bytes] = []
+        found: list[_Entry] = []
         last = first - 1
         for number in range(self._first_ended(ended_since_unix_s, first), self._next):
             entry = self._entries[number]
             if entry.ended_unix_s < ended_since_unix_s:
                 continue
-            if len(lines) >= limit:
-                return Page(lines, last, more=True, dropped=dropped)
-            lines.append(entry.line)
+            if len(found) >= limit:
+                return _page(found, last, more=True, dropped=dropped)
+            found.append(entry)
             last = number
-        return Page(lines, self._next - 1, more=False, dropped=dropped)
+        return _page(found, self._next - 1, more=False, dropped=dropped)
 
     def _dropped_after(self, after: int) -> int:
         # A reader that starts with the oldest misses nothing. Timelines of earlier processes are not counted.
@@ -202,6 +211,11 @@ class TimelineStore:
         named = {it.client_request_id: number for number, it in self._entries.items() if it.client_request_id}
         if named != self._number_of_clients:
             raise AssertionError("a client's id does not lead to the newest of its timelines")
+
+
+def _page(found: Sequence[_Entry], next_after: int, *, more: bool, dropped: int = 0) -> Page:
+    places = [(it.number, it.ended_unix_s) for it in found]
+    return Page([it.line for it in found], next_after, more, dropped, places)
 
 
 # --- Finds the slowest of the timelines that are kept.

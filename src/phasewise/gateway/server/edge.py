@@ -115,6 +115,7 @@ class Edge:
         self.count_rejection = count_rejection
         self.this_machine_only = this_machine_only
         self.keeps_alive = True
+        self.leaving = False
         self.stopping = False
         self._due_s: dict[EdgeConnection, float] = {}
         self._untaken: dict[EdgeConnection, Untaken] = {}
@@ -260,7 +261,7 @@ class EdgeConnection(ClientConnection):
             raise _bad("too many requests were sent before the first was answered")
         self._check_head()
         super().on_headers_complete()
-        if not self._edge.keeps_alive:
+        if self._edge.leaving or not self._edge.keeps_alive:
             self.cycle.keep_alive = False
         self.headers = _NoTrailers()
 

@@ -1,0 +1,81 @@
+"""One process among those of its gateway: what it shares with the others, and when it must end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import marshal
+import os
+
+from phasewise.gateway.processes.board import Board
+from phasewise.gateway.processes.neighbours import BoardNeighbours
+from phasewise.gateway.processes.siblings import Siblings, ask_now
+from phasewise.gateway.processes.supervisor import Place
+from phasewise.gateway.processes.take_over import ListenerSharing
+from phasewise.scheduling import World
+
+logger = logging.getLogger("phasewise.gateway")
+
+STATE_VERSION = 1
+
+
+class Membership:
+    """The shared memory, the turns at free slots and the questions of one process."""
+
+    def __init__(self, place: Place) -> None:
+        self.number = place.number
+        self.folder = place.folder
+        self.board = Board(place.board_fd, place.column)
+        self.neighbours = BoardNeighbours(self.board, place.folder)
+        self.siblings = Siblings(place.folder, place.column)
+        self._sharing = ListenerSharing(place.folder, place.column, place.board_fd, place.listeners)
+        self._place = place
+
+    async def start(self, world: World) -> None:
+        """Join the others, and learn what those knew that this one takes over from."""
+        self.siblings.answers["state"] = lambda _question: _state(world)
+        self.neighbours.start()
+        await self.siblings.start()
+        self._sharing.start()
+        self.neighbours.on_served = world.prefixes.served
+        # One of the others knows all that its gateway has learned of prefixes; speeds are each one's own.
+        for column in self._place.before or self.board.others[:1]:
+            if (state := await self.siblings.ask(column, "state")) is not None:
+                _adopt(world, state)
+        if self._place.lifeline is not None:
+            asyncio.get_running_loop().add_reader(self._place.lifeline, os._exit, 1)
+
+    def serves(self) -> None:
+        """Say that it accepts connections."""
+        if self._place.ready is not None:
+            os.write(self._place.ready, b"1")
+            return
+        for column in self._place.before:
+            ask_now(self.folder, column, "leave")
+
+    async def stop(self) -> None:
+        """Leave them."""
+        if self._place.lifeline is not None:
+            asyncio.get_running_loop().remove_reader(self._place.lifeline)
+        self._sharing.stop()
+        await self.siblings.stop()
+        self.neighbours.stop()
+
+
+async def _state(world: World) -> bytes:
+    """What a process that takes over should know, as plain types: it may be of another version."""
+    state = (world.prefixes.export(), world.paces.export(), world.breakers.export())
+    return marshal.dumps((STATE_VERSION, state))
+
+
+def _adopt(world: World, exported: bytes) -> None:
+    try:
+        version, state = marshal.loads(exported)  # noqa: S302 - a process of the same user wrote it
+        if version != STATE_VERSION:
+            return
+        prefixes, paces, breakers = state
+        world.prefixes.adopt(prefixes)
+        world.paces.adopt(paces)
+        world.breakers.adopt(breakers)
+    except (ValueError, TypeError, EOFError, KeyError):
+        logger.exception("what the gateway before knew could not be read: this one learns it again")
