@@ -10,7 +10,10 @@ import orjson
 import pytest
 
 from phasewise.clients.host import ENOUGH
+from phasewise.core.errors import ConfigError
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.fleet.config import GatewayConfig, GatewayFile
+from phasewise.gateway import serve
 from tests.gateway.gateway_process import running_process, start
 from tests.gateway.harness import chat_body, events_of, eventually
 
@@ -59,3 +62,13 @@ async def test_a_file_that_cannot_be_used_is_reported_and_exits_with_2(tmp_path,
     assert process.returncode == 2
     assert reported in errors
     assert b"Traceback" not in errors
+
+
+def test_without_a_folder_for_sockets_it_says_what_it_needs(monkeypatch):
+    def fails(prefix):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(serve, "mkdtemp", fails)
+    with pytest.raises(ConfigError, match="Read-only file system") as reported:
+        serve.serve(lambda: GatewayFile(gateway=GatewayConfig(), workers=()))
+    assert "tmpfs" in reported.value.hint

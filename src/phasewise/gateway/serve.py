@@ -60,7 +60,7 @@ def serve(
     """
     config = read().gateway
     before = _before(config, home) if take_over else None
-    folder = Path(mkdtemp(prefix="phasewise-")) if before is None else before.folder
+    folder = _own_folder() if before is None else before.folder
     record = None if home is None else GatewayRun(home, config, folder)
     allow_many_streams()
     own_pid = os.getpid()
@@ -78,6 +78,17 @@ def serve(
                 record.remove()
             if not any(folder.glob("process-*")):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_folder() -> Path:
+    """Where this gateway's sockets are; only its user can enter it."""
+    try:
+        return Path(mkdtemp(prefix="phasewise-"))
+    except OSError as error:
+        raise ConfigError(
+            f"no folder for the gateway's sockets can be made ({error.strerror or error})",
+            hint="give it a /tmp that it can write to, in a container a tmpfs",
+        ) from error
 
 
 def _before(config: GatewayConfig, home: Path | None) -> TakenOver:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import chain
 from operator import add
+from tempfile import TemporaryFile
 
 from phasewise.core.value import value
 
@@ -54,7 +56,11 @@ def _loads(column: int) -> int:
 
 def create_board() -> int:
     """The descriptor of an empty board, which exists as long as a process has it open."""
-    fd = os.memfd_create("phasewise-board")
+    if sys.platform == "linux":
+        fd = os.memfd_create("phasewise-board")
+    else:
+        with TemporaryFile() as file:
+            fd = os.dup(file.fileno())
     os.ftruncate(fd, _AT.size * 8)
     os.pwrite(fd, os.urandom(SECRET_BYTES), _SECRET * 8)
     os.set_inheritable(fd, True)
