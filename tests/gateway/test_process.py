@@ -12,7 +12,7 @@ import pytest
 from phasewise.clients.host import ENOUGH
 from phasewise.core.errors import ConfigError
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fleet.config import GatewayConfig, GatewayFile
+from phasewise.fleet.config import GatewayFile
 from phasewise.gateway import serve
 from tests.gateway.gateway_process import running_process, start
 from tests.gateway.harness import chat_body, events_of, eventually
@@ -69,6 +69,8 @@ def test_without_a_folder_for_sockets_it_says_what_it_needs(monkeypatch):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(serve, "mkdtemp", fails)
+    worker = {"name": "w0", "url": "http://127.0.0.1:9", "model": "m"}
+    file = GatewayFile.model_validate({"gateway": {}, "workers": [worker]})
     with pytest.raises(ConfigError, match="Read-only file system") as reported:
-        serve.serve(lambda: GatewayFile(gateway=GatewayConfig(), workers=()))
+        serve.serve(lambda: file)
     assert "tmpfs" in reported.value.hint
