@@ -33,6 +33,7 @@ def gateway_address(given: str | None, home: Path, parameter: str = "--gateway")
     states = [state for paths in fleets if (state := read_state(paths)) is not None]
     urls = [state.gateway.url for state in states]
     urls += [gateway.url for gateway in lone_gateways(living_gateways(home), states)]
+    urls = list(dict.fromkeys(urls))  # two have the same while one takes over
     if len(urls) != 1:
         option = f"{parameter} " if parameter.startswith("-") else ""
         raise FleetError(

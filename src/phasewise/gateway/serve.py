@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -65,6 +66,9 @@ def serve(
     allow_many_streams()
     own_pid = os.getpid()
     try:
+        if record is not None:
+            with suppress(OSError):
+                record.write(())  # whichever process serves first, commands find it
         serve_one = partial(_serve_here, read, path, record)
         if config.processes == 1:
             board_fd = create_board() if before is None else before.board_fd

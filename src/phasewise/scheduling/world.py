@@ -496,4 +496,4 @@ def let_waiting_in(world: World, now_s: float, *, in_turn: bool = False) -> None
 def report_waiting(world: World) -> None:
     """Let other processes know which request gets the next slot here."""
     if world.neighbours is not None:
-        world.neighbours.waiting(world.queue.next_turn(world.clock.now_s))
+        world.neighbours.waiting(world.queue.next_turn(world.clock.now_s) if len(world.queue) else None)

@@ -26,7 +26,7 @@ WORKER_ROWS = 2_048
 KEY_ROWS = 16_384
 LOAD_FIELDS = 5
 _PID, _TURN, _FACTS = 0, 1, 8
-_USED_ROWS, _USED_COLUMNS, _SECRET, _HEADER = 0, 1, 4, 8
+_USED_ROWS, _USED_COLUMNS, _CHANGES, _SECRET, _HEADER = 0, 1, 2, 4, 8
 SECRET_BYTES = 32
 
 
@@ -75,6 +75,8 @@ class Board:
         self._map = mmap.mmap(self._fd, _AT.size * 8)
         self._words = memoryview(self._map).cast("q")
         self.column = column
+        self._others: list[int] = []
+        self._seen_changes = -1
         self._worker_rows: dict[str, int | None] = {}
         self._key_rows: dict[str, int | None] = {}
         if column is not None:
@@ -94,14 +96,19 @@ class Board:
 
     @property
     def others(self) -> list[int]:
-        """The columns of the other processes."""
-        used = range(self._words[_USED_COLUMNS])
-        return [it for it in used if it != self.column and self._words[_facts(it) + _PID]]
+        """The columns of the other processes. Every request asks, and they change rarely."""
+        changes = self._words[_CHANGES]
+        if changes != self._seen_changes:
+            used = range(self._words[_USED_COLUMNS])
+            self._others = [it for it in used if it != self.column and self._words[_facts(it) + _PID]]
+            self._seen_changes = changes
+        return self._others
 
     def reserve(self, column: int, pid: int) -> None:
         """The column is this process's."""
         self._words[_facts(column) + _PID] = pid
         self._words[_USED_COLUMNS] = max(self._words[_USED_COLUMNS], column + 1)
+        self._words[_CHANGES] += 1
 
     def clear(self, column: int) -> None:
         """The process of this column has ended, and so have its requests."""
@@ -112,6 +119,7 @@ class Board:
             words[place] = 0
         for place in range(_facts(column), _facts(column) + _FACTS):
             words[place] = 0
+        words[_CHANGES] += 1
 
     # --- work on engines --------------------------------------------------------------------------------
 
@@ -126,15 +134,25 @@ class Board:
     def add_load(self, row: int, change: Sequence[int]) -> None:
         """Work of this process on a worker has changed by so much."""
         words, at = self._words, self._own_loads + row * LOAD_FIELDS
-        for place, by in enumerate(change, at):
-            words[place] += by
+        requests, tokens, unread_tokens, streams, unread_requests = change
+        # Three times in every request, so not in a loop; most fields do not change.
+        if requests:
+            words[at] += requests
+        if tokens:
+            words[at + 1] += tokens
+        if unread_tokens:
+            words[at + 2] += unread_tokens
+        if streams:
+            words[at + 3] += streams
+        if unread_requests:
+            words[at + 4] += unread_requests
 
     def others_loads(self) -> dict[str, list[int]]:
         """The work of all other processes, on the workers that this one knows and they use."""
+        if not self.others:
+            return {}
         words, found = self._words, dict[str, list[int]]()
-        others = [_loads(it) for it in range(words[_USED_COLUMNS]) if it != self.column]
-        if not others:
-            return found
+        others = [_loads(it) for it in self.others]
         for name, row in self._worker_rows.items():
             if row is None:
                 continue

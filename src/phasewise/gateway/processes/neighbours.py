@@ -80,6 +80,8 @@ class BoardNeighbours:
 
     def served(self, worker: WorkerRef, *prompt: Any) -> None:  # noqa: ANN401 - plain types
         """A worker has computed a prompt; the others learn it soon."""
+        if not self._board.others:
+            return
         if not self._served:
             asyncio.get_running_loop().call_later(PREFIXES_EVERY_S, self._send_served)
         self._served.append((*worker, *prompt))
@@ -95,7 +97,7 @@ class BoardNeighbours:
 
     def give_way(self, now_s: float) -> bool:
         """Wake the process whose turn it is, if it is another's."""
-        turns = self._board.turns
+        turns = self._board.turns if self._board.others else {}
         if not turns or (first := first_of(turns, _us(now_s), self._aging_s)) == self._board.column:
             return False
         with suppress(OSError):
