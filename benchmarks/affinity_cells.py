@@ -306,12 +306,12 @@ class OtherProcesses:
                 found[worker.name] = [*map(add, found.get(worker.name, [0] * len(fields)), fields)]
         return found
 
-    def served(self, worker: WorkerRef, *prompt: Any) -> None:  # noqa: ANN401 - passed on as it is
+    def served(self, worker: WorkerRef, hashes: Sequence[int], *more: int) -> None:
         """They learn it as late as real ones do."""
 
         def learn(_now_s: float) -> None:
             for world in self._others:
-                world.prefixes.served(worker, *prompt)
+                world.prefixes.served(worker, hashes, *more)
 
         self._fleet.at(self._fleet.now_s + PREFIXES_EVERY_S, learn)
 

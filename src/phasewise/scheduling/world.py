@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from phasewise.core.decision import Candidate
 from phasewise.core.ports import QuotaSettlement
@@ -238,7 +238,7 @@ class Neighbours(Protocol):
     def loads(self) -> Mapping[str, Sequence[int]]:
         """The fields of their loads on each worker; those that they do not use are left out."""
 
-    def served(self, worker: WorkerRef, *prompt: Any) -> None:  # noqa: ANN401 - those of PrefixIndex.served
+    def served(self, worker: WorkerRef, hashes: Sequence[int], *more: int) -> None:
         """A worker has computed a prompt: what PrefixIndex.served was called with."""
 
     def waiting(self, turn: Turn | None) -> None:

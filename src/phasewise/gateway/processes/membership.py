@@ -6,7 +6,10 @@ import asyncio
 import logging
 import marshal
 import os
+from collections.abc import Sequence
+from functools import partial
 
+from phasewise.core.worker import WorkerRef
 from phasewise.gateway.processes.board import Board
 from phasewise.gateway.processes.neighbours import BoardNeighbours
 from phasewise.gateway.processes.siblings import Siblings, ask_now
@@ -37,7 +40,7 @@ class Membership:
         self.neighbours.start()
         await self.siblings.start()
         self._sharing.start()
-        self.neighbours.on_served = world.prefixes.served
+        self.neighbours.on_served = partial(_learn_prefix, world)
         # One of the others knows all that its gateway has learned of prefixes; speeds are each one's own.
         for column in self._place.before or self.board.others[:1]:
             if (state := await self.siblings.ask(column, "state")) is not None:
@@ -60,6 +63,12 @@ class Membership:
         self._sharing.stop()
         await self.siblings.stop()
         self.neighbours.stop()
+
+
+def _learn_prefix(world: World, worker: WorkerRef, hashes: Sequence[int], *more: int) -> None:
+    """What another process has seen, unless this one knows another start of the engine."""
+    if world.cluster.is_current(worker):
+        world.prefixes.served(worker, hashes, *more)
 
 
 async def _state(world: World) -> bytes:

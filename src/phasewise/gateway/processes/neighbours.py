@@ -21,8 +21,8 @@ TURN, PREFIXES = b"turn", b"prefixes 1:"
 """What the messages begin with; another form of prefixes gets another number."""
 LONGEST_MESSAGE = 1 << 17
 PREFIXES_EVERY_S = 0.01
-AT_ONCE = 64
-"""Prompts in a message, which then fits into a socket's buffer."""
+HASHES_AT_ONCE = 4_096
+"""In a message, beside those of one more prompt: it then fits into a socket's buffer."""
 MOST_UNSENT = 1_024
 """Of prompts that a process could not be sent yet, the newest are kept."""
 TURN_AFTER_S = 0.002
@@ -78,13 +78,13 @@ class BoardNeighbours:
         """Their loads."""
         return self._board.others_loads()
 
-    def served(self, worker: WorkerRef, *prompt: Any) -> None:  # noqa: ANN401 - plain types
+    def served(self, worker: WorkerRef, hashes: Sequence[int], *more: int) -> None:
         """A worker has computed a prompt; the others learn it soon."""
         if not self._board.others:
             return
         if not self._served:
             asyncio.get_running_loop().call_later(PREFIXES_EVERY_S, self._send_served)
-        self._served.append((*worker, *prompt))
+        self._served.append((*worker, hashes, *more))
 
     def waiting(self, turn: Turn | None) -> None:
         """This request gets the next slot here."""
@@ -133,12 +133,18 @@ class BoardNeighbours:
 
     def _sent(self, column: int, prompts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Send them, and return those that it does not take now."""
-        for first in range(0, len(prompts), AT_ONCE):
+        first = 0
+        while first < len(prompts):
+            after, hashes = first, 0
+            while after < len(prompts) and hashes < HASHES_AT_ONCE:
+                hashes += len(prompts[after][2])
+                after += 1
             try:
-                message = PREFIXES + marshal.dumps(prompts[first : first + AT_ONCE])
+                message = PREFIXES + marshal.dumps(prompts[first:after])
                 self._socket.sendto(message, self._address(column))
             except OSError:
                 return prompts[first:][-MOST_UNSENT:]
+            first = after
         return []
 
     def _take_turn(self) -> None:
