@@ -157,15 +157,19 @@ def tags(span):
     return {it["key"]: it["value"] for it in span["tags"]}
 
 
-async def trace_at(api, trace_id):
-    """The spans of a trace as Jaeger's API gives them, once they are there."""
+async def trace_at(api, trace_id, *names):
+    """The spans of a trace as Jaeger's API gives them, once those of these names are there.
+
+    The backend shows spans of one request as it stores them, not all at once.
+    """
 
     def ask():
         with urllib.request.urlopen(f"{api}/api/traces/{trace_id}", timeout=10) as reply:
             return [span for trace in json.load(reply)["data"] or () for span in trace["spans"]]
 
     async def found():
-        return await asyncio.to_thread(ask)
+        spans = await asyncio.to_thread(ask)
+        return spans if spans and jaegers(spans).keys() >= set(names) else None
 
     return await eventually(found)
 
@@ -175,7 +179,7 @@ async def test_a_real_backend_shows_the_trace(tmp_path):
         traces = {"endpoint": endpoint, "sample": 1.0}
         async with running_engines(1) as engines, running_gateway(engines, traces=traces) as gateway:
             reply = await gateway.chat(stream=True, headers=FROM_CLIENT)
-            spans = jaegers(await trace_at(api, TRACE))
+            spans = jaegers(await trace_at(api, TRACE, "chat fake-model", "attempt local", "prefill"))
     request, attempt = spans["chat fake-model"], spans["attempt local"]
     assert request["references"][0]["spanID"] == PARENT
     assert attempt["references"][0]["spanID"] == request["spanID"]
