@@ -464,7 +464,7 @@ def test_a_split_request_shows_how_fast_one_worker_reads_and_the_other_fetches_a
     assert reported(world, "learn_step") == [("learn_step", d0, 1, 0.07)]
     assert reported(world, "served") == [
         ("served", p0, (1, 2), 100, 16, 0),
-        ("served", d0, (1, 2), 100, 0, 0),
+        ("served", d0, (1, 2), 100, 0),
     ]
     ((_, request, prompt_tokens, output_tokens),) = reported(world, "learn")
     assert (request.prefix_hashes, prompt_tokens, output_tokens) == ((1, 2), 100, 20)

@@ -156,7 +156,8 @@ class GatewayApp:
         running = [self.gateway.clients.run(), self.edge.run(), self.gateway.overload.run()]
         if parts.membership is not None:
             await parts.membership.start(parts.world)
-            running.append(self.gateway.all_metrics.run())
+            if parts.membership.has_successor:
+                running.append(self.gateway.all_metrics.run())
         await asyncio.gather(parts.watcher.start(), parts.quotas.start())
         await parts.kv_transfer_watch.start()
         self._loop = asyncio.get_running_loop()

@@ -438,18 +438,11 @@ class World:
             self.breakers.forget(name)
         return change
 
-    def learn_prefix(
-        self,
-        worker: WorkerRef,
-        hashes: Sequence[int],
-        prompt_tokens: int,
-        cached_tokens: int,
-        held_blocks: int = 0,
-    ) -> None:
+    def learn_prefix(self, worker: WorkerRef, hashes: Sequence[int], *counts: int) -> None:
         """A worker has computed this prompt: see PrefixIndex.served. Other processes learn it too."""
-        self.prefixes.served(worker, hashes, prompt_tokens, cached_tokens, held_blocks)
+        self.prefixes.served(worker, hashes, *counts)
         if self.neighbours is not None:
-            self.neighbours.served(worker, hashes, prompt_tokens, cached_tokens, held_blocks)
+            self.neighbours.served(worker, hashes, *counts)
 
     def candidates(self, model: str, now_s: float) -> list[Candidate]:
         """Healthy workers of the model with a free slot and no open circuit, with their load."""

@@ -209,6 +209,11 @@ def test_all_turns_of_a_conversation_have_one_number_and_another_has_another():
     assert conversation({**RULES, "content": RULES["content"] * 2}, user("Hello")) != number
 
 
+def test_the_same_words_to_another_model_are_another_conversation():
+    said = (RULES, user("Hello"))
+    assert conversation(*said) != conversation(*said, model="other")
+
+
 def test_a_prompt_without_messages_is_known_by_its_beginning():
     prompt = "once upon a time " * 60
     number = conversation(endpoint=Endpoint.COMPLETIONS, prompt=prompt)

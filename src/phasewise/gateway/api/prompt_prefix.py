@@ -64,8 +64,9 @@ class PrefixHashing:
         opening = messages[: next(users, 0)]
         if not opening:
             return hashes[0]
-        text = b"".join(_chat_pieces(endpoint, fields, opening))
-        return int.from_bytes(blake2b(text, key=self._key, digest_size=8).digest())
+        text = _chat(endpoint, fields, opening)
+        # The first block's hash has the model and the tenant in it.
+        return int.from_bytes(blake2b(text, key=self._key, digest_size=8).digest()) ^ hashes[0]
 
 
 def _is_users(message: object) -> bool:

@@ -34,6 +34,11 @@ class Membership:
         self._sharing = ListenerSharing(place.folder, place.column, place.board_fd, place.listeners)
         self._place = place
 
+    @property
+    def has_successor(self) -> bool:
+        """Whether a supervisor starts another process if this one is killed."""
+        return self._place.lifeline is not None
+
     async def start(self, world: World) -> None:
         """Join the others, and learn what those knew that this one takes over from."""
         self.siblings.answers["state"] = lambda _question: _state(world)
