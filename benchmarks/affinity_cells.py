@@ -19,41 +19,32 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from heapq import heappop, heappush
-from itertools import accumulate, count
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import add
 from random import Random
 from statistics import mean, median
 from typing import Any
 
-from phasewise.core.kv_transfer import EngineAccount
-from phasewise.core.request import BYTES_PER_TOKEN, Endpoint, GenerationRequest
-from phasewise.core.steps import FinishedRequest
-from phasewise.core.worker import Worker, WorkerRef
-from phasewise.gateway.api.quotas import ProcessQuotas
+from phasewise.core.worker import WorkerRef
 from phasewise.gateway.processes.neighbours import PREFIXES_EVERY_S
-from phasewise.scheduling import CacheMiss, Generate, RequestFlow, Succeeded, World, request_flow
-from phasewise.scheduling.breakers import Breakers, RetryBudget
-from phasewise.scheduling.policies import POLICIES, whole
-from phasewise.scheduling.prefix_index import PrefixIndex
-from phasewise.scheduling.queue import Turn, WaitingQueue
-from phasewise.scheduling.world import ClusterView, LoadLedger
-from phasewise.simulator.engine import EmittedToken, EngineShape, VirtualEngine, VirtualRequest
+from phasewise.gateway.processes.other_gateways import AT_LEAST_EVERY_S, SENDER_BYTES, OtherGateways
+from phasewise.scheduling import World
+from phasewise.scheduling.queue import Turn
+from phasewise.scheduling.world import Neighbours
+from phasewise.simulator.fleet import EnginePool, FleetPlan, SimulatedFleet
+from phasewise.simulator.gateway import SimulatedRequest
 from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.traffic import Content, Session, Traffic, conversation
 
 OURS, OTHERS = "prefix_affinity", ("least_outstanding", "round_robin")
-MODEL = "virtual"
-HASHED_BLOCK_TOKENS = 111
-"""What the gateway's blocks of 512 bytes hold of English text: less than a block of these engines."""
 NEVER_WORSE = 1.1
 """The ratio in TTFT that no cell may reach: in virtual time, so that no machine is too slow for it."""
 LEAST_HIT_SHARE = 0.6
 """Of conversations' prompt tokens, in every cell: only first turns, and what is new in others, is cold."""
 THINK_S = 5.0
+THROUGH_REDIS_S = 0.001
+"""From a gateway through Redis to another. On one machine it takes 0.3 ms."""
 SEED = 1
 
 
@@ -168,126 +159,80 @@ def _summary(results: list[tuple[Cell, dict[str, Figures]]]) -> dict[str, Any]:
 
 
 def _run(cell: Cell, policy: str) -> Figures:
-    fleet = Fleet(policy, cell.engines)
-    Traffic(cell, fleet).begin()
-    fleet.run()
-    ended = fleet.ended
-    cached = sum(it.finished.cached_tokens for it in ended)
+    fleet = fleet_of(policy, cell.engines)
+    served = fleet.run(traffic_of(cell))
+    cached = sum(it.cached_tokens for it in served)
     return Figures(
-        mean(it.ttft_s for it in ended),
-        mean(it.e2e_s for it in ended),
-        cached / sum(it.finished.prompt_tokens for it in ended),
+        mean(it.ttft_s for it in served),
+        mean(it.e2e_s for it in served),
+        cached / sum(it.prompt_tokens for it in served),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """One request as it went."""
-
-    ttft_s: float
-    e2e_s: float
-    finished: FinishedRequest
-
-
-class Fleet:
-    """Virtual engines behind the gateway's flow, in virtual time.
+def fleet_of(
+    policy: str,
+    engines: int,
+    gateways: int = 1,
+    *,
+    processes: bool = False,
+    redis: bool = False,
+    seed: int = SEED,
+) -> SimulatedFleet:
+    """Engines with the demo model's costs behind gateways.
 
     Of several `gateways` each gets requests by chance and knows its own alone, but all find the same home of
-    a conversation. With `processes` they are those of one gateway, which share what they know.
+    a conversation. With `processes` they are those of one gateway, which share what they know; with `redis`
+    they exchange it as often as real ones.
     """
+    plan = FleetPlan((EnginePool(engines, PRESETS["cpu-demo"]),), gateways, policy)
+    if redis:
+        return _with_redis(plan, seed)
+    if not processes:
+        return SimulatedFleet(plan, seed)
+    near: list[OtherProcesses] = []
 
-    def __init__(self, policy: str, engines: int, gateways: int = 1, *, processes: bool = False) -> None:
-        workers = [Worker(f"w{index}", "http://127.0.0.1", MODEL, "1") for index in range(engines)]
-        self._engines = {it.name: VirtualEngine(EngineShape(), PRESETS["cpu-demo"]) for it in workers}
-        self._busy: set[str] = set()
-        self._listeners: dict[str, Callable[[EmittedToken, float], None]] = {}
-        self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._order = count()
-        self.now_s = 0.0
-        self._chance = Random(SEED)
-        self._names_conversations = gateways > 1 and not processes
-        neighbours = [OtherProcesses(self) if processes else None for _ in range(gateways)]
-        self._worlds = [_world(policy, workers, it) for it in neighbours]
-        for each in neighbours:
-            if each is not None:
-                each.know(self._worlds)
-        self.spreads: list[int] = []
-        self.ended: list[Answered] = []
+    def neighbours_of(fleet: SimulatedFleet, _number: int) -> Neighbours:
+        near.append(OtherProcesses(fleet))
+        return near[-1]
 
-    def at(self, when_s: float, act: Callable[[float], None]) -> None:
-        """Do something then."""
-        heappush(self._events, (when_s, next(self._order), act))
+    fleet = SimulatedFleet(plan, seed, neighbours_of)
+    for each in near:
+        each.know([it.world for it in fleet.gateways])
+    return fleet
 
-    def run(self) -> None:
-        """Until nothing is left to do."""
-        while self._events:
-            self.now_s, _, act = heappop(self._events)
-            act(self.now_s)
 
-    def ask(
-        self,
-        ids: tuple[int, ...],
-        opening: int,
-        tokens: int,
-        now_s: float,
-        done: Callable[[float], None],
-    ) -> None:
-        """Place a request as the gateway would, and run it there."""
-        request = _request(f"r{next(self._order)}", ids, tokens, now_s)
-        if self._names_conversations:
-            request = replace(request, conversation=hash(ids[:opening]) % 2**64)
-        self.spreads.append(self._spread())
-        flow = request_flow(request, self._chance.choice(self._worlds))
-        next(flow)
-        step = flow.send(CacheMiss(now_s))
-        if not isinstance(step, Generate):
-            raise TypeError(f"a virtual fleet cannot perform {type(step).__name__}")
-        times_s: list[float] = []
+def _with_redis(plan: FleetPlan, seed: int) -> SimulatedFleet:
+    far: list[OtherGateways] = []
 
-        def on_token(token: EmittedToken, at_s: float) -> None:
-            times_s.append(at_s)
-            if len(times_s) == 1 and step.on_first_content is not None:
-                step.on_first_content()
-            if token.finished is not None:
-                self.ended.append(Answered(times_s[0] - now_s, at_s - now_s, token.finished))
-                _end(flow, at_s, token.finished)
-                done(at_s)
+    def neighbours_of(fleet: SimulatedFleet, number: int) -> Neighbours:
+        far.append(OtherGateways(OtherProcesses(fleet), bytes([number]) * SENDER_BYTES, b"key"))
+        return far[-1]
 
-        name = step.worker.name
-        self._listeners[request.request_id] = on_token
-        self._engines[name].add(
-            VirtualRequest(request.request_id, ids, tokens, now_s, ignore_eos=True), now_s
-        )
-        self._step(name, now_s)
+    fleet = SimulatedFleet(plan, seed, neighbours_of)
+    channel = [*zip(far, (it.world for it in fleet.gateways), strict=True)]
+    for others, world in channel:
+        Exchange(fleet, others, world, channel)
+    return fleet
 
-    def _spread(self) -> int:
-        """How many more tokens the fullest engine has still to compute than the emptiest."""
-        tokens = dict.fromkeys(self._engines, 0)
-        for world in self._worlds:
-            for worker, load in world.ledger.loads.items():
+
+def watch_spread(fleet: SimulatedFleet, spreads: list[int]) -> None:
+    """At each arrival: how many more tokens the fullest engine has still to compute than the emptiest."""
+
+    def note(_request: SimulatedRequest) -> None:
+        tokens = dict.fromkeys(fleet.hosts, 0)
+        for gateway in fleet.gateways:
+            for worker, load in gateway.world.ledger.loads.items():
                 tokens[worker.name] += load.tokens
-        return max(tokens.values()) - min(tokens.values())
+        spreads.append(max(tokens.values()) - min(tokens.values()))
 
-    def _step(self, name: str, now_s: float) -> None:
-        report = None if name in self._busy else self._engines[name].step(now_s)
-        if report is None:
-            return
-        self._busy.add(name)
-
-        def end(at_s: float) -> None:
-            self._busy.discard(name)
-            for token in report.emitted:
-                self._listeners[token.request_id](token, at_s)
-            self._step(name, at_s)
-
-        self.at(report.step.ended_unix_s, end)
+    fleet.on_arrival = note
 
 
 class OtherProcesses:
     """What processes of one gateway learn of each other. Nothing waits for a slot here."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: SimulatedFleet) -> None:
+        self._clock = fleet.clock
         self._others: list[World] = []
 
     def know(self, worlds: Sequence[World]) -> None:
@@ -309,11 +254,11 @@ class OtherProcesses:
     def served(self, worker: WorkerRef, hashes: Sequence[int], *more: int) -> None:
         """They learn it as late as real ones do."""
 
-        def learn(_now_s: float) -> None:
+        def learn() -> None:
             for world in self._others:
                 world.prefixes.served(worker, hashes, *more)
 
-        self._fleet.at(self._fleet.now_s + PREFIXES_EVERY_S, learn)
+        self._clock.at(self._clock.now_s + PREFIXES_EVERY_S, learn)
 
     def waiting(self, turn: Turn | None) -> None:
         """Nobody has to know."""
@@ -323,86 +268,62 @@ class OtherProcesses:
         return False
 
 
-class Traffic:
+class Exchange:
+    """Sends a gateway's messages to all, as often as GatewayExchange does while things change."""
+
+    def __init__(
+        self,
+        fleet: SimulatedFleet,
+        others: OtherGateways,
+        world: World,
+        channel: Sequence[tuple[OtherGateways, World]],
+    ) -> None:
+        self._clock = fleet.clock
+        self._others = others
+        self._world = world
+        self._channel = channel
+        self._due = False
+        self._sent_s = 0.0
+        others.on_change = self._changed
+        self._clock.background += 1
+        self._beat()
+
+    def _beat(self) -> None:
+        self._changed()
+        self._clock.at(self._clock.now_s + AT_LEAST_EVERY_S, self._beat)
+
+    def _changed(self) -> None:
+        if not self._due:
+            self._due = True
+            self._clock.at(max(self._clock.now_s, self._sent_s + self._others.every_s), self._send)
+
+    def _send(self) -> None:
+        now_s = self._clock.now_s
+        self._due, self._sent_s = False, now_s
+        message = self._others.message(self._world, now_s)
+
+        def hear() -> None:
+            for others, world in self._channel:
+                others.hear(message, world, self._clock.now_s)
+
+        self._clock.at(now_s + THROUGH_REDIS_S, hear)
+
+
+def traffic_of(cell: Cell, seed: int = SEED) -> Traffic:
     """The requests of a cell. What comes when hangs on nothing that a policy does, but for later turns."""
-
-    def __init__(self, cell: Cell, fleet: Fleet) -> None:
-        self._cell = cell
-        self._fleet = fleet
-        self._ids = count()
-        self._systems = [self._words(cell.kind.system_tokens) for _ in range(cell.kind.systems)]
-
-    def begin(self) -> None:
-        """Let the first turns come."""
-        cell, rng = self._cell, Random(SEED)
-        per_second = cell.load * cell.engines / cell.kind.engine_s / cell.kind.turns
-        at_s = 0.0
-        while (at_s := at_s + rng.expovariate(per_second)) < cell.seconds:
-            system = rng.choice(self._systems) if self._systems else ()
-            ids = system + self._words(rng.randint(*cell.kind.own_tokens))
-            # Each conversation has chances of its own, in whatever order they go on.
-            own = Random(rng.random())
-            self._fleet.at(at_s, partial(self._turn, ids, len(ids), 1, own))
-
-    def _turn(self, ids: tuple[int, ...], opening: int, turn: int, rng: Random, now_s: float) -> None:
-        tokens = rng.randint(20, 120)
-
-        def done(at_s: float) -> None:
-            if turn < self._cell.kind.turns:
-                longer = ids + self._words(tokens + rng.randint(20, 120))
-                think_s = rng.expovariate(1 / THINK_S)
-                self._fleet.at(at_s + think_s, partial(self._turn, longer, opening, turn + 1, rng))
-
-        self._fleet.ask(ids, opening, tokens, now_s, done)
-
-    def _words(self, tokens: int) -> tuple[int, ...]:
-        return tuple(next(self._ids) for _ in range(tokens))
-
-
-def _request(request_id: str, ids: tuple[int, ...], tokens: int, now_s: float) -> GenerationRequest:
-    starts = range(0, len(ids) - HASHED_BLOCK_TOKENS + 1, HASHED_BLOCK_TOKENS)
-    whole_blocks = [ids[start : start + HASHED_BLOCK_TOKENS] for start in starts]
-    return GenerationRequest(
-        request_id,
-        Endpoint.CHAT,
-        MODEL,
-        now_s,
-        prompt_bytes=len(ids) * BYTES_PER_TOKEN,
-        max_output_tokens=tokens,
-        stream=True,
-        prefix_hashes=tuple(accumulate(whole_blocks, lambda before, block: hash((before, block)), initial=0))[
-            1:
-        ],
-    )
-
-
-def _end(flow: RequestFlow, at_s: float, finished: FinishedRequest) -> None:
-    account = EngineAccount(
-        finished.prompt_tokens,
-        finished.cached_tokens,
-        finished.output_tokens,
-        finished.queue_s,
-        finished.prefill_s,
-    )
-    with suppress(StopIteration):
-        flow.send(Succeeded(at_s, account=account))
-
-
-def _world(policy: str, workers: list[Worker], neighbours: OtherProcesses | None) -> World:
-    cluster, prefixes = ClusterView(workers), PrefixIndex()
-    for worker in workers:
-        cluster.mark_up(worker.name, worker.incarnation)
-    return World(
-        cluster,
-        LoadLedger(neighbours),
-        RetryBudget(),
-        whole(POLICIES[policy](prefixes)),
-        Breakers(),
-        WaitingQueue(),
-        ProcessQuotas(),
-        prefixes=prefixes,
-        neighbours=neighbours,
-    )
+    kind, rng = cell.kind, Random(seed)
+    per_second = cell.load * cell.engines / kind.engine_s / kind.turns
+    sessions: list[Session] = []
+    at_s = 0.0
+    while (at_s := at_s + rng.expovariate(per_second)) < cell.seconds:
+        system = (Content(-1 - rng.randrange(kind.systems), kind.system_tokens),) if kind.systems else ()
+        turns = [(rng.randint(*kind.own_tokens), rng.randint(20, 120), 0.0)]
+        turns += [
+            (rng.randint(20, 120), rng.randint(20, 120), rng.expovariate(1 / THINK_S))
+            for _ in range(kind.turns - 1)
+        ]
+        sessions.append(conversation(at_s, 1 + len(sessions), turns, system))
+    return Traffic(sessions)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ from phasewise.diagnosis.diagnose import Known, find_cause
 
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "records" / "truth_runs.jsonl"
-SCENES, QUICK_SCENES, HELD_OUT_SCENES = 100, 12, 2000
+SCENES, QUICK_SCENES, HELD_OUT_SCENES = 100, 6, 2000
 KEPT = "scenes.jsonl"
 
 Kept = Mapping[str, Any]

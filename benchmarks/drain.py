@@ -328,8 +328,8 @@ async def work_in(engine: HttpClient) -> int:
 async def in_line(watch: HttpClient) -> int:
     """Requests that wait in the gateway, by its own metrics."""
     text = (await watch.fetch("GET", "/metrics")).body.decode()
-    rows = [row for row in text.splitlines() if row.startswith("phasewise_waiting_requests ")]
-    return int(float(rows[0].rpartition(" ")[2]))
+    rows = [row for row in text.splitlines() if row.startswith("phasewise_waiting_requests{")]
+    return int(sum(float(row.rpartition(" ")[2]) for row in rows))
 
 
 async def until_true(check: Callable[[], Awaitable[bool]]) -> None:

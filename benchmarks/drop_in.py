@@ -47,6 +47,8 @@ from phasewise.gateway.api.auth import key_sha256
 
 FLEET = "drop-in"
 ADMIN_KEY = "admin"
+QUICK_IDS = 6
+"""Those of one endpoint: every one is a command that has to start."""
 BEGINNING = 12
 PATIENCE = Timeouts(connect_s=10.0, head_s=300.0, idle_s=300.0)
 TOOL_FLAGS = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
@@ -155,7 +157,8 @@ def main() -> None:
     with quick_fleet() if options.quick else real_fleet(TOOL_FLAGS) as (url, model):
         found = asyncio.run(send_fields(url, model))
         failed = asyncio.run(make_calls(url, model, [it for it in CALLS if it not in embedding]))
-        found |= try_ids(url, asyncio.run(ids_of_requests(url, model)))
+        ids = asyncio.run(ids_of_requests(url, model))
+        found |= try_ids(url, ids[:QUICK_IDS] if options.quick else ids)
     if embedding:
         with real_fleet(POOLING_FLAGS) as (url, model):
             failed |= asyncio.run(make_calls(url, model, embedding))

@@ -25,7 +25,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
 from planted.fleet import PHASEWISE, CommandFailed, Fleet, running_fleet
@@ -141,9 +141,8 @@ def main() -> None:
     if options.play:
         os.environ.setdefault("PHASEWISE_HOME", str(HERE.parent / ".phasewise"))
         play_all(scenes, options.play, options.client)
-    rows = [row for scene in scenes for row in judge(scene, options.play or options.rejudge)]
-    if options.quick:
-        rows = rows[:4]
+    judged = (row for scene in scenes for row in judge(scene, options.play or options.rejudge))
+    rows = list(islice(judged, 4) if options.quick else judged)
     if not options.json:
         for row in rows:
             mark = "right" if row["right"] else "WRONG"

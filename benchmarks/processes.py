@@ -5,11 +5,12 @@
 
 `placement`: the gateway's own flow before eight virtual engines, in virtual time: conversations and system
 prompts (those of affinity_cells.py), through one gateway that sees everything, through four processes that
-get requests by chance and share loads and prefixes, and through eight gateways that share neither but find
-the same home of a conversation. A quality is the worse of two ratios to the one that sees all: the share of
-prompt tokens that were cached, and the p90 of the queue spread (how many more tokens the fullest engine has
-to compute than the emptiest, at each arrival), the larger the better for both. `ttft_ratio` is that of mean
-TTFT, the smaller the better.
+get requests by chance and share loads and prefixes, through eight gateways that exchange both through Redis
+as often as real ones (a millisecond on the way), and through eight `alone`, which have a secret in common but
+no Redis: they share neither, but find the same home of a conversation. A quality is the worse of two ratios
+to the one that sees all: the share of prompt tokens that were cached, and the p90 of the queue spread (how
+many more tokens the fullest engine has to compute than the emptiest, at each arrival), the larger the better
+for both. `ttft_ratio` is that of mean TTFT, the smaller the better.
 
 `cpu`: processor time per request of 1 KB through two processes by that through one, on one core, between the
 gateway bench's load generator and upstream in C; upper end of a 95% interval over rounds, with one process
@@ -41,7 +42,7 @@ from typing import Any
 
 import psutil
 import uvloop
-from affinity_cells import KINDS, OURS, Cell, Fleet, Traffic
+from affinity_cells import KINDS, OURS, Cell, fleet_of, traffic_of, watch_spread
 from ending import end_in_order_when_told
 from gateway_overhead import two_cores
 from overhead.arms import DidNotStart, our_command, running
@@ -53,8 +54,10 @@ from stress.processes import MODEL, fake_engines, gateway
 
 from phasewise.clients.http_client import HttpClient
 from phasewise.gateway.api.auth import key_sha256
+from phasewise.simulator.gateway import SimulatedRequest
 
 PROCESSES, GATEWAYS, ENGINES = 4, 8, 8
+SEEDS = (1, 2, 3)
 PARTS = ("placement", "cpu", "kill", "limits")
 KEY = "limited"
 SLOW = {**COST, "floor_s": 0.05}
@@ -101,13 +104,16 @@ def placement(options: argparse.Namespace) -> dict[str, Any]:
         for load in loads:
             seconds = 20.0 if options.quick else 120.0
             cell = Cell(kind, ENGINES, load, seconds)
-            one, processes, gateways = (
-                _placed(cell, *how) for how in ((1, False), (PROCESSES, True), (GATEWAYS, False))
+            one = _placed(cell, 1)
+            row = (
+                _against(_placed(cell, PROCESSES, processes=True), one),
+                _against(_placed(cell, GATEWAYS, redis=True), one),
+                _against(_placed(cell, GATEWAYS), one),
             )
-            rows.append((_against(processes, one), _against(gateways, one)))
-            say(f"{kind.name}, load {load}: processes {rows[-1][0]}, gateways {rows[-1][1]}")
+            rows.append(row)
+            say(f"{kind.name}, load {load}: processes {row[0]}, gateways {row[1]}, alone {row[2]}")
     found = {}
-    for name, column in (("", 0), ("gateways_", 1)):
+    for name, column in (("", 0), ("gateways_", 1), ("gateways_alone_", 2)):
         every = [row[column] for row in rows]
         worst = {key: min(it[key] for it in every) for key in ("hit_ratio", "spread_ratio")}
         found[f"{name}placement_quality"] = min(worst.values())
@@ -116,14 +122,16 @@ def placement(options: argparse.Namespace) -> dict[str, Any]:
     return {"placement_cells": len(rows), **found}
 
 
-def _placed(cell: Cell, gateways: int, processes: bool) -> tuple[float, float, float]:
-    """The share of cached prompt tokens, the p90 of the queue spread, and the mean TTFT."""
-    fleet = Fleet(OURS, cell.engines, gateways, processes=processes)
-    Traffic(cell, fleet).begin()
-    fleet.run()
-    cached = sum(it.finished.cached_tokens for it in fleet.ended)
-    asked = sum(it.finished.prompt_tokens for it in fleet.ended)
-    return cached / asked, quantiles(fleet.spreads, n=10)[-1], fmean(it.ttft_s for it in fleet.ended)
+def _placed(cell: Cell, gateways: int, **share: bool) -> tuple[float, float, float]:
+    """The share of cached prompt tokens, the p90 of the queue spread, and the mean TTFT, over all seeds."""
+    served: list[SimulatedRequest] = []
+    spreads: list[int] = []
+    for seed in SEEDS:
+        fleet = fleet_of(OURS, cell.engines, gateways, seed=seed, **share)
+        watch_spread(fleet, spreads)
+        served += fleet.run(traffic_of(cell, seed))
+    cached, asked = sum(it.cached_tokens for it in served), sum(it.prompt_tokens for it in served)
+    return cached / asked, quantiles(spreads, n=10)[-1], fmean(it.ttft_s for it in served)
 
 
 def _against(these: tuple[float, float, float], one: tuple[float, float, float]) -> dict[str, float]:

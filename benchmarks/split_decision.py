@@ -44,14 +44,19 @@ from typing import Any
 from ending import end_in_order_when_told
 from kv_transfers.fleets import Layout, real_engines
 from splitting.live import MODEL, Answered, fake_arms, gateway, play
-from splitting.loads import CELLS, STRICT_TTFT_FLOOR_S, TTFT_FLOOR_S, Cell, asks, met
+from splitting.loads import CELLS, STRICT_TTFT_FLOOR_S, TTFT_FLOOR_S, Ask, Cell, asks, met
 from stress.processes import wait_until_ready
 
 from phasewise.core.kv_transfer import SplitRule
-from phasewise.simulator.fleet import ServedRequest, VirtualFleet
+from phasewise.core.worker import Role
+from phasewise.simulator.fleet import EnginePool, FleetPlan, SimulatedFleet
+from phasewise.simulator.gateway import SimulatedRequest
+from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.step_times import PRESETS
+from phasewise.simulator.traffic import Content, Session, Traffic, Turn
 
-COST = PRESETS["cpu-demo"]
+COST, SHAPE = PRESETS["cpu-demo"], EngineShape(total_blocks=2_000)
+NEVER_REJECTED_S = 1e9
 RULES = (SplitRule.AUTO, SplitRule.ALWAYS, SplitRule.NEVER, SplitRule.THRESHOLD)
 MOST_REGRET = 0.1
 LEARNING_SHARE = 0.15
@@ -64,6 +69,7 @@ QUICK_CELLS = (Cell(1, 1, 0.2, 0.6), Cell(1, 2, 0.05, 0.6))
 REAL_CELL = Cell(1, 1, 0.2, 0.5)
 
 Goodput = dict[SplitRule, float]
+Served = tuple[Ask, SimulatedRequest]
 REGRETS = {
     "regret": (SplitRule.ALWAYS, SplitRule.NEVER),
     "regret_to_threshold": (SplitRule.THRESHOLD,),
@@ -130,19 +136,32 @@ def _fakes(options: argparse.Namespace) -> dict[str, Any]:
 
 def _virtual(cell: Cell, seconds: float, seeds: Sequence[int]) -> tuple[Goodput, Goodput]:
     """By the promise, and by the strict one."""
-    runs: dict[SplitRule, list[list[ServedRequest]]] = {rule: [] for rule in RULES}
+    runs: dict[SplitRule, list[list[Served]]] = {rule: [] for rule in RULES}
     for seed in seeds:
         load = asks(cell, COST, seconds, seed)
         for rule in RULES:
-            served = VirtualFleet(rule, cell.prefill, cell.decode, COST).serve(load)
-            runs[rule].append([it for it in served if it.ask.at_s >= LEARNING_SHARE * seconds])
+            served = _simulated(cell, rule, load)
+            runs[rule].append([it for it in served if it[0].at_s >= LEARNING_SHARE * seconds])
     return _good(runs, TTFT_FLOOR_S), _good(runs, STRICT_TTFT_FLOOR_S)
 
 
-def _good(runs: dict[SplitRule, list[list[ServedRequest]]], ttft_floor_s: float) -> Goodput:
+def _simulated(cell: Cell, rule: SplitRule, load: Sequence[Ask]) -> list[Served]:
+    pools = (
+        EnginePool(cell.prefill, COST, SHAPE, Role.PREFILL),
+        EnginePool(cell.decode, COST, SHAPE, Role.DECODE),
+    )
+    plan = FleetPlan(pools, policy="least_outstanding", split=rule, max_wait_s=NEVER_REJECTED_S)
+    sessions = [
+        Session(it.at_s, (Turn((Content(number, it.prompt_tokens),), it.output_tokens),))
+        for number, it in enumerate(load)
+    ]
+    return list(zip(load, SimulatedFleet(plan).run(Traffic(sessions)), strict=True))
+
+
+def _good(runs: dict[SplitRule, list[list[Served]]], ttft_floor_s: float) -> Goodput:
     return {
         rule: round(
-            fmean(fmean(met(it.ask, it.ttft_s, it.tpot_s, ttft_floor_s) for it in run) for run in each), 4
+            fmean(fmean(met(ask, it.ttft_s, it.tpot_s, ttft_floor_s) for ask, it in run) for run in each), 4
         )
         for rule, each in runs.items()
     }

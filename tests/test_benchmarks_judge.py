@@ -30,6 +30,9 @@ GOOD = {
         "scenarios": {"kv_rejected": SCENARIO, "transfer_hangs": SCENARIO},
     },
 }
+SAME = {"decisions": 9, "rejected": 1, "grants": 2, "failures": 1, "disaggregated": 3}
+SAME |= {"complete": True, "difference": None}
+GOOD["same_decisions"] = {"prefix_affinity": SAME, "disaggregated_auto": SAME, "disaggregated_always": SAME}
 REAL_FAULTS = {"ended_with_error": 0, "wrong_text": 0, "kv_usage_left": 0.0, "tries_max": 2}
 
 
@@ -49,6 +52,10 @@ def test_nothing_is_wrong_where_all_is_as_promised(wrong_in, name):
 
 @pytest.mark.parametrize(("name", "difference"), [
     ("affinity", {"lost": {"A": 0, "B": 1}}),
+    ("same_decisions", {"prefix_affinity": {**SAME, "difference": {"line": 7}}}),
+    ("same_decisions", {"prefix_affinity": {**SAME, "complete": False}}),
+    ("same_decisions", {"prefix_affinity": {**SAME, "failures": 0}}),
+    ("same_decisions", {"disaggregated_auto": {**SAME, "disaggregated": 0}}),
     ("affinity", {"hit_share": {"A": 0.55, "B": 0.55}}),
     ("affinity_cells", {"ttft_ratio_to_least_outstanding": {"worst": 1.1}}),
     ("affinity_cells", {"ttft_ratio_to_round_robin": {"worst": 1.3}}),

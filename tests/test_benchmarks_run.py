@@ -39,6 +39,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "split_decision",
         "affinity",
         "affinity_cells",
+        "sim_speed",
         "cache_latency",
         "live_cost",
         "cache_faults",
@@ -49,6 +50,8 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "trace_cost",
         "processes",
         "hot_restart",
+        "endpoint_picker",
+        "same_decisions",
     ],
 )
 def test_a_benchmark_runs_to_its_end_and_prints_one_object(name):

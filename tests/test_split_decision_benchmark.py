@@ -58,6 +58,6 @@ def test_seeds_that_the_rule_was_tuned_on_are_not_reported_unless_asked_for(benc
 
 def test_a_short_prompt_that_waits_for_a_second_meets_the_promise_but_not_the_strict_one(benchmark):
     loads = sys.modules["splitting.loads"]
-    ask = loads.VirtualArrival(0.0, 50, 100)
+    ask = loads.Ask(0.0, 50, 100)
     assert loads.met(ask, 1.0, 0.06)
     assert not loads.met(ask, 1.0, 0.06, loads.STRICT_TTFT_FLOOR_S)

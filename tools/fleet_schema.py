@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "reference" / "fleet-file.md"
 
 
 def schema() -> dict[str, Any]:
-    """The whole schema: a file that names workers is a gateway's, any other is a fleet's."""
+    """The whole schema: a file that says where workers are is a gateway's, any other is a fleet's."""
     _, made = models_json_schema([(FleetConfig, "validation"), (GatewayFile, "validation")])
     parts = made["$defs"]
     meanings = {frozenset(rows): rows for rows in documented()}
@@ -41,9 +41,9 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "phasewise fleet file",
-        "description": "For `phasewise up FILE`; with `workers`, for `phasewise gateway FILE`.",
+        "description": "For `phasewise up FILE`; with `workers` or `discover`, for `phasewise gateway FILE`.",
         "type": ["object", "null"],
-        "if": {"type": "object", "required": ["workers"]},
+        "if": {"type": "object", "anyOf": [{"required": ["workers"]}, {"required": ["discover"]}]},
         "then": reference(GatewayFile),
         "else": {"if": {"type": "object"}, "then": reference(FleetConfig)},
         "$defs": parts,

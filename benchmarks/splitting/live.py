@@ -27,10 +27,9 @@ from phasewise.costs.fit.step import StepCost
 from phasewise.fake_engine.engine import FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.simulator.engine import EngineShape
-from phasewise.simulator.fleet import VirtualArrival
 from phasewise.simulator.kv import Connector
 
-from .loads import Cell, met
+from .loads import Ask, Cell, met
 
 MODEL = "fake-model"
 PATIENT = Timeouts(connect_s=10.0, head_s=600.0, idle_s=600.0)
@@ -43,7 +42,7 @@ FIRST_ID, LAST_ID = 1_000, 30_000
 class Answered:
     """What a client saw."""
 
-    ask: VirtualArrival
+    ask: Ask
     ttft_s: float
     tpot_s: float | None
 
@@ -94,7 +93,7 @@ def gateway(workers: Sequence[dict[str, Any]], rule: SplitRule) -> Iterator[tupl
             yield f"http://127.0.0.1:{port}", process, log
 
 
-async def play(url: str, model: str, load: Sequence[VirtualArrival]) -> list[Answered]:
+async def play(url: str, model: str, load: Sequence[Ask]) -> list[Answered]:
     """Send every request at its time, whatever became of those before it."""
     client = HttpClient(url, PATIENT)
     began_s = time.monotonic()
@@ -108,9 +107,7 @@ async def play(url: str, model: str, load: Sequence[VirtualArrival]) -> list[Ans
         client.close()
 
 
-async def _asked(
-    client: HttpClient, model: str, ask: VirtualArrival, number: int, began_s: float
-) -> Answered:
+async def _asked(client: HttpClient, model: str, ask: Ask, number: int, began_s: float) -> Answered:
     due_s = began_s + ask.at_s
     await asyncio.sleep(max(0.0, due_s - time.monotonic()))
     times_s: list[float] = []
@@ -125,7 +122,7 @@ async def _asked(
     return Answered(ask, times_s[0] - due_s, tpot_s)
 
 
-def _body(model: str, ask: VirtualArrival, number: int) -> dict[str, Any]:
+def _body(model: str, ask: Ask, number: int) -> dict[str, Any]:
     # No two prompts begin alike: what a cache spares is no part of this.
     spread = LAST_ID - FIRST_ID
     ids = [FIRST_ID + (number * 7_919 + at * (number % 89 + 1)) % spread for at in range(ask.prompt_tokens)]

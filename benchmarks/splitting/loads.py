@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from random import Random
 
 from phasewise.costs.fit.step import StepCost, prefilling
-from phasewise.simulator.fleet import VirtualArrival
 
 TTFT_FLOOR_S = 2.0
 STRICT_TTFT_FLOOR_S = 0.5
@@ -20,6 +19,15 @@ TTFT_S_PER_TOKEN = 2.0e-3
 TPOT_S = 0.1
 STREAMS_PER_STEP = 8
 """How many streams a step is taken to serve when a load is sized; only ever used to name loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request of a load."""
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,7 @@ CELLS = (
 )
 
 
-def asks(cell: Cell, cost: StepCost, seconds: float, seed: int) -> list[VirtualArrival]:
+def asks(cell: Cell, cost: StepCost, seconds: float, seed: int) -> list[Ask]:
     """Poisson arrivals of short chat turns and long documents."""
     rng = Random(seed)
     per_second = cell.load * (cell.prefill + cell.decode) / _engine_seconds(cell, cost)
@@ -57,10 +65,10 @@ def asks(cell: Cell, cost: StepCost, seconds: float, seed: int) -> list[VirtualA
     return sent
 
 
-def _ask(rng: Random, at_s: float, long: bool) -> VirtualArrival:
+def _ask(rng: Random, at_s: float, long: bool) -> Ask:
     if long:
-        return VirtualArrival(at_s, rng.randint(2_000, 5_000), rng.randint(30, 90))
-    return VirtualArrival(at_s, rng.randint(20, 250), rng.randint(40, 160))
+        return Ask(at_s, rng.randint(2_000, 5_000), rng.randint(30, 90))
+    return Ask(at_s, rng.randint(20, 250), rng.randint(40, 160))
 
 
 def _engine_seconds(cell: Cell, cost: StepCost) -> float:
@@ -69,7 +77,7 @@ def _engine_seconds(cell: Cell, cost: StepCost) -> float:
     long, short = ([_ask(rng, 0.0, kind) for _ in range(200)] for kind in (True, False))
     step_s = cost.floor_s / STREAMS_PER_STEP + cost.per_request_s
 
-    def mean_s(drawn: list[VirtualArrival]) -> float:
+    def mean_s(drawn: list[Ask]) -> float:
         return sum(cost(prefilling(it.prompt_tokens)) + it.output_tokens * step_s for it in drawn) / len(
             drawn
         )
@@ -77,7 +85,7 @@ def _engine_seconds(cell: Cell, cost: StepCost) -> float:
     return cell.long_share * mean_s(long) + (1 - cell.long_share) * mean_s(short)
 
 
-def met(ask: VirtualArrival, ttft_s: float, tpot_s: float | None, ttft_floor_s: float = TTFT_FLOOR_S) -> bool:
+def met(ask: Ask, ttft_s: float, tpot_s: float | None, ttft_floor_s: float = TTFT_FLOOR_S) -> bool:
     """Whether the client got what it was promised."""
     in_time = ttft_s <= ttft_floor_s + TTFT_S_PER_TOKEN * ask.prompt_tokens
     return in_time and (tpot_s is None or tpot_s <= TPOT_S)

@@ -185,3 +185,14 @@ def test_a_connector_that_hides_failures_is_warned_of_before_the_start(fleet_fil
     (found,) = [it for it in json.loads(result.stdout)["findings"] if it["mistake"] == "fall_back_allowed"]
     assert found["where"] == "pool decode"
     assert found["warning"]
+
+
+def test_a_place_without_engines_is_named(tmp_path):
+    file = tmp_path / "gateway.yaml"
+    file.write_text("gateway: {}\ndiscover: [{dns: no-such-name.invalid, port: 8000}, {service: engines}]\n")
+    result = CliRunner().invoke(app, ["check", str(file), "--json"])
+    found = json.loads(result.stdout)["findings"]
+    assert result.exit_code == 1
+    assert [it["mistake"] for it in found[:2]] == ["no_engine_found", "no_engine_found"]
+    assert "DNS knows no address of no-such-name.invalid" in found[0]["words"]
+    assert "this process is in no Kubernetes cluster" in found[1]["words"]

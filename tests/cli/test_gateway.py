@@ -263,3 +263,49 @@ def test_an_admin_key_may_come_from_a_file_that_arguments_do_not_show(started, t
     assert started[0].gateway.admin_key_sha256 == key_sha256("from-a-file")
     result = CliRunner().invoke(app, ["gateway", "http://a:1", "--admin-key", f"@{tmp_path / 'none'}"])
     assert isinstance(result.exception, ConfigError)
+
+
+def test_the_endpoint_picker_names_the_extra_that_it_needs(started, monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    result = CliRunner().invoke(app, ["gateway", "http://a:1", "--endpoint-picker"])
+    assert result.exit_code == 2
+    assert "pip install 'phasewise[envoy]'" in " ".join(result.stderr.split())
+    assert not started
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--endpoint-picker", "--picker-port", "8080"], "cannot use the gateway's own port 8080"),
+        (["--endpoint-picker", "--picker-port", "70000"], "65535"),
+        (["--picker-port", "9100"], "--picker-port requires --endpoint-picker"),
+    ],
+)
+def test_a_port_that_the_endpoint_picker_cannot_use_is_rejected(started, options, said):
+    result = CliRunner().invoke(app, ["gateway", "http://a:1", *options])
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert not started
+
+
+def test_the_start_names_the_address_at_which_envoy_asks(started, tmp_path):
+    result = CliRunner().invoke(app, ["gateway", "http://a:1", "--endpoint-picker"])
+    assert "endpoint picker: 127.0.0.1:9002 (gRPC without TLS)" in result.stderr
+    result = CliRunner().invoke(app, ["gateway", "http://a:1", "--endpoint-picker", "--json"])
+    assert json.loads(result.stdout)["endpoint_picker"] == "127.0.0.1:9002"
+
+
+@pytest.mark.parametrize(
+    ("options", "port"),
+    [([], None), (["--endpoint-picker"], 9002), (["--endpoint-picker", "--picker-port", "9100"], 9100)],
+)
+def test_the_endpoint_picker_is_asked_at_its_own_port_with_a_file_too(monkeypatch, tmp_path, options, port):
+    monkeypatch.setenv("PHASEWISE_HOME", str(tmp_path))
+    file, ports = tmp_path / "gateway.yaml", []
+    worker = {"name": "w", "url": "http://127.0.0.1:9", "model": "m"}
+    file.write_text(json.dumps({"gateway": {"port": 8123}, "workers": [worker]}))
+    monkeypatch.setattr(command, "reject_taken_ports", lambda _wanted: None)
+    monkeypatch.setattr(command, "serve", lambda *_given, picker_port, **_more: ports.append(picker_port))
+    for targets in ([str(file)], ["http://127.0.0.1:9"]):
+        assert CliRunner().invoke(app, ["gateway", *targets, *options]).exit_code == 0
+    assert ports == [port, port]

@@ -10,11 +10,14 @@ from phasewise.fleet.config import (
     ApiKey,
     CacheConfig,
     CacheRedis,
+    DiscoverConfig,
     EdgeLimits,
     FleetConfig,
     GatewayConfig,
+    GatewayFile,
     HttpEmbedderConfig,
     JudgeConfig,
+    KubernetesConfig,
     KvTransferConfig,
     Levers,
     LogConfig,
@@ -27,6 +30,8 @@ from phasewise.fleet.config import (
     Speculation,
     TlsConfig,
     UpstreamConfig,
+    WorkerConfig,
+    WorkerTls,
 )
 from phasewise.fleet.engines.command import RESERVED_FLAGS
 from phasewise.fleet.engines.lever_flags import LEVERS
@@ -40,7 +45,8 @@ TABLES = [
 PARTS = (
     FleetConfig, Pool, Speculation, GatewayConfig, ApiKey, SloClass, QueueConfig, RedisConfig, TlsConfig,
     EdgeLimits, UpstreamConfig, KvTransferConfig, LogConfig, CacheConfig, CacheRedis, SemanticConfig,
-    OnnxEmbedderConfig, HttpEmbedderConfig, JudgeConfig,
+    OnnxEmbedderConfig, HttpEmbedderConfig, JudgeConfig, GatewayFile, WorkerConfig, WorkerTls, DiscoverConfig,
+    KubernetesConfig,
 )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ class RunningGateway:
 async def waiting_in(client):
     """How many requests wait in the line of the gateway that `client` speaks to."""
     rows = (await client.fetch("GET", "/metrics")).body.decode().splitlines()
-    return next(float(row.split()[1]) for row in rows if row.startswith("phasewise_waiting_requests "))
+    return sum(float(row.split()[-1]) for row in rows if row.startswith("phasewise_waiting_requests{"))
 
 
 def chat_body(text="say something", model="fake-model", **fields):
@@ -147,6 +147,7 @@ async def running_gateway(
     client_timeouts=None,
     probe_timeouts=PROBE_TIMEOUTS,
     watches_loop=False,
+    discover=(),
     **options,
 ):
     """A gateway in front of these engines (or worker configurations) until the block is left.
@@ -159,7 +160,7 @@ async def running_gateway(
         for index, engine in enumerate(engines)
     )
     options.setdefault("admin_key_sha256", key_sha256(ADMIN_KEY))
-    file = GatewayFile(gateway=GatewayConfig(**options), workers=workers)
+    file = GatewayFile(gateway=GatewayConfig(**options), workers=workers, discover=discover)
     app = build_app(file, timeouts, poll_interval_s, client_timeouts, probe_timeouts, metrics_kept_s=0.0)
     if not watches_loop:
         app.gateway.overload.look = lambda _late_s, _worked_s: None

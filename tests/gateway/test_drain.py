@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import socket
 
 import orjson
 import pytest
@@ -12,6 +14,9 @@ from openai import AsyncOpenAI
 from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.fleet.config import GatewayConfig, GatewayFile
+from phasewise.gateway import serve
+from phasewise.gateway.app import build_app
 from tests.gateway.gateway_process import running_process
 from tests.gateway.harness import chat_body, events_of, eventually, running_gateway, waiting_in, worker_for
 
@@ -93,6 +98,44 @@ async def test_what_outlasts_the_time_to_finish_gets_an_error(tmp_path):
     assert int(dict(rejected.headers)[b"retry-after"]) >= 1
     assert code == 0
     assert "Traceback" not in errors
+
+
+class _Server(serve.GatewayServer):
+    @contextlib.contextmanager
+    def capture_signals(self):
+        yield
+
+
+async def test_a_connection_that_is_open_at_the_stop_gets_one_answer_more(monkeypatch):
+    monkeypatch.setattr(serve, "IDLE_S", 60.0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    async with running_engines(1) as (engine,):
+        file = GatewayFile(gateway=GatewayConfig(port=port), workers=[worker_for(engine)])
+        app = build_app(file)
+        server = _Server(serve.server_config(file, app), app.edge)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        await eventually(lambda: server.started)
+        used, fresh = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        assert b"connection: close" not in await health_by(used)
+        server.should_exit = True
+        # In the kernel's queue of connections as the stop begins.
+        queued = socket.create_connection(("127.0.0.1", port))
+        await eventually(lambda: not server.servers[0].is_serving())
+        for connection in (used, fresh, await asyncio.open_connection(sock=queued)):
+            assert b"connection: close" in await health_by(connection)
+            assert await connection[0].read() == b""
+            connection[1].close()
+        await asyncio.wait_for(serving, 20.0)
+
+
+async def health_by(connection):
+    """The head of an answer over this connection."""
+    reader, writer = connection
+    writer.write(b"HEAD /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    return head
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -95,6 +95,6 @@ async def test_the_line_and_the_breakers_show_in_the_metrics(engine):
         first = await start_chat(gateway, "first", lambda: gateway.under_way == 1)
         second = await start_chat(gateway, "second", lambda: waiting(gateway) == 1)
         page = (await gateway.fetch("GET", "/metrics")).body.decode()
-        assert "phasewise_waiting_requests 1" in page
+        assert 'phasewise_waiting_requests{model="fake-model"} 1' in page
         assert 'phasewise_worker_breaker_open{worker="w0",pool="default"} 0' in page
         await first, await second

@@ -33,11 +33,10 @@ from phasewise.scheduling import (
     Succeeded,
     TimedOut,
     Wait,
-    let_waiting_in,
-    request_flow,
 )
 from phasewise.scheduling.breakers import FAILURES_TO_OPEN, PAIR_FAILURES_TO_OPEN, TRIAL_S
 from phasewise.scheduling.queue import LATEST_RETURN_S, SOONEST_RETURN_S
+from phasewise.scheduling.recording import UNRECORDED
 from tests.builders import make_request
 from tests.scheduling.worlds import make_prefilled
 
@@ -76,8 +75,9 @@ class Running:
 class ManyFlows:
     """A world and its flows. Each event is made from a number, and leaves behind what has to hold."""
 
-    def __init__(self, world):
+    def __init__(self, world, calls=UNRECORDED):
         self.world = world
+        self.calls = calls
         self.names = [state.worker.name for state in world.cluster.snapshot()]
         self.used_tickets = []
         self.now_s = 0.0
@@ -99,7 +99,7 @@ class ManyFlows:
             splittable=dice.random() < 0.8,
             prefix_hashes=dice.choice([(), (1, 2)]),
         )
-        flow = request_flow(request, self.world)
+        flow = self.calls.request_flow(request, self.world)
         it = Running(flow, request, next(flow))
         self.running.append(it)
         if dice.random() < 0.9:
@@ -242,7 +242,7 @@ class ManyFlows:
     def look(self):
         """What the gateway's health watcher does all the time."""
         before = self.waiting()
-        let_waiting_in(self.world, self.now_s)
+        self.calls.let_waiting_in(self.world, self.now_s)
         self.check_order(before)
 
     def waiting(self):

@@ -221,3 +221,28 @@ def test_a_request_without_attempts_is_rejected_and_one_with_attempts_has_failed
     busy.send(Failed(11.0, FailureKind.TIMED_OUT, content_sent=False))
     assert isinstance(step := busy.send(TimedOut(21.0)), Reject)
     assert step.attempts == 1
+
+
+def test_a_request_goes_only_to_the_workers_that_it_may_use():
+    world = make_world(3)
+    for _ in range(4):
+        flow, step = start_flow(world, workers=frozenset({"w1"}))
+        assert step.worker.name == "w1"
+        assert [it.worker.name for it in step.decision.candidates] == ["w1"]
+    flow.close()
+
+
+def test_a_request_whose_workers_are_full_is_rejected_and_does_not_wait_for_others():
+    world = make_world(2, slots=1)
+    _busy, step = start_flow(world, workers=frozenset({"w0"}))
+    assert isinstance(step, Generate)
+    flow, step = start_flow(world, workers=frozenset({"w0"}))
+    assert (step.reason, step.retry_after_s) == (RejectReason.QUEUE_FULL, 1.0)
+    assert len(world.queue) == 0
+    flow.close()
+
+
+@pytest.mark.parametrize("workers", [frozenset(), frozenset({"w7"})])
+def test_a_request_without_a_usable_worker_of_its_own_is_rejected_at_once(workers):
+    _flow, step = start_flow(make_world(2), workers=workers)
+    assert step.reason is RejectReason.NO_HEALTHY_WORKER

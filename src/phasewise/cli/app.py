@@ -53,7 +53,11 @@ PANELS: Panels = {
         "verify": Leaf(
             "verify:verify", "Apply the first suggested fix to a copy of a fleet, and measure its effect."
         ),
+        "replay": Leaf("replay:replay", "Replay a gateway's record, and compare every decision."),
         "levers": Leaf("levers:levers", "Show which lever helps which phase, modelled and measured."),
+    },
+    "Plan": {
+        "simulate": Leaf("simulate:simulate", "Simulate a fleet with the gateway's own scheduling."),
     },
     "Serve": {
         "gateway": Leaf("gateway:gateway", "Serve one OpenAI-compatible address in front of engines."),

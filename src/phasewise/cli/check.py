@@ -6,21 +6,23 @@ import asyncio
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from phasewise.cli.engine import EnginePython, current_engine
-from phasewise.core.errors import ConfigError, EngineNotInstalled
+from phasewise.core.errors import ConfigError, EngineNotInstalled, PhasewiseError
 from phasewise.fleet.check.before_start import environment_obstacles, no_environment, no_plan, obstacles
 from phasewise.fleet.check.facts import FleetFacts
 from phasewise.fleet.check.gather import gather_facts
-from phasewise.fleet.check.judgement import CheckFinding, CheckResult, judge
+from phasewise.fleet.check.judgement import CheckFinding, CheckResult, Mistake, judge
 from phasewise.fleet.config import (
     SCHEMA,
     VLLM,
     FleetConfig,
+    GatewayFile,
     WorkerConfig,
     is_gateway_file,
     load_fleet,
@@ -32,6 +34,7 @@ from phasewise.fleet.engines.model_config_file import fleet_model
 from phasewise.fleet.local.placement import this_machine
 from phasewise.fleet.local.plan import plan_fleet
 from phasewise.fleet.local.run_files import RunPaths, is_supervised
+from phasewise.gateway.discovery.sources import found_at
 from phasewise.report.check_view import lines_of
 from phasewise.report.console import out
 
@@ -77,7 +80,7 @@ def check(
     """
     began_s = time.monotonic()
     if is_gateway_file(file):
-        result = _running(load_gateway_file(file).workers, began_s, test_failure)
+        result = _gateway(load_gateway_file(file), began_s, test_failure)
     else:
         result = _fleet(load_fleet(file), engine_python, began_s, test_failure)
     if as_json:
@@ -106,6 +109,31 @@ def _fleet(fleet: FleetConfig, engine_python: Path | None, began_s: float, test_
     except (EngineNotInstalled, ConfigError) as error:
         return _not_running((*environment_obstacles(fleet, engine), no_plan(error)), began_s)
     return _not_running(obstacles(fleet, plan, engine), began_s)
+
+
+def _gateway(file: GatewayFile, began_s: float, test_failure: bool) -> CheckResult:
+    found, problems = asyncio.run(_discovered(file))
+    result = _running((*file.workers, *found), began_s, test_failure)
+    return replace(result, findings=(*problems, *result.findings))
+
+
+async def _discovered(file: GatewayFile) -> tuple[list[WorkerConfig], list[CheckFinding]]:
+    """The engines that are found now, and what is wrong where none is."""
+    workers: list[WorkerConfig] = []
+    problems: list[CheckFinding] = []
+    for source in file.discover:
+        try:
+            found = await anext(found_at(source, file.kubernetes))
+        except PhasewiseError as error:
+            words, fix = error.message, error.hint or "check where discover looks"
+            problems.append(CheckFinding(Mistake.NO_ENGINE_FOUND, source.named, words, fix))
+            continue
+        workers += found.workers
+        if found.problem is not None:
+            words, _, fix = found.problem.partition(": ")
+            words, fix = f"{source.named}: {words}", fix or "check its name, namespace and selector"
+            problems.append(CheckFinding(Mistake.NO_ENGINE_FOUND, source.named, words, fix))
+    return workers, problems
 
 
 def _running(workers: tuple[WorkerConfig, ...], began_s: float, test_failure: bool) -> CheckResult:

@@ -118,7 +118,7 @@ def _not_found(request_id: str, url: str) -> ConfigError:
     return ConfigError(
         f"the gateway has no record of request {request_id}",
         hint=f"{url} keeps the last finished requests, 10,000 unless gateway.keep_timelines says "
-        "otherwise, and none from before it was started; `phasewise requests` lists them, and those that "
+        "otherwise, and none of a process that has ended; `phasewise requests` lists them, and those that "
         "still run with --running. A request that was answered 401 or 413 is not kept",
     )
 

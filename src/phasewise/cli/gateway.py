@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,7 @@ from phasewise.fleet.config import (
     load_gateway_file,
     phasewise_home,
 )
-from phasewise.fleet.local.gateway_run import gateway_url
+from phasewise.fleet.local.gateway_run import gateway_url, picker_address
 from phasewise.fleet.local.port_check import WantedPort, reject_taken_ports
 from phasewise.fleet.local.run_files import LONE_GATEWAY_KEY, run_folder
 from phasewise.gateway.api.auth import key_sha256
@@ -45,6 +46,8 @@ ASK_TIMEOUTS = Timeouts(connect_s=3.0, head_s=10.0, idle_s=10.0)
 LISTEN = "Listen"
 KEYS = "Keys"
 ANSWERS = "Answer cache"
+ENVOY = "Envoy"
+_WITH_A_FILE = {"targets", "take_over", "endpoint_picker", "picker_port"}
 ADMIN_KEY_VARIABLE = "PHASEWISE_ADMIN_KEY"
 
 
@@ -105,10 +108,23 @@ def gateway(
         bool,
         typer.Option(
             "--take-over",
-            help="Replace the gateway that runs at this address: no connection fails, no stream is cut.",
+            help="Replace the gateway that runs at this address: no connection fails, and its streams "
+            "finish within drain_s.",
             rich_help_panel=LISTEN,
         ),
     ] = False,
+    endpoint_picker: Annotated[
+        bool,
+        typer.Option(
+            "--endpoint-picker",
+            help="Also place requests for Envoy, as an endpoint picker of the Gateway API Inference "
+            "Extension. Needs the extra `envoy`.",
+            rich_help_panel=ENVOY,
+        ),
+    ] = False,
+    picker_port: Annotated[
+        int, typer.Option(help="Port on which Envoy asks, by gRPC.", min=1, max=65535, rich_help_panel=ENVOY)
+    ] = 9002,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print addresses and files as one JSON object.", rich_help_panel=RESULT),
@@ -119,12 +135,14 @@ def gateway(
     Runs until interrupted. Asks each engine which model it serves; one that does not answer is tried again
     while the gateway serves. Exit code 2 when a file cannot be used or the port is taken.
     """
+    asked_at = picker_port if endpoint_picker else None
+    if asked_at is None and _is_typed(ctx, "picker_port"):
+        raise typer.BadParameter("--picker-port requires --endpoint-picker")
     if len(targets) == 1 and _is_file(targets[0]):
-        _serve_file(Path(targets[0]), ctx, admin_key, take_over)
+        _serve_file(Path(targets[0]), ctx, admin_key, take_over, asked_at)
         return
     with _usage_errors():
-        if not take_over:
-            _reject_taken_port(host, port, "--port")
+        _reject_taken_ports(host, port, "--port", take_over, asked_at)
     workers = asyncio.run(_ask_all([origin(url) for url in targets]))
     home = phasewise_home(os.environ)
     key, key_file = (admin_key, None) if admin_key else _kept_admin_key(home)
@@ -135,27 +153,30 @@ def gateway(
         config = _gateway_config(host, port, keys, key, answers)
         return GatewayFile(gateway=config, workers=tuple(workers))
 
-    _announce(read(), key_file, as_json)
-    serve(read, api_key_file, home, take_over=take_over)
+    _announce(read(), key_file, as_json, asked_at)
+    with _usage_errors():
+        serve(read, api_key_file, home, take_over=take_over, picker_port=asked_at)
 
 
 def _is_file(target: str) -> bool:
     return "://" not in target and (target.endswith((".yaml", ".yml", ".json")) or Path(target).is_file())
 
 
-def _serve_file(path: Path, ctx: typer.Context, admin_key: str | None, take_over: bool) -> None:
+def _serve_file(
+    path: Path, ctx: typer.Context, admin_key: str | None, take_over: bool, picker_port: int | None
+) -> None:
     """Serve as a file says. Exit code 2 shows the parent process that the file is wrong."""
     home = _home()
-    typed = [each.opts[0] for each in ctx.command.params if _is_typed(ctx, each.name or "")]
+    elsewhere = [each for each in ctx.command.params if each.name not in _WITH_A_FILE]
+    typed = [each.opts[0] for each in elsewhere if _is_typed(ctx, each.name or "")]
     with _usage_errors():
         if typed:
             raise ConfigError(f"{', '.join(typed)} was given together with {path}", hint="set it in the file")
         config = load_gateway_file(path).gateway
-        if not take_over:
-            _reject_taken_port(config.host, config.port, f"gateway.port in {path}")
+        _reject_taken_ports(config.host, config.port, f"gateway.port in {path}", take_over, picker_port)
         read = partial(_read_file, path, admin_key, home)
-        _announce_file(read().gateway, _where_the_key_is(config, admin_key, home))
-        serve(read, path, home, take_over=take_over)
+        _announce_file(read().gateway, _where_the_key_is(config, admin_key, home), picker_port)
+        serve(read, path, home, take_over=take_over, picker_port=picker_port)
 
 
 def _read_file(path: Path, admin_key: str | None, home: Path | None) -> GatewayFile:
@@ -187,13 +208,24 @@ def _usage_errors() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
-def _reject_taken_port(host: str, port: int, setting: str) -> None:
-    reject_taken_ports([WantedPort(port, host, "the gateway", f"choose another with {setting}")])
+def _reject_taken_ports(host: str, port: int, setting: str, take_over: bool, picker_port: int | None) -> None:
+    remedy = f"choose another with {setting}; a gateway of yours can be replaced with --take-over"
+    wanted, other = [WantedPort(port, host, "the gateway", remedy)], "choose another with --picker-port"
+    if picker_port is not None:
+        # Nothing is imported here: gRPC must not be forked.
+        if not all(map(find_spec, ("grpc", "grpc_health"))):
+            missing = "the endpoint picker needs packages that are not installed"
+            raise ConfigError(missing, hint="pip install 'phasewise[envoy]'")
+        if picker_port == port:
+            raise ConfigError(f"the endpoint picker cannot use the gateway's own port {port}", hint=other)
+        wanted.append(WantedPort(picker_port, host, "the endpoint picker", other))
+    if not take_over:
+        reject_taken_ports(wanted)
 
 
 def _is_typed(ctx: typer.Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
-    return name not in {"targets", "take_over"} and source is not None and source.name == "COMMANDLINE"
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _cache_config(mode: CacheMode, semantic: bool) -> CacheConfig | None:
@@ -291,19 +323,29 @@ def _where_the_key_is(in_file: GatewayConfig, admin_key: str | None, home: Path 
     return "" if home is None else str(run_folder(home) / LONE_GATEWAY_KEY)
 
 
-def _announce_file(config: GatewayConfig, key: str) -> None:
+def _announce_file(config: GatewayConfig, key: str, picker_port: int | None) -> None:
     closed = "none, because it could not be kept: admin routes are closed"
     if config.log.format == "text":  # whoever reads the log as JSON reads nothing else there
+        _announce_picker(config, picker_port)
         err.print(f"admin key: {key if config.admin_key_sha256 else closed}", markup=False, soft_wrap=True)
     typer.echo(f"{gateway_url(config)}/v1")
 
 
-def _announce(file: GatewayFile, key_file: Path | None, as_json: bool) -> None:
+def _announce_picker(config: GatewayConfig, port: int | None) -> None:
+    if port is not None:
+        how = "without TLS" if config.tls is None else "with TLS"
+        text = f"endpoint picker: {picker_address(config, port)} (gRPC {how})"
+        err.print(text, markup=False, soft_wrap=True)
+
+
+def _announce(file: GatewayFile, key_file: Path | None, as_json: bool, picker_port: int | None) -> None:
     address = gateway_url(file.gateway)
     where = f"${ADMIN_KEY_VARIABLE}" if key_file is None else str(key_file)
     if as_json:
         workers = [worker.model_dump(mode="json") for worker in file.workers]
-        typer.echo(json.dumps({"url": f"{address}/v1", "admin_key": where, "workers": workers}))
+        picker = None if picker_port is None else picker_address(file.gateway, picker_port)
+        reported = {"url": f"{address}/v1", "endpoint_picker": picker, "admin_key": where, "workers": workers}
+        typer.echo(json.dumps(reported))
         return
     for worker in file.workers:
         if worker.model == UNKNOWN_MODEL:
@@ -311,5 +353,6 @@ def _announce(file: GatewayFile, key_file: Path | None, as_json: bool) -> None:
         steps = "with step records" if worker.steps_url else "without step records"
         text = f"{worker.name}: {worker.url} serves {worker.model}, {steps}"
         err.print(text, markup=False, soft_wrap=True)
+    _announce_picker(file.gateway, picker_port)
     err.print(f"admin key: {where}", markup=False, soft_wrap=True)
     typer.echo(f"{address}/v1")

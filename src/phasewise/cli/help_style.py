@@ -15,7 +15,7 @@ METAVARS = {
     "FILE": ("--trace", "--html", "--markdown", "--timelines", "--save", "--api-key-file"),
     "FOLDER": ("--path",),
     "HOST": ("--host",),
-    "PORT": ("--port", "--engine-port"),
+    "PORT": ("--port", "--engine-port", "--picker-port"),
     "NAME": ("--model", "--name", "--gpu", "--tenant", "--namespace", "--tag", "name"),
     "MODEL": ("model", "config", "--config"),
     "TEXT": ("--system",),
@@ -27,7 +27,7 @@ METAVARS = {
             "--cached-tokens",
             "--chunk-tokens",
         ),
-        *("--context", "--max-model-len", "--max-num-batched-tokens", "--block-size"),
+        *("--context", "--max-model-len", "--max-num-batched-tokens", "--block-size", "--kv-tokens"),
     ),
     "SECONDS": ("--duration", "--think", "--timeout", "--window"),
     "MINUTES": ("--minutes",),
@@ -41,6 +41,7 @@ METAVARS = {
     "DOLLARS": ("--price-per-hour",),
     "ttft=TIME,tpot=TIME": ("--slo",),
     "LOADS": ("--sweep",),
+    "POOL=N,N": ("--vary",),
     "N": (
         *("--concurrency", "--requests", "--shared-prefixes", "--turns", "--warm-up", "--seed", "--pairs"),
         *(
@@ -52,6 +53,8 @@ METAVARS = {
             "--limit",
             "--max-num-seqs",
             "--total-blocks",
+            "--gateways",
+            "--draws",
         ),
     ),
 }

@@ -25,6 +25,8 @@ READ_AHEAD_BYTES = 256 * 1024
 HEAD_LIMIT_BYTES = 64 * 1024
 """A longer head or longer trailers break the exchange: both are held in memory until they end."""
 _SIZE_LINE_BYTES = 10
+_SIZES = {b"%x" % size: size for size in range(1, 4_096)}
+"""Of a token's chunk, by its usual size line; the parser reads larger chunks and all other forms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ class Connection(asyncio.Protocol):
             transport.write(body)
         while not self._head_done:
             await self._wait()
-        self._expect_within(timeouts.idle_s)
+        if not self.body_done:
+            self._expect_within(timeouts.idle_s)
 
     async def read(self) -> bytes:
         """Body bytes that have arrived, or else the next ones; empty at the end."""
@@ -205,7 +208,7 @@ class Connection(asyncio.Protocol):
         """Read on."""
         if self._paused and self._transport is not None:
             self._paused = False
-            self._touch()  # we caused the silence
+            self._last_activity_s = self._loop.time()  # we caused the silence
             if not self._transport.is_closing():
                 self._transport.resume_reading()
 
@@ -276,12 +279,9 @@ class Connection(asyncio.Protocol):
 
     # --- deadlines: one timer per connection that checks the last activity, not one per chunk -------------
 
-    def _touch(self) -> None:
-        self._last_activity_s = self._loop.time()
-
     def _expect_within(self, limit_s: float) -> None:
         self._wait_limit_s = limit_s
-        self._touch()
+        self._last_activity_s = self._loop.time()
         if self._watchdog is not None:
             if self._watchdog.when() <= self._last_activity_s + limit_s:
                 return  # the timer fires early enough, and then sets itself again
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol):
         # may follow.
         self._between_chunks = self._chunk_ended and not self.body_done and data.endswith(b"\r\n")
         if self._head_done:  # before that, the deadline covers the whole head
-            self._last_activity_s = self._loop.time()  # `_touch` inlined: this runs once per chunk too
+            self._last_activity_s = self._loop.time()
         if self._queued_bytes == queued_bytes:
             self._framing_bytes += len(data)
             if self._framing_bytes > HEAD_LIMIT_BYTES:
@@ -442,13 +442,8 @@ def _pass_chunks(data: bytes, reader: Reader) -> bytes:
     at, size, takes_chunk = 0, len(data), reader.takes_chunk
     while at < size:
         start = data.find(b"\r\n", at, at + _SIZE_LINE_BYTES) + 2
-        try:
-            end = start + int(data[at : start - 2], 16)
-        except ValueError:
-            break
-        # Only the usual form of a size line is handled here; the parser handles all others.
-        framed = data.startswith(b"%x\r\n" % (end - start), at) and data.startswith(b"\r\n", end)
-        if not framed or start == end or not takes_chunk(data, start, end):
+        end = start + _SIZES.get(data[at : start - 2], size)
+        if not data.startswith(b"\r\n", end) or not takes_chunk(data, start, end):
             break
         at = end + 2
     if at == size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -100,6 +100,22 @@ class SharedConnection:
         if call is None or call.is_over:
             call = self._call = _OpenConnection(self._make_connection())
         return call
+
+
+async def published(
+    make_connection: Callable[[], AbstractConnection], channel: str, silent_s: float
+) -> AsyncIterator[bytes]:
+    """What is published there from now on, until the connection breaks or nothing comes for so long."""
+    connection = make_connection()
+    try:
+        await connection.send_command("SUBSCRIBE", channel)
+        while True:
+            async with asyncio.timeout(silent_s):
+                _, _, message = await connection.read_response()
+            if isinstance(message, bytes):  # not the reply to the command
+                yield message
+    finally:
+        await connection.disconnect(nowait=True)
 
 
 async def reply_or_error(connection: AbstractConnection) -> Any:  # noqa: ANN401 - whatever Redis says

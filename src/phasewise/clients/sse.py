@@ -122,10 +122,11 @@ def parse_chunk(event: bytes) -> Chunk:
         return Chunk(has_content=has_content, error=MALFORMED)
     if not isinstance(body, dict):
         return Chunk(has_content=has_content, error=MALFORMED)
+    finish, stop = end_reasons(body)
     return Chunk(
         has_content=has_content,
-        finish_reason=finish_reason(body),
-        stop_reason=stop_reason(body),
+        finish_reason=finish,
+        stop_reason=stop,
         usage=_mapping(body, "usage"),
         metrics=timings_in(body),
         error=_error(body),
@@ -167,25 +168,16 @@ def event_data(event: bytes) -> bytes:
     return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
 
 
-def finish_reason(body: Mapping[str, Any]) -> str | None:
-    """Why an answer or a chunk ended: the first `finish_reason` among its choices."""
-    choice = _ended_choice(body)
-    return None if choice is None else choice["finish_reason"]
-
-
-def stop_reason(body: Mapping[str, Any]) -> int | str | None:
-    """The request's stop text or token id that the same choice reached, if any."""
-    choice = _ended_choice(body)
-    reason = None if choice is None else choice.get("stop_reason")
-    return reason if isinstance(reason, int | str) and not isinstance(reason, bool) else None
-
-
-def _ended_choice(body: Mapping[str, Any]) -> dict[str, Any] | None:
+def end_reasons(body: Mapping[str, Any]) -> tuple[str | None, int | str | None]:
+    """Why an answer or a chunk ended: the first `finish_reason` among its choices, and the request's stop
+    text or token id that the same choice reached, if any.
+    """
     choices = body.get("choices")
     for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict) and isinstance(choice.get("finish_reason"), str):
-            return choice
-    return None
+        if isinstance(choice, dict) and isinstance(finish := choice.get("finish_reason"), str):
+            stop = choice.get("stop_reason")
+            return finish, stop if isinstance(stop, int | str) and not isinstance(stop, bool) else None
+    return None, None
 
 
 def _mapping(body: dict[str, Any], key: str) -> Mapping[str, Any] | None:

@@ -48,6 +48,11 @@ class Candidate(NamedTuple):
     streams: int = 0
     unread_requests: int = 0
 
+    @property
+    def has_slot(self) -> bool:
+        """Whether its worker may get another request now."""
+        return self.outstanding_requests < self.worker.slots
+
 
 @value
 class Terms:

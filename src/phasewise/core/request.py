@@ -48,7 +48,8 @@ class GenerationRequest:
     `prefix_hashes` identify equal prompt prefixes, block by block (core/prefixes.py). All turns of a
     conversation have the same number in `conversation`; it is 0 where no other gateway has to know it. The
     prompt of a `splittable` request may be computed on another worker than its answer. `media_bytes` of
-    `prompt_bytes` are images and audio, beyond what their tokens are worth in text.
+    `prompt_bytes` are images and audio, beyond what their tokens are worth in text. `workers` are the names
+    of those that may serve it, None if all may.
     """
 
     request_id: str
@@ -73,6 +74,7 @@ class GenerationRequest:
     conversation: int = 0
     splittable: bool = False
     media_bytes: int = 0
+    workers: frozenset[str] | None = None
 
     @property
     def text_bytes(self) -> int:

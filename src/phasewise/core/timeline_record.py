@@ -6,7 +6,8 @@ stays under 2 KB. Fields that hold their default are left out; unknown fields ar
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import sub
 from typing import Any
 
 import orjson
@@ -29,6 +30,7 @@ from phasewise.core.trace_context import TraceContext
 from phasewise.core.worker import WorkerRef
 
 UNIT_S = 1e-4
+_UNITS_PER_S = 10_000
 _OPTIONAL = {
     "in": "prompt_tokens",
     "cached": "cached_tokens",
@@ -162,13 +164,13 @@ def _marks(record: Record) -> dict[str, Any]:
 
 
 def _units(seconds: float) -> int:
-    return round(seconds / UNIT_S)
+    return round(seconds * _UNITS_PER_S)
 
 
 def _differences(times_s: tuple[float, ...]) -> list[int]:
     # Differences of rounded times, not rounded differences: the error of a long stream does not add up.
-    units = [_units(value) for value in times_s]
-    return units[:1] + [later - earlier for earlier, later in pairwise(units)]
+    units = [round(value * _UNITS_PER_S) for value in times_s]
+    return [*units[:1], *map(sub, units[1:], units)]
 
 
 def _attempt_record(attempt: Attempt) -> Record:

@@ -27,10 +27,14 @@ def engine_named(title: str | None) -> Engine:
 
 def timings_in(reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What a reply, or a part of a stream, says of its phases, whichever kind of engine sent it."""
-    found = (reply.get(engine.TIMINGS) for engine in ENGINES)
-    return next((it for it in found if isinstance(it, dict)), None)
+    for engine in ENGINES:
+        if isinstance(found := reply.get(engine.TIMINGS), dict):
+            return found
+    return None
 
 
 def phase_spans(metrics: Mapping[str, Any] | None) -> tuple[Span, ...]:
     """The phases of one request, whichever kind of engine timed them."""
+    if not metrics:
+        return ()
     return next((spans for engine in ENGINES if (spans := engine.phase_spans(metrics))), ())

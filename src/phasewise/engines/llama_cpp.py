@@ -148,9 +148,9 @@ def _listed(slot: Mapping[str, Any]) -> ListedRequest:
 _PARTS_MS = (("prompt_ms", Part.PREFILL), ("predicted_ms", Part.DECODE))
 
 
-def phase_spans(metrics: Mapping[str, Any] | None) -> tuple[Span, ...]:
+def phase_spans(metrics: Mapping[str, Any]) -> tuple[Span, ...]:
     """The phases in a reply's `timings`. The wait for a slot is not among them."""
-    durations = ((part, seconds_of((metrics or {}).get(name))) for name, part in _PARTS_MS)
+    durations = ((part, seconds_of(metrics.get(name))) for name, part in _PARTS_MS)
     return tuple(
         Span(part, Source.ENGINE_REPORT, seconds) for part, seconds in durations if seconds is not None
     )

@@ -65,7 +65,7 @@ class Engine(Protocol):
         """The requests that it computes, by its reply at that path; None if the reply does not hold them."""
         ...
 
-    def phase_spans(self, metrics: Mapping[str, Any] | None) -> tuple[Span, ...]:
+    def phase_spans(self, metrics: Mapping[str, Any]) -> tuple[Span, ...]:
         """The phases of one request, from what its reply says of them."""
         ...
 

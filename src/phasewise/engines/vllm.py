@@ -184,10 +184,8 @@ _PARTS_MS = (
 )
 
 
-def phase_spans(metrics: Mapping[str, Any] | None) -> tuple[Span, ...]:
+def phase_spans(metrics: Mapping[str, Any]) -> tuple[Span, ...]:
     """The phases that the engine timed. It reports durations, not start times."""
-    if not metrics:
-        return ()
     durations = ((part, seconds_of(metrics.get(name))) for name, part in _PARTS_MS)
     return tuple(
         Span(part, Source.ENGINE_REPORT, seconds) for part, seconds in durations if seconds is not None

@@ -1,14 +1,14 @@
-"""Builds a gateway from its file and answers ASGI. All its objects are built here."""
+"""Builds a gateway from its file, starts and stops it. All its objects are built here."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phasewise.clients.host import memory_bytes
 from phasewise.clients.http_client import HttpClient, Timeouts
@@ -17,7 +17,7 @@ from phasewise.core.ports import TimelineSink
 from phasewise.core.worker import Worker
 from phasewise.fleet.config import GatewayConfig, GatewayFile, UpstreamConfig
 from phasewise.fleet.config.credentials import access_of
-from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport, gateway_url
+from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport, gateway_url, picker_address
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.pipeline import Pipeline, Reservations
@@ -39,6 +39,7 @@ from phasewise.gateway.processes.records import AllRecords
 from phasewise.gateway.processes.siblings import Question
 from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.gateway.quarantine import Quarantine
+from phasewise.gateway.records.decision_file import DecisionFile
 from phasewise.gateway.records.logs import RequestLog
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import TimelineStore
@@ -46,13 +47,12 @@ from phasewise.gateway.records.traces import TraceSink
 from phasewise.gateway.records.worker_log import WorkerLog
 from phasewise.gateway.reload import Reloader
 from phasewise.gateway.server.certificate import Certificate
-from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Receive, Scope, Send, client_of
+from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Direct, Scope, client_of
 from phasewise.gateway.server.edge import Edge, EdgeBounds
 from phasewise.gateway.settings import (
-    has_prefill_workers,
     hashing_of,
     memory_limit_of,
-    policy_of,
+    rules_of,
     slos_of,
     tenants_of,
     workers_of,
@@ -61,24 +61,26 @@ from phasewise.gateway.upstream.call import OpenRequests
 from phasewise.gateway.upstream.driver import FlowDriver
 from phasewise.gateway.upstream.engines import Engines
 from phasewise.gateway.upstream.exchange import Exchange
-from phasewise.scheduling import World, let_waiting_in
-from phasewise.scheduling.breakers import Breakers, RetryBudget
-from phasewise.scheduling.engine_speed import EngineSpeeds
-from phasewise.scheduling.prefix_index import PrefixIndex
-from phasewise.scheduling.queue import WaitingQueue
-from phasewise.scheduling.world import ClusterView, Health, LoadLedger, WorkerChange
+from phasewise.scheduling import World
+from phasewise.scheduling.recording import UNRECORDED, DecisionRecorder, SchedulingCalls
+from phasewise.scheduling.world import ClusterView, Health, WorkerChange
 
 if TYPE_CHECKING:
     from phasewise.clients.otlp_traces import OtlpTraces
     from phasewise.gateway.answer_cache.cache import AnswerCache
+    from phasewise.gateway.picker.server import PickerServer
 
 logger = logging.getLogger("phasewise.gateway")
 
 METRICS_KEPT_S = 1.0
 
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
 
 class GatewayApp:
-    """The ASGI application."""
+    """The application: it serves requests, and answers ASGI's lifespan events."""
 
     def __init__(self, parts: Parts) -> None:
         self.gateway = parts.gateway
@@ -91,26 +93,35 @@ class GatewayApp:
         self.run_record: GatewayRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reloads: set[asyncio.Task[None]] = set()
+        self._picker: PickerServer | None = None
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer one request, or the server's lifespan events.
+    def serve(self, scope: Scope, direct: Direct) -> Coroutine[Any, Any, None]:
+        """Answer one request.
 
-        Not a coroutine itself: every chunk of a stream passes through each coroutine in the await chain.
+        Not a coroutine itself: every wait of a request passes through each coroutine in the await chain.
         """
-        if scope["type"] == "http":
-            return self._router.handle(scope, client_of(scope, receive))
-        if scope["type"] == "lifespan":
-            return self._live(receive, send)
-        raise RuntimeError(f"the gateway does not support ASGI scope {scope['type']!r}")
+        return self._router.handle(scope, client_of(direct))
 
     def allow_reload(
-        self, file: GatewayFile, read: Callable[[], GatewayFile], path: Path | None = None
+        self,
+        file: GatewayFile,
+        read: Callable[[], GatewayFile],
+        path: Path | None = None,
+        keep: Callable[[GatewayFile], None] | None = None,
     ) -> None:
-        """Let the configuration be read again while the gateway serves."""
-        self._reloader = Reloader(self._parts, file, read, path)
+        """Let the configuration be read again while the gateway serves; `keep` is given what is in force."""
+        self._reloader = Reloader(self._parts, file, read, path, keep)
         self._router.reload = self._reload_all
         if self._parts.membership is not None:
             self._parts.membership.siblings.answers["reload"] = self._reload_too
+
+    def pick_endpoints(self, config: GatewayConfig, port: int) -> None:
+        """Place requests for Envoy too, which asks at this port of the gateway's host."""
+        from phasewise.gateway.picker.picker import EndpointPicker  # noqa: PLC0415 - much to load for few
+        from phasewise.gateway.picker.server import PickerServer  # noqa: PLC0415 - much to load for few
+
+        picker, address = EndpointPicker(self._parts), picker_address(config, port)
+        self._picker = PickerServer(picker, address, config.tls)
 
     async def _reload_all(self) -> str:
         """Read the configuration again, here and then in the other processes."""
@@ -137,9 +148,10 @@ class GatewayApp:
             self._reloads.add(task)
             task.add_done_callback(self._reloads.discard)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def __call__(self, _lifespan: Event, receive: Receive, send: Send) -> None:
+        """Start and stop with the server, which is all that it sends here."""
         await receive()
-        if not await self._cache_started():
+        if not await self._can_start():
             await send({"type": "lifespan.startup.failed", "message": ""})
             return
         watches = await self._start()
@@ -158,11 +170,15 @@ class GatewayApp:
             await parts.membership.start(parts.world)
             if parts.membership.has_successor:
                 running.append(self.gateway.all_metrics.run())
+            if parts.membership.exchange is not None:
+                running.append(parts.membership.exchange.run(parts.world))
         await asyncio.gather(parts.watcher.start(), parts.quotas.start())
         await parts.kv_transfer_watch.start()
+        if self._picker is not None:
+            await self._picker.start()
         self._loop = asyncio.get_running_loop()
         if self._reloader is not None:
-            running.append(self._reloader.run())
+            running += self._reloader.watches()
         if self.run_record is not None:
             running.append(self._keep_record(self.run_record))
         states = self.gateway.cluster.snapshot()
@@ -173,6 +189,8 @@ class GatewayApp:
     async def _stop(self, watches: list[asyncio.Task[None]]) -> None:
         parts = self._parts
         self.gateway.live.view.stop()
+        if self._picker is not None:
+            await self._picker.stop()
         for watch in (*watches, *self._reloads):
             watch.cancel()
         await asyncio.gather(parts.watcher.stop(), parts.quotas.stop(), parts.kv_transfer_watch.stop())
@@ -180,10 +198,12 @@ class GatewayApp:
             await parts.cache.stop()
         if parts.traces is not None:
             await asyncio.to_thread(parts.traces.close)
+        if parts.decisions is not None:
+            parts.decisions.close()
         self.gateway.pipeline.close()
         parts.engines.close()
         if parts.membership is not None:
-            self.gateway.all_metrics.keep()
+            self.gateway.all_metrics.keep(afresh=True)
             await parts.membership.stop()
 
     async def _keep_record(self, record: GatewayRun) -> None:
@@ -193,7 +213,7 @@ class GatewayApp:
         """
         recorded: tuple[WorkerReport, ...] | None = None
         changed = self.gateway.worker_log.changed
-        while True:
+        while self.run_record is record:
             changed.clear()
             workers = self.gateway.worker_log.reports()
             if workers != recorded:
@@ -207,14 +227,23 @@ class GatewayApp:
                 async with asyncio.timeout(POLL_INTERVAL_S):
                     await changed.wait()
 
-    async def _cache_started(self) -> bool:
+    def forget_record(self) -> None:
+        """Another gateway takes over: commands no longer look for this one."""
+        if self.run_record is not None:
+            self.run_record.remove()
+            self.run_record = None
+
+    async def _can_start(self) -> bool:
         """Whether the gateway may start; if not, `start_error` says why."""
         cache = self._parts.cache
-        if cache is not None:
-            try:
+        try:
+            if cache is not None:
                 await cache.start()
-            except ConfigError as error:
-                self.start_error = error
+            if self._picker is not None:
+                self._picker.bind()
+        except ConfigError as error:
+            self.start_error = error
+            if cache is not None:
                 await cache.stop()
         return self.start_error is None
 
@@ -230,14 +259,19 @@ def build_app(
     membership: Membership | None = None,
 ) -> GatewayApp:
     """Build a gateway, or one of its processes. It makes no connection before it starts."""
-    config, workers = file.gateway, workers_of(file)
+    config, workers = file.gateway, workers_of(file.workers)
     siblings = None if membership is None else membership.siblings
     quotas = build_quotas(config, ProcessQuotas() if membership is None else BoardQuotas(membership.board))
-    world = _world(config, workers, quotas, membership)
+    authenticator = Authenticator(config, None if membership is None else membership.board.secret)
+    if membership is not None and config.redis is not None:
+        has_secret = config.salt_secret_file is not None
+        membership.join_gateways(config.redis, authenticator.hash_key(b"gateways") if has_secret else None)
+    decisions = None if config.record_decisions is None else DecisionFile(Path(config.record_decisions))
+    scheduling = UNRECORDED if decisions is None else DecisionRecorder(decisions.write).calls
+    world = _world(config, workers, quotas, membership, scheduling)
     engines = Engines(timeouts or _timeouts(config.upstream))
     engines.set_workers(WorkerChange((), tuple(workers)), {it.name: access_of(it) for it in file.workers})
     cache = _cache(config, world, engines.clients)
-    authenticator = Authenticator(config, None if membership is None else membership.board.secret)
     open_requests = OpenRequests()
     # No gateway serves a request per microsecond, so the numbers after a restart are above those before it.
     timelines = TimelineStore(config.keep_timelines, first_number=int(time.time() * 1e6))
@@ -253,7 +287,7 @@ def build_app(
         breaker_open=world.breakers.is_open,
         kv_transfers=kv_transfer_watch.states,
         own=lambda: OwnState(
-            waiting=len(world.queue),
+            waiting={model: world.queue.waiting(model) for model in world.cluster.models},
             quota_degraded=quotas.degraded,
             cache_degraded=cache is not None and bool(cache.degraded),
             log_dropped=log_dropped(),
@@ -287,6 +321,7 @@ def build_app(
         reservations,
         hashing_of(config, workers, authenticator),
     )
+    pipeline.request_flow = scheduling.request_flow
     pipeline.set_unknown_fields(passed=config.unknown_fields == "pass")
     if config.traces is not None:
         pipeline.set_tracing(config.traces.sample)
@@ -313,7 +348,7 @@ def build_app(
     )
 
     def looked_at(name: str) -> None:
-        let_waiting_in(world, time.monotonic())
+        scheduling.let_waiting_in(world, time.monotonic())
         worker_log.look(name)
 
     watcher = HealthWatcher(
@@ -329,6 +364,8 @@ def build_app(
         Parts(
             gateway=gateway,
             world=world,
+            scheduling=scheduling,
+            decisions=decisions,
             engines=engines,
             reservations=reservations,
             edge=edge,
@@ -348,26 +385,18 @@ def _timeouts(config: UpstreamConfig) -> Timeouts:
 
 
 def _world(
-    config: GatewayConfig, workers: list[Worker], quotas: GatewayQuotas, membership: Membership | None
+    config: GatewayConfig,
+    workers: list[Worker],
+    quotas: GatewayQuotas,
+    membership: Membership | None,
+    scheduling: SchedulingCalls,
 ) -> World:
-    paces, prefixes = EngineSpeeds(workers), PrefixIndex()
-    neighbours = None if membership is None else membership.neighbours
-    world = World(
-        ClusterView(workers),
-        LoadLedger(neighbours),
-        RetryBudget(),
-        policy_of(config, workers, paces, prefixes),
-        Breakers(),
-        WaitingQueue(config.queue.max_waiting, config.queue.aging_s),
-        quotas,
-        paces=paces,
-        prefixes=prefixes,
-        learns_pace=has_prefill_workers(workers),
-        neighbours=neighbours,
-    )
-    if neighbours is not None:
+    all_neighbours = None if membership is None else membership.all_neighbours
+    world = scheduling.new_world(rules_of(config, workers), workers, quotas, all_neighbours)
+    if membership is not None:
+        neighbours = membership.neighbours
         neighbours.know(workers, config.queue.aging_s)
-        neighbours.on_turn = lambda: let_waiting_in(world, time.monotonic(), in_turn=True)
+        neighbours.on_turn = lambda: scheduling.let_waiting_in(world, time.monotonic(), in_turn=True)
     return world
 
 

@@ -97,9 +97,12 @@ async def send_error(
     """Answer with an error. The response must not have been started."""
     error = HTTP_ERRORS[kind]
     body = error_body(message, error.type, code=kind, param=param, anthropic=client.is_anthropic)
-    await client.respond(
-        error.status, [*JSON, *error.headers, *_when_to_return(retry_after_s), *headers], body
-    )
+    await client.respond(error.status, [*error_headers(kind, retry_after_s), *headers], body)
+
+
+def error_headers(kind: RejectReason | RejectionKind, retry_after_s: float | None = None) -> Headers:
+    """The headers of an error response."""
+    return (*JSON, *HTTP_ERRORS[kind].headers, *_when_to_return(retry_after_s))
 
 
 def _when_to_return(after_s: float | None) -> Headers:

@@ -11,10 +11,12 @@ from phasewise.gateway.api.routes import Gateway
 from phasewise.gateway.health import HealthWatcher
 from phasewise.gateway.kv_transfer.watch import KvTransferWatch
 from phasewise.gateway.processes.membership import Membership
+from phasewise.gateway.records.decision_file import DecisionFile
 from phasewise.gateway.server.certificate import Certificate
 from phasewise.gateway.server.edge import Edge
 from phasewise.gateway.upstream.engines import Engines
 from phasewise.scheduling import World
+from phasewise.scheduling.recording import SchedulingCalls
 
 if TYPE_CHECKING:
     from phasewise.clients.otlp_traces import OtlpTraces
@@ -27,6 +29,8 @@ class Parts:
 
     gateway: Gateway
     world: World
+    scheduling: SchedulingCalls
+    decisions: DecisionFile | None
     engines: Engines
     reservations: Reservations
     edge: Edge

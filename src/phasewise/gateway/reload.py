@@ -10,30 +10,31 @@ import asyncio
 import hashlib
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from phasewise.clients.http_client import Access
 from phasewise.core.errors import ConfigError
 from phasewise.core.value import value
 from phasewise.core.worker import Worker
-from phasewise.fleet.config import GatewayConfig, GatewayFile
+from phasewise.fleet.config import GatewayConfig, GatewayFile, WorkerConfig
 from phasewise.fleet.config.credentials import access_of
+from phasewise.gateway.discovery.sources import Discovery
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.parts import Parts
 from phasewise.gateway.server.certificate import certificate_of
 from phasewise.gateway.server.client import ClientTimeouts
 from phasewise.gateway.server.edge import EdgeBounds
 from phasewise.gateway.settings import (
-    has_prefill_workers,
     hashing_of,
     memory_limit_of,
-    policy_of,
+    rules_of,
     slos_of,
     tenants_of,
     workers_of,
 )
-from phasewise.scheduling.policies import Policy
+from phasewise.scheduling.rules import SchedulingRules
 from phasewise.scheduling.world import WorkerChange
 
 logger = logging.getLogger("phasewise.gateway")
@@ -54,14 +55,14 @@ class _Ready:
 
     file: GatewayFile
     workers: list[Worker]
-    policy: Policy
+    rules: SchedulingRules
     access: dict[str, Access]
     bounds: EdgeBounds
     certificate: ssl.SSLContext | None
 
 
 class Reloader:
-    """Takes over a changed file, at `path` if there is one; `read` reads it."""
+    """Takes over a changed file, at `path` if there is one; `read` reads it, and `keep` is given it then."""
 
     def __init__(
         self,
@@ -69,25 +70,40 @@ class Reloader:
         file: GatewayFile,
         read: Callable[[], GatewayFile],
         path: Path | None = None,
+        keep: Callable[[GatewayFile], None] | None = None,
     ) -> None:
+        self._keep = keep or (lambda _file: None)
+        self._keep(file)
         self._parts = parts
         self._file = file
         self._read = read
         self._path = path
+        self._found: tuple[WorkerConfig, ...] = ()
         self._lock = asyncio.Lock()
 
     async def reload(self) -> str:
         """Take over the file and say what changed; raises ConfigError if it stays as it was."""
         async with self._lock:
             # A long file takes a while to parse.
-            file = await asyncio.to_thread(self._read)
-            change = self._take_over(self._check(file))
-            said, self._file = _words(self._file, file, change), file
-            if change.gone or change.new:
-                watch = self._parts.kv_transfer_watch
-                await watch.stop()
-                await watch.start()
+            said = await self._become(await asyncio.to_thread(self._read))
         logger.info("the configuration was read again: %s", said)
+        return said
+
+    async def follow(self, found: tuple[WorkerConfig, ...]) -> None:
+        """From now on these engines too, which were found beside those of the file."""
+        async with self._lock:
+            self._found = found
+            said = await self._become(self._file)
+        logger.info("engines were found or have gone: %s", said)
+
+    async def _become(self, file: GatewayFile) -> str:
+        change = self._take_over(self._check(file))
+        said, self._file = _words(self._file, file, change), file
+        self._keep(file)
+        if change.gone or change.new:
+            watch = self._parts.kv_transfer_watch
+            await watch.stop()
+            await watch.start()
         return said
 
     async def reload_or_say_why_not(self) -> None:
@@ -96,6 +112,12 @@ class Reloader:
             await self.reload()
         except ConfigError as error:
             logger.error("the configuration was read again and stays as it was: %s", error)
+
+    def watches(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run while the gateway serves."""
+        file = self._file
+        found = [Discovery(file.discover, file.kubernetes, self.follow).run()] if file.discover else []
+        return [self.run(), *found]
 
     async def run(self) -> None:
         """Reload whenever a file has changed, if that is asked for; until cancelled."""
@@ -109,23 +131,25 @@ class Reloader:
 
     def _check(self, file: GatewayFile) -> _Ready:
         """Everything that can fail."""
-        if fixed := _needs_restart(self._file.gateway, file.gateway):
+        fixed = [f"gateway.{name}" for name in _needs_restart(self._file.gateway, file.gateway)]
+        fixed += [it for it in ("discover", "kubernetes") if getattr(self._file, it) != getattr(file, it)]
+        if fixed:
             raise ConfigError(
-                f"a change of {' and '.join(f'gateway.{name}' for name in fixed)} needs a restart",
-                hint="restart the gateway, or change it back",
+                f"a change of {' and '.join(fixed)} needs a restart",
+                hint="replace the gateway (`phasewise gateway FILE --take-over`), or change it back",
             )
         if self._file.gateway.api_keys and not file.gateway.api_keys:
             raise ConfigError(
                 "without its last key the gateway would be open to everyone on this machine",
                 hint="give another key instead, or restart the gateway to open it",
             )
-        tls = file.gateway.tls
-        workers, world = workers_of(file), self._parts.world
+        tls, configs = file.gateway.tls, [*file.workers, *self._found]
+        workers = workers_of(configs)
         return _Ready(
             file=file,
             workers=workers,
-            policy=policy_of(file.gateway, workers, world.paces, world.prefixes),
-            access={config.name: access_of(config) for config in file.workers},
+            rules=rules_of(file.gateway, workers),
+            access={config.name: access_of(config) for config in configs},
             bounds=EdgeBounds.of(file.gateway.limits),
             certificate=None if tls is None else certificate_of(tls),
         )
@@ -135,11 +159,9 @@ class Reloader:
         gateway, world = parts.gateway, parts.world
         parts.certificate.replacement = ready.certificate
         change = world.set_workers(ready.workers)
-        world.policy = ready.policy
+        parts.scheduling.apply_rules(world, ready.rules)
         if parts.membership is not None:
             parts.membership.neighbours.know(ready.workers, config.queue.aging_s)
-        world.learns_pace = has_prefill_workers(ready.workers)
-        world.queue.set_bounds(config.queue.max_waiting, config.queue.aging_s)
         parts.engines.set_workers(change, ready.access)
         parts.watcher.follow(change)
         parts.edge.bounds = bounds

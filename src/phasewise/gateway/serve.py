@@ -25,7 +25,8 @@ from phasewise.clients.host import allow_many_streams
 from phasewise.core.errors import ConfigError
 from phasewise.core.units import counted
 from phasewise.fleet.config import GatewayConfig, GatewayFile
-from phasewise.fleet.local.gateway_run import GatewayRun, gateway_url, living_gateways
+from phasewise.fleet.local.gateway_run import FOLDER_PREFIX, GatewayRun, gateway_url, living_gateways
+from phasewise.fleet.local.run_files import write_private
 from phasewise.gateway.app import GatewayApp, build_app
 from phasewise.gateway.processes.board import Board, create_board
 from phasewise.gateway.processes.membership import Membership
@@ -38,9 +39,10 @@ from phasewise.gateway.server.edge import Edge, EdgeConnection
 
 logger = logging.getLogger("phasewise.gateway")
 
-KEEP_ALIVE_S = 75
 BACKLOG = 4096
 LOOK_EVERY_S = 0.05
+IDLE_S = 1.0
+"""A connection that is idle at a stop may send one request more in this time: it may be under way."""
 COLLECT_AFTER = (700, 10, 1000)
 """Python's defaults except the last: a full collection is due after a thousand smaller ones, not after
 ten."""
@@ -52,14 +54,16 @@ def serve(
     home: Path | None = None,
     *,
     take_over: bool = False,
+    picker_port: int | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, let running streams finish, and return.
 
     `read` gives the configuration, now and at each SIGHUP; `path` is the file that it reads. The gateway is
     recorded under `home`, if there is one, while it serves. With `take_over` it continues where the one that
-    runs at the same address leaves.
+    runs at the same address leaves. With `picker_port` it places requests for Envoy too.
     """
-    config = read().gateway
+    file = read()
+    config = file.gateway
     before = _before(config, home) if take_over else None
     folder = _own_folder() if before is None else before.folder
     record = None if home is None else GatewayRun(home, config, folder)
@@ -69,13 +73,15 @@ def serve(
         if record is not None:
             with suppress(OSError):
                 record.write(())  # whichever process serves first, commands find it
-        serve_one = partial(_serve_here, read, path, record)
+        serve_one = partial(_serve_here, read, path, record, picker_port)
         if config.processes == 1:
             board_fd = create_board() if before is None else before.board_fd
             column = Board(board_fd).free_column() or 0
-            serve_one(Place(0, column, _listeners(config, before)[0], board_fd, folder, _columns(before)))
+            turn = None if before is None else before.turn
+            listeners = _listeners(config, before)[0]
+            serve_one(Place(0, column, listeners, board_fd, folder, _columns(before), turn=turn))
         else:
-            _serve_together(config, before, folder, serve_one)
+            _serve_together(file, before, folder, serve_one)
     finally:
         if os.getpid() == own_pid:  # not in a process that was forked
             if record is not None:
@@ -84,10 +90,19 @@ def serve(
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def _in_force(folder: Path, supervisor: int) -> Path:
+    """Where the configuration is that the processes of this supervisor have."""
+    return folder / f"configuration-{supervisor}"
+
+
+def _keep(path: Path, file: GatewayFile) -> None:
+    write_private(path, file.model_dump_json().encode())
+
+
 def _own_folder() -> Path:
     """Where this gateway's sockets are; only its user can enter it."""
     try:
-        return Path(mkdtemp(prefix="phasewise-"))
+        return Path(mkdtemp(prefix=FOLDER_PREFIX))
     except OSError as error:
         raise ConfigError(
             f"no folder for the gateway's sockets can be made ({error.strerror or error})",
@@ -100,7 +115,11 @@ def _before(config: GatewayConfig, home: Path | None) -> TakenOver:
     url = gateway_url(config)
     found = [it for it in living_gateways(home) if it.url == url and it.folder] if home is not None else []
     if not found:
-        raise ConfigError(f"no gateway of yours runs at {url}", hint="leave out --take-over")
+        raise ConfigError(
+            f"no gateway of yours runs at {url}",
+            hint="leave out --take-over; one that was started by another user, with another PHASEWISE_HOME "
+            "or with other TLS can only be stopped first",
+        )
     return ask_for_listeners(Path(found[-1].folder), url)
 
 
@@ -117,13 +136,17 @@ def _listeners(config: GatewayConfig, before: TakenOver | None) -> list[tuple[so
 
 
 def _serve_together(
-    config: GatewayConfig, before: TakenOver | None, folder: Path, serve_one: Callable[[Place], None]
+    file: GatewayFile, before: TakenOver | None, folder: Path, serve_one: Callable[[Place], None]
 ) -> None:
     """Serve in several processes, each with a listener of its own for the same address."""
-    set_up_logging_without_threads(config.log)
+    set_up_logging_without_threads(file.gateway.log)
     board_fd = create_board() if before is None else before.board_fd
-    listeners = _listeners(config, before)
-    code = Supervisor(listeners, board_fd, folder, serve_one, _columns(before)).run()
+    listeners = _listeners(file.gateway, before)
+    turn = None if before is None else before.turn
+    in_force = _in_force(folder, os.getpid())
+    _keep(in_force, file)
+    code = Supervisor(listeners, board_fd, folder, serve_one, _columns(before), turn).run()
+    in_force.unlink(missing_ok=True)
     if code:
         sys.exit(code)
 
@@ -132,10 +155,16 @@ def _serve_here(
     read: Callable[[], GatewayFile],
     path: Path | None,
     record: GatewayRun | None,
+    picker_port: int | None,
     place: Place,
 ) -> None:
-    """Serve in this process, in its place among others."""
-    file = read()
+    """Serve in this process, in its place among others.
+
+    All of them have the same configuration, those too that are started later: the file may have changed.
+    """
+    in_force = _in_force(place.folder, os.getppid())
+    is_alone = place.lifeline is None
+    file = read() if is_alone else GatewayFile.model_validate_json(in_force.read_bytes())
     # uvicorn raises the signal again after a clean shutdown; the process then just exits.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
@@ -143,7 +172,10 @@ def _serve_here(
     membership = Membership(place)
     app = build_app(file, log_dropped=lambda: log.dropped, membership=membership)
     config = server_config(file, app)
-    app.allow_reload(file, read, path)
+    if picker_port is not None:
+        app.pick_endpoints(file.gateway, picker_port)
+    keep = None if is_alone else partial(_keep, in_force)
+    app.allow_reload(file, read, path, keep)
     if place.number == 0:
         app.run_record = record
     signal.signal(signal.SIGHUP, lambda _number, _frame: app.ask_for_reload())
@@ -154,7 +186,14 @@ def _serve_here(
     gc.set_threshold(*COLLECT_AFTER)
     try:
         server = GatewayServer(config, app.edge, membership.serves)
-        membership.siblings.answers["leave"] = server.leave
+
+        async def leave(_question: Question) -> bytes:
+            membership.leave()
+            app.forget_record()
+            server.leave()
+            return b""
+
+        membership.siblings.answers["leave"] = leave
         server.run(list(place.listeners))
     except SystemExit:
         # uvicorn exits this way if the application did not start.
@@ -176,11 +215,10 @@ class GatewayServer(uvicorn.Server):
         self._edge = edge
         self._on_serving = on_serving
 
-    async def leave(self, _question: Question) -> bytes:
-        """Another process takes over: finish what was begun, and answer idle connections once more."""
+    def leave(self) -> None:
+        """Another gateway takes over: finish what was begun, and answer idle connections once more."""
         logger.info("another gateway takes over")
         self._edge.leaving = self.should_exit = True
-        return b""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections."""
@@ -195,21 +233,30 @@ class GatewayServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let open requests finish."""
-        if self._edge.leaving:
-            for server in self.servers:
-                server.close()
-            until_s = time.monotonic() + (self.config.timeout_graceful_shutdown or 0)
-            while self.server_state.connections and time.monotonic() < until_s:
-                if self.force_exit:
-                    break
-                await asyncio.sleep(LOOK_EVERY_S)
+        """Let open requests finish, and answer what idle connections send in a moment more."""
+        drain_s = self.config.timeout_graceful_shutdown or 0
+        until_s = time.monotonic() + drain_s
+        idle_until_s = until_s if self._edge.leaving else time.monotonic() + min(IDLE_S, drain_s / 2)
         if still := len(self.server_state.tasks):
             logger.info(
                 "stopping: waits up to %s s for %s to finish; a second signal ends at once",
-                self.config.timeout_graceful_shutdown,
+                drain_s,
                 counted(still, "request"),
             )
+        if not self._edge.leaving:
+            self._edge.leaving = True
+            # Nobody else can connect; those who have are accepted.
+            for listener in sockets or []:
+                listener.listen(0)
+            await asyncio.sleep(LOOK_EVERY_S)
+        for server in self.servers:
+            server.close()
+        while self.server_state.connections and time.monotonic() < idle_until_s:
+            if self.force_exit:
+                break
+            await asyncio.sleep(LOOK_EVERY_S)
+        # Whoever is left has had its time.
+        self.config.timeout_graceful_shutdown = math.ceil(max(1.0, until_s - time.monotonic()))
         await super().shutdown(sockets)
         left = len(self.server_state.tasks)
         logger.info("stopped%s", f" with {counted(left, 'request')} unfinished" if left else "")
@@ -235,7 +282,6 @@ def server_config(file: GatewayFile, app: GatewayApp) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(file.gateway.drain_s),
         ssl_certfile=None if tls is None else tls.certificate,
         ssl_keyfile=None if tls is None else tls.key,

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from phasewise.clients.host import memory_limit_bytes
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import Slo
 from phasewise.core.worker import Role, Worker
-from phasewise.fleet.config import EdgeLimits, GatewayConfig, GatewayFile, WorkerConfig, byte_size
+from phasewise.fleet.config import EdgeLimits, GatewayConfig, WorkerConfig, byte_size
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.prompt_prefix import PrefixHashing
-from phasewise.scheduling.disaggregation import SplitPolicy
-from phasewise.scheduling.engine_speed import EngineSpeeds
-from phasewise.scheduling.policies import POLICIES, READS_PREFIXES, Policy, whole
-from phasewise.scheduling.prefix_index import PrefixIndex
+from phasewise.scheduling.policies import POLICIES, READS_PREFIXES
+from phasewise.scheduling.rules import SchedulingRules
 
 NOT_YET_SEEN = "unseen"
 
 
-def workers_of(file: GatewayFile) -> list[Worker]:
+def workers_of(configs: Iterable[WorkerConfig]) -> list[Worker]:
     """The workers, none of them seen yet."""
-    workers = [_worker(config) for config in file.workers]
+    workers = [_worker(config) for config in configs]
     if len({worker.name for worker in workers}) != len(workers):
         raise ConfigError("two workers have the same name", hint="give each worker a name of its own")
     return workers
@@ -41,19 +39,19 @@ def _worker(config: WorkerConfig) -> Worker:
     )
 
 
-def policy_of(
-    config: GatewayConfig, workers: Sequence[Worker], paces: EngineSpeeds, prefixes: PrefixIndex
-) -> Policy:
-    """The policy by which requests are placed."""
-    name = config.policy
+def rules_of(config: GatewayConfig, workers: Sequence[Worker]) -> SchedulingRules:
+    """The rules by which requests are placed and wait."""
+    name, kv_transfer = config.policy, config.kv_transfer
     if name not in POLICIES:
         raise ConfigError(f"gateway.policy is {name!r}", hint=f"accepted: {', '.join(sorted(POLICIES))}")
-    policy = POLICIES[name](prefixes)
-    if not has_prefill_workers(workers):
-        return whole(policy)
-    kv_transfer = config.kv_transfer
-    no_canary = kv_transfer.canary_s is None
-    return SplitPolicy(kv_transfer.when, kv_transfer.threshold_tokens, policy, paces, prefixes, no_canary)
+    return SchedulingRules(
+        name,
+        kv_transfer.when if has_prefill_workers(workers) else None,
+        kv_transfer.threshold_tokens,
+        kv_transfer.canary_s is None,
+        config.queue.max_waiting,
+        config.queue.aging_s,
+    )
 
 
 def hashing_of(

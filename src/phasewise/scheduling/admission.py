@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -14,7 +14,12 @@ from phasewise.core.value import value
 from phasewise.core.worker import Worker, WorkerRef
 from phasewise.scheduling.policies import CanTransfer
 from phasewise.scheduling.queue import Tenant, Ticket
-from phasewise.scheduling.rejections import no_healthy_worker, no_worker_for_model, queue_timeout
+from phasewise.scheduling.rejections import (
+    RETRY_SOON_S,
+    no_healthy_worker,
+    no_worker_for_model,
+    queue_timeout,
+)
 from phasewise.scheduling.steps import (
     CacheHit,
     CacheMiss,
@@ -157,15 +162,22 @@ def place(request: GenerationRequest, world: World, progress: RequestProgress) -
     model = request.model
     if model not in world.cluster.models:
         return no_worker_for_model(model, world.cluster)
-    if progress.is_new and not world.cluster.usable(model):
+    if progress.is_new and not _usable(request, world):
         return no_healthy_worker(model, world.cluster, progress.attempts)
+    # Neither of these two joins the queue: they would be given slots of other engines, which they cannot use.
     if progress.weights is not None:
-        # Not in the queue: it would be given slots of other engines, which it cannot use.
         return _choose(world, request, progress) or _other_weights(progress)
+    if request.workers is not None:
+        return _choose(world, request, progress) or _full_subset(progress)
     # A request joins the queue behind those that wait, even if granted slots are not in use yet.
     if not _comes_behind(world, model) and (decision := _choose(world, request, progress)):
         return decision
     return (yield from _wait_for_slot(request, world, progress))
+
+
+def _usable(request: GenerationRequest, world: World) -> Sequence[Worker]:
+    workers, allowed = world.cluster.usable(request.model), request.workers
+    return workers if allowed is None else [it for it in workers if it.name in allowed]
 
 
 def _comes_behind(world: World, model: str) -> bool:
@@ -177,6 +189,11 @@ def _comes_behind(world: World, model: str) -> bool:
 def _other_weights(progress: RequestProgress) -> Reject:
     detail = "the answer broke off, and no engine that is free has the same weights in the same number format"
     return Reject(RejectReason.NO_SAME_WEIGHTS, detail, attempts=progress.attempts)
+
+
+def _full_subset(progress: RequestProgress) -> Reject:
+    detail = "no engine of those that this request may use has a free slot"
+    return Reject(RejectReason.QUEUE_FULL, detail, RETRY_SOON_S, progress.attempts)
 
 
 def _wait_for_slot(request: GenerationRequest, world: World, progress: RequestProgress) -> Placing:
@@ -235,6 +252,8 @@ def _timed_out(world: World, model: str, progress: RequestProgress) -> Reject:
 
 def _choose(world: World, request: GenerationRequest, progress: RequestProgress) -> Decision | None:
     candidates, tried = world.candidates(request.model, progress.now_s), progress.tried
+    if request.workers is not None:
+        candidates = [it for it in candidates if it.worker.name in request.workers]
     if progress.weights is not None:
         candidates = [it for it in candidates if it.worker.weights == progress.weights]
     if tried:

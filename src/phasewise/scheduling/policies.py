@@ -54,8 +54,8 @@ def prefix_affinity(prefixes: PrefixIndex) -> WholePolicy:
 
     So a conversation stays where its KV is while that costs less than computing it again elsewhere. Ties go
     to the fewest requests, then to the worker with the fewest known blocks, which spreads new conversations
-    over idle workers. Where several gateways place the turns of a conversation, its home counts as holding
-    the prompt: they agree on it, and another worker needs a queue that is shorter by a whole prompt.
+    over idle workers. Where several gateways place a conversation's turns and share no prefixes, its home
+    counts as holding the prompt: they agree on it, and another worker needs a queue shorter by a whole one.
     """
 
     def place(request: GenerationRequest, candidates: Sequence[Candidate]) -> Decision:
@@ -63,7 +63,7 @@ def prefix_affinity(prefixes: PrefixIndex) -> WholePolicy:
         hashes = request.prefix_hashes
         cached_on = prefixes.cached_on(hashes, prompt_tokens) if hashes else {}
 
-        if request.conversation:
+        if request.conversation and not prefixes.is_shared:
             cached_on[home_of(request.conversation, candidates)] = prompt_tokens
 
         def left(it: Candidate) -> tuple[int, int]:

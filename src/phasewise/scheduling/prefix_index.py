@@ -43,10 +43,20 @@ class _Memory:
     def depth(self, hashes: Sequence[int]) -> int:
         """How many of the first hashes are known.
 
-        A known hash implies that all before it are known, so a binary search finds the last one.
+        A known hash implies that all before it are known. Most workers know all of a prompt or hardly any of
+        it, so the end of what is known is looked for at growing distances first.
         """
-        younger, older = self.younger, self.older
-        return bisect_right(hashes, False, key=lambda block: block not in younger and block not in older)
+        younger, older, end = self.younger, self.older, len(hashes)
+        step = 1
+        while step < end and ((block := hashes[step - 1]) in younger or block in older):
+            step *= 2
+        return bisect_right(
+            hashes,
+            False,
+            step // 2,
+            min(step, end),
+            key=lambda block: block not in younger and block not in older,
+        )
 
     def cached_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
         """How many tokens of a prompt are expected in the cache."""
@@ -67,6 +77,7 @@ class PrefixIndex:
     """Keeps which worker computed which prefixes, and how reliable that knowledge is."""
 
     def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
+        self.is_shared = False  # whether other gateways report what was computed for them
         self._most_blocks = most_blocks
         self._memories: dict[str, _Memory] = {}
 
@@ -108,12 +119,18 @@ class PrefixIndex:
         """`cached_tokens` of every worker that is expected to hold any."""
         if not hashes:
             return {}
-        first = hashes[0]
-        return {
-            memory.worker: memory.cached_tokens(hashes, prompt_tokens)
-            for memory in self._memories.values()
-            if first in memory.younger or first in memory.older
-        }
+        first, second = hashes[0], hashes[1] if len(hashes) > 1 else None
+        one_block = _tokens(1, hashes, prompt_tokens)
+        found = {}
+        for memory in self._memories.values():
+            younger, older = memory.younger, memory.older
+            if first in younger or first in older:
+                # Many know no more than a system prompt that all have in common.
+                if second in younger or second in older:
+                    found[memory.worker] = memory.cached_tokens(hashes, prompt_tokens)
+                else:
+                    found[memory.worker] = int(memory.trust * one_block)
+        return found
 
     def known_blocks(self, worker: WorkerRef) -> int:
         """How many blocks are known of the worker. New conversations go where this is smallest."""

@@ -120,6 +120,10 @@ class WaitingQueue:
         """The models with waiting tickets."""
         return tuple(model for model, queue in self._by_model.items() if queue.waiting)
 
+    def waiting(self, model: str) -> int:
+        """How many tickets of the model wait."""
+        return self._by_model[model].waiting if model in self._by_model else 0
+
     @property
     def waiting_by_tenant(self) -> Mapping[str, int]:
         """How many tickets of each tenant wait; only tenants that have some."""

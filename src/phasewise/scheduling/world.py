@@ -211,6 +211,13 @@ class Load:
 IDLE = Load()
 
 
+def candidate(worker: Worker, load: Load) -> Candidate:
+    """A worker that could take a request, if it has a free slot."""
+    return Candidate(
+        worker, load.tokens, load.requests, load.unread_tokens, load.streams, load.unread_requests
+    )
+
+
 class Booking:
     """A reservation on a worker, released exactly once. Only the ledger changes it.
 
@@ -258,6 +265,11 @@ class LoadLedger:
         self._alone: dict[WorkerRef, Booking] = {}
         self._most_read: dict[WorkerRef, tuple[int, int]] = {}
         self._next_number = 0
+        # The last workers that were looked at, with their loads: few loads change from one look to the next.
+        self._seen: tuple[Worker, ...] = ()
+        self._candidates: list[Candidate] = []
+        self._places: dict[WorkerRef, int] = {}
+        self._full = 0
 
     def book(self, worker: WorkerRef, tokens: int, unread_tokens: int = 0) -> Booking:
         """Reserve `tokens` of work on a worker, `unread_tokens` of them prefill."""
@@ -309,8 +321,23 @@ class LoadLedger:
             )
         else:
             del self._loads[worker]
+        if (place := self._places.get(worker)) is not None:
+            before = self._candidates[place]
+            after = self._candidates[place] = candidate(before.worker, self._loads.get(worker, IDLE))
+            self._full += before.has_slot - after.has_slot
         if self._neighbours is not None:
             self._neighbours.booked(worker.name, requests, tokens, unread_tokens, streams, unread_requests)
+
+    def candidates(self, workers: tuple[Worker, ...]) -> list[Candidate]:
+        """Those of these workers that have a free slot, with their load from this process."""
+        if workers is not self._seen:
+            self._seen = workers
+            self._candidates = [candidate(it, self._loads.get(it.ref, IDLE)) for it in workers]
+            self._places = {it.ref: place for place, it in enumerate(workers)}
+            self._full = sum(not it.has_slot for it in self._candidates)
+        if self._full:
+            return [it for it in self._candidates if it.has_slot]
+        return self._candidates.copy()
 
     @property
     def loads(self) -> Mapping[WorkerRef, Load]:
@@ -375,6 +402,8 @@ class LoadLedger:
             )
         if sums != self._loads:
             raise AssertionError(f"ledger out of step: {self._loads} but bookings say {sums}")
+        if self._candidates != [candidate(it, self._loads.get(it.ref, IDLE)) for it in self._seen]:
+            raise AssertionError("candidates out of step with the loads")
         for worker, it in self._alone.items():
             if not it.read_alone or sums[worker].unread_tokens != it.unread_tokens:
                 raise AssertionError(f"booking {it.number} does not read alone on {worker.name}")
@@ -446,14 +475,14 @@ class World:
 
     def candidates(self, model: str, now_s: float) -> list[Candidate]:
         """Healthy workers of the model with a free slot and no open circuit, with their load."""
-        load_of = self.ledger.whole_loads()
-        candidates = [
-            Candidate(
-                worker, load.tokens, load.requests, load.unread_tokens, load.streams, load.unread_requests
-            )
-            for worker in self.cluster.usable(model)
-            if (load := load_of(worker.ref, IDLE)).requests < worker.slots
-        ]
+        workers = self.cluster.usable(model)
+        if self.neighbours is None:
+            candidates = self.ledger.candidates(workers)
+        else:
+            load_of = self.ledger.whole_loads()
+            candidates = [
+                it for worker in workers if (it := candidate(worker, load_of(worker.ref, IDLE))).has_slot
+            ]
         if not self.breakers.any_open:
             return candidates
         return [it for it in candidates if self.breakers.allowance(it.worker.ref, now_s)]
@@ -481,6 +510,8 @@ def let_waiting_in(world: World, now_s: float, *, in_turn: bool = False) -> None
         report_waiting(world)
         if not in_turn and neighbours.give_way(now_s):
             return
+    if not len(queue):
+        return
     for model in queue.models:
         queue.grant(model, world.free_slots(model, now_s), now_s)
     report_waiting(world)

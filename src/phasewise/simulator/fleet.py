@@ -1,292 +1,257 @@
-"""A fleet of virtual engines behind the gateway's own flow and policies, in virtual time.
+"""A fleet in virtual time: gateways with the real request flow before engines that count.
 
-It performs the flow's steps as the gateway does over HTTP, but a gateway and a network take no time here.
+The same seed gives the same result to the bit. Gateways and networks take no time, except for KV transfers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from itertools import count, pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 from math import inf
-from statistics import median
 
-from phasewise.core.decision import Decision
-from phasewise.core.kv_transfer import EngineAccount, KvTicket, SplitRule
-from phasewise.core.limits import Lease
+from phasewise.core.kv_transfer import SplitRule
+from phasewise.core.limits import NO_LIMITS, Limits
 from phasewise.core.request import Endpoint, GenerationRequest
-from phasewise.core.steps import FinishedRequest
-from phasewise.core.worker import Role, Worker
+from phasewise.core.worker import DEFAULT_SLOTS, Role, Worker
 from phasewise.costs.fit.step import StepSeconds
-from phasewise.scheduling import (
-    CacheMiss,
-    Generate,
-    LookUpCache,
-    Prefill,
-    Prefilled,
-    Succeeded,
-    World,
-    request_flow,
-)
-from phasewise.scheduling.breakers import Breakers, RetryBudget
-from phasewise.scheduling.disaggregation import SplitPolicy
-from phasewise.scheduling.engine_speed import EngineSpeeds
-from phasewise.scheduling.policies import least_outstanding
-from phasewise.scheduling.prefix_index import PrefixIndex
-from phasewise.scheduling.queue import WaitingQueue
-from phasewise.scheduling.world import ClusterView, LoadLedger
-from phasewise.simulator.engine import EmittedToken, EngineShape, VirtualEngine, VirtualRequest
-from phasewise.simulator.kv import Connector, KvLink, RemoteKv, SideChannels
+from phasewise.scheduling import World
+from phasewise.scheduling.rules import SchedulingRules, new_world
+from phasewise.scheduling.world import Neighbours
+from phasewise.simulator.clock import VirtualClock
+from phasewise.simulator.counting_engine import NO_SPECULATION, CountingEngine, Speculation
+from phasewise.simulator.gateway import SimulatedGateway, SimulatedRequest, VirtualQuotas
+from phasewise.simulator.hosts import EngineHost
+from phasewise.simulator.links import Links, LinkSpeed
+from phasewise.simulator.requests import EngineShape
+from phasewise.simulator.traffic import Session, Traffic, Turn, block_keys, tokens_of
 
-MODEL = "virtual"
+MODEL = "simulated"
 BYTES_PER_TOKEN = 4.6
-"""Bytes per token of a client's prompts; the gateway has to learn it."""
+"""Bytes per token of a client's prompts; a gateway has to learn it."""
 TEMPLATE_TOKENS = 12
+HASHED_BLOCK_TOKENS = 111
+"""What a gateway's blocks of 512 bytes hold of English text."""
+
+
+DEMO_SHAPE, DEMO_LINKS = EngineShape(), LinkSpeed()
 
 
 @dataclass(frozen=True, slots=True)
-class VirtualArrival:
-    """One request of a load."""
+class EnginePool:
+    """Engines that are alike. They serve `starts_s` after they were begun."""
+
+    engines: int
+    cost: StepSeconds
+    shape: EngineShape = DEMO_SHAPE
+    role: Role = Role.MIXED
+    slots: int = DEFAULT_SLOTS
+    speculation: Speculation = NO_SPECULATION
+    starts_s: float = 0.0
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An engine dies, and is up again some time later."""
 
     at_s: float
-    prompt_tokens: int
-    output_tokens: int
+    engine: str
+    down_s: float = inf
 
 
-@dataclass(slots=True)
-class ServedRequest:
-    """One request and its outcome."""
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """A fleet to simulate. `split` and `threshold_tokens` are those of disaggregated fleets."""
 
-    ask: VirtualArrival
-    decisions: list[Decision] = field(default_factory=list)
-    token_times_s: list[float] = field(default_factory=list)
+    pools: tuple[EnginePool, ...]
+    gateways: int = 1
+    policy: str = "prefix_affinity"
+    split: SplitRule = SplitRule.AUTO
+    threshold_tokens: int = 512
+    links: LinkSpeed = DEMO_LINKS
+    queue: int = 1_000
+    max_wait_s: float = 10.0
+    health_every_s: float = 2.0
+    failures: tuple[Failure, ...] = ()
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    """Of tenants, each with a key of its own."""
 
     @property
-    def ttft_s(self) -> float:
-        """From arrival to the first token; infinite without one."""
-        return self.token_times_s[0] - self.ask.at_s if self.token_times_s else inf
-
-    @property
-    def tpot_s(self) -> float | None:
-        """The mean gap."""
-        gaps = len(self.token_times_s) - 1
-        return (self.token_times_s[-1] - self.token_times_s[0]) / gaps if gaps > 0 else None
+    def block_tokens(self) -> int:
+        """The size of a cached block, the same for all engines."""
+        return self.pools[0].shape.block_size
 
 
-class NoLimits:
-    """Quotas without limits."""
-
-    def settle(self, lease: Lease, used_tokens: int | None) -> None:
-        """Nothing to give back."""
+NeighboursOf = Callable[["SimulatedFleet", int], Neighbours | None]
+"""What a gateway of this number learns of the others; None if nothing."""
 
 
-class _Host:
-    """One engine, its clock, and the calls that wait for its tokens."""
-
-    def __init__(self, worker: Worker, engine: VirtualEngine, link: KvLink) -> None:
-        self.worker = worker
-        self.engine = engine
-        self.link = link
-        self.busy = False
-        self.wakes_s = inf
-        self.listeners: dict[str, Callable[[EmittedToken, float], None]] = {}
-
-
-class VirtualFleet:
-    """One routing rule in front of its own engines."""
+class SimulatedFleet:
+    """One fleet, to be run once."""
 
     def __init__(
-        self, rule: SplitRule, prefill: int, decode: int, cost: StepSeconds, threshold_tokens: int = 512
+        self, plan: FleetPlan, seed: int = 1, neighbours_of: NeighboursOf = lambda _fleet, _number: None
     ) -> None:
-        roles = [(Role.PREFILL, index) for index in range(prefill)]
-        roles += [(Role.DECODE, index) for index in range(decode)]
-        workers = [
-            Worker(f"{role}-{index}", "http://127.0.0.1", MODEL, "1", role=role, pool=role)
-            for role, index in roles
+        self.plan = plan
+        self.clock = VirtualClock()
+        self.links = Links(self.clock, plan.links)
+        self.hosts: dict[str, EngineHost] = {}
+        self.requests: list[SimulatedRequest] = []
+        self.on_arrival: Callable[[SimulatedRequest], None] = lambda _request: None
+        self.on_end: Callable[[SimulatedRequest], None] = lambda _request: None
+        self._pool_of: dict[str, EnginePool] = {}
+        self._numbers = count()
+        self._seed = seed
+        workers = [self._new_worker(pool) for pool in plan.pools for _ in range(pool.engines)]
+        for worker in workers:
+            self._host(worker)
+        self.gateways = [
+            SimulatedGateway(
+                self.clock, _world(plan, workers, self.clock, neighbours_of(self, number)), self.hosts, number
+            )
+            for number in range(plan.gateways)
         ]
-        channels = SideChannels()
-        self._hosts = {worker.name: _host(worker, cost, channels) for worker in workers}
-        self.world = _world(rule, threshold_tokens, workers)
-        self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._order = count()
+        # Where gateways share nothing they have at least to agree on a conversation's home.
+        self._names_conversations = plan.gateways > 1 and all(
+            it.world.neighbours is None for it in self.gateways
+        )
+        for failure in plan.failures:
+            self.clock.at(failure.at_s, self._fail, failure)
 
-    def serve(self, load: Iterable[VirtualArrival]) -> list[ServedRequest]:
-        """Serve all arrivals to the end."""
-        served = [ServedRequest(ask) for ask in load]
-        for number, it in enumerate(served):
-            self._at(it.ask.at_s, _VirtualCall(self, number, it).start)
-        while self._events:
-            when_s, _, act = heappop(self._events)
-            act(when_s)
-        return served
+    def run(self, traffic: Traffic, until_s: float = inf) -> list[SimulatedRequest]:
+        """Serve all sessions, to the end or up to a time."""
+        self._plan_next(iter(traffic.sessions))
+        self.clock.run(until_s)
+        return self.requests
 
-    def submit(
-        self, worker: Worker, request: VirtualRequest, listener: Callable[[EmittedToken, float], None]
-    ) -> None:
-        """Send a request to an engine."""
-        host = self._hosts[worker.name]
-        host.listeners[request.request_id] = listener
-        host.engine.add(request, request.arrived_s)
-        self._step(host, request.arrived_s)
+    # --- engines that come and go -------------------------------------------------------------------------
 
-    def link(self, worker: Worker) -> KvLink:
-        """How the engine transfers KV."""
-        return self._hosts[worker.name].link
+    def add_engine(self, pool: EnginePool) -> str:
+        """Begin an engine more; gateways use it once it has started."""
+        worker = self._new_worker(pool)
+        self.clock.at(self.clock.now_s + pool.starts_s, self._join, worker)
+        return worker.name
 
-    def _at(self, when_s: float, act: Callable[[float], None]) -> None:
-        heappush(self._events, (when_s, next(self._order), act))
+    def remove_engine(self, name: str) -> None:
+        """Give an engine nothing more; what it has begun it finishes."""
+        for gateway in self.gateways:
+            states = gateway.world.cluster.snapshot()
+            gateway.world.set_workers([it.worker for it in states if it.worker.name != name])
 
-    def _step(self, host: _Host, now_s: float) -> None:
-        if host.busy:
-            return
-        host.engine.settle(now_s)
-        report = host.engine.step(now_s)
-        if report is None:
-            self._wake_later(host)
-            return
-        host.busy = True
+    def _join(self, worker: Worker) -> None:
+        self._host(worker)
+        for gateway in self.gateways:
+            states = gateway.world.cluster.snapshot()
+            gateway.world.set_workers([*(it.worker for it in states), worker])
+            gateway.sees_up(worker.name, worker.incarnation)
 
-        def ended(ended_s: float) -> None:
-            host.busy = False
-            for token in report.emitted:
-                listener = host.listeners[token.request_id]
-                if token.finished is not None:
-                    del host.listeners[token.request_id]
-                listener(token, ended_s)
-            self._step(host, ended_s)
+    def _new_worker(self, pool: EnginePool) -> Worker:
+        name = f"{pool.name or pool.role}-{next(self._numbers)}"
+        self._pool_of[name] = pool
+        return Worker(name, f"http://{name}", MODEL, "1", pool.role, pool.name or pool.role, slots=pool.slots)
 
-        self._at(report.step.ended_unix_s, ended)
+    def _host(self, worker: Worker) -> None:
+        self.hosts[worker.name] = EngineHost(self.clock, worker, self._engine(worker.name), self.links)
 
-    def _wake_later(self, host: _Host) -> None:
-        wakes_s = host.engine.next_event_s
-        if wakes_s < inf and wakes_s != host.wakes_s:
-            host.wakes_s = wakes_s
-            self._at(wakes_s, lambda now_s: self._step(host, now_s))
+    def _engine(self, name: str) -> CountingEngine:
+        pool = self._pool_of[name]
+        return CountingEngine(pool.shape, pool.cost, pool.speculation)
 
+    def _fail(self, failure: Failure) -> None:
+        if failure.down_s < inf:
+            self.clock.at(self.clock.now_s + failure.down_s, self._revive, failure.engine)
+        self._look_soon(failure.engine)
+        self.hosts[failure.engine].die()
 
-class _VirtualCall:
-    """One request's flow and its requests to engines."""
+    def _revive(self, name: str) -> None:
+        host = self.hosts[name]
+        again = replace(host.worker, incarnation=str(int(host.worker.incarnation) + 1))
+        host.revive(again, self._engine(name))
+        self._look_soon(name)
 
-    def __init__(self, fleet: VirtualFleet, number: int, served: ServedRequest) -> None:
-        self._fleet = fleet
-        self._served = served
-        self._id = f"r{number}"
-        ask = served.ask
-        self._ids = tuple(range(number * 10_000, number * 10_000 + ask.prompt_tokens))
-        self._request = GenerationRequest(
-            self._id,
+    def _look_soon(self, name: str) -> None:
+        every_s = self.plan.health_every_s
+        self.clock.at(every_s * (self.clock.now_s // every_s + 1), self._look, name)
+
+    def _look(self, name: str) -> None:
+        """The gateways' health watchers look at an engine."""
+        host = self.hosts[name]
+        for gateway in self.gateways:
+            if host.up:
+                gateway.sees_up(name, host.worker.incarnation)
+            else:
+                gateway.sees_down(name)
+
+    # --- clients ------------------------------------------------------------------------------------------
+
+    def _plan_next(self, coming: Iterator[Session]) -> None:
+        """Plan one session at a time, so that a long trace is never planned as a whole."""
+        if (session := next(coming, None)) is not None:
+            self.clock.at(session.at_s, self._begin, coming, session)
+
+    def _begin(self, coming: Iterator[Session], session: Session) -> None:
+        self._plan_next(coming)
+        self._ask(session, 0)
+
+    def _ask(self, session: Session, number: int) -> None:
+        turn = session.turns[number]
+
+        def ended(served: SimulatedRequest) -> None:
+            self.on_end(served)
+            if number + 1 < len(session.turns) and served.answered:
+                think_s = session.turns[number + 1].think_s
+                self.clock.at(self.clock.now_s + think_s, self._ask, session, number + 1)
+
+        served = SimulatedRequest(self._request(turn), tokens_of(turn.prompt), turn.output_tokens)
+        self.requests.append(served)
+        self.on_arrival(served)
+        self._gateway_of(len(self.requests)).serve(served, self._engine_keys(turn), ended)
+
+    def _gateway_of(self, number: int) -> SimulatedGateway:
+        """Requests are spread over gateways as if by chance."""
+        mixed = hash((self._seed, number, self._seed)) >> 7
+        return self.gateways[mixed % len(self.gateways)]
+
+    def _request(self, turn: Turn) -> GenerationRequest:
+        prompt_tokens = tokens_of(turn.prompt)
+        if turn.keys:
+            hashes = turn.keys[: prompt_tokens // self.plan.block_tokens]
+        else:
+            hashes = block_keys(turn.prompt, HASHED_BLOCK_TOKENS)
+        return GenerationRequest(
+            f"r{len(self.requests)}",
             Endpoint.CHAT,
             MODEL,
-            ask.at_s,
-            prompt_bytes=int(max(1, ask.prompt_tokens - TEMPLATE_TOKENS) * BYTES_PER_TOKEN),
-            max_output_tokens=ask.output_tokens,
+            self.clock.now_s,
+            prompt_bytes=int(max(1, prompt_tokens - TEMPLATE_TOKENS) * BYTES_PER_TOKEN),
+            max_output_tokens=turn.output_tokens,
             stream=True,
+            tenant=turn.tenant,
+            priority=turn.priority,
+            max_wait_s=self.plan.max_wait_s,
+            key_id=turn.tenant,
+            limits=self.plan.limits.get(turn.tenant, NO_LIMITS),
+            prefix_hashes=tuple(hashes),
+            conversation=turn.conversation if self._names_conversations else 0,
             splittable=True,
         )
-        self._flow = request_flow(self._request, fleet.world)
 
-    def start(self, now_s: float) -> None:
-        """The request has arrived."""
-        step = next(self._flow)
-        if not isinstance(step, LookUpCache):
-            raise TypeError("a flow must begin with its cache lookup")
-        self._perform(self._flow.send(CacheMiss(now_s)), now_s)
-
-    def _perform(self, step: object, now_s: float) -> None:
-        if isinstance(step, Prefill):
-            self._served.decisions.append(step.decision)
-            request = self._asked(f"{self._id}-p", 1, now_s, keep_kv=True)
-            self._fleet.submit(step.worker, request, lambda token, at_s: self._prefilled(step, token, at_s))
-        elif isinstance(step, Generate):
-            if step.kv is None:
-                self._served.decisions.append(step.decision)
-            request = self._asked(
-                self._id, self._served.ask.output_tokens, now_s, remote_kv=self._remote(step)
-            )
-            self._fleet.submit(step.worker, request, lambda token, at_s: self._token(step, token, at_s))
-        else:
-            raise TypeError(f"a virtual fleet cannot perform {type(step).__name__}")
-
-    def _asked(
-        self,
-        request_id: str,
-        max_tokens: int,
-        now_s: float,
-        *,
-        keep_kv: bool = False,
-        remote_kv: RemoteKv | None = None,
-    ) -> VirtualRequest:
-        return VirtualRequest(
-            request_id,
-            self._ids,
-            max_tokens,
-            now_s,
-            ignore_eos=True,
-            keep_kv=keep_kv,
-            remote_kv=remote_kv,
-        )
-
-    def _remote(self, step: Generate) -> RemoteKv | None:
-        if step.kv is None or step.decision.prefill is None:
-            return None
-        link = self._fleet.link(step.decision.prefill)
-        blocks = tuple(map(int, step.kv.params.split(b",")))
-        return RemoteKv(link.address, link.engine_id, f"{self._id}-p", blocks)
-
-    def _prefilled(self, step: Prefill, token: EmittedToken, now_s: float) -> None:
-        if token.finished is None or token.kept_blocks is None:
-            raise TypeError("a prefill must have one token and keep its KV")
-        params = b",".join(b"%d" % block for block in token.kept_blocks)
-        ticket = KvTicket(step.worker.ref, params, len(self._ids), now_s + 15.0)
-        self._perform(self._flow.send(Prefilled(now_s, ticket, _account(token.finished, []))), now_s)
-
-    def _token(self, step: Generate, token: EmittedToken, now_s: float) -> None:
-        times_s = self._served.token_times_s
-        times_s.append(now_s)
-        if len(times_s) == 1 and step.on_first_content is not None:
-            step.on_first_content()
-        if token.finished is not None:
-            outcome = Succeeded(now_s, account=_account(token.finished, times_s))
-            try:
-                self._flow.send(outcome)
-            except StopIteration:
-                return
-            raise TypeError("a flow must end with its answer")
+    def _engine_keys(self, turn: Turn) -> Sequence[int]:
+        """Of the prompt and its answer: the next turn begins with both."""
+        if turn.keys:
+            return turn.keys
+        last = turn.prompt[-1]
+        longer = replace(last, tokens=last.tokens + turn.output_tokens)
+        return block_keys((*turn.prompt[:-1], longer), self.plan.block_tokens)
 
 
-def _account(finished: FinishedRequest, times_s: list[float]) -> EngineAccount:
-    gaps = [after - before for before, after in pairwise(times_s)]
-    return EngineAccount(
-        finished.prompt_tokens,
-        finished.cached_tokens,
-        finished.output_tokens,
-        finished.queue_s,
-        finished.prefill_s,
-        median(gaps) if gaps else None,
-    )
-
-
-def _host(worker: Worker, cost: StepSeconds, channels: SideChannels) -> _Host:
-    link = KvLink(worker.name, ("127.0.0.1", channels.free_port()), channels, Connector())
-    shape = EngineShape(total_blocks=2_000, max_num_batched_tokens=2_048)
-    return _Host(worker, VirtualEngine(shape, cost, link), link)
-
-
-def _world(rule: SplitRule, threshold_tokens: int, workers: list[Worker]) -> World:
-    paces, prefixes = EngineSpeeds(workers), PrefixIndex()
-    cluster = ClusterView(workers)
+def _world(
+    plan: FleetPlan, workers: Sequence[Worker], clock: VirtualClock, neighbours: Neighbours | None
+) -> World:
+    split = plan.split if any(it.role is Role.PREFILL for it in workers) else None
+    rules = SchedulingRules(plan.policy, split, plan.threshold_tokens, True, plan.queue)
+    world = new_world(rules, workers, VirtualQuotas(clock), neighbours)
     for worker in workers:
-        cluster.mark_up(worker.name, worker.incarnation)
-    policy = SplitPolicy(rule, threshold_tokens, least_outstanding, paces, prefixes, tries_untimed=True)
-    return World(
-        cluster,
-        LoadLedger(),
-        RetryBudget(),
-        policy,
-        Breakers(),
-        WaitingQueue(),
-        NoLimits(),
-        paces=paces,
-        prefixes=prefixes,
-    )
+        world.cluster.mark_up(worker.name, worker.incarnation)
+    return world

@@ -15,7 +15,7 @@ from phasewise.core.request import Endpoint
 from phasewise.gateway.answer_cache.headers import USUAL
 from phasewise.gateway.answer_cache.lookup import CacheEntrance
 from phasewise.gateway.api.body_reader import BodyReader, Read
-from phasewise.gateway.api.fields import parse_body
+from phasewise.gateway.api.fields import parse_body, prompt_text
 from phasewise.gateway.api.large_bodies import MOST_WAITING, LargeBodies
 from phasewise.gateway.api.prompt_prefix import PrefixHashing
 from tests.gateway.harness import chat_body
@@ -35,7 +35,7 @@ async def test_the_result_is_the_same_as_here_without_the_fields(large, fields):
     body = orjson.dumps(chat_body("word " * 80_000, **fields))
     here = parse_body(Endpoint.CHAT, body)
     read = await large.read(Endpoint.CHAT, body, USUAL, "a", b"salt")
-    assert read.parsed == replace(here, fields={})
+    assert read.parsed == replace(here, fields={}, text=prompt_text(Endpoint.CHAT, here.fields))
     assert read.hashes == READER.hashing.hashes(Endpoint.CHAT, here.fields, b"salt")
     assert read.lookup.identity == READER.entrance.enter(Endpoint.CHAT, here.fields, USUAL, "a").identity
 

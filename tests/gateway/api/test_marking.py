@@ -27,38 +27,37 @@ class Clock:
         return self.now_s
 
 
-def mark(marking):
-    return marking.prefix_marks(Endpoint.CHAT, BODY), marking.text_marks(parse_body(Endpoint.CHAT, BODY))
+def mark(marking, now_s):
+    return marking.marks(Endpoint.CHAT, BODY, parse_body(Endpoint.CHAT, BODY), now_s)
 
 
 def test_requests_that_come_now_and_then_are_all_marked():
     clock = Clock(step_s=0.0005)
     marking = Marking(KEY, clock)
     for _ in range(500):
-        assert all(mark(marking))
+        assert all(mark(marking, clock.now_s))
         clock.now_s += 0.1
 
 
 def test_equal_prompts_have_equal_marks():
     marking = Marking(KEY)
-    assert mark(marking) == mark(marking)
+    assert mark(marking, 1000.0) == mark(marking, 1000.1)
 
 
 def test_under_a_heavy_load_some_go_without_marks_and_later_ones_have_them_again():
     clock = Clock(step_s=0.01)
     marking = Marking(KEY, clock)
-    many = [mark(marking) for _ in range(1000)]
+    many = [mark(marking, clock()) for _ in range(1000)]
     assert all(many[0])
     assert ((), ()) in many
     clock.now_s += 60
-    assert all(mark(marking))
+    assert all(mark(marking, clock.now_s))
 
 
 def test_a_short_prompt_asks_for_no_time():
     body = orjson.dumps(chat_body("hi"))
     marking = Marking(KEY, clock=None)
-    assert marking.prefix_marks(Endpoint.CHAT, body) == ()
-    assert marking.text_marks(parse_body(Endpoint.CHAT, body)) == ()
+    assert marking.marks(Endpoint.CHAT, body, parse_body(Endpoint.CHAT, body), 1000.0) == ((), ())
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.5)), max_size=60))

@@ -1,12 +1,10 @@
 """What a request says, without the JSON around it, as far as marks look."""
 
-import orjson
 import pytest
 
 from phasewise.core.prefixes import TEXT_LIMIT_BYTES
 from phasewise.core.request import Endpoint
-from phasewise.gateway.api.fields import parse_body, prompt_text
-from tests.gateway.harness import chat_body
+from phasewise.gateway.api.fields import prompt_text
 
 LONG = "word " * 400
 
@@ -41,8 +39,3 @@ def test_no_more_is_taken_than_is_ever_marked():
     text = prompt_text(Endpoint.CHAT, {"messages": turns})
     assert TEXT_LIMIT_BYTES <= len(text) <= TEXT_LIMIT_BYTES + 1
     assert b"z" not in text
-
-
-def test_the_text_of_a_short_body_is_left_alone():
-    assert parse_body(Endpoint.CHAT, orjson.dumps(chat_body("short"))).text == b""
-    assert parse_body(Endpoint.CHAT, orjson.dumps(chat_body(LONG))).text == LONG.encode()

@@ -34,9 +34,9 @@ def in_a_process(work):
 def test_a_process_sees_the_load_of_the_others_and_not_its_own(fd):
     one, other = Board(fd, 0), Board(fd, 1)
     for board in (one, other):
-        board.add_load(board.worker_row("w0"), (1, 100, 60, 0, 1))
-    other.add_load(other.worker_row("w0"), (1, 10, 0, 1, 0))
-    other.add_load(other.worker_row("unknown to the first"), (1, 1, 1, 1, 1))
+        board.add_load("w0", (1, 100, 60, 0, 1))
+    other.add_load("w0", (1, 10, 0, 1, 0))
+    other.add_load("unknown to the first", (1, 1, 1, 1, 1))
     assert one.others_loads() == {"w0": [2, 110, 60, 1, 1]}
     assert other.others_loads() == {"w0": [1, 100, 60, 0, 1]}
 
@@ -47,7 +47,7 @@ def test_nothing_is_left_of_a_process_that_died(fd):
 
     def work():
         other = Board(fd, 1)
-        other.add_load(other.worker_row("w0"), (1, 100, 60, 0, 1))
+        other.add_load("w0", (1, 100, 60, 0, 1))
         other.set_turn((3, 0, 17, 5))
         with other.key_row("key") as row:
             row.add_slot(1)

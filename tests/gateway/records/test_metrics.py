@@ -212,12 +212,12 @@ def test_workers_show_their_health_load_and_breaker():
 
 
 def test_what_others_own_is_asked_at_each_scrape():
-    own = [OwnState()]
+    own = [OwnState(waiting={"m": 0})]
     metrics, _, _ = make_metrics(own=lambda: own[0])
     before = samples(metrics)
-    own[0] = OwnState(waiting=7, quota_degraded=True)
+    own[0] = OwnState(waiting={"m": 7}, quota_degraded=True)
     after = samples(metrics)
-    assert [before["phasewise_waiting_requests",], after["phasewise_waiting_requests",]] == [0, 7]
+    assert [it["phasewise_waiting_requests", "model=m"] for it in (before, after)] == [0, 7]
     assert [before["phasewise_quota_degraded",], after["phasewise_quota_degraded",]] == [0, 1]
 
 

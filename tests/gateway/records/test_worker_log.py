@@ -136,6 +136,7 @@ async def test_a_change_of_health_is_recorded_at_once(monkeypatch):
         write = staticmethod(written.append)
 
     async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        gateway.app.run_record = Record
         keeping = asyncio.create_task(gateway.app._keep_record(Record))
         await eventually(lambda: written)
         engine.die()

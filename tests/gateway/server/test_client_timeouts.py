@@ -146,11 +146,7 @@ async def test_a_client_is_not_blamed_for_an_engine_that_takes_its_time():
 
 def make_client():
     drops = []
-
-    async def nothing():
-        raise AssertionError("nothing is read")
-
-    return Client(nothing, SimpleNamespace(drop=lambda: drops.append(1))), drops
+    return Client(SimpleNamespace(drop=lambda: drops.append(1))), drops
 
 
 def test_only_waits_for_the_client_count_and_only_once():

@@ -78,7 +78,7 @@ class Story:
 
     def __init__(self):
         self.line, self.reply = Line(), Reply()
-        self.client = Client(None, self.line)
+        self.client = Client(self.line)
         self.line.listener = self.client
         self.splice = Splice(self.reply, Passing(), self.client, HEAD)
         self.running = asyncio.ensure_future(self.splice.run())

@@ -34,6 +34,7 @@ def fit_record(fit: StepFit) -> dict[str, Any]:
         "held_out_errors": {kind.value: list(errors) for kind, errors in fit.errors.items()},
         "regimes": [list(regime) for regime in sorted(fit.seen)],
         "weights_read_s": fit.weights_read_s,
+        "draws": [asdict(draw) for draw in fit.draws],
     }
 
 
@@ -58,6 +59,7 @@ def fit_from_record(record: object) -> StepFit:
             seen=frozenset(map(_regime, record["regimes"])),
             observations=int(record["observations"]),
             weights_read_s=None if record["weights_read_s"] is None else _seconds(record["weights_read_s"]),
+            draws=tuple(_draw(it) for it in record.get("draws", ())),
         )
     except KeyError as error:
         raise ConfigError(f"the step costs lack {error}", hint=_HINT) from error
@@ -69,6 +71,10 @@ def _cost(record: Mapping[str, Any]) -> StepCost:
     knee_tokens = int(record["knee_tokens"])
     parts = {name: _seconds(value) for name, value in record.items() if name != "knee_tokens"}
     return StepCost(knee_tokens=knee_tokens, **parts)
+
+
+def _draw(record: Mapping[str, Any]) -> FittedCost:
+    return FittedCost(_cost(record["step"]), _seconds(record["front_end_s"]))
 
 
 def _interval(record: Mapping[str, Any]) -> Interval:

@@ -49,7 +49,8 @@ class StepFit:
     `intervals` are of the cost's coefficients. `errors` are the held-out errors by kind of step, in order, as
     logarithms of seen over predicted. `seen` are the regimes it was fitted to. `weights_read_s` is how long
     the machine needs to read the weights once, where known: steps do not show it. `engines` are the names of
-    the engines with these costs, None if they apply to all.
+    the engines with these costs, None if they apply to all. `draws` are fits to resampled observations: how
+    they differ is how uncertain the cost is as a whole.
     """
 
     fitted: FittedCost
@@ -61,6 +62,7 @@ class StepFit:
     observations: int
     weights_read_s: float | None = None
     engines: frozenset[str] | None = None
+    draws: tuple[FittedCost, ...] = ()
 
     @property
     def cost(self) -> StepCost:
@@ -120,6 +122,7 @@ def fit_steps(
         errors=_held_out_errors(observations, readings, regimes, rng),
         seen=seen,
         observations=len(observations),
+        draws=tuple(redrawn),
     )
 
 

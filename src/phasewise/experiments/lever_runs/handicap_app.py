@@ -18,7 +18,7 @@ from phasewise.clients.http_client import HttpClient
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind, RequestRejected, UpstreamError
 from phasewise.gateway.http_errors import error_body, send_error, send_rejection
-from phasewise.gateway.server.client import Client, ClientLeft, Headers, Receive, Scope, Send, client_of
+from phasewise.gateway.server.client import Client, ClientLeft, Direct, Headers, Scope, client_of
 from phasewise.gateway.server.connection import ClientConnection
 
 PASSED_THROUGH = frozenset({"/v1/models", "/tokenize", "/metrics", "/health", "/version"})
@@ -61,9 +61,9 @@ class HandicapApp:
     engine: HttpClient
     generate: Mapping[str, Handler]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, direct: Direct) -> None:
         """Answer one request; if that fails, the client gets an error as long as it is connected."""
-        client = client_of(scope, receive)
+        client = client_of(direct)
         try:
             await self._answer(scope, client)
         except RequestRejected as rejection:
@@ -130,7 +130,7 @@ async def on_loopback(app: HandicapApp) -> AsyncIterator[str]:
 
 def _config(app: HandicapApp) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
+        app,  # type: ignore[arg-type] # connections call its `serve`
         interface="asgi3",
         http=ClientConnection,
         ws="none",

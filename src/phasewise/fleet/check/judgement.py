@@ -23,6 +23,7 @@ class Mistake(StrEnum):
     DOES_NOT_FIT = "does_not_fit_this_machine"
     PORT_TAKEN = "port_taken"
     # engines
+    NO_ENGINE_FOUND = "no_engine_found"
     ENGINE_NOT_READY = "engine_not_ready"
     NO_PREFILL_ENGINE = "no_ready_prefill_engine"
     NO_DECODE_ENGINE = "no_ready_decode_engine"
@@ -99,7 +100,7 @@ def _of_engines(engines: Iterable[EngineFacts]) -> Iterator[CheckFinding]:
                 f"{it.name} is not ready: {it.silence}",
                 "start it, or read its log; `phasewise status` shows a fleet's engines",
             )
-        elif it.models and it.wanted_model not in it.models:
+        elif it.models and it.wanted_model and it.wanted_model not in it.models:
             yield CheckFinding(
                 Mistake.WRONG_MODEL,
                 it.name,

@@ -18,7 +18,6 @@ from phasewise.fleet.config.gateway import (
     CacheRedis,
     EdgeLimits,
     GatewayConfig,
-    GatewayFile,
     HttpEmbedderConfig,
     JudgeConfig,
     KvTransferConfig,
@@ -36,6 +35,7 @@ from phasewise.fleet.config.gateway import (
     WorkerConfig,
     WorkerTls,
 )
+from phasewise.fleet.config.gateway_file import DiscoverConfig, GatewayFile, KubernetesConfig
 from phasewise.fleet.config.kv_transfer import KV_TRANSFER_FLAG, NIXL
 from phasewise.fleet.config.reading import (
     SCHEMA,
@@ -61,12 +61,14 @@ __all__ = [
     "ByteSize",
     "CacheConfig",
     "CacheRedis",
+    "DiscoverConfig",
     "EdgeLimits",
     "FleetConfig",
     "GatewayConfig",
     "GatewayFile",
     "HttpEmbedderConfig",
     "JudgeConfig",
+    "KubernetesConfig",
     "KvTransferConfig",
     "Levers",
     "LogConfig",

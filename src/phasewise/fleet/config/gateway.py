@@ -287,6 +287,13 @@ class GatewayConfig(Frozen):
     drain_s: Seconds = 120.0
     reload_on_change: bool = False
     quarantine_s: Annotated[float, Field(ge=0, le=86_400)] = 600.0
+    record_decisions: str | None = None
+
+    @model_validator(mode="after")
+    def _one_process_records(self) -> GatewayConfig:
+        if self.record_decisions is not None and self.processes > 1:
+            raise ValueError("record_decisions records one process: set processes to 1")
+        return self
 
     @model_validator(mode="after")
     def _no_open_door(self) -> GatewayConfig:
@@ -353,11 +360,3 @@ class WorkerConfig(Frozen):
     weights: str = ""
     api_key_file: str | None = None
     tls: WorkerTls | None = None
-
-
-class GatewayFile(Frozen):
-    """The configuration of a gateway process."""
-
-    version: Literal[1] = 1
-    gateway: GatewayConfig
-    workers: Annotated[tuple[WorkerConfig, ...], Field(min_length=1)]

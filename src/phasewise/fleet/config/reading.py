@@ -18,7 +18,8 @@ from pydantic import BaseModel, ValidationError
 from phasewise.core.errors import ConfigError
 from phasewise.core.spelling import did_you_mean
 from phasewise.fleet.config.fleet import FleetConfig
-from phasewise.fleet.config.gateway import ACCEPTED_BY_PATTERN, GatewayFile
+from phasewise.fleet.config.gateway import ACCEPTED_BY_PATTERN
+from phasewise.fleet.config.gateway_file import GatewayFile
 from phasewise.fleet.config.kv_transfer import kv_transfer_problems
 from phasewise.fleet.config.source import ConfigSource, Place
 
@@ -96,12 +97,12 @@ def fleet_with(
 
 
 def is_gateway_file(path: Path) -> bool:
-    """Whether this is a gateway's file and not a fleet file: it names workers."""
+    """Whether this is a gateway's file and not a fleet file: it says where its workers are."""
     try:
         read = yaml.safe_load(path.read_bytes())
     except (OSError, ValueError, yaml.YAMLError):
         return False  # reading it again reports the error
-    return isinstance(read, dict) and "workers" in read
+    return isinstance(read, dict) and not {"workers", "discover"}.isdisjoint(read)
 
 
 def load_gateway_file(path: Path) -> GatewayFile:

@@ -6,6 +6,7 @@ The gateway's process writes it, and removes it at its end; `phasewise status` r
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,8 @@ from phasewise.fleet.local.run_files import run_folder, write_private
 from phasewise.fleet.local.state import FleetState, ProcessIdentity
 
 _SUFFIX = ".gateway-run"
+FOLDER_PREFIX = "phasewise-"
+"""Of folders with the sockets of a gateway's processes."""
 
 
 class WorkerReport(Frozen):
@@ -61,6 +64,11 @@ def gateway_url(config: GatewayConfig) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.port}"
 
 
+def picker_address(config: GatewayConfig, port: int) -> str:
+    """Where a gateway's endpoint picker listens, as gRPC names it."""
+    return gateway_url(config.model_copy(update={"port": port})).partition("://")[2]
+
+
 class GatewayRun:
     """The record of this process's gateway."""
 
@@ -87,8 +95,9 @@ class GatewayRun:
 
 
 def living_gateways(home: Path) -> list[GatewayState]:
-    """The gateways that run now. Records that killed ones left behind are removed."""
+    """The gateways that run now. Records and folders that killed ones left behind are removed."""
     found: list[GatewayState] = []
+    left: set[str] = set()
     for path in sorted(run_folder(home).glob(f"[!.]*{_SUFFIX}")):
         try:
             state = GatewayState.model_validate_json(path.read_bytes())
@@ -98,6 +107,10 @@ def living_gateways(home: Path) -> list[GatewayState]:
             found.append(state)
         else:
             path.unlink(missing_ok=True)
+            left.add(state.folder)
+    for folder in map(Path, left - {it.folder for it in found}):
+        if folder.name.startswith(FOLDER_PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)
     return found
 
 

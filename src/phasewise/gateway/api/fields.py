@@ -8,14 +8,14 @@ of allowed fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import Any
 
 import orjson
 
 from phasewise.core.errors import RejectionKind, RequestRejected
-from phasewise.core.prefixes import MARK_SIZES_BYTES, TEXT_FROM_BYTES, TEXT_LIMIT_BYTES
+from phasewise.core.prefixes import MARK_SIZES_BYTES, TEXT_LIMIT_BYTES
 from phasewise.core.request import Endpoint
 from phasewise.core.request_fields import FIELDS_ON, INSTEAD, PROMPT_FIELD, RequestField, fields_where
 from phasewise.core.spelling import did_you_mean
@@ -107,18 +107,23 @@ MOST_EMBEDDED = 2048
 _PROMPT_NAME = {endpoint: b'"%b"' % name.encode() for endpoint, name in PROMPT_FIELD.items()}
 _USAGE_WANTED = b',"stream_options":{"include_usage":true}}'
 _NOT_STORED = b',"store":false}'
+_NUMBERS = frozenset({int, float})
+_COUNTS = frozenset(COUNT_FIELDS)
 
 
 @value
 class _Rules:
     """What applies at one endpoint, looked up once per request.
 
-    Where a list holds `several` prompts it is no conversation, whose turns have `parts` under these names.
+    `reports_usage`: streams report it if they are asked to. Where a list holds `several` prompts it is no
+    conversation, whose turns have `parts` under these names.
     """
 
     allowed: frozenset[str]
     objects: frozenset[str]
-    schemas: tuple[str, ...]
+    schemas: frozenset[str]
+    generates: bool
+    reports_usage: bool
     prompt: str
     several: bool
     parts: tuple[str, ...]
@@ -128,7 +133,9 @@ _RULES = {
     on: _Rules(
         allowed=ALLOWED_FIELDS[on],
         objects=frozenset(fields_where(lambda it: it.type == "object", on)),
-        schemas=fields_where(lambda it: it.holds_schema, on),
+        schemas=frozenset(fields_where(lambda it: it.holds_schema, on)),
+        generates=on.generates,
+        reports_usage=on.is_completion,
         prompt=PROMPT_FIELD[on],
         several=on in _SEVERAL_PROMPTS,
         parts=("content", "output") if on is Endpoint.RESPONSES else ("content",),
@@ -141,10 +148,10 @@ _RULES = {
 class Parsed:
     """A request's body: what the gateway needs of it, and the bytes for the engine.
 
-    `hide_usage`: the gateway asked for the usage chunk, not the client. `text` is the part of the prompt's
-    text that is marked, empty in a short body. `splittable`: it may be disaggregated. `media_bytes` are
-    images and audio beyond MEDIUM_AS_TEXT_BYTES each. `fields` is the parsed body without those that were
-    `ignored`.
+    `hide_usage`: the gateway asked for the usage chunk, not the client. `splittable`: it may be
+    disaggregated. `media_bytes` are images and audio beyond MEDIUM_AS_TEXT_BYTES each. `fields` is the parsed
+    body without those that were `ignored`. Of a body that another process has read there is only the
+    beginning of its `text`.
     """
 
     model: str
@@ -153,10 +160,10 @@ class Parsed:
     hide_usage: bool
     upstream_body: bytes
     choices: int = 1
-    text: bytes = b""
     splittable: bool = False
     media_bytes: int = 0
     fields: dict[str, Any] = field(default_factory=dict)
+    text: bytes | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -180,7 +187,8 @@ def parse_body(endpoint: Endpoint, body: bytes, *, passes_unknown: bool = False)
         # Nobody knows what an engine does with them.
         check_schemas(fields, body, unknown)
     _check_values(fields, rules.objects)
-    check_schemas(fields, body, rules.schemas)
+    if not rules.schemas.isdisjoint(fields):
+        check_schemas(fields, body, sorted(rules.schemas))
     media_bytes = 0 if rules.several else _check_conversation(endpoint, rules, fields, body)
     model = fields.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= MODEL_NAME_LIMIT:
@@ -188,19 +196,19 @@ def parse_body(endpoint: Endpoint, body: bytes, *, passes_unknown: bool = False)
     stream = fields.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream must be true or false", "stream")
-    is_typed = not endpoint.is_completion
-    hide_usage, upstream_body = (False, body) if is_typed or not stream else _ask_for_usage(fields, body)
+    hide_usage, upstream_body = False, body
+    if stream and rules.reports_usage:
+        hide_usage, upstream_body = _ask_for_usage(fields, body)
     if endpoint is _RESPONSES:
         upstream_body = _not_stored(body)
-    choices = _choices(endpoint, rules, fields)
+    choices = _choices(rules, fields)
     return Parsed(
         model=model,
         stream=bool(stream),
-        max_output_tokens=_output_limit(endpoint, fields) if endpoint.generates else 0,
+        max_output_tokens=_output_limit(endpoint, fields) if rules.generates else 0,
         hide_usage=hide_usage,
         upstream_body=upstream_body,
         choices=choices,
-        text=b"" if len(body) < TEXT_FROM_BYTES else prompt_text(endpoint, fields),
         # An unknown field may define the prompt.
         splittable=not unknown and splittable(endpoint, fields, choices),
         media_bytes=media_bytes,
@@ -263,24 +271,24 @@ def _check_values(fields: dict[str, Any], objects: frozenset[str]) -> None:
         kind = type(given)
         if name in objects:
             if kind is dict:
-                for inner in given.values():
-                    _check_number(name, inner)
+                _check_numbers(name, given.values())
             elif given is not None:
                 raise _bad(f"{name} must be an object", name)
         elif kind is list:
-            for inner in given:
-                _check_number(name, inner)
-        else:
-            _check_number(name, given)
+            _check_numbers(name, given)
+        elif kind in _NUMBERS:
+            _check_numbers(name, (given,))
 
 
-def _check_number(name: str, value: object) -> None:
-    if (type(value) is int or type(value) is float) and abs(value) > LARGEST_NUMBER:
-        raise _bad(f"{name} is too large a number", name)
+def _check_numbers(name: str, values: Iterable[object]) -> None:
+    for number in values:
+        if (type(number) is int or type(number) is float) and abs(number) > LARGEST_NUMBER:
+            raise _bad(f"{name} is too large a number", name)
 
 
 def _check_conversation(endpoint: Endpoint, rules: _Rules, fields: dict[str, Any], body: bytes) -> int:
-    _check_template_kwargs(fields.get("chat_template_kwargs"))
+    if "chat_template_kwargs" in fields:
+        _check_template_kwargs(fields["chat_template_kwargs"])
     if endpoint is _CHAT:
         pass
     elif endpoint is _RESPONSES:
@@ -305,10 +313,12 @@ def _output_limit(endpoint: Endpoint, fields: dict[str, Any]) -> int | None:
     return None
 
 
-def _choices(endpoint: Endpoint, rules: _Rules, fields: dict[str, Any]) -> int:
+def _choices(rules: _Rules, fields: dict[str, Any]) -> int:
     """How many sequences are computed: the larger of `n` and `best_of`, for each prompt or input."""
+    if not rules.several and _COUNTS.isdisjoint(fields):
+        return 1
     each, param = 1, rules.prompt
-    most = MOST_CHOICES if endpoint.generates else MOST_EMBEDDED
+    most = MOST_CHOICES if rules.generates else MOST_EMBEDDED
     for name in COUNT_FIELDS:
         count = fields.get(name)
         if count is not None and type(count) is not int:

@@ -19,6 +19,7 @@ from phasewise.core.request import Endpoint
 from phasewise.core.value import value
 from phasewise.gateway.answer_cache.headers import CacheWishes
 from phasewise.gateway.api.body_reader import BodyReader, Read
+from phasewise.gateway.api.fields import prompt_text
 
 MOST_WAITING = 32
 """Bodies of one tenant: each takes up to some tenths of a second."""
@@ -47,8 +48,9 @@ def read_aside(
         found = reader.read(endpoint, body, wishes, tenant, salt)
     except RequestRejected as rejection:
         return Rejection(rejection.kind, rejection.message, rejection.param, rejection.hint)
+    text = prompt_text(endpoint, found.parsed.fields)
     upstream_body = b"" if found.parsed.upstream_body == body else found.parsed.upstream_body
-    found.parsed = replace(found.parsed, fields={}, upstream_body=upstream_body)
+    found.parsed = replace(found.parsed, fields={}, text=text, upstream_body=upstream_body)
     return found
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from phasewise.core.decision import RejectReason
@@ -20,7 +20,7 @@ from phasewise.gateway.answer_cache.headers import USUAL, CacheWishes, cache_wis
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
 from phasewise.gateway.api.body_checks import count_of
 from phasewise.gateway.api.body_reader import BodyReader, Read
-from phasewise.gateway.api.fields import request_id_from
+from phasewise.gateway.api.fields import Parsed, request_id_from
 from phasewise.gateway.api.large_bodies import LargeBodies
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
 from phasewise.gateway.http_errors import send_error, send_rejection
@@ -39,6 +39,7 @@ PARSED_ASIDE_BYTES = 256 * 1024
 PARSED_ASIDE_MARKS = 1_500
 """Larger bodies, or with more commas, brackets and escapes, are parsed in another process, so that streams
 are not stalled: a mark costs up to 3 us."""
+ReadBody = Callable[..., Awaitable[bytes]]
 _MARKS = (b",", b"[", b"{", b"(", b"\\")
 
 _ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
@@ -108,6 +109,8 @@ class Pipeline:
         self._large = LargeBodies(self._reader)
         self._marking = Marking(authenticator.hash_key(b"marks"))
         self._sample: float | None = None
+        self.request_flow: Callable[[GenerationRequest, World], RequestFlow] = request_flow
+        """What begins a flow; a recorder has one of its own."""
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
         """Serve one request. A stage that ends it early answers with the status in its comment."""
@@ -126,7 +129,7 @@ class Pipeline:
                 return
             # 3. Reserve memory for its body and read it: 408, 413, 503, or the client leaves.
             size = _size(headers.get(b"content-length"))
-            body = await self._reservations.read_body(client, size, caller, reservation)
+            body = await self._reservations.read_body(client.read_body, size, caller, reservation)
             # 4. Parse it and its cache headers: 400.
             wishes = self._cache_wishes(endpoint, headers, scope)
             about = (endpoint, body, wishes, caller.tenant, caller.salt)
@@ -139,7 +142,7 @@ class Pipeline:
             del headers, body, read, about
             # 5. Drive the flow: look it up in the cache, place it, answer it; 4xx or 5xx if that fails.
             # 6. Record how it ended.
-            await self._drive_and_record(request_flow(request, self._world), call)
+            await self._drive_and_record(self.request_flow(request, self._world), call)
         except RequestRejected as rejection:
             self._record_rejection(arrival, caller, rejection.kind)
             await send_rejection(client, rejection, arrival.reply_headers)
@@ -147,6 +150,12 @@ class Pipeline:
             return
         finally:
             self._reservations.release(reservation)
+
+    async def read(self, arrival: Arrival, body: bytes, caller: Caller) -> tuple[GenerationRequest, Parsed]:
+        """Parse the body of a request that is answered elsewhere; raises RequestRejected."""
+        about = (arrival.endpoint, body, USUAL, caller.tenant, caller.salt)
+        read = await self._large.read(*about) if _takes_long(body) else self._reader.read(*about)
+        return self._request(arrival, read, caller, body), read.parsed
 
     def _cache_wishes(self, endpoint: Endpoint, headers: dict[bytes, bytes], scope: Scope) -> CacheWishes:
         if self._found is None or not endpoint.is_completion:
@@ -231,6 +240,7 @@ class Pipeline:
 
     def _request(self, arrival: Arrival, read: Read, caller: Caller, body: bytes) -> GenerationRequest:
         parsed = read.parsed
+        prefix, text = self._marking.marks(arrival.endpoint, body, parsed, arrival.started_s)
         return GenerationRequest(
             request_id=arrival.request_id,
             endpoint=arrival.endpoint,
@@ -243,9 +253,9 @@ class Pipeline:
             priority=caller.priority,
             weight=caller.weight,
             slo_class=caller.slo_class,
-            prefix_marks=self._marking.prefix_marks(arrival.endpoint, body),
+            prefix_marks=prefix,
             choices=parsed.choices,
-            text_marks=self._marking.text_marks(parsed),
+            text_marks=text,
             key_id=caller.key_id,
             limits=caller.limits,
             max_wait_s=caller.max_wait_s,
@@ -288,14 +298,14 @@ class Reservations:
         return None
 
     async def read_body(
-        self, client: Client, size_bytes: int | None, caller: Caller, reservation: Reservation
+        self, read: ReadBody, size_bytes: int | None, caller: Caller, reservation: Reservation
     ) -> bytes:
         """The request's body; its memory is reserved before it is read, or part by part as it comes."""
         reservation.tenant = caller.tenant
         if size_bytes is not None:
             self._reserve(size_bytes, reservation)
-            return await client.read_body(self._body_bytes)
-        return await client.read_body(self._body_bytes, lambda more: self._reserve(more, reservation))
+            return await read(self._body_bytes)
+        return await read(self._body_bytes, lambda more: self._reserve(more, reservation))
 
     def _reserve(self, size_bytes: int, reservation: Reservation) -> None:
         tenant, held = reservation.tenant, self._by_tenant

@@ -16,14 +16,13 @@ import orjson
 from phasewise.core.prefixes import (
     HASHED_BYTES,
     MARK_SIZES_BYTES,
-    TEXT_FROM_BYTES,
     prefix_hashes,
     prefix_marks,
     text_marks,
 )
 from phasewise.core.request import Endpoint
 from phasewise.core.request_fields import FIELDS, PROMPT_FIELD, fields_where
-from phasewise.gateway.api.fields import Parsed, prompt_bytes
+from phasewise.gateway.api.fields import Parsed, prompt_bytes, prompt_text
 
 ROOT_FIELDS = {on: fields_where(lambda it: it.prefix == "root", on) for on in Endpoint}
 OPENING_FIELDS = {on: fields_where(lambda it: it.prefix == "opening", on) for on in Endpoint}
@@ -155,13 +154,11 @@ def _canonical(value: object) -> bytes:
 
 # --- Marks the prompts of requests, within a time budget.
 #
-# A mark costs a pass over the prompt, which for a long prompt is the largest cost of a request. Readers treat
-# a request without marks as unknown, so under heavy load some requests have none.
+# A mark costs a pass over the prompt, which is one of the largest costs of a request. Readers treat a request
+# without marks as unknown, so under heavy load some requests have none.
 
 SHARE_OF_TIME = 0.02
-"""The largest share of time for marking prefixes, and the same for marking texts."""
-SHORT_BYTES = 2048
-"""The prefix of a shorter request is always marked: that takes hardly longer than reading the clock."""
+"""The largest share of time for marking prompts."""
 SAVED_UP_S = 0.25
 """The burst after a quiet time: some hundred long prompts in a row."""
 
@@ -193,27 +190,15 @@ class Marking:
     def __init__(self, key: bytes, clock: Callable[[], float] = time.monotonic) -> None:
         self._key = key
         self._clock = clock
-        self._beginnings = TimeBudget(SHARE_OF_TIME, SAVED_UP_S)
-        self._texts = TimeBudget(SHARE_OF_TIME, SAVED_UP_S)
+        self._budget = TimeBudget(SHARE_OF_TIME, SAVED_UP_S)
 
-    def prefix_marks(self, endpoint: Endpoint, body: bytes) -> Marks:
-        """Marks of the prompt's prefix; none without budget."""
-        if len(body) < MARK_SIZES_BYTES[0]:
-            return ()
-        if len(body) < SHORT_BYTES:
-            return prefix_marks(prompt_bytes(endpoint, body), self._key)
-        return self._within(self._beginnings, lambda: prefix_marks(prompt_bytes(endpoint, body), self._key))
-
-    def text_marks(self, parsed: Parsed) -> Marks:
-        """Marks of the prompt's text; none without budget."""
-        if len(parsed.text) < TEXT_FROM_BYTES:
-            return ()
-        return self._within(self._texts, lambda: text_marks(parsed.text, self._key))
-
-    def _within(self, budget: TimeBudget, mark: Callable[[], Marks]) -> Marks:
+    def marks(self, endpoint: Endpoint, body: bytes, parsed: Parsed, now_s: float) -> tuple[Marks, Marks]:
+        """Marks of the prompt's prefix and of its text; none without budget."""
+        if len(body) < MARK_SIZES_BYTES[0] or not self._budget.allows(now_s):
+            return (), ()
         began_s = self._clock()
-        if not budget.allows(began_s):
-            return ()
-        marks = mark()
-        budget.spend(self._clock() - began_s)
-        return marks
+        prefix = prefix_marks(prompt_bytes(endpoint, body), self._key)
+        text = prompt_text(endpoint, parsed.fields) if parsed.text is None else parsed.text
+        marked = prefix, text_marks(text, self._key)
+        self._budget.spend(self._clock() - began_s)
+        return marked

@@ -262,7 +262,7 @@ class Router:
                 RejectionKind.NOT_FOUND,
                 f"the gateway has no record of request {asked[:LONGEST_ID]}",
                 hint=f"it keeps the last {records.capacity:,} requests that have ended "
-                "(gateway.keep_timelines), and none from before it was started",
+                "(gateway.keep_timelines), and none of a process that has ended",
             )
         record = orjson.loads(line)
         breakdown = ttft_breakdown(from_record(record))

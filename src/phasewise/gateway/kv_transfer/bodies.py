@@ -19,6 +19,8 @@ KEEPS_WHOLE = frozenset(fields_where(lambda it: it.prefill == "whole"))
 """The fields that prevent disaggregation: they ask for output about the prompt itself, or change it."""
 
 _KV_FIELD = b'"%b":' % KV_PARAMS.encode()
+# Looking up a member of an enum is slow.
+_CHAT, _COMPLETIONS = Endpoint.CHAT, frozenset(it for it in Endpoint if it.is_completion)
 _TEXT = "text"
 _TEXT_FIELDS = frozenset({"type", _TEXT})
 
@@ -28,11 +30,11 @@ def splittable(endpoint: Endpoint, fields: Mapping[str, Any], choices: int) -> b
 
     Untested kinds stay whole: several choices, several prompts, prompts with images or audio.
     """
-    if not endpoint.is_completion or choices != 1:
+    if endpoint not in _COMPLETIONS or choices != 1:
         return False
     if not KEEPS_WHOLE.isdisjoint(fields) and any(_is_asked_for(fields.get(name)) for name in KEEPS_WHOLE):
         return False
-    return endpoint is not Endpoint.CHAT or _is_text(fields.get("messages"))
+    return endpoint is not _CHAT or _is_text(fields.get("messages"))
 
 
 def prefill_body(body: bytes) -> bytes:

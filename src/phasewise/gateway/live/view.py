@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import orjson
 
@@ -19,6 +18,7 @@ from phasewise.core.errors import UpstreamError
 from phasewise.core.slo import DEFAULT_SLO, Slo
 from phasewise.core.timeline import Timeline
 from phasewise.core.timeline_record import decode
+from phasewise.core.value import value
 from phasewise.core.worker import Worker
 from phasewise.diagnosis.live.engine_readings import EngineReadings
 from phasewise.diagnosis.live.snapshot import LiveEngine, LiveSnapshot, LiveTenant
@@ -164,16 +164,28 @@ class LiveView:
             await asyncio.sleep(max(0.1, due_s - time.monotonic()))
 
     async def _catch_up(self) -> None:
-        """Take the requests that ended shortly before somebody looked."""
-        lines, since_s = self._timelines.newest(MOST_CAUGHT_UP).lines, time.time() - HISTORY_S
-        oldest = decode(lines[0]) if len(lines) == MOST_CAUGHT_UP else None
-        whole = oldest is None or oldest.started_unix_s + oldest.ended_s < since_s
-        self._window.begin(since_s if oldest is None or whole else oldest.started_unix_s + oldest.ended_s)
+        """Take the requests that ended shortly before somebody looked, in whichever process."""
+        self._others_after.clear()
+        own = self._timelines.newest(MOST_CAUGHT_UP).lines
+        since_s, ended = time.time() - HISTORY_S, list[tuple[float, Timeline]]()
+        for lines in (own, *(it.lines for it in await self._ask_others())):
+            some = [(_end_s(it), it) async for it in self._decoded(lines)]
+            if len(lines) >= MOST_CAUGHT_UP:  # there were more, which are not kept or not sent
+                since_s = max(since_s, some[0][0])
+            ended += some
+        self._window.begin(since_s)
+        with self._metered():
+            for end_s, timeline in sorted(ended, key=lambda it: it[0]):
+                if end_s >= since_s:
+                    self._window.add(timeline)
+
+    async def _decoded(self, lines: Sequence[bytes]) -> AsyncIterator[Timeline]:
+        """Some at a time: streams must not wait for all of them."""
         for first in range(0, len(lines), DECODED_AT_ONCE):
             with self._metered():
-                for timeline in map(decode, lines[first : first + DECODED_AT_ONCE]):
-                    if timeline.started_unix_s + timeline.ended_s >= since_s:
-                        self._window.add(timeline)
+                some = [decode(line) for line in lines[first : first + DECODED_AT_ONCE]]
+            for timeline in some:
+                yield timeline
             await asyncio.sleep(0)
 
     async def _tick(self) -> None:
@@ -185,9 +197,11 @@ class LiveView:
         seen = await self._look_at_open()
         world, waiting = self._world, dict(self._world.queue.waiting_by_tenant)
         for other in await self._ask_others():
-            seen += [OpenRequest(**it) for it in other["open"]]
-            for tenant, count in other["waiting"].items():
+            seen += other.open
+            for tenant, count in other.waiting.items():
                 waiting[tenant] = waiting.get(tenant, 0) + count
+            async for timeline in self._decoded(other.lines):
+                self._window.add(timeline)
         with self._metered():
             open_by_tenant = dict.fromkeys(waiting, 0)
             for it in seen:
@@ -209,27 +223,26 @@ class LiveView:
 
     # --- other processes of this gateway ------------------------------------------------------------------
 
-    async def _ask_others(self) -> list[dict[str, Any]]:
-        """What they have under way; the requests that have ended there are added."""
+    async def _ask_others(self) -> list[_Other]:
+        """What they have under way, and what has ended there since they were asked before."""
         if self._siblings is None:
             return []
         others = []
         asked = {str(column): after for column, after in self._others_after.items()}
         for column, answer in (await self._siblings.ask_all("live", after=asked)).items():
             head, *lines = answer.split(b"\n")
-            others.append(orjson.loads(head))
-            self._others_after[column] = others[-1]["next"]
-            for first in range(0, len(lines), DECODED_AT_ONCE):
-                with self._metered():
-                    for timeline in map(decode, lines[first : first + DECODED_AT_ONCE]):
-                        self._window.add(timeline)
-                await asyncio.sleep(0)
+            said = orjson.loads(head)
+            self._others_after[column] = said["next"]
+            others.append(_Other([OpenRequest(**it) for it in said["open"]], said["waiting"], lines))
         return others
 
     async def _report(self, asked: Question) -> bytes:
-        """What this process has under way, and the requests that have ended since it was last asked."""
-        after = asked["after"].get(str(self._siblings.column if self._siblings else 0))
-        page = self._timelines.newest(0) if after is None else self._timelines.page(MOST_CAUGHT_UP, after)
+        """What this process has under way, and the requests that have ended since it was last asked: if it
+        never was, the last ones.
+        """
+        store, own = self._timelines, self._siblings.column if self._siblings else 0
+        after = asked["after"].get(str(own))
+        page = store.newest(MOST_CAUGHT_UP) if after is None else store.page(MOST_CAUGHT_UP, after)
         under_way = await self._look_at_open()
         waiting = dict(self._world.queue.waiting_by_tenant)
         head = orjson.dumps({"next": page.next_after, "open": under_way, "waiting": waiting})
@@ -291,6 +304,19 @@ class LiveView:
             reading = None if kind is None else kind.parse_load(reply.body, time.time())
             if reading is not None:
                 self._readings.setdefault(worker.name, EngineReadings()).add(reading)
+
+
+def _end_s(timeline: Timeline) -> float:
+    return timeline.started_unix_s + timeline.ended_s
+
+
+@value
+class _Other:
+    """What another process has under way, and lines of requests that have ended there."""
+
+    open: list[OpenRequest]
+    waiting: dict[str, int]
+    lines: list[bytes]
 
 
 def _open(call: Call, now_s: float) -> OpenRequest:

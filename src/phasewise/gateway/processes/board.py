@@ -26,7 +26,7 @@ WORKER_ROWS = 2_048
 KEY_ROWS = 16_384
 LOAD_FIELDS = 5
 _PID, _TURN, _FACTS = 0, 1, 8
-_USED_ROWS, _USED_COLUMNS, _CHANGES, _SECRET, _HEADER = 0, 1, 2, 4, 8
+_USED_ROWS, _USED_COLUMNS, _CHANGES, _GENERATION, _SECRET, _HEADER = 0, 1, 2, 3, 4, 8
 SECRET_BYTES = 32
 
 
@@ -88,6 +88,16 @@ class Board:
         """Random bytes that all processes of the gateway know, and those that take over from it."""
         return self._map[_SECRET * 8 : _SECRET * 8 + SECRET_BYTES]
 
+    @property
+    def generation(self) -> int:
+        """Counts the gateways that have served with this memory: the last one has this number."""
+        return self._words[_GENERATION]
+
+    def begin_generation(self) -> int:
+        """The gateway of this process serves from now on, and no other."""
+        self._words[_GENERATION] += 1
+        return self._words[_GENERATION]
+
     # --- columns ----------------------------------------------------------------------------------------
 
     def free_column(self) -> int | None:
@@ -95,12 +105,16 @@ class Board:
         return next((it for it in range(COLUMNS) if not self._words[_facts(it) + _PID]), None)
 
     @property
+    def columns(self) -> list[int]:
+        """The columns of all processes."""
+        return [it for it in range(self._words[_USED_COLUMNS]) if self._words[_facts(it) + _PID]]
+
+    @property
     def others(self) -> list[int]:
         """The columns of the other processes. Every request asks, and they change rarely."""
         changes = self._words[_CHANGES]
         if changes != self._seen_changes:
-            used = range(self._words[_USED_COLUMNS])
-            self._others = [it for it in used if it != self.column and self._words[_facts(it) + _PID]]
+            self._others = [it for it in self.columns if it != self.column]
             self._seen_changes = changes
         return self._others
 
@@ -131,8 +145,11 @@ class Board:
             row = self._worker_rows[name] = self._find(name, _AT.worker_ids, WORKER_ROWS, in_order=True)
             return row
 
-    def add_load(self, row: int, change: Sequence[int]) -> None:
+    def add_load(self, worker: str, change: Sequence[int]) -> None:
         """Work of this process on a worker has changed by so much."""
+        row = self._worker_rows[worker] if worker in self._worker_rows else self.worker_row(worker)
+        if row is None:
+            return
         words, at = self._words, self._own_loads + row * LOAD_FIELDS
         requests, tokens, unread_tokens, streams, unread_requests = change
         # Three times in every request, so not in a loop; most fields do not change.

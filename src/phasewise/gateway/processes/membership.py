@@ -8,14 +8,18 @@ import marshal
 import os
 from collections.abc import Sequence
 from functools import partial
+from hashlib import blake2b
 
 from phasewise.core.worker import WorkerRef
+from phasewise.fleet.config.gateway import RedisConfig
 from phasewise.gateway.processes.board import Board
 from phasewise.gateway.processes.neighbours import BoardNeighbours
-from phasewise.gateway.processes.siblings import Siblings, ask_now
-from phasewise.gateway.processes.supervisor import Place
+from phasewise.gateway.processes.other_gateways import GROUP_BYTES, GatewayExchange, OtherGateways
+from phasewise.gateway.processes.siblings import ALL_IT_KNOWS, Siblings
+from phasewise.gateway.processes.supervisor import Place, end_turn, replace_others
 from phasewise.gateway.processes.take_over import ListenerSharing
 from phasewise.scheduling import World
+from phasewise.scheduling.world import Neighbours
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -33,6 +37,14 @@ class Membership:
         self.siblings = Siblings(place.folder, place.column)
         self._sharing = ListenerSharing(place.folder, place.column, place.board_fd, place.listeners)
         self._place = place
+        self.all_neighbours: Neighbours = self.neighbours
+        self.exchange: GatewayExchange | None = None
+
+    def join_gateways(self, redis: RedisConfig, key: bytes | None) -> None:
+        """Share with other gateways too; `key` is that of OtherGateways."""
+        sender = blake2b(self.board.secret, digest_size=GROUP_BYTES).digest() + os.urandom(GROUP_BYTES)
+        self.all_neighbours = others = OtherGateways(self.neighbours, sender, key)
+        self.exchange = GatewayExchange(redis, others)
 
     @property
     def has_successor(self) -> bool:
@@ -41,25 +53,32 @@ class Membership:
 
     async def start(self, world: World) -> None:
         """Join the others, and learn what those knew that this one takes over from."""
-        self.siblings.answers["state"] = lambda _question: _state(world)
+        self.siblings.answers[ALL_IT_KNOWS] = lambda _question: _state(world)
         self.neighbours.start()
         await self.siblings.start()
         self._sharing.start()
         self.neighbours.on_served = partial(_learn_prefix, world)
         # One of the others knows all that its gateway has learned of prefixes; speeds are each one's own.
         for column in self._place.before or self.board.others[:1]:
-            if (state := await self.siblings.ask(column, "state")) is not None:
+            if (state := await self.siblings.ask(column, ALL_IT_KNOWS)) is not None:
                 _adopt(world, state)
         if self._place.lifeline is not None:
             asyncio.get_running_loop().add_reader(self._place.lifeline, os._exit, 1)
+        if self._place.generation not in {None, self.board.generation}:
+            os._exit(0)  # another gateway has taken over since this process was started
 
     def serves(self) -> None:
         """Say that it accepts connections."""
         if self._place.ready is not None:
             os.write(self._place.ready, b"1")
             return
-        for column in self._place.before:
-            ask_now(self.folder, column, "leave")
+        self.board.begin_generation()
+        replace_others(self.board, self.folder, [self._place.column])
+        end_turn(self._place.turn)
+
+    def leave(self) -> None:
+        """Another gateway takes over: nobody takes over from this one."""
+        self._sharing.stop()
 
     async def stop(self) -> None:
         """Leave them."""

@@ -54,9 +54,9 @@ class AllMetrics:
             with guard:
                 self.keep()
 
-    def keep(self) -> bytes:
+    def keep(self, *, afresh: bool = False) -> bytes:
         """Keep what this process has counted; that of its predecessor is in it."""
-        text = self._metrics.text()
+        text = self._metrics.text(afresh=afresh)
         if self._before:
             text = merged([text, self._before])
         if self._siblings is not None and self._folder is not None:

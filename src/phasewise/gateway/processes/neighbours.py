@@ -70,9 +70,7 @@ class BoardNeighbours:
 
     def booked(self, worker: str, *change: int) -> None:
         """This process's load on a worker has changed."""
-        row = self._board.worker_row(worker)
-        if row is not None:
-            self._board.add_load(row, change)
+        self._board.add_load(worker, change)
 
     def loads(self) -> Mapping[str, Sequence[int]]:
         """Their loads."""

@@ -19,7 +19,10 @@ import orjson
 
 logger = logging.getLogger("phasewise.gateway")
 
-ANSWER_WITHIN_S = 5.0
+ANSWER_WITHIN_S = 1.0
+"""A process that stands still does not keep the others from answering."""
+ALL_IT_KNOWS = "state"
+ALL_IT_KNOWS_WITHIN_S = 10.0
 LONGEST_QUESTION = 1 << 20
 _NAME = re.compile(r"process-(\d+)")
 
@@ -76,8 +79,9 @@ class Siblings:
 
     async def ask(self, column: int, name: str, **question: object) -> bytes | None:
         """The answer of one; None if it has none."""
+        within_s = ALL_IT_KNOWS_WITHIN_S if name == ALL_IT_KNOWS else ANSWER_WITHIN_S
         try:
-            async with asyncio.timeout(ANSWER_WITHIN_S):
+            async with asyncio.timeout(within_s):
                 reader, writer = await asyncio.open_unix_connection(self._path(column))
                 try:
                     writer.write(orjson.dumps({"ask": name, **question}) + b"\n")
@@ -93,8 +97,9 @@ class Siblings:
             question = orjson.loads(await reader.readline())
             answer = await self.answers[question["ask"]](question)
             writer.write(b"+" + answer)
-            await writer.drain()
-        except (OSError, ValueError, KeyError):
+            with suppress(OSError):  # whoever asked waits no longer
+                await writer.drain()
+        except (ValueError, KeyError):
             logger.exception("a question of another process was not answered")
         finally:
             writer.close()

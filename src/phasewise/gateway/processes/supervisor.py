@@ -6,6 +6,7 @@ successor. It runs no event loop and no thread, so that it can fork at any time.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import select
@@ -36,7 +37,8 @@ class Place:
     """What one process of a gateway is given: its number among them, its column, its listeners.
 
     Of a supervised one, `lifeline` becomes readable when the supervisor is gone, and a byte written to
-    `ready` says that it serves. `before` are the columns of processes that it takes over from.
+    `ready` says that it serves. `before` are the columns of processes that it takes over from, in its `turn`.
+    `generation` is that of a process in whose place it was started.
     """
 
     number: int
@@ -47,6 +49,8 @@ class Place:
     before: tuple[int, ...] = ()
     lifeline: int | None = None
     ready: int | None = None
+    turn: int | None = None
+    generation: int | None = None
 
 
 def listen(host: str, port: int, backlog: int) -> tuple[socket.socket, ...]:
@@ -63,6 +67,19 @@ def listen(host: str, port: int, backlog: int) -> tuple[socket.socket, ...]:
         listener.listen(backlog)
         listeners.append(listener)
     return tuple(listeners)
+
+
+def replace_others(board: Board, folder: Path, own: Sequence[int]) -> None:
+    """Let all processes of the gateway before leave, those that were started since it was asked too."""
+    for column in board.columns:
+        if column not in own:
+            ask_now(folder, column, "leave")
+
+
+def end_turn(turn: int | None) -> None:
+    """Another gateway may take over from this one now. The lock is the same in all forked processes."""
+    if turn is not None:
+        fcntl.flock(turn, fcntl.LOCK_UN)
 
 
 @dataclass(slots=True)
@@ -85,8 +102,11 @@ class Supervisor:
         folder: Path,
         serve: Callable[[Place], None],
         before: tuple[int, ...] = (),
+        turn: int | None = None,
     ) -> None:
         self._before = before
+        self._turn = turn
+        self._generation: int | None = None
         self._listeners = list(listeners)
         self._board_fd = board_fd
         self._board = Board(board_fd)
@@ -100,7 +120,6 @@ class Supervisor:
         self._ready = os.pipe()
         self._signals = socket.socketpair()
         self._ready_children = 0
-        self._served = False
 
     def run(self) -> int:
         """Serve until the end; the exit code."""
@@ -112,11 +131,16 @@ class Supervisor:
             self._start(number, before)
         while self._children or self._again:
             self._look(before)
-            if not self._served and self._ready_children >= len(self._listeners):
-                self._served = True
-                for column in self._before:
-                    ask_now(self._folder, column, "leave")
+            if self._generation is None and self._ready_children >= len(self._listeners):
+                self._generation = self._board.begin_generation()
+                replace_others(self._board, self._folder, [it.place.column for it in self._children.values()])
+                end_turn(self._turn)
         return self._code
+
+    @property
+    def _is_replaced(self) -> bool:
+        """Whether another gateway has taken over: a process that ends now is not needed any more."""
+        return self._generation is not None and self._board.generation != self._generation
 
     # --- children ---------------------------------------------------------------------------------------
 
@@ -130,9 +154,10 @@ class Supervisor:
             self._listeners[number],
             self._board_fd,
             self._folder,
-            () if self._served else self._before,
+            () if self._generation else self._before,
             self._lifeline[0],
             self._ready[1],
+            generation=self._generation,
         )
         sys.stdout.flush()
         sys.stderr.flush()
@@ -141,6 +166,8 @@ class Supervisor:
             self._board.reserve(column, pid)
             self._children[pid] = _Child(pid, place, time.monotonic())
             return
+        # A terminal sends Ctrl-C to its whole group, and the supervisor passes it on: once is enough.
+        os.setpgrp()
         signal.set_wakeup_fd(-1)
         for each, handler in signals.items():
             signal.signal(each, handler)
@@ -166,7 +193,7 @@ class Supervisor:
         for number, at_s in list(self._again.items()):
             if time.monotonic() >= at_s:
                 del self._again[number]
-                if not self._stopping:
+                if not self._stopping and not self._is_replaced:
                     self._start(number, signals)
 
     def _pass_on(self, number: signal.Signals) -> None:
@@ -191,14 +218,14 @@ class Supervisor:
             self._ended(child, os.waitstatus_to_exitcode(status))
 
     def _ended(self, child: _Child, code: int) -> None:
-        if self._stopping or code == 0:
+        if self._stopping or self._is_replaced:
             self._code = self._code or max(0, code)
             return
-        if not self._served and code > 0:
+        if self._generation is None and code > 0:
             # It has said why: it cannot be started as it is configured.
             self._code = code
             self._pass_on(signal.SIGTERM)
             return
-        why = f"exit code {code}" if code > 0 else f"signal {-code}"
+        why = f"exit code {code}" if code >= 0 else f"signal {-code}"
         logger.error("process %d of the gateway ended (%s): another takes its place", child.place.number, why)
         self._again[child.place.number] = max(child.started_s + AGAIN_AFTER_S, time.monotonic())

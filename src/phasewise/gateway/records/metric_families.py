@@ -175,7 +175,7 @@ KV_TRANSFER_PROOF_AGE = MetricFamily(
     "Time since a request or a canary last proved a KV transfer to the decode worker.",
 )
 WAITING = MetricFamily(
-    "phasewise_waiting_requests", "gauge", (), "Requests that wait in the gateway for a worker, now."
+    "phasewise_waiting_requests", "gauge", ("model",), "Requests that wait in the gateway for a worker, now."
 )
 LOOP_LAG = MetricFamily(
     "phasewise_event_loop_lag_seconds",

@@ -84,12 +84,12 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 @value
 class OwnState:
-    """The gateway's own state: requests that wait, which shared stores do not answer, lines missing in its
-    log and traces that were dropped, the longest delay of its event loop since the last scrape, what it gives
-    up, the bodies it holds.
+    """The gateway's own state: requests that wait, by model, which shared stores do not answer, lines missing
+    in its log and traces that were dropped, the longest delay of its event loop since the last scrape, what
+    it gives up, the bodies it holds.
     """
 
-    waiting: int = 0
+    waiting: Mapping[str, int] = field(default_factory=dict)
     quota_degraded: bool = False
     cache_degraded: bool = False
     log_dropped: int = 0
@@ -200,10 +200,10 @@ class PrometheusMetrics:
 
     # --- scraping ---------------------------------------------------------------------------------------
 
-    def text(self) -> bytes:
+    def text(self, *, afresh: bool = False) -> bytes:
         """The metrics in Prometheus' text format."""
         now_s = monotonic()
-        if now_s >= self._made_s + self._kept_s:
+        if afresh or now_s >= self._made_s + self._kept_s:
             self._text, self._made_s = "".join(self._lines()).encode(), now_s
         return self._text
 
@@ -246,7 +246,7 @@ class PrometheusMetrics:
             ((it.worker,), round(it.proven_ago_s)) for it in kv_transfers if it.proven_ago_s is not None
         )
         yield from value_lines(KV_TRANSFER_PROOF_AGE, proven)
-        yield from value_lines(WAITING, [((), own.waiting)])
+        yield from value_lines(WAITING, (((model,), count) for model, count in own.waiting.items()))
         yield from value_lines(LOOP_LAG, [((), round(own.loop_lag_s, 6))])
         yield from value_lines(OVERLOAD_STAGE, [((), own.overload_stage)])
         yield from value_lines(BODY_BYTES, [((), own.body_bytes)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,14 +12,10 @@ from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.gateway.guard import ErrorGuard
 
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+"""A request's head: its method, path, query_string and headers, named as in ASGI."""
 Headers = Sequence[tuple[bytes, bytes]]
 
 BODY_LIMIT_BYTES = 32 * 1024 * 1024
-DIRECT = "phasewise.direct"
-"""The ASGI extension of our server for writing an answer directly: a `Direct`."""
 WAITED_S = 1e-3
 """A send that takes no longer did not wait for the client."""
 
@@ -35,7 +31,7 @@ class Listener(Protocol):
 
 
 class Direct(Protocol):
-    """An answer whose pieces are written at once."""
+    """A request whose body is read, and whose answer's pieces are written at once."""
 
     listener: Listener | None
     paused: bool
@@ -47,6 +43,9 @@ class Direct(Protocol):
 
     def take_body(self) -> bytes | None:
         """The request's body if all of it is here."""
+
+    async def read_part(self) -> bytes | None:
+        """The body's next bytes; empty at its end, None if the client has left."""
 
     def keep_reading(self) -> None:
         """Keep reading, so that a disconnect is noticed."""
@@ -89,7 +88,6 @@ class Client:
     __slots__ = (
         "_answered",
         "_reader",
-        "_receive",
         "_serving",
         "_too_late",
         "_writable",
@@ -106,8 +104,7 @@ class Client:
         "streaming",
     )
 
-    def __init__(self, receive: Receive, direct: Direct) -> None:
-        self._receive = receive
+    def __init__(self, direct: Direct) -> None:
         self.direct = direct
         self.started = False
         self.gone = False
@@ -133,7 +130,7 @@ class Client:
         """The whole body of the request. `grow` is called with the size of each part before it is kept."""
         if (body := self.direct.take_body()) is not None:
             if len(body) > limit_bytes:
-                raise _too_large(limit_bytes)
+                raise too_large(limit_bytes)
             return body
         self._reader = asyncio.current_task()
         self.reading_since_s = time.monotonic()
@@ -159,19 +156,16 @@ class Client:
     async def _read_parts(self, limit_bytes: int, grow: Callable[[int], None] | None) -> bytes:
         parts: list[bytes] = []
         size = 0
-        while True:
-            message = await self._receive()
-            if message["type"] != "http.request":
-                raise ClientLeft
-            part = message.get("body", b"")
+        while part := await self.direct.read_part():
             size += len(part)
             if size > limit_bytes:
-                raise _too_large(limit_bytes)
+                raise too_large(limit_bytes)
             if grow is not None:
                 grow(len(part))
             parts.append(part)
-            if not message.get("more_body"):
-                return b"".join(parts)
+        if part is None:
+            raise ClientLeft
+        return b"".join(parts)
 
     # --- its leaving ------------------------------------------------------------------------------------
 
@@ -277,11 +271,9 @@ class Client:
         return self.blocked_s + (under_way_s if under_way_s > WAITED_S else 0.0)
 
 
-def client_of(scope: Scope, receive: Receive) -> Client:
+def client_of(direct: Direct) -> Client:
     """The client behind a request on a connection of ours."""
-    # Removed from the scope: the two refer to each other, and only the garbage collector could free them.
-    direct: Direct = scope["extensions"].pop(DIRECT)
-    client = Client(receive, direct)
+    client = Client(direct)
     direct.listener = client
     return client
 
@@ -300,7 +292,8 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
-def _too_large(limit_bytes: int) -> RequestRejected:
+def too_large(limit_bytes: int) -> RequestRejected:
+    """The rejection of a body that is larger than this."""
     return RequestRejected(
         RejectionKind.TOO_LARGE, f"the request's body is larger than {limit_bytes // 2**20} MiB"
     )

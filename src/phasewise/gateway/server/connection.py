@@ -1,112 +1,169 @@
-"""A client's connection: uvicorn's, plus direct writes, without waking a task for each piece.
+"""A client's connection: reads its requests, and writes their answers without waking a task for each piece.
 
-uvicorn parses requests, keeps connections alive and starts the application.
+uvicorn's server accepts connections and stops them. Its own protocol builds a dozen objects more for each
+request, and passes every piece of an answer through a task.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, Protocol
+from urllib.parse import unquote
 
-from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.server import ServerState
 
-from phasewise.gateway.server.client import DIRECT, Headers, Listener
+from phasewise.gateway.server.client import Direct, Headers, Listener, Scope
+
+logger = logging.getLogger("phasewise.gateway")
 
 WRITE_BUFFER_BYTES = 16 * 1024
 """More unsent data than this makes a stream wait: half a second of the fastest streams."""
 UNSENT_BYTES = 16 * 1024
 """The kernel takes no more than this beyond the data in flight. Data in flight is not limited: a distant
 client is served at full speed, while one that does not read is noticed soon."""
+BODY_AHEAD_BYTES = 64 * 1024
+"""More of a body than this is read only when it is asked for."""
+
+_FAILED = b"Internal Server Error"
+_FAILED_HEADERS = ((b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"))
+
+
+class Application(Protocol):
+    """Answers the requests of connections."""
+
+    def serve(self, scope: Scope, direct: Direct) -> Coroutine[Any, Any, None]:
+        """Answer one request."""
 
 
 class DirectAnswer:
-    """The answer to one request, written at once, with the bookkeeping of uvicorn's `send`.
+    """One request on a connection and its answer, written at once. Implements `Direct`.
 
-    Nothing is written to a client that has left.
+    Nothing is written to a client that has left. `more_body`: some of the request is still to come.
     """
 
-    __slots__ = ("_connection", "_cycle", "_transport", "listener", "paused")
+    __slots__ = (
+        "_ahead_bytes",
+        "_arrival",
+        "_chunked",
+        "_connection",
+        "_expects_continue",
+        "_parts",
+        "_transport",
+        "complete",
+        "keep_alive",
+        "left",
+        "listener",
+        "more_body",
+        "paused",
+        "started",
+    )
     may_be_chunked = True
 
-    def __init__(self, connection: ClientConnection, cycle: RequestResponseCycle) -> None:
-        self._connection = connection
-        self._cycle = cycle
-        self._transport = connection.transport
+    def __init__(self, connection: ClientConnection, *, keep_alive: bool, expects_continue: bool) -> None:
+        self.keep_alive = keep_alive
+        self.more_body = True
+        self.started = False
+        self.complete = False
+        self.left = False
+        self.paused = False
         self.listener: Listener | None = None
-        self.paused: bool = connection.flow.write_paused
-        """Whether the client takes no data now. Further writes wait in memory."""
+        self._connection = connection
+        self._transport = connection.transport
+        self._parts: list[bytes] = []
+        self._ahead_bytes = 0
+        self._arrival: asyncio.Future[None] | None = None
+        self._chunked = False
+        self._expects_continue = expects_continue
 
-    @property
-    def complete(self) -> bool:
-        """Whether everything was written."""
-        return self._cycle.response_complete
+    # --- the request's body -----------------------------------------------------------------------------
 
-    @property
-    def left(self) -> bool:
-        """Whether the client went away before its answer was complete."""
-        return self._cycle.disconnected
+    def add_part(self, part: bytes) -> int:
+        """Some of the body has come; returns how many bytes of it nobody has read yet."""
+        self._parts.append(part)
+        self._ahead_bytes += len(part)
+        self.wake_reader()
+        return self._ahead_bytes
+
+    def wake_reader(self) -> None:
+        """More of the body has come, its end, or the end of the connection."""
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
     def take_body(self) -> bytes | None:
         """The request's body if all of it is here."""
-        cycle = self._cycle
-        if cycle.more_body:
+        if self.more_body:
             return None
-        body, cycle.body = bytes(cycle.body), bytearray()
-        return body
+        parts, self._parts = self._parts, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def read_part(self) -> bytes | None:
+        """The body's next bytes; empty at its end, None if the client has left."""
+        if self._expects_continue:
+            self._expects_continue = False
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.keep_reading()
+        while self.more_body and not self._parts and not self.left:
+            self._arrival = asyncio.get_running_loop().create_future()
+            try:
+                await self._arrival
+            finally:
+                self._arrival = None
+        if self.left:
+            return None
+        parts, self._parts, self._ahead_bytes = self._parts, [], 0
+        return b"".join(parts)
 
     def keep_reading(self) -> None:
         """Read from the client, so that a disconnect is noticed; a long body may have paused reading."""
-        self._connection.flow.resume_reading()
+        self._connection.resume_reading()
+
+    # --- the answer -------------------------------------------------------------------------------------
 
     def start(self, status: int, headers: Headers) -> None:
         """Write the head of an answer; without a length it is chunked, if possible."""
-        cycle = self._cycle
-        if not cycle.disconnected:
-            cycle.response_started = True
-            cycle.waiting_for_100_continue = False
-            cycle.chunked_encoding = self.may_be_chunked and all(
-                name != b"content-length" for name, _ in headers
-            )
-            framing = b"transfer-encoding: chunked\r\n\r\n" if cycle.chunked_encoding else b"\r\n"
+        if not self.left:
+            self._chunked = self.may_be_chunked and all(name != b"content-length" for name, _ in headers)
+            framing = b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"
             self._transport.write(self._head(status, headers) + framing)
 
     def write(self, data: bytes) -> None:
         """Write some bytes of an answer that was started."""
-        cycle = self._cycle
-        if data and not cycle.disconnected:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if cycle.chunked_encoding else data)
+        if data and not self.left:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def write_chunks(self, chunks: bytes) -> None:
         """Write chunks that have their sizes before them, of an answer in chunks."""
-        if not self._cycle.disconnected:
+        if not self.left:
             self._transport.write(chunks)
 
     def finish(self, last: bytes) -> None:
         """Write the last bytes of an answer that was started."""
-        cycle = self._cycle
-        if not cycle.disconnected:
+        if not self.left:
             if last:
                 self.write(last)
-            if cycle.chunked_encoding:
+            if self._chunked:
                 self._transport.write(b"0\r\n\r\n")
             self._complete()
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Write a whole answer."""
-        cycle = self._cycle
-        if not cycle.disconnected:
-            cycle.response_started = True
-            cycle.waiting_for_100_continue = False
+        if not self.left:
             head = self._head(status, headers)
             self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
             self._complete()
 
     def lose(self) -> None:
         """The connection is lost; notify the listener, unless the answer is complete."""
-        # uvicorn marks only the last request, which may still wait for this answer.
-        self._cycle.disconnected = True
+        self.left = True
+        self.wake_reader()
         # The connection never becomes writable again, and further writes are dropped.
         self.paused = False
         if (listener := self.listener) is not None:
@@ -117,28 +174,40 @@ class DirectAnswer:
         """Abort the connection; unsent data is lost."""
         self._transport.abort()
 
+    def served(self, task: asyncio.Task[None]) -> None:
+        """The task that answers has ended; an answer that it left incomplete ends the connection."""
+        self._connection.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("answering a request failed", exc_info=error)
+        if self.complete or self.left:
+            return
+        if self.started:
+            self._transport.close()
+        else:
+            self.respond(500, _FAILED_HEADERS, _FAILED)
+
     def _head(self, status: int, headers: Headers) -> bytes:
-        cycle = self._cycle
+        self.started = True
+        self._expects_continue = False
         lines = [STATUS_LINE[status]]
-        for name, value in (*cycle.default_headers, *headers):
+        for name, value in (*self._connection.default_headers, *headers):
             if b"\n" in value or b"\r" in value:
                 raise RuntimeError(f"a value of the header {name!r} has a line end in it")
             if name == b"connection":  # it is only ever `close`
-                cycle.keep_alive = False
+                self.keep_alive = False
             else:
                 lines += (name, b": ", value, b"\r\n")
-        if not cycle.keep_alive:
+        if not self.keep_alive:
             lines.append(b"connection: close\r\n")
         return b"".join(lines)
 
     def _complete(self) -> None:
-        cycle = self._cycle
-        cycle.response_complete = True
-        cycle.message_event.set()
+        self.complete = True
         self.listener = None
-        if not cycle.keep_alive:
+        if not self.keep_alive:
             self._connection.answered_for_good()
-        cycle.on_response()
+        self._connection.answered()
 
 
 class UnchunkedAnswer(DirectAnswer):
@@ -162,47 +231,181 @@ class HeadAnswer(UnchunkedAnswer):
         self.finish(b"")
 
 
-class ClientConnection(HttpToolsProtocol):
+class ClientConnection(asyncio.Protocol):
     """A connection with direct writes and aborts, which soon notices a slow reader.
 
     An ordinary close waits until everything is sent, which never happens if the client does not read.
+    `latest` is the request that came last: of several pipelined ones, only the first is being answered.
     """
 
-    _answer: DirectAnswer | None = None
+    transport: asyncio.Transport
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        del app_state
+        self.connections = server_state.connections
+        self.tasks = server_state.tasks
+        self.parser = httptools.HttpRequestParser(self)
+        # The rest of a request that was already answered may follow the last answer.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.pipeline: deque[tuple[Scope, DirectAnswer]] = deque()
+        self.latest: DirectAnswer | None = None
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._app: Application = config.loaded_app
+        self._loop = _loop or asyncio.get_running_loop()
+        self._server_state = server_state
+        self._answer: DirectAnswer | None = None
+        self._expects_continue = False
+        self._reads = True
+        self._write_paused = False
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """Headers of every answer: the server renews the date."""
+        return self._server_state.default_headers
+
+    # --- the connection, called by the event loop and the server ------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        """A client has connected."""
+        self.transport = transport
+        self.connections.add(self)  # type: ignore[arg-type] # it has what the server calls
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if sys.platform != "win32":
             connection: socket.socket = transport.get_extra_info("socket")
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        # Not when the request begins: of several pipelined requests only one is answered at a time.
-        scope = cycle.scope
-        kind = DirectAnswer if scope["http_version"] == "1.1" else UnchunkedAnswer
-        self._answer = (HeadAnswer if scope["method"] == "HEAD" else kind)(self, cycle)
-        scope["extensions"] = {DIRECT: self._answer}  # type: ignore[dict-item]
-        super()._start_asgi_task(cycle, app)
+    def data_received(self, data: bytes) -> None:
+        """Some of a request has come."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.transport.close()
 
     def pause_writing(self) -> None:
-        super().pause_writing()
+        """The client takes no data now."""
+        self._write_paused = True
         if self._answer is not None:
             self._answer.paused = True
 
-    def answered_for_good(self) -> None:
-        """The last answer on this connection was written."""
-        self.transport.close()
-
     def resume_writing(self) -> None:
-        super().resume_writing()
+        """The client takes data again."""
+        self._write_paused = False
         if self._answer is not None:
             self._answer.paused = False
             if self._answer.listener is not None:
                 self._answer.listener.is_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        answer, self._answer = self._answer, None
+        """The connection has ended."""
+        self.connections.discard(self)
+        self.pipeline.clear()
+        answer, self._answer, self.latest = self._answer, None, None
         if answer is not None and not answer.complete:
             answer.lose()
+        del self.parser  # breaks the reference cycle between the two
+
+    def shutdown(self) -> None:
+        """The server stops: the answer under way is the last one."""
+        if self.latest is None or self.latest.complete:
+            self.transport.close()
+        else:
+            self.latest.keep_alive = False
+
+    def pause_reading(self) -> None:
+        """Read nothing more for now."""
+        if self._reads:
+            self._reads = False
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if not self._reads:
+            self._reads = True
+            self.transport.resume_reading()
+
+    # --- answers ------------------------------------------------------------------------------------------
+
+    def _start(self, scope: Scope, answer: DirectAnswer) -> None:
+        self._answer = answer
+        answer.paused = self._write_paused
+        task = self._loop.create_task(self._app.serve(scope, answer))
+        self.tasks.add(task)
+        task.add_done_callback(answer.served)
+
+    def answered(self) -> None:
+        """An answer was written: the next pipelined request is served."""
+        if self.transport.is_closing():
+            return
+        self.resume_reading()
+        if self.pipeline:
+            self._start(*self.pipeline.pop())
+
+    def answered_for_good(self) -> None:
+        """The last answer on this connection was written."""
+        self.transport.close()
+
+    # --- httptools callbacks --------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self.url = b""
+        self.headers = []
+        self._expects_continue = False
+
+    def on_url(self, url: bytes) -> None:
+        """Some of its address has come."""
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header line."""
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._expects_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Its head is complete."""
+        parser = self.parser
+        method, version = parser.get_method(), parser.get_http_version()
+        self.check_head(method, version)
+        path, _, query = self.url.partition(b"#")[0].partition(b"?")
+        scope: Scope = {
+            "method": method.decode("ascii"),
+            "path": unquote(path.decode("ascii")) if b"%" in path else path.decode("ascii"),
+            "query_string": query,
+            "headers": self.headers,
+        }
+        kind = DirectAnswer if version == "1.1" else UnchunkedAnswer
+        answer = (HeadAnswer if method == b"HEAD" else kind)(
+            self,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            expects_continue=self._expects_continue,
+        )
+        before, self.latest = self.latest, answer
+        if before is None or before.complete:
+            self._start(scope, answer)
+        else:
+            self.pause_reading()
+            self.pipeline.appendleft((scope, answer))
+
+    def check_head(self, method: bytes, version: str) -> None:
+        """Reject a request by its head."""
+
+    def on_body(self, body: bytes) -> None:
+        """Some of its body has come; that of a request that was already answered is dropped."""
+        latest = self.latest
+        if latest is not None and not latest.complete and latest.add_part(body) > BODY_AHEAD_BYTES:
+            self.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """All of it has come."""
+        if self.latest is not None:
+            self.latest.more_body = False
+            self.latest.wake_reader()

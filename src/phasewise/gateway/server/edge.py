@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import httptools
@@ -56,6 +57,8 @@ LONGEST_LENGTH = 20
 MOST_SENT_AHEAD = 100
 """Requests that a client may send on a connection before the one before them is answered."""
 LOOK_EVERY_S = 1.0
+KEEP_ALIVE_S = 75.0
+"""So long a connection may be without a request."""
 LINGER_S = 2.0
 """How long a rejected client may go on sending. After an immediate close its system would discard the
 rejection, because data that it sent was not read."""
@@ -99,7 +102,7 @@ class Untaken:
 
 
 class Edge:
-    """Tracks connections with a deadline, and checks them periodically.
+    """Tracks connections with a deadline and idle ones, and checks them periodically.
 
     A request that arrives in one piece is never tracked, nor an answer that the kernel takes at once.
     """
@@ -118,6 +121,7 @@ class Edge:
         self.leaving = False
         self.stopping = False
         self._due_s: dict[EdgeConnection, float] = {}
+        self._idle_since_s: dict[EdgeConnection, float] = {}
         self._untaken: dict[EdgeConnection, Untaken] = {}
 
     def __len__(self) -> int:
@@ -135,6 +139,14 @@ class Edge:
         """The connection has made progress, or is closed."""
         self._due_s.pop(connection, None)
 
+    def idle(self, connection: EdgeConnection) -> None:
+        """Its last request was answered, and no other has begun."""
+        self._idle_since_s[connection] = time.monotonic()
+
+    def busy(self, connection: EdgeConnection) -> None:
+        """A request has begun, or the connection is closed."""
+        self._idle_since_s.pop(connection, None)
+
     def expect_taking(self, connection: EdgeConnection, unsent_bytes: int) -> None:
         """Abort the connection if the client does not read its last answers in time."""
         due_s = time.monotonic() + self.bounds.read_s
@@ -151,6 +163,10 @@ class Edge:
         for connection in [it for it, due_s in self._due_s.items() if due_s <= now_s]:
             del self._due_s[connection]
             connection.is_late()
+        # In the order in which they became idle.
+        long_idle = takewhile(lambda item: item[1] <= now_s - KEEP_ALIVE_S, self._idle_since_s.items())
+        for connection, _ in list(long_idle):
+            connection.transport.close()
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -213,14 +229,12 @@ class EdgeConnection(ClientConnection):
             return
         if self._in_message:
             self._bound_what_is_under_way()
-        elif self.cycle is None or self.cycle.response_complete:
+        elif self.latest is None or self.latest.complete:
             # Line ends before a head, or the rest of a body that was already answered: the next head is due.
             self._edge.expect(self, self._edge.bounds.head_s)
 
     def _parse(self, data: bytes) -> bool:
         """Whether nothing had to be rejected."""
-        # Replaces uvicorn's parser call, which logs client data and writes errors into other answers.
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -251,6 +265,7 @@ class EdgeConnection(ClientConnection):
         self._message_bytes = 0
         self._chunks = self._chunk_bytes = 0
         self._in_message = self._in_head = True
+        self._edge.busy(self)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -259,11 +274,10 @@ class EdgeConnection(ClientConnection):
         self._edge.forget_taking(self)
         if len(self.pipeline) >= MOST_SENT_AHEAD:
             raise _bad("too many requests were sent before the first was answered")
-        self._check_head()
         super().on_headers_complete()
-        if self._edge.leaving or not self._edge.keeps_alive:
-            self.cycle.keep_alive = False
-        self.headers = _NoTrailers()
+        if self.latest is not None and (self._edge.leaving or not self._edge.keeps_alive):
+            self.latest.keep_alive = False
+        self.headers = _NO_TRAILERS
 
     def on_body(self, body: bytes) -> None:
         self._chunks += 1
@@ -277,15 +291,17 @@ class EdgeConnection(ClientConnection):
         self._edge.relieve(self)
         super().on_message_complete()
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
+    def answered(self) -> None:
+        super().answered()
         if self.pipeline:
-            # uvicorn would resume reading after each answer and buffer all pipelined requests.
-            self.flow.pause_reading()
-        if not self.cycle.response_complete:
+            # Otherwise all that a client sends ahead would be buffered.
+            self.pause_reading()
+        if self.latest is not None and not self.latest.complete:
             return  # the next one is under way already
         self._see_all_taken()
-        if self._in_message and not self._rejected:
+        if not self._in_message:
+            self._edge.idle(self)
+        elif not self._rejected:
             # The rest of a body that was already answered is read and dropped, within a deadline. The rest of
             # a pipelined head may have waited for us until now.
             self._edge.relieve(self)
@@ -294,6 +310,7 @@ class EdgeConnection(ClientConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self._edge.relieve(self)
         self._edge.forget_taking(self)
+        self._edge.busy(self)
         super().connection_lost(exc)
 
     # --- what goes out ----------------------------------------------------------------------------------
@@ -316,11 +333,11 @@ class EdgeConnection(ClientConnection):
 
     # --- what is rejected --------------------------------------------------------------------------------
 
-    def _check_head(self) -> None:
+    def check_head(self, method: bytes, version: str) -> None:
         bounds = self._edge.bounds
         self._check_size(bounds)
-        self._check_version()
-        if not self.url.startswith(b"/"):
+        self._check_version(method, version)
+        if not self.url.startswith(b"/") or not self.url.isascii():
             raise _bad("the address is not a path", hint="send the path alone, as in GET /health")
         hosts: list[bytes] = []
         origin: bytes | None = None
@@ -339,12 +356,12 @@ class EdgeConnection(ClientConnection):
                 keys.append(name)
         if len(keys) > len(set(keys)):
             raise _bad("several keys are given")
-        self._check_whom_it_asks(hosts, origin)
+        self._check_whom_it_asks(hosts, origin, version)
 
-    def _check_whom_it_asks(self, hosts: list[bytes], origin: bytes | None) -> None:
+    def _check_whom_it_asks(self, hosts: list[bytes], origin: bytes | None, version: str) -> None:
         if len(hosts) > 1:
             raise _bad("several hosts are named")
-        if not hosts and self.parser.get_http_version() == "1.1":
+        if not hosts and version == "1.1":
             raise _bad("no host is named", hint="send the header host, as HTTP/1.1 demands")
         if self._edge.this_machine_only:
             check_same_machine(hosts[0] if hosts else None, origin)
@@ -357,20 +374,18 @@ class EdgeConnection(ClientConnection):
         if len(self.headers) > MOST_HEADERS:
             raise RequestRejected(RejectionKind.HEAD_TOO_LARGE, f"more than {MOST_HEADERS} headers were sent")
 
-    def _check_version(self) -> None:
-        version = self.parser.get_http_version()
-        if version != "1.1" and (version != "1.0" or self.parser.get_method() not in HTTP_1_0_METHODS):
+    def _check_version(self, method: bytes, version: str) -> None:
+        if version != "1.1" and (version != "1.0" or method not in HTTP_1_0_METHODS):
             raise _bad("this needs HTTP/1.1", hint="use a client that speaks it")
         if self.parser.should_upgrade():
             raise _bad("the gateway takes no upgrade to another protocol", hint="stay with HTTP/1.1")
 
     def is_late(self) -> None:
         """What was expected did not come in time."""
-        cycle = self.cycle
         if self._rejected or not self._in_head:
             # There is no request, or it is answered.
             self._close()
-        elif cycle is not None and not cycle.response_complete:
+        elif self.latest is not None and not self.latest.complete:
             # A pipelined head whose rest may have waited for us: its time begins when it is next.
             self._edge.expect(self, self._edge.bounds.head_s)
         else:
@@ -380,15 +395,15 @@ class EdgeConnection(ClientConnection):
     def _reject(self, rejection: RequestRejected) -> None:
         self._edge.count_rejection(rejection.kind)
         self._rejected = True
-        self.flow.resume_reading()
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            if cycle.response_started or not cycle.more_body or self.pipeline:
+        self.resume_reading()
+        latest = self.latest
+        if latest is not None and not latest.complete:
+            if latest.started or not latest.more_body or self.pipeline:
                 # Another answer is under way; nothing may be written into it.
                 self._close()
                 return
-            cycle.disconnected = True
-            cycle.message_event.set()
+            latest.left = True
+            latest.wake_reader()
         self.transport.write(_answer(rejection))
         self._linger()
 
@@ -408,10 +423,13 @@ class EdgeConnection(ClientConnection):
 
 
 class _NoTrailers(list[tuple[bytes, bytes]]):
-    """Replaces the headers once they are complete: uvicorn would append a body's trailers to them."""
+    """Replaces the headers once they are complete: a body's trailers would be appended to them."""
 
     def append(self, item: tuple[bytes, bytes]) -> None:
         raise _bad("a body with trailers is not taken")
+
+
+_NO_TRAILERS = _NoTrailers()
 
 
 def _answer(rejection: RequestRejected) -> bytes:

@@ -13,7 +13,14 @@ from phasewise.core.timeline import Outcome
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.http_errors import send_error, stream_error_event
 from phasewise.gateway.quarantine import Quarantine
-from phasewise.gateway.upstream.call import CLIENT_LEFT, CLIENT_STALLED, STOPPED, Call, Ending
+from phasewise.gateway.upstream.call import (
+    CLIENT_LEFT,
+    CLIENT_STALLED,
+    STOPPED,
+    Call,
+    Ending,
+    Reservation,
+)
 from phasewise.gateway.upstream.exchange import Exchange, take_back_cancellation
 from phasewise.scheduling import (
     CacheMiss,
@@ -100,7 +107,7 @@ class FlowDriver:
         """A step during which the client may leave."""
         try:
             if isinstance(step, Wait):
-                return await _wait(step)
+                return await wait_for_grant(step)
             if isinstance(step, LookUpCache):
                 return await self._stored.look_up(call)
             return await self._count_and_look_up(step, call)
@@ -118,10 +125,10 @@ class FlowDriver:
         The look-up stops once the request is rejected: embedders have few slots.
         """
         if call.cache is None:
-            return await self._count(step, call), CacheMiss(time.monotonic())
+            return await charge(self._quotas, step, call.reservation), CacheMiss(time.monotonic())
         looking = asyncio.create_task(self._stored.look_up(call))
         try:
-            counted = await self._count(step, call)
+            counted = await charge(self._quotas, step, call.reservation)
             if not isinstance(counted.answer, Lease):
                 looking.cancel()
                 await asyncio.wait({looking})
@@ -137,23 +144,25 @@ class FlowDriver:
         finally:
             looking.cancel()
 
-    async def _count(self, step: CountAndLookUp, call: Call) -> QuotaAnswered:
-        """Charge the tokens; the request was counted before its body was read. The flow gets the lease."""
-        lease = call.reservation.lease
-        if lease is None:
-            raise RuntimeError("a request with limits was not counted before its body was read")
-        per_minute, more = step.limits.tokens_per_minute, step.tokens - lease.tokens
-        if per_minute is not None and more > 0:
-            answer = await self._quotas.take(step.key_id, Limits(tokens_per_minute=per_minute), more)
-            if not isinstance(answer, Lease):
-                return QuotaAnswered(time.monotonic(), answer)
-            self._quotas.settle(answer, None)
-            lease = replace(lease, tokens=lease.tokens + answer.tokens)
-        call.reservation.lease = None
-        return QuotaAnswered(time.monotonic(), lease)
+
+async def charge(quotas: Quotas, step: CountAndLookUp, reservation: Reservation) -> QuotaAnswered:
+    """Charge the tokens; the request was counted before its body was read. The flow gets the lease."""
+    lease = reservation.lease
+    if lease is None:
+        raise RuntimeError("a request with limits was not counted before its body was read")
+    per_minute, more = step.limits.tokens_per_minute, step.tokens - lease.tokens
+    if per_minute is not None and more > 0:
+        answer = await quotas.take(step.key_id, Limits(tokens_per_minute=per_minute), more)
+        if not isinstance(answer, Lease):
+            return QuotaAnswered(time.monotonic(), answer)
+        quotas.settle(answer, None)
+        lease = replace(lease, tokens=lease.tokens + answer.tokens)
+    reservation.lease = None
+    return QuotaAnswered(time.monotonic(), lease)
 
 
-async def _wait(step: Wait) -> Granted | TimedOut:
+async def wait_for_grant(step: Wait) -> Granted | TimedOut:
+    """Wait until the step's ticket is granted, or until its time."""
     if not step.ticket.granted:
         granted = asyncio.get_running_loop().create_future()
         step.ticket.on_grant = lambda: None if granted.done() else granted.set_result(None)

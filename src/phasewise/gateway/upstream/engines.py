@@ -25,6 +25,11 @@ class Engines:
         """Another client of a worker."""
         return HttpClient(worker.url, timeouts, self._access.get(worker.name))
 
+    def authorization(self, worker: str) -> bytes:
+        """The authorization header that a worker asks for; empty if it asks for none."""
+        access = self._access.get(worker) or Access()
+        return access.header_lines.removeprefix(b"authorization: ").rstrip()
+
     def set_workers(self, change: WorkerChange, access: Mapping[str, Access]) -> None:
         """Follow a change of the workers. Requests on those that are gone may finish there."""
         for name, given in access.items():

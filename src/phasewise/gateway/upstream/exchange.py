@@ -26,6 +26,8 @@ from phasewise.gateway.upstream.tokenizing import failure_of_continuing, tokens_
 from phasewise.scheduling import Cancelled, Failed, Generate, Prefill, Prefilled, Succeeded
 
 Result = Prefilled | Succeeded | Failed | Cancelled
+Settling = Coroutine[Any, Any, tuple[Result, Ending]]
+"""An attempt that was begun: it runs when it is awaited."""
 
 _CUT_OFF = "length"
 _RESPONSES = Endpoint.RESPONSES.value
@@ -41,13 +43,13 @@ class Exchange:
         self._kv_transfers = kv_transfers
         self._resumes = resumes
 
-    async def prefill(self, step: Prefill, call: Call) -> tuple[Result, Ending]:
+    def prefill(self, step: Prefill, call: Call) -> Settling:
         """Perform one step; the client gets a response only if the engine rejects the request."""
         call.timeline.begin_attempt(step.worker.ref, time.monotonic(), AttemptKind.PREFILL_SIDE)
         call.timeline.note_placement(step.decision)
-        return await self._settle(call, self._prefill(step, call))
+        return self._settle(call, self._prefill(step, call))
 
-    async def generate(self, step: Generate, call: Call) -> tuple[Result, Ending]:
+    def generate(self, step: Generate, call: Call) -> Settling:
         """Perform one step; the client has been answered unless it failed."""
         timeline = call.timeline
         timeline.begin_attempt(step.worker.ref, time.monotonic(), _kind(step))
@@ -56,10 +58,10 @@ class Exchange:
             chunks = len(call.resumption.answer.content_times_s) if call.resumption else 0
             step.trial.answered = lambda: timeline.content_chunks > chunks
         if step.resumes:
-            return await self._settle(call, self._resume(step, call))
+            return self._settle(call, self._resume(step, call))
         if step.kv is not None:
-            return await self._settle(call, self._generate_with_kv(step, step.kv, call))
-        return await self._settle(call, self._generate(step, call, _body(step, call), step.on_first_content))
+            return self._settle(call, self._generate_with_kv(step, step.kv, call))
+        return self._settle(call, self._generate(step, call, _body(step, call), step.on_first_content))
 
     async def _settle(
         self, call: Call, attempt: Coroutine[Any, Any, Ending | KvTicket]

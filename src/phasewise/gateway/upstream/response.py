@@ -17,11 +17,10 @@ from phasewise.clients.sse import (
     EventSplitter,
     chunk_created,
     chunk_id,
+    end_reasons,
     events_in,
-    finish_reason,
     parse_chunk,
     says_more_than_text,
-    stop_reason,
 )
 from phasewise.clients.typed_events import ABORTED, finish_reason_of, parse_typed_event, usage_of
 from phasewise.core.errors import FailureKind, UpstreamError
@@ -30,6 +29,8 @@ from phasewise.core.timeline import Part
 from phasewise.engines.known import timings_in
 
 NO_REPORT = EngineReport()
+# Looking up a member of an enum is slow.
+_ENGINE_QUEUE, _PREFILL = Part.ENGINE_QUEUE, Part.PREFILL
 _MORE_THAN_TEXT = (
     "reasoning",
     "reasoning_content",
@@ -103,7 +104,7 @@ def read_plain_answer(body: bytes, *, with_text: bool = False) -> Answer:
         return answer
     if isinstance(fields, dict):
         answer.engine_request_id = _text(fields.get("id"))
-        answer.finish_reason, answer.stop_reason = finish_reason(fields), stop_reason(fields)
+        answer.finish_reason, answer.stop_reason = end_reasons(fields)
         if "choices" not in fields:
             answer.finish_reason = finish_reason_of(fields)
         answer.report = read_report(usage_of(fields), timings_in(fields))
@@ -130,13 +131,18 @@ def account_of(answer: Answer | None) -> EngineAccount:
     if answer is None:
         return NO_ACCOUNT
     report = answer.report
-    seconds = {span.part: span.duration_s for span in report.spans}
+    queue_s = prefill_s = None
+    for span in report.spans:
+        if span.part is _ENGINE_QUEUE:
+            queue_s = span.duration_s
+        elif span.part is _PREFILL:
+            prefill_s = span.duration_s
     return EngineAccount(
         prompt_tokens=report.prompt_tokens,
         cached_tokens=report.cached_tokens,
         output_tokens=report.output_tokens,
-        queue_s=seconds.get(Part.ENGINE_QUEUE),
-        prefill_s=seconds.get(Part.PREFILL),
+        queue_s=queue_s,
+        prefill_s=prefill_s,
         gap_s=_gap_s(answer.content_times_s, report.output_tokens),
     )
 

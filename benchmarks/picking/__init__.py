@@ -1,0 +1,1 @@
+"""What the benchmark of the endpoint picker is made of."""

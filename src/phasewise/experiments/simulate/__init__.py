@@ -1,0 +1,1 @@
+"""Simulates a fleet under a workload, and reports what its users would see."""

@@ -1,0 +1,188 @@
+"""A simulated fleet: the gateway's flow before engines that count, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from phasewise.core.decision import RejectReason
+from phasewise.core.kv_transfer import SplitRule
+from phasewise.core.limits import Limits
+from phasewise.core.worker import Role
+from phasewise.costs.fit.step import StepCost
+from phasewise.simulator.clock import VirtualClock
+from phasewise.simulator.fleet import EnginePool, Failure, FleetPlan, SimulatedFleet
+from phasewise.simulator.links import Links, LinkSpeed
+from phasewise.simulator.requests import EngineShape
+from phasewise.simulator.traffic import (
+    Content,
+    Session,
+    Traffic,
+    Turn,
+    block_keys,
+    conversation,
+    tokens_of,
+)
+
+COST = StepCost(0.02, 64, 1.0e-4, 1.0e-8, 1.0e-7, 1.0e-4)
+SHAPE = EngineShape(max_model_len=8192, total_blocks=300, block_size=128)
+MIXED = EnginePool(2, COST, SHAPE)
+PAIR = (EnginePool(1, COST, SHAPE, Role.PREFILL), EnginePool(1, COST, SHAPE, Role.DECODE))
+
+
+def single(at_s, tokens, outputs, text, **fields):
+    return Session(at_s, (Turn((Content(text, tokens),), outputs, **fields),))
+
+
+def load(count, every_s=0.1, tokens=300, outputs=40):
+    return Traffic(
+        [single(every_s * number, tokens + 7 * number, outputs, number) for number in range(count)]
+    )
+
+
+def checked(fleet):
+    for host in fleet.hosts.values():
+        host.engine.check_invariants()
+    for gateway in fleet.gateways:
+        gateway.world.ledger.check_invariants()
+        assert gateway.world.ledger.total_requests == 0
+
+
+def test_every_request_is_answered_and_all_is_released():
+    fleet = SimulatedFleet(FleetPlan((MIXED,)))
+    served = fleet.run(load(60))
+    assert all(it.answered for it in served)
+    assert {it.attempts[0].worker for it in served} == set(fleet.hosts)
+    for it in served:
+        assert it.arrived_s < it.first_s < it.last_s
+        assert len(it.attempts[0].request.token_times_s) == it.output_tokens
+    checked(fleet)
+
+
+def test_the_same_seed_gives_the_same_times_to_the_bit():
+    plan = FleetPlan((MIXED,), gateways=3)
+    one, other = (
+        [(it.gateway, it.first_s, it.last_s) for it in SimulatedFleet(plan, seed=5).run(load(80))]
+        for _ in range(2)
+    )
+    assert one == other
+    assert len({gateway for gateway, _, _ in one}) == 3
+
+
+def test_a_turn_follows_the_answer_and_finds_its_prefix_cached():
+    session = conversation(1.0, 7, [(500, 60, 0.0), (100, 40, 2.5), (100, 40, 0.5)])
+    fleet = SimulatedFleet(FleetPlan((MIXED,)))
+    first, second, third = fleet.run(Traffic([session]))
+    assert (second.prompt_tokens, third.prompt_tokens) == (660, 800)
+    assert second.arrived_s == first.last_s + 2.5
+    assert third.arrived_s == second.last_s + 0.5
+    assert (first.cached_tokens, second.cached_tokens, third.cached_tokens) == (0, 512, 640)
+    assert second.attempts[0].worker == first.attempts[0].worker
+
+
+def test_a_session_without_an_answer_ends():
+    plan = FleetPlan((replace(MIXED, engines=1, slots=1),), queue=0)
+    busy = single(0.0, 4000, 500, 1)
+    fleet = SimulatedFleet(plan)
+    served = fleet.run(Traffic([busy, conversation(0.1, 2, [(50, 5, 0.0), (50, 5, 0.1)])]))
+    assert [it.rejected for it in served] == [None, RejectReason.QUEUE_FULL]
+
+
+def test_requests_wait_for_a_slot_and_give_up_in_time():
+    plan = FleetPlan((replace(MIXED, engines=1, slots=2),), max_wait_s=1.5)
+    fleet = SimulatedFleet(plan)
+    served = fleet.run(Traffic([single(0.0, 100, 60, number) for number in range(8)]))
+    rejected = [it for it in served if it.rejected is RejectReason.QUEUE_TIMEOUT]
+    assert 0 < len(rejected) < 6
+    assert {it.rejected_s for it in rejected} == {1.5}
+    assert sum(it.answered for it in served) == 8 - len(rejected)
+    checked(fleet)
+
+
+def test_limits_hold_in_virtual_time():
+    plan = FleetPlan((MIXED,), limits={"small": Limits(requests_per_minute=6)})
+    sessions = [single(number, 50, 2, number, tenant="small") for number in range(60)]
+    served = SimulatedFleet(plan).run(Traffic(sessions))
+    # A full bucket, and one more every ten seconds.
+    assert sum(it.answered for it in served) == 6 + 5
+    assert {it.rejected for it in served if not it.answered} == {RejectReason.REQUESTS_OVER_LIMIT}
+
+
+@pytest.mark.parametrize("rule", [SplitRule.ALWAYS, SplitRule.AUTO])
+def test_a_disaggregated_request_reads_on_one_engine_and_writes_on_another(rule):
+    fleet = SimulatedFleet(FleetPlan(PAIR, split=rule, links=LinkSpeed(bytes_per_s=1e8)))
+    served = fleet.run(load(20, every_s=0.6, tokens=2000))
+    assert all(it.answered for it in served)
+    split = [it for it in served if len(it.attempts) == 2]
+    assert len(split) == 20 if rule is SplitRule.ALWAYS else split
+    for it in split:
+        reads, writes = it.attempts
+        assert (reads.worker.partition("-")[0], writes.worker.partition("-")[0]) == ("prefill", "decode")
+        moved_s = 0.003 + (it.prompt_tokens - 1) * 23_040 / 1e8
+        assert it.first_s >= reads.ended_s + moved_s
+    checked(fleet)
+
+
+def test_transfers_share_a_link():
+    clock = VirtualClock()
+    links = Links(clock, LinkSpeed(bytes_per_s=1000.0, floor_s=0.0, kv_bytes_per_token=1))
+    ended = {}
+    for name, source, target, tokens in (("a", "p", "d", 1000), ("b", "p", "e", 1000), ("c", "q", "f", 1000)):
+        links.move(source, target, tokens, lambda name=name: ended.setdefault(name, clock.now_s))
+    clock.at(1.0, links.move, "r", "f", 250, lambda: ended.setdefault("late", clock.now_s))
+    clock.run()
+    # c is alone until second 1, where it ends; a and b share what p can send.
+    assert ended == {"c": 1.0, "late": 1.25, "a": 2.0, "b": 2.0}
+
+
+def test_an_engine_that_dies_loses_no_answer_and_comes_back_empty():
+    plan = FleetPlan((MIXED,), failures=(Failure(1.03, "mixed-0", 4.0),))
+    fleet = SimulatedFleet(plan)
+    served = fleet.run(load(80, outputs=100))
+    assert all(it.answered for it in served)
+    resumed = [it for it in served if any(attempt.resumes for attempt in it.attempts)]
+    assert resumed
+    for it in resumed:
+        # The rest of its answer came from the other engine.
+        written = [attempt.request.outputs for attempt in it.attempts]
+        assert sum(written) == it.output_tokens
+        assert it.attempts[-1].worker == "mixed-1"
+    after = [it for it in served if it.arrived_s > 7.1]
+    assert any(it.attempts[0].worker == "mixed-0" for it in after)
+    assert fleet.hosts["mixed-0"].worker.incarnation == "2"
+    checked(fleet)
+
+
+def test_an_engine_that_dies_with_kv_for_another_costs_an_attempt():
+    plan = FleetPlan(
+        PAIR, split=SplitRule.ALWAYS, links=LinkSpeed(bytes_per_s=1e7), failures=(Failure(2.0, "prefill-0"),)
+    )
+    served = SimulatedFleet(plan).run(load(6, every_s=0.2, tokens=2000))
+    assert all(it.answered for it in served)
+    assert any(it.failed for request in served for it in request.attempts)
+
+
+def test_engines_come_and_go():
+    fleet = SimulatedFleet(FleetPlan((replace(MIXED, engines=1),)))
+    added = []
+    fleet.clock.at(1.0, lambda: added.append(fleet.add_engine(replace(MIXED, starts_s=2.0))))
+    fleet.clock.at(6.0, lambda: fleet.remove_engine(added[0]))
+    served = fleet.run(load(100, tokens=900))
+    on_added = [it.arrived_s for it in served if it.attempts[0].worker == added[0]]
+    assert all(it.answered for it in served)
+    assert on_added
+    assert min(on_added) >= 3.0
+    assert max(on_added) <= 6.0
+    checked(fleet)
+
+
+def test_prompts_share_keys_as_far_as_they_begin_alike():
+    system = Content(9, 300)
+    one, other = (system, Content(1, 500)), (system, Content(2, 500))
+    longer = (system, Content(1, 700))
+    assert tokens_of(one) == 800
+    shared = [a == b for a, b in zip(block_keys(one, 128), block_keys(other, 128), strict=True)]
+    assert shared == [True, True, False, False, False, False]
+    assert block_keys(longer, 128)[:6] == block_keys(one, 128)
+    assert block_keys((Content(3, 300), Content(1, 500)), 128)[0] != block_keys(one, 128)[0]
