@@ -256,6 +256,28 @@ async def test_silence_is_reported_again_and_again_and_other_failures_are_not():
     assert set(silences) == {("w0", SILENCES_TO_DOWN * IMPATIENT.head_s)}
 
 
+async def test_an_engine_that_misses_its_first_deadline_is_up_when_the_gateway_starts():
+    async with streaming_worker() as (config, silent, _):
+        silent.set()
+        cluster = ClusterView([replace(make_worker("w0"), url=config.url)])
+        watcher = HealthWatcher(
+            cluster, client_of, interval_s=60.0, timeouts=IMPATIENT, on_look=lambda _name: silent.clear()
+        )
+        await watcher.start()
+        await watcher.stop()
+    assert cluster.state("w0").health is Health.UP
+
+
+async def test_an_engine_that_stays_silent_is_waited_for_as_long_as_silence_means_down():
+    async with streaming_worker() as (config, silent, _):
+        silent.set()
+        cluster = ClusterView([replace(make_worker("w0"), url=config.url)])
+        watcher = HealthWatcher(cluster, client_of, interval_s=60.0, timeouts=IMPATIENT)
+        await watcher.start()
+        await watcher.stop()
+    assert cluster.state("w0").health is Health.DOWN
+
+
 # --- looking ------------------------------------------------------------------------------------------------
 
 

@@ -66,9 +66,16 @@ class HealthWatcher:
         self._reported_no_socket = False
 
     async def start(self) -> None:
-        """Check every worker once, then go on in the background."""
+        """Check every worker once, then go on in the background.
+
+        If none is up, those that timed out are checked again, as often as silence means down: one missed
+        deadline says nothing, and requests would be rejected for it.
+        """
         probes = [_Probe(state.worker, self._connect) for state in self._cluster.snapshot()]
         await asyncio.gather(*(self._look(probe) for probe in probes))
+        for _ in range(SILENCES_TO_DOWN - 1):
+            silent = [] if self._any_is_up() else [probe for probe in probes if probe.misses_deadlines]
+            await asyncio.gather(*(self._look(probe) for probe in silent))
         # Spread over the interval: many checks at once would stall the streams.
         step_s = self._interval_s / max(1, len(probes))
         for index, probe in enumerate(probes, start=1):
@@ -91,6 +98,9 @@ class HealthWatcher:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if self._progress is not None:
             await self._progress.stop()
+
+    def _any_is_up(self) -> bool:
+        return any(state.health is Health.UP for state in self._cluster.snapshot())
 
     async def _watch(self, probe: _Probe, first_after_s: float) -> None:
         try:
@@ -214,6 +224,11 @@ class _Probe:
             return True
         self._silences += 1
         return self._silences >= SILENCES_TO_DOWN
+
+    @property
+    def misses_deadlines(self) -> bool:
+        """Whether its last checks timed out, and too few of them to believe it down."""
+        return 0 < self._silences < SILENCES_TO_DOWN
 
     async def incarnation(self) -> str:
         """An id of this incarnation of the engine, from the best sign that it exposes.
