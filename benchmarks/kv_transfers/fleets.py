@@ -91,8 +91,11 @@ class Engines:
 
 
 @contextmanager
-def real_engines(layout: Layout) -> Iterator[Engines]:
-    """Two vLLM as `phasewise up` starts them, a core each; its own gateway stands idle beside ours."""
+def real_engines(layout: Layout, pools: list[dict[str, Any]] | None = None) -> Iterator[Engines]:
+    """Two vLLM as `phasewise up` starts them, a core each; its own gateway stands idle beside ours.
+
+    With `pools` those of a fleet file instead.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "fleet.yaml"
         settings = {
@@ -100,7 +103,7 @@ def real_engines(layout: Layout) -> Iterator[Engines]:
             "name": FLEET,
             "model": MODEL,
             "first_engine_port": free_engine_port(),
-            "pools": POOLS[layout],
+            "pools": pools or POOLS[layout],
             "gateway": {"port": free_port(), "kv_transfer": {"when": "always", "canary_s": None}},
         }
         # YAML reads JSON too.
@@ -117,8 +120,15 @@ def real_engines(layout: Layout) -> Iterator[Engines]:
 @contextmanager
 def gateway(engines: Engines, arm: Arm) -> Iterator[str]:
     """A gateway of its own for this arm, which knows nothing yet; its address."""
+    with gateway_with(engines, GATEWAYS[arm]) as url:
+        yield url
+
+
+@contextmanager
+def gateway_with(engines: Engines, asked: dict[str, Any]) -> Iterator[str]:
+    """A gateway with these settings, which knows nothing yet; its address."""
     port = free_port()
-    settings = {"port": port, "admin_key_sha256": ADMIN_KEY_SHA256, **GATEWAYS[arm]}
+    settings = {"port": port, "admin_key_sha256": ADMIN_KEY_SHA256, **asked}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         file, log = folder / "gateway.yaml", folder / "gateway.log"

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from phasewise.core.statistics import Interval
 from phasewise.costs.fit.step import StepWork, decoding, prefilling
+from phasewise.costs.fit.step_fit import CONFIDENCE
 from phasewise.experiments.calibrate.result import Seen
 from phasewise.report.calibrate_table import describe, render
 from tests.experiments.calibrate.builders import MACHINE, MET, MISSED, make_calibration, make_fit
@@ -49,8 +52,9 @@ def test_a_phase_with_too_few_steps_is_unknown():
 
 
 def test_the_front_end_is_shown_where_clients_timed_it():
-    assert "front end and network" in flat(make_calibration(seen=Seen.CLIENT))
-    assert "front end and network" not in flat(make_calibration())
+    assert "front end and network" in flat(make_calibration())
+    never = replace(make_fit(), front_end_s=Interval(0.0, 0.0, CONFIDENCE))
+    assert "front end and network" not in flat(make_calibration(never))
 
 
 def test_a_stock_engine_hears_what_it_loses():

@@ -65,7 +65,7 @@ def _parts_table(found: Calibration) -> Table:
         span = _span(interval, scale) if interval.high > 0 else "not observed"
         table.add_row(_NAMES[part], number(value * scale), span, unit)
     table.add_row("the knee", str(cost.knee_tokens), _span(found.fit.knee_tokens, 1), "tokens in a step")
-    if found.seen is Seen.CLIENT:
+    if found.fit.front_end_s.high > 0:
         front_end_ms = milliseconds(found.fit.fitted.front_end_s)
         table.add_row(
             "front end and network", front_end_ms, _span(found.fit.front_end_s, 1e3), "ms per prompt"

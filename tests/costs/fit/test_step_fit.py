@@ -1,5 +1,6 @@
 """What a fit says of steps, and how sure it says it is."""
 
+from dataclasses import replace
 from functools import cache
 from math import exp
 
@@ -86,6 +87,21 @@ def test_what_a_client_waits_beyond_the_steps_has_an_interval():
     fit = fit_steps([*observe(COST, rng, STREAMS), *outside], rng)
     assert fit.front_end_s.low <= 0.030 <= fit.front_end_s.high
     assert fit.front_end_s.high - fit.front_end_s.low < 0.020
+
+
+def test_its_draws_are_as_fast_as_the_machine_was_at_some_moment():
+    rng = np.random.default_rng(4)
+    steady = observe(COST, rng, jitter=0.02)
+    # Every second minute somebody else has a quarter of the processor.
+    shared = [replace(it, seconds=it.seconds * (4 / 3 if it.at_s // 60 % 2 else 1.0)) for it in steady]
+    work = decoding([256] * 4)
+    alike, apart = (
+        [draw.step(work) / COST(work) for draw in fit_steps(observed, rng).draws]
+        for observed in (steady, shared)
+    )
+    assert max(alike) / min(alike) < 1.15
+    assert min(apart) < 1.1
+    assert max(apart) > 1.25
 
 
 # --- its errors -------------------------------------------------------------------------------------------

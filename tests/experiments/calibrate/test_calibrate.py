@@ -76,6 +76,8 @@ async def test_the_cost_is_found_again_from_the_step_record():
     for work in KNOWN_WORKS:
         assert found.fit.predict(work).seconds == pytest.approx(COST(work), rel=0.15)
     assert found.fit.predict(prefilling(8192)) is None
+    # The record knows nothing of it: prompts that ran alone show it to their clients.
+    assert 0 < found.fit.fitted.front_end_s < 0.1
     assert found.fit.held_out_error(StepKind.DECODE) < 0.15
     assert found.rounds >= 1
     # The step that was under way when the record was read last may lack its end.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
@@ -84,6 +84,15 @@ class FittedCost:
 
     step: StepCost
     front_end_s: float
+
+    def times(self, factor: float) -> FittedCost:
+        """Everything takes so many times as long."""
+        parts = {
+            it.name: getattr(self.step, it.name) * factor
+            for it in fields(StepCost)
+            if it.name != "knee_tokens"
+        }
+        return FittedCost(replace(self.step, **parts), self.front_end_s * factor)
 
     def seconds(self, observation: Observation) -> float:
         """The predicted duration of the observation."""

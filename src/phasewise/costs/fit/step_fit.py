@@ -30,6 +30,10 @@ MAGNITUDES_APART = 2
 """Batch sizes differ when some are about four times as large as others."""
 FOLDS = 6
 DRAWS = 60
+MOMENT_S = 10.0
+"""About as long as a short run: a machine that others share is faster or slower for seconds at a time."""
+FEWEST_IN_MOMENT = 8
+"""Observations: the median of fewer says more about a single step than about the machine."""
 DRAWN_KNEES = KNEES_TOKENS[::2]
 """Resampled fits try every second knee, to finish in seconds."""
 
@@ -49,8 +53,8 @@ class StepFit:
     `intervals` are of the cost's coefficients. `errors` are the held-out errors by kind of step, in order, as
     logarithms of seen over predicted. `seen` are the regimes it was fitted to. `weights_read_s` is how long
     the machine needs to read the weights once, where known: steps do not show it. `engines` are the names of
-    the engines with these costs, None if they apply to all. `draws` are fits to resampled observations: how
-    they differ is how uncertain the cost is as a whole.
+    the engines with these costs, None if they apply to all. `draws` are fits to resampled observations, each
+    as fast as the machine was in one of the measurement's moments: a run of some seconds has such costs.
     """
 
     fitted: FittedCost
@@ -122,7 +126,7 @@ def fit_steps(
         errors=_held_out_errors(observations, readings, regimes, rng),
         seen=seen,
         observations=len(observations),
-        draws=tuple(redrawn),
+        draws=_at_some_moment(redrawn, fitted, observations, rng),
     )
 
 
@@ -193,6 +197,23 @@ def _drawn_visits(regimes: Sequence[Sequence[Sequence[int]]], rng: np.random.Gen
         for index in visits[chosen]
     ]
     return np.array(drawn, dtype=np.intp)
+
+
+def _at_some_moment(
+    redrawn: Sequence[FittedCost],
+    fitted: FittedCost,
+    observations: Sequence[Observation],
+    rng: np.random.Generator,
+) -> tuple[FittedCost, ...]:
+    """Each fit at another moment's pace: the median over what was observed within `MOMENT_S`."""
+    moments: dict[int, list[float]] = {}
+    for it in observations:
+        moments.setdefault(int(it.at_s // MOMENT_S), []).append(it.seconds / fitted.seconds(it))
+    paces = [median(own) for own in moments.values() if len(own) >= FEWEST_IN_MOMENT] or [1.0]
+    return tuple(
+        each.times(paces[number])
+        for each, number in zip(redrawn, rng.integers(len(paces), size=len(redrawn)), strict=True)
+    )
 
 
 def _interval(values: Sequence[float]) -> Interval:

@@ -69,9 +69,14 @@ class _Gathered:
         return len(self.played) / len({each.scene for each in self.played}) if self.played else 0.0
 
     def history(self) -> StepHistory:
-        """The known steps: from the step record if there is one, else from what clients observed."""
+        """The known steps: from the step record if there is one, else from what clients observed.
+
+        The front end is no part of a step: only clients observe it, with prompts that ran alone.
+        """
         if self.steps:
-            return observed_steps(self.steps)
+            known = observed_steps(self.steps)
+            alone = (it for it in client_observations(self.played) if it.through_front_end)
+            return StepHistory((*known.observations, *alone), known.unreported)
         unreported = len(self.played) - len(heard_in_full(self.played))
         return StepHistory(client_observations(self.played), unreported)
 

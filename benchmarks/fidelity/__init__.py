@@ -1,0 +1,1 @@
+"""What sim_fidelity.py measures and how it is held against the simulator."""
