@@ -104,14 +104,20 @@ def _front_end_s(engine: str, costs: Mapping[str, FittedCost]) -> float:
 
 
 def carried(engines: Sequence[CalibratedEngine], traffic: Traffic) -> float:
-    """How many times as fast the traffic may come before the fleet is saturated, within some percent."""
+    """How many times as fast the traffic may come before the fleet is saturated, within some percent.
+
+    The turns of a session come one by one whether or not the ones before are answered: clients that wait
+    for answers saturate nothing.
+    """
     costs = fitted(engines)
     last_s = max(it.at_s for it in traffic.sessions) + 1e-9
-    longer = [
-        _shifted(it, copy, last_s)
-        for copy in range(-(-ENOUGH // traffic.requests))
+    apart_s = last_s / len(traffic.sessions)
+    singles = [
+        Session(it.at_s + number * apart_s, (turn,))
         for it in traffic.sessions
+        for number, turn in enumerate(it.turns)
     ]
+    longer = [_shifted(it, copy, last_s) for copy in range(-(-ENOUGH // traffic.requests)) for it in singles]
 
     def keeps_up(factor: float) -> bool:
         faster = Traffic([Session(it.at_s / factor, it.turns) for it in longer])

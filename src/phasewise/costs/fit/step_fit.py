@@ -30,9 +30,10 @@ MAGNITUDES_APART = 2
 """Batch sizes differ when some are about four times as large as others."""
 FOLDS = 6
 DRAWS = 60
-MOMENT_S = 10.0
-"""About as long as a short run: a machine that others share is faster or slower for seconds at a time."""
-FEWEST_IN_MOMENT = 8
+MOMENT_S = 2.0
+"""A machine that others share is faster or slower for seconds at a time; over longer ones it would seem more
+even than it is from one run to the next."""
+FEWEST_IN_MOMENT = 4
 """Observations: the median of fewer says more about a single step than about the machine."""
 DRAWN_KNEES = KNEES_TOKENS[::2]
 """Resampled fits try every second knee, to finish in seconds."""
