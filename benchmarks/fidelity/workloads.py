@@ -88,18 +88,18 @@ def _pool(
     return {"name": name, "replicas": engines, "cores": 1, "levers": levers, "role": role}
 
 
-SESSIONS = Workload("sessions", CHAT, 0.5, 24, conversations=SESSION)
+SESSIONS = Workload("sessions", CHAT, 0.6, 20, conversations=SESSION)
 ARRANGEMENTS = (
     Arrangement(
         "one engine",
         Layout.MIXED,
         (_pool("main"),),
         (
-            Workload("chat", CHAT, 0.6, 24),
-            Workload("rag", RAG, 0.5, 16),
-            Workload("code", CODE, 0.6, 16),
-            Workload("bursts", CHAT, 0.5, 24, burstiness=4.0),
-            Workload("shared prefixes", SHARED, 0.6, 20),
+            Workload("chat", CHAT, 0.6, 18),
+            Workload("rag", RAG, 0.6, 12),
+            Workload("code", CODE, 0.6, 12),
+            Workload("bursts", CHAT, 0.5, 18, burstiness=4.0),
+            Workload("shared prefixes", SHARED, 0.6, 14),
             SESSIONS,
             Workload("clients", CHAT, None, 24, conversations=Conversations(4, 0.0), clients=6),
         ),
@@ -108,19 +108,19 @@ ARRANGEMENTS = (
         "one engine, small chunks",
         Layout.MIXED,
         (_pool("main", SMALL_CHUNK_TOKENS),),
-        (Workload("rag", RAG, 0.5, 16), SESSIONS),
+        (Workload("rag", RAG, 0.6, 12), SESSIONS),
     ),
     Arrangement(
         "two engines",
         Layout.MIXED,
         (_pool("main", engines=2),),
-        (Workload("chat", CHAT, 0.6, 36), SESSIONS),
+        (Workload("chat", CHAT, 0.6, 28), SESSIONS),
     ),
     Arrangement(
         "two engines, apart",
         Layout.PARTED,
         (_pool("prefill", role="prefill"), _pool("decode", role="decode")),
-        (Workload("chat", CHAT, 0.5, 24), Workload("rag", RAG, 0.5, 16)),
+        (Workload("chat", CHAT, 0.6, 18), Workload("rag", RAG, 0.6, 12)),
     ),
 )
 
