@@ -1,6 +1,7 @@
 """Thousands of engines, simulated: what stays flat, what grows, what breaks first?
 
-    python benchmarks/internet_scale.py [--only PART,PART] [--costs sheet|cpu] [--quick] [--json]
+    python benchmarks/internet_scale.py [--only PART,PART] [--costs sheet|cpu] [--gateways N,N]
+        [--quick] [--json]
 
 The gateway's own scheduling runs in virtual time in front of engines with the modelled step times of a 70B
 model on four H100s (`sheet`), or with those that were measured for the demo model on one CPU core (`cpu`).
@@ -13,9 +14,10 @@ the caches have filled. Parts:
 `gateways`: 256 engines behind 1 to 64 gateways at 80% load. `alone` gateways get requests by chance and know
 only their own; with `homes` they have a secret in common; `conversation`, `tenant` and `prefix` are what a
 load balancer hashes in front of gateways that are alone; with `redis` they exchange load and prefixes as real
-ones. `imbalance` is the largest by the mean number of requests on an engine, `gateway_imbalance` that of
-requests per gateway.
-`loads`: 16 gateways at 50%, 95% and 105%.
+ones. Each gateway chooses among equal engines by an order of its own; `same_order` is `conversation` with one
+order in all, as after a common start. `imbalance` is the largest by the mean number of requests on an engine,
+`gateway_imbalance` that of requests per gateway.
+`loads`: 16 gateways at 50% and 95%.
 `cells`: eight cells of 32 engines that know nothing of each other; what chooses the cell?
 `losses`: one of four gateways, one of eight cells, 5% of the engines of a cell.
 `exchange`: processor time, messages and bytes per second of gateways that share a Redis, on this machine.
@@ -118,10 +120,11 @@ class Size:
     window_s: tuple[float, float]
     cells: int
     streams_per_engine: int
+    quick: bool = False
 
 
 FULL = Size(256, (4, 16, 64), 48.0, (20.0, 32.0), 40, 100)
-QUICK = Size(16, (4,), 14.0, (3.0, 7.0), 1, 5)
+QUICK = Size(16, (4,), 14.0, (3.0, 7.0), 1, 5, quick=True)
 
 
 def sheet() -> Case:
@@ -169,10 +172,14 @@ def fleet_of(
         (EnginePool(engines, case.cost, case.shape),),
         gateways,
         failures=tuple(failures),
-        spread_by=way if way in SPREAD_BY else None,
+        spread_by="conversation" if way == "same_order" else way if way in SPREAD_BY else None,
         homes=way == "homes",
     )
-    return with_redis(plan, SEED) if way == "redis" else SimulatedFleet(plan, SEED)
+    fleet = with_redis(plan, SEED) if way == "redis" else SimulatedFleet(plan, SEED)
+    workers = [it.worker for it in fleet.hosts.values()]
+    for gateway in fleet.gateways if way != "same_order" else ():
+        gateway.world.set_workers(Random(gateway.number).sample(workers, len(workers)))
+    return fleet
 
 
 def run(fleet: SimulatedFleet, case: Case, load: float, size: Size) -> dict[str, Any]:
@@ -232,23 +239,23 @@ def capacity(case: Case, size: Size) -> float:
 
 # --- what is known where ----------------------------------------------------------------------------------
 
-WAYS = ("alone", "homes", "conversation", "tenant", "prefix", "redis")
+WAYS = ("alone", "homes", "conversation", "same_order", "tenant", "prefix", "redis")
+LARGEST = tuple(it for it in WAYS if it != "same_order")
 
 
 def gateways(case: Case, size: Size) -> list[dict[str, Any]]:
     """More and more gateways in front of the same engines."""
     rows = [row(case, size, 0.8, 1, "alone")]
     for count in size.gateways:
-        few = count == min(size.gateways) and size is FULL
-        rows += [row(case, size, 0.8, count, way) for way in WAYS if not few or way in {"alone", "redis"}]
+        ways = {4: ("alone", "conversation", "redis"), 16: WAYS}.get(count, LARGEST)
+        rows += [row(case, size, 0.8, count, way) for way in ways]
     return rows
 
 
 def loads(case: Case, size: Size) -> list[dict[str, Any]]:
     """The same at other loads."""
-    ways = [(1, "alone"), *((16, way) for way in ("alone", "homes", "conversation", "redis"))]
-    shares = (0.5,) if size is QUICK else (0.5, 0.95, 1.05)
-    return [row(case, size, load, *way) for load in shares for way in ways]
+    ways = [(1, "alone"), *((16, way) for way in ("homes", "conversation", "redis"))]
+    return [row(case, size, load, *way) for load in (0.5, 0.95)[: 2 - size.quick] for way in ways]
 
 
 def row(case: Case, size: Size, load: float, count: int, way: str) -> dict[str, Any]:
@@ -283,10 +290,9 @@ def losses(case: Case, size: Size) -> list[dict[str, Any]]:
     at_s, rows = size.window_s[0], []
     for way in ("conversation", "homes", "redis"):
         rows.append(_after(fleet_of(case, size.engines, 4, way), case, 0.8, size, f"gateway of 4, {way}"))
-    for load in (0.5, 0.6, 0.7, 0.8):
-        for way in ("conversation", "tenant"):
-            rows.append(_after(_cells(case, size, 8, way), case, load, size, f"cell of 8, {way}"))
-    for load in (0.5, 0.8, 0.9):
+    for load, way in ((0.6, "conversation"), (0.7, "conversation"), (0.8, "conversation"), (0.7, "prefix")):
+        rows.append(_after(_cells(case, size, 8, way), case, load, size, f"cell of 8, {way}"))
+    for load in (0.8, 0.9):
         dead = [Failure(at_s, f"mixed-{number}") for number in range(0, size.engines, 20)]
         fleet = fleet_of(case, size.engines, failures=dead)
         rows.append(_after(fleet, case, load, size, f"{len(dead)} engines", loses_gateway=False))
@@ -331,7 +337,7 @@ def _after(
 
 def exchange(case: Case, size: Size) -> list[dict[str, Any]]:
     """Every sender has load on every engine; from one message to the next a tenth of it changes."""
-    grid = [(4, 16)] if size is QUICK else [(4, 256), (16, 64), (16, 256), (64, 256), (64, 1024)]
+    grid = [(4, 16)] if size.quick else [(4, 256), (16, 64), (16, 256), (64, 256), (64, 1024)]
     return [shown(_exchanged(case, senders, engines)) for senders, engines in grid]
 
 
@@ -387,7 +393,7 @@ def book(fleet: SimulatedFleet, every: int = 1) -> None:
 
 def decisions(case: Case, size: Size) -> list[dict[str, Any]]:
     """Of one gateway in front of so many engines."""
-    counts = (16,) if size is QUICK else (16, 64, 256, 1024)
+    counts = (16,) if size.quick else (16, 64, 256, 1024)
     return [shown(_spent(case, engines)) for engines in counts]
 
 
@@ -522,6 +528,7 @@ def main() -> None:
     )
     parser.add_argument("--only", default=",".join(PARTS), help="comma-separated")
     parser.add_argument("--costs", choices=list(CASES), default="sheet")
+    parser.add_argument("--gateways", help="numbers of gateways of the part of that name; default: 4,16,64")
     parser.add_argument("--quick", action="store_true", help="few engines: proves that it runs")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
@@ -529,6 +536,8 @@ def main() -> None:
     if unknown := set(only) - set(PARTS):
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
     case, size = CASES[options.costs](), QUICK if options.quick else FULL
+    if options.gateways:
+        size = replace(size, gateways=tuple(map(int, options.gateways.split(","))))
     record: dict[str, Any] = {"simulated": True, "costs": options.costs, "quick": options.quick}
     for name in only:
         began_s = time.process_time()
