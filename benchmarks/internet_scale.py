@@ -1,7 +1,7 @@
 """Thousands of engines, simulated: what stays flat, what grows, what breaks first?
 
     python benchmarks/internet_scale.py [--only PART,PART] [--costs sheet|cpu] [--gateways N,N]
-        [--quick] [--json]
+        [--engines N] [--quick] [--json]
 
 The gateway's own scheduling runs in virtual time in front of engines with the modelled step times of a 70B
 model on four H100s (`sheet`), or with those that were measured for the demo model on one CPU core (`cpu`).
@@ -17,8 +17,8 @@ load balancer hashes in front of gateways that are alone; with `redis` they exch
 ones. Each gateway chooses among equal engines by an order of its own; `same_order` is `conversation` with one
 order in all, as after a common start. `imbalance` is the largest by the mean number of requests on an engine,
 `gateway_imbalance` that of requests per gateway.
-`loads`: 16 gateways at 50% and 95%.
-`cells`: eight cells of 32 engines that know nothing of each other; what chooses the cell?
+`loads`: 16 gateways at 50%, 95% and 110%.
+`cells`: the engines as eight cells that know nothing of each other; what chooses the cell?
 `losses`: one of four gateways, one of eight cells, 5% of the engines of a cell.
 `exchange`: processor time, messages and bytes per second of gateways that share a Redis, on this machine.
 `decisions`: processor time of a placement, memory of the prefix index, series in /metrics, on this machine.
@@ -240,7 +240,7 @@ def capacity(case: Case, size: Size) -> float:
 # --- what is known where ----------------------------------------------------------------------------------
 
 WAYS = ("alone", "homes", "conversation", "same_order", "tenant", "prefix", "redis")
-LARGEST = tuple(it for it in WAYS if it != "same_order")
+LARGEST = ("homes", "conversation", "prefix", "redis")
 
 
 def gateways(case: Case, size: Size) -> list[dict[str, Any]]:
@@ -255,7 +255,8 @@ def gateways(case: Case, size: Size) -> list[dict[str, Any]]:
 def loads(case: Case, size: Size) -> list[dict[str, Any]]:
     """The same at other loads."""
     ways = [(1, "alone"), *((16, way) for way in ("homes", "conversation", "redis"))]
-    return [row(case, size, load, *way) for load in (0.5, 0.95)[: 2 - size.quick] for way in ways]
+    shares = (0.5,) if size.quick else (0.5, 0.95, 1.1)
+    return [row(case, size, load, *way) for load in shares for way in ways]
 
 
 def row(case: Case, size: Size, load: float, count: int, way: str) -> dict[str, Any]:
@@ -529,6 +530,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help="comma-separated")
     parser.add_argument("--costs", choices=list(CASES), default="sheet")
     parser.add_argument("--gateways", help="numbers of gateways of the part of that name; default: 4,16,64")
+    parser.add_argument("--engines", type=int, help="of a cell, or of all cells of `cells`; default: 256")
     parser.add_argument("--quick", action="store_true", help="few engines: proves that it runs")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
     options = parser.parse_args()
@@ -536,6 +538,8 @@ def main() -> None:
     if unknown := set(only) - set(PARTS):
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
     case, size = CASES[options.costs](), QUICK if options.quick else FULL
+    if options.engines:
+        size = replace(size, engines=options.engines)
     if options.gateways:
         size = replace(size, gateways=tuple(map(int, options.gateways.split(","))))
     record: dict[str, Any] = {"simulated": True, "costs": options.costs, "quick": options.quick}
