@@ -1,7 +1,7 @@
 """Thousands of engines, simulated: what stays flat, what grows, what breaks first?
 
     python benchmarks/internet_scale.py [--only PART,PART] [--costs sheet|cpu] [--gateways N,N]
-        [--engines N] [--quick] [--json]
+        [--ways WAY,WAY] [--engines N] [--capacity C] [--quick] [--json]
 
 The gateway's own scheduling runs in virtual time in front of engines with the modelled step times of a 70B
 model on four H100s (`sheet`), or with those that were measured for the demo model on one CPU core (`cpu`).
@@ -121,6 +121,9 @@ class Size:
     cells: int
     streams_per_engine: int
     quick: bool = False
+    ways: tuple[str, ...] = ()
+    """Only these of the part `gateways`."""
+    capacity: float | None = None
 
 
 FULL = Size(256, (4, 16, 64), 48.0, (20.0, 32.0), 40, 100)
@@ -221,6 +224,8 @@ def seen(served: Sequence[SimulatedRequest], slo: Slo, after_s: float, before_s:
 @cache
 def capacity(case: Case, size: Size) -> float:
     """Conversations per second and engine."""
+    if size.capacity is not None:
+        return size.capacity
 
     def attained(per_s: float) -> float:
         load = traffic_of(case, per_s * TRIED, size.until_s)
@@ -245,11 +250,11 @@ LARGEST = ("homes", "conversation", "prefix", "redis")
 
 def gateways(case: Case, size: Size) -> list[dict[str, Any]]:
     """More and more gateways in front of the same engines."""
-    rows = [row(case, size, 0.8, 1, "alone")]
+    chosen = [(1, "alone")] if not size.ways else []
     for count in size.gateways:
         ways = {4: ("alone", "conversation", "redis"), 16: WAYS}.get(count, LARGEST)
-        rows += [row(case, size, 0.8, count, way) for way in ways]
-    return rows
+        chosen += [(count, way) for way in size.ways or ways]
+    return [row(case, size, 0.8, *each) for each in chosen]
 
 
 def loads(case: Case, size: Size) -> list[dict[str, Any]]:
@@ -530,6 +535,8 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help="comma-separated")
     parser.add_argument("--costs", choices=list(CASES), default="sheet")
     parser.add_argument("--gateways", help="numbers of gateways of the part of that name; default: 4,16,64")
+    parser.add_argument("--ways", help="of the part `gateways`: some of alone, homes, conversation, ...")
+    parser.add_argument("--capacity", type=float, help="that was found before")
     parser.add_argument("--engines", type=int, help="of a cell, or of all cells of `cells`; default: 256")
     parser.add_argument("--quick", action="store_true", help="few engines: proves that it runs")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
@@ -538,10 +545,13 @@ def main() -> None:
     if unknown := set(only) - set(PARTS):
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
     case, size = CASES[options.costs](), QUICK if options.quick else FULL
-    if options.engines:
-        size = replace(size, engines=options.engines)
-    if options.gateways:
-        size = replace(size, gateways=tuple(map(int, options.gateways.split(","))))
+    size = replace(
+        size,
+        engines=options.engines or size.engines,
+        gateways=tuple(map(int, options.gateways.split(","))) if options.gateways else size.gateways,
+        ways=tuple(options.ways.split(",")) if options.ways else (),
+        capacity=options.capacity,
+    )
     record: dict[str, Any] = {"simulated": True, "costs": options.costs, "quick": options.quick}
     for name in only:
         began_s = time.process_time()
