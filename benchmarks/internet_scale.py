@@ -1,7 +1,8 @@
 """Thousands of engines, simulated: what stays flat, what grows, what breaks first?
 
     python benchmarks/internet_scale.py [--only PART,PART] [--costs sheet|cpu] [--gateways N,N]
-        [--ways WAY,WAY] [--engines N] [--capacity C] [--quick] [--json]
+        [--ways WAY,WAY] [--engines N] [--cells A-B] [--capacity C]
+        [--quick] [--json]
 
 The gateway's own scheduling runs in virtual time in front of engines with the modelled step times of a 70B
 model on four H100s (`sheet`), or with those that were measured for the demo model on one CPU core (`cpu`).
@@ -118,7 +119,7 @@ class Size:
     gateways: tuple[int, ...]
     until_s: float
     window_s: tuple[float, float]
-    cells: int
+    cells: range
     streams_per_engine: int
     quick: bool = False
     ways: tuple[str, ...] = ()
@@ -126,8 +127,8 @@ class Size:
     capacity: float | None = None
 
 
-FULL = Size(256, (4, 16, 64), 48.0, (20.0, 32.0), 40, 100)
-QUICK = Size(16, (4,), 14.0, (3.0, 7.0), 1, 5, quick=True)
+FULL = Size(256, (4, 16, 64), 48.0, (20.0, 32.0), range(40), 100)
+QUICK = Size(16, (4,), 14.0, (3.0, 7.0), range(1), 5, quick=True)
 
 
 def sheet() -> Case:
@@ -472,7 +473,7 @@ def least_us(work: Callable[[], object], seconds: float = 0.4) -> float:
 def million(case: Case, size: Size) -> list[dict[str, Any]]:
     """One cell after the other, each until all its streams are open at once."""
     minutes, ttfts_s, opened, most, seconds = list[float](), list[float](), 0, 0, 60.0
-    for cell in range(size.cells):
+    for cell in size.cells:
         began_s = time.process_time()
         fleet = fleet_of(case, size.engines)
         served = fleet.run(_long_answers(size.engines * size.streams_per_engine, cell), seconds)
@@ -481,14 +482,14 @@ def million(case: Case, size: Size) -> list[dict[str, Any]]:
         ttfts_s += [it.ttft_s for it in served]
         minutes.append((time.process_time() - began_s) / 60)
         if cell % 10 == 0:
-            say(f"cell {cell + 1} of {size.cells}: {opened:,} streams are open")
+            say(f"cell {cell + 1}: {opened:,} streams are open")
     streams = size.streams_per_engine
     step_s = case.cost(StepWork(0, streams, streams, 0, streams * 2_500))
     return [
         shown(
             {
-                "cells": size.cells,
-                "engines": size.cells * size.engines,
+                "cells": len(size.cells),
+                "engines": len(size.cells) * size.engines,
                 "virtual_s": seconds,
                 "open_streams": opened,
                 "most_on_an_engine": most,
@@ -537,6 +538,7 @@ def main() -> None:
     parser.add_argument("--gateways", help="numbers of gateways of the part of that name; default: 4,16,64")
     parser.add_argument("--ways", help="of the part `gateways`: some of alone, homes, conversation, ...")
     parser.add_argument("--capacity", type=float, help="that was found before")
+    parser.add_argument("--cells", help="some of the part `million`; default: 0-40")
     parser.add_argument("--engines", type=int, help="of a cell, or of all cells of `cells`; default: 256")
     parser.add_argument("--quick", action="store_true", help="few engines: proves that it runs")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
@@ -551,6 +553,7 @@ def main() -> None:
         gateways=tuple(map(int, options.gateways.split(","))) if options.gateways else size.gateways,
         ways=tuple(options.ways.split(",")) if options.ways else (),
         capacity=options.capacity,
+        cells=range(*map(int, options.cells.split("-"))) if options.cells else size.cells,
     )
     record: dict[str, Any] = {"simulated": True, "costs": options.costs, "quick": options.quick}
     for name in only:
