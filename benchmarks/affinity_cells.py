@@ -186,7 +186,7 @@ def fleet_of(
     """
     plan = FleetPlan((EnginePool(engines, PRESETS["cpu-demo"]),), gateways, policy)
     if redis:
-        return _with_redis(plan, seed)
+        return with_redis(plan, seed)
     if not processes:
         return SimulatedFleet(plan, seed)
     near: list[OtherProcesses] = []
@@ -201,7 +201,7 @@ def fleet_of(
     return fleet
 
 
-def _with_redis(plan: FleetPlan, seed: int) -> SimulatedFleet:
+def with_redis(plan: FleetPlan, seed: int) -> SimulatedFleet:
     far: list[OtherGateways] = []
 
     def neighbours_of(fleet: SimulatedFleet, number: int) -> Neighbours:

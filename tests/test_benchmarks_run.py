@@ -41,6 +41,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "affinity_cells",
         "sim_speed",
         "sim_fidelity",
+        "internet_scale",
         "cache_latency",
         "live_cost",
         "cache_faults",

@@ -186,3 +186,59 @@ def test_prompts_share_keys_as_far_as_they_begin_alike():
     assert shared == [True, True, False, False, False, False]
     assert block_keys(longer, 128)[:6] == block_keys(one, 128)
     assert block_keys((Content(3, 300), Content(1, 500)), 128)[0] != block_keys(one, 128)[0]
+
+
+def talks(count, turns=3):
+    """Conversations of few tenants, with system prompts in common."""
+    made = [
+        conversation(0.3 * number, 1 + number, [(300, 20, 0.5)] * turns, (Content(-1 - number % 5, 256),))
+        for number in range(count)
+    ]
+    return Traffic(
+        [
+            replace(it, turns=tuple(replace(turn, tenant=f"t{number % 3}") for turn in it.turns))
+            for number, it in enumerate(made)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("spread_by", "key_of"),
+    [
+        ("conversation", lambda turn: turn.conversation),
+        ("tenant", lambda turn: turn.tenant),
+        ("prefix", lambda turn: turn.prompt[0]),
+    ],
+)
+def test_a_load_balancer_sends_what_it_hashes_to_one_gateway(spread_by, key_of):
+    traffic = talks(40)
+    fleet = SimulatedFleet(FleetPlan((MIXED,), gateways=4, spread_by=spread_by))
+    served = fleet.run(traffic)
+    turns = {(each.at_s, number): it for each in traffic.sessions for number, it in enumerate(each.turns)}
+    by_key: dict[object, set[int]] = {}
+    firsts = {it.arrived_s: it for it in served}
+    for (at_s, number), turn in turns.items():
+        if number == 0:
+            by_key.setdefault(key_of(turn), set()).add(firsts[at_s].gateway)
+    assert {len(it) for it in by_key.values()} == {1}
+    assert len(set.union(*by_key.values())) > 1
+
+
+def test_if_a_gateway_is_gone_only_what_it_had_goes_elsewhere():
+    def gateways_of(fleet):
+        return {it.arrived_s: it.gateway for it in fleet.run(load(80))}
+
+    plan = FleetPlan((MIXED,), gateways=4, spread_by="prefix")
+    before, fewer = gateways_of(SimulatedFleet(plan)), SimulatedFleet(plan)
+    del fewer.gateways[1]
+    after = gateways_of(fewer)
+    assert (
+        {it for it in before if before[it] != after[it]} == {it for it in before if before[it] == 1} != set()
+    )
+
+
+@pytest.mark.parametrize("homes", [True, False])
+def test_gateways_agree_on_homes_only_with_a_secret_in_common(homes):
+    fleet = SimulatedFleet(FleetPlan((replace(MIXED, engines=4),), gateways=3, homes=homes))
+    fleet.run(talks(5))
+    assert {bool(it.request.conversation) for it in fleet.requests} == {homes}

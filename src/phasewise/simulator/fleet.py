@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from math import inf
+from zlib import crc32
 
 from phasewise.core.kv_transfer import SplitRule
 from phasewise.core.limits import NO_LIMITS, Limits
@@ -60,9 +61,22 @@ class Failure:
     down_s: float = inf
 
 
+SPREAD_BY: Mapping[str, Callable[[Turn], int]] = {
+    "conversation": lambda turn: turn.conversation,
+    "tenant": lambda turn: crc32(turn.tenant.encode()),
+    "prefix": lambda turn: turn.keys[0] if turn.keys else turn.prompt[0].text,
+}
+"""What a load balancer in front of the gateways may hash. The prefix is what a prompt begins with."""
+
+
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """A fleet to simulate. `split` and `threshold_tokens` are those of disaggregated fleets."""
+    """A fleet to simulate. `split` and `threshold_tokens` are those of disaggregated fleets.
+
+    Requests are spread over gateways by a name in SPREAD_BY, as if by chance without one. Several gateways
+    that share nothing else agree on a conversation's home, unless `homes` is false: they have no secret in
+    common then.
+    """
 
     pools: tuple[EnginePool, ...]
     gateways: int = 1
@@ -74,6 +88,8 @@ class FleetPlan:
     max_wait_s: float = 10.0
     health_every_s: float = 2.0
     failures: tuple[Failure, ...] = ()
+    spread_by: str | None = None
+    homes: bool = True
     limits: Mapping[str, Limits] = field(default_factory=dict)
     """Of tenants, each with a key of its own."""
 
@@ -112,10 +128,8 @@ class SimulatedFleet:
             )
             for number in range(plan.gateways)
         ]
-        # Where gateways share nothing they have at least to agree on a conversation's home.
-        self._names_conversations = plan.gateways > 1 and all(
-            it.world.neighbours is None for it in self.gateways
-        )
+        shares_nothing = all(it.world.neighbours is None for it in self.gateways)
+        self._names_conversations = plan.homes and plan.gateways > 1 and shares_nothing
         for failure in plan.failures:
             self.clock.at(failure.at_s, self._fail, failure)
 
@@ -206,12 +220,15 @@ class SimulatedFleet:
         served = SimulatedRequest(self._request(turn), tokens_of(turn.prompt), turn.output_tokens)
         self.requests.append(served)
         self.on_arrival(served)
-        self._gateway_of(len(self.requests)).serve(served, self._engine_keys(turn), ended)
+        self._gateway_of(turn).serve(served, self._engine_keys(turn), ended)
 
-    def _gateway_of(self, number: int) -> SimulatedGateway:
-        """Requests are spread over gateways as if by chance."""
-        mixed = hash((self._seed, number, self._seed)) >> 7
-        return self.gateways[mixed % len(self.gateways)]
+    def _gateway_of(self, turn: Turn) -> SimulatedGateway:
+        if self.plan.spread_by is None:
+            mixed = hash((self._seed, len(self.requests), self._seed)) >> 7
+            return self.gateways[mixed % len(self.gateways)]
+        key, seed = SPREAD_BY[self.plan.spread_by](turn), self._seed
+        # If a gateway is gone, only its own keys move.
+        return max(self.gateways, key=lambda it: hash((seed, key, it.number)))
 
     def _request(self, turn: Turn) -> GenerationRequest:
         prompt_tokens = tokens_of(turn.prompt)

@@ -8,6 +8,8 @@ from hashlib import blake2b
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phasewise.clients.redis_connection import SharedConnection, redis_connections
 from phasewise.core.errors import UpstreamError
@@ -105,6 +107,33 @@ def test_loads_of_gateways_and_of_own_processes_are_added_up():
         other.world.ledger.book(other.refs[1], 7)
         there.hear(other.say())
     assert there.others.loads() == {"w0": [1, 25, 5, 0, 1], "w1": [0, 14, 0, 0, 0]}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.integers(0, 1), st.integers(1, 50), st.sampled_from((0.0, 1.0, 4.0))),
+        max_size=30,
+    )
+)
+def test_sums_kept_message_by_message_are_those_of_all_others_that_are_not_forgotten(steps):
+    first, others = Gateway(0), {number: Gateway(number) for number in (1, 2, 3)}
+    now_s, heard = 0.0, {}
+    for number, engine, tokens, passed_s in steps:
+        now_s += passed_s
+        other = others[number]
+        if tokens % 3 or not other.world.ledger._open:
+            other.world.ledger.book(other.refs[engine], tokens, tokens // 2)
+        else:
+            other.world.ledger.release(next(iter(other.world.ledger._open.values())))
+        first.hear(other.say(now_s), now_s)
+        loads = other.world.ledger.loads.items()
+        heard[number] = now_s, {ref.name: (it.tokens, it.unread_tokens) for ref, it in loads}
+        first.say(now_s)
+        heard = {it: of for it, of in heard.items() if now_s - of[0] < FORGOTTEN_AFTER_S}
+        for name in ("w0", "w1"):
+            expected = [sum(of.get(name, (0, 0))[place] for _, of in heard.values()) for place in (0, 1)]
+            assert list(first.others.loads().get(name, [0] * 5)[1:3]) == expected
 
 
 def test_engines_at_another_address_are_not_counted_even_under_the_same_name():

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
-from operator import add
+from itertools import chain
+from operator import add, sub
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,6 +39,7 @@ DIGEST_BYTES, GROUP_BYTES, SENDER_BYTES = 16, 8, 16
 
 Loads = dict[str, list[int]]
 """Of each engine, as in Load without requests: those of other gateways take none of this one's slots."""
+NO_LOAD = [0] * 4
 
 
 logger = logging.getLogger("phasewise.gateway")
@@ -57,6 +59,7 @@ class OtherGateways:
         self.waiting, self.give_way = processes.waiting, processes.give_way
         self._processes, self._sender, self._key = processes, sender, key
         self._engines: dict[str, str] = {}
+        self._names: dict[str, list[str]] = {}
         self._served: deque[tuple[Any, ...]] = deque(maxlen=MOST_UNSENT)
         self._others: dict[bytes, tuple[float, Loads]] = {}
         self._sums: Loads = {}
@@ -83,11 +86,13 @@ class OtherGateways:
 
     def message(self, world: World, now_s: float) -> bytes:
         """All load of this process, and prompts that were computed since. Who is silent is forgotten."""
-        self._others = {it: of for it, of in self._others.items() if now_s - of[0] < FORGOTTEN_AFTER_S}
-        self.every_s = max(EVERY_S, PER_OTHER_S * len(self._others))
+        others = {it: of for it, of in self._others.items() if now_s - of[0] < FORGOTTEN_AFTER_S}
+        self.every_s = max(EVERY_S, PER_OTHER_S * len(others))
         workers = (it.worker for it in world.cluster.snapshot())
-        self._engines = ids = {it.name: engine_id(it.url, self._key or b"") for it in workers}
-        self._add_up()
+        ids = {it.name: engine_id(it.url, self._key or b"") for it in workers}
+        if ids != self._engines or len(others) < len(self._others):
+            self._engines, self._others = ids, others
+            self._add_up()
         loads: Loads = {}
         for worker, it in world.ledger.loads.items():
             fields = (it.tokens, it.unread_tokens, it.streams, it.unread_requests)
@@ -105,7 +110,7 @@ class OtherGateways:
             return
         # Even one's own message shows that all are heard: no conversation needs a home.
         world.prefixes.is_shared = self._key is not None
-        sender, names = signed[:SENDER_BYTES], {engine: name for name, engine in self._engines.items()}
+        sender, names = signed[:SENDER_BYTES], self._names
         is_known = sender in self._others or len(self._others) < MOST_OTHERS
         if sender[:GROUP_BYTES] == self._sender[:GROUP_BYTES] or not is_known:
             return
@@ -113,22 +118,35 @@ class OtherGateways:
             loads, served = _read(signed[SENDER_BYTES:])
         except (ValueError, TypeError, AttributeError):
             return
+        before = self._others.get(sender, (now_s, {}))[1]
         self._others[sender] = now_s, {engine: it for engine, it in loads.items() if engine in names}
-        self._add_up()
+        self._count(before, self._others[sender][1])
         for engine, incarnation, *prompt in served if self._key is not None else ():
-            if world.cluster.is_current(worker := WorkerRef(names.get(engine, ""), incarnation)):
+            if world.cluster.is_current(worker := WorkerRef(names.get(engine, [""])[-1], incarnation)):
                 world.prefixes.served(worker, *prompt)
 
     def cut_off(self, world: World) -> None:
         """Redis does not answer: go on with what this gateway knows itself."""
-        self._others, self._sums, world.prefixes.is_shared = {}, {}, False
+        self._others, world.prefixes.is_shared = {}, False
+        self._add_up()
 
     def _add_up(self) -> None:
-        self._sums = {
-            name: [0, *map(sum, zip(*every, strict=True))]
-            for name, engine in self._engines.items()
-            if (every := [loads[engine] for _, loads in self._others.values() if engine in loads])
-        }
+        """Everything: engines have changed, or somebody is forgotten."""
+        self._sums, self._names = {}, {}
+        for name, engine in self._engines.items():
+            self._names.setdefault(engine, []).append(name)
+        for _, loads in self._others.values():
+            self._count({}, loads)
+
+    def _count(self, before: Loads, after: Loads) -> None:
+        """One sender's loads: to add up all senders' with each message would take whole cores."""
+        for engine in before.keys() | after.keys():
+            old, new = before.get(engine, NO_LOAD), after.get(engine, NO_LOAD)
+            for name in self._names.get(engine, ()) if old != new else ():
+                total = self._sums.get(name, [0, *NO_LOAD])
+                self._sums[name] = total = [0, *map(add, total[1:], map(sub, new, old))]
+                if not any(total):
+                    del self._sums[name]
 
     def _digest(self, signed: bytes) -> bytes:
         return blake2b(signed, key=self._key or b"", digest_size=DIGEST_BYTES).digest()
@@ -144,9 +162,11 @@ def engine_id(url: str, key: bytes) -> str:
 def _read(body: bytes) -> tuple[Loads, list[list[Any]]]:
     """Raises ValueError, TypeError or AttributeError unless it has the form of a message."""
     loads, served = orjson.loads(body)
-    for load in loads.values():
-        if len(load) != 4 or set(map(type, load)) != {int} or min(load) < 0 or max(load) > MOST_TOKENS:
-            raise ValueError
+    figures = [*chain.from_iterable(loads.values())]
+    if {*map(len, loads.values())} - {4} or {*map(type, figures)} - {int}:
+        raise ValueError
+    if figures and (min(figures) < 0 or max(figures) > MOST_TOKENS):
+        raise ValueError
     for engine, incarnation, hashes, *counts in served:
         kinds = [{type(engine), type(incarnation)}, set(map(type, (*hashes, *counts)))]
         if kinds != [{str}, {int}] or len(counts) != 3 or min(counts) < 0:
