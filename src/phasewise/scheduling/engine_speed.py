@@ -101,6 +101,38 @@ class ReadingShares:
 
 _NO_SHARES = PrefillSpeed(0.0, 0.0)
 
+_FAST_S, _SLOW_S = 60.0, 600.0
+"""A pool's work is averaged over both, and the larger counts: it rises in a minute and falls in ten."""
+
+
+class ArrivingWork:
+    """Decaying sums of what each pool of a model was given. Only request_flow writes it."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, str], tuple[float, float, float, float, float]] = {}
+
+    def placed(self, pool: tuple[str, str], prefill_s: float, output_tokens: float, now_s: float) -> None:
+        """An engine of a pool got a prompt, the decoding of an answer, or both."""
+        fast_s, slow_s, fast_tokens, slow_tokens, since_s = self._now(pool, now_s)
+        self._sums[pool] = (
+            fast_s + prefill_s / _FAST_S,
+            slow_s + prefill_s / _SLOW_S,
+            fast_tokens + output_tokens / _FAST_S,
+            slow_tokens + output_tokens / _SLOW_S,
+            since_s,
+        )
+
+    def lately(self, pool: tuple[str, str], now_s: float) -> tuple[float, float]:
+        """Seconds of prefill and output tokens, per second."""
+        fast_s, slow_s, fast_tokens, slow_tokens, _ = self._now(pool, now_s)
+        return max(fast_s, slow_s), max(fast_tokens, slow_tokens)
+
+    def _now(self, pool: tuple[str, str], now_s: float) -> tuple[float, float, float, float, float]:
+        fast_s, slow_s, fast_tokens, slow_tokens, then_s = self._sums.get(pool, (0.0, 0.0, 0.0, 0.0, now_s))
+        gone_s = min(0.0, then_s - now_s)
+        fast, slow = exp(gone_s / _FAST_S), exp(gone_s / _SLOW_S)
+        return fast_s * fast, slow_s * slow, fast_tokens * fast, slow_tokens * slow, max(then_s, now_s)
+
 
 _CLEAR_OF_FLOOR = 2.0
 """A prompt that took this many times the shortest shows what a token costs; below, the floor hides it."""
@@ -183,12 +215,13 @@ class EngineSpeeds:
     """The learned speed of every worker.
 
     `sizes` estimates the lengths of prompts and answers; `reading` is the share of time that workers spend on
-    prefill. Workers that were not passed share one pool and model.
+    prefill; `arriving` is what pools get. Workers that were not passed share one pool and model.
     """
 
     def __init__(self, workers: Iterable[Worker] = ()) -> None:
         self.sizes = LengthEstimator()
         self.reading = ReadingShares()
+        self.arriving = ArrivingWork()
         self._kin: dict[str, tuple[str, str]] = {}
         self._forms: dict[str, _Form] = {}
         self._pools: dict[tuple[str, str], _Factors] = {}
@@ -256,15 +289,23 @@ class EngineSpeeds:
             self._paces[worker] = pace
         return pace
 
+    def kin(self, worker: WorkerRef) -> tuple[str, str]:
+        """The worker's model and pool."""
+        return self._kin.get(worker.name, ("", ""))
+
+    def pace_of_pool(self, model: str, pool: str) -> EnginePace | None:
+        """The speed of a worker of the pool that was not timed itself."""
+        return self._pace_as((model, pool), _NOTHING)
+
     def _pace(self, worker: WorkerRef) -> EnginePace | None:
-        kin = self._kin.get(worker.name, ("", ""))
+        own = self._workers.get(worker.name, _NOTHING)
+        return self._pace_as(self.kin(worker), own if own.incarnation == worker.incarnation else _NOTHING)
+
+    def _pace_as(self, kin: tuple[str, str], own: _Factors) -> EnginePace | None:
         form = self._forms.get(kin[0])
         if form is None or not form.shortest_read_s or not form.step.weight:
             return None
         pool = self._pools.get(kin, _NOTHING)
-        own = self._workers.get(worker.name, _NOTHING)
-        if own.incarnation != worker.incarnation:
-            own = _NOTHING
         read, step, fetch = (
             exp(mine.logarithm(theirs.logarithm(0.0, 0.0), _BORROWED_READINGS))
             for mine, theirs in ((own.read, pool.read), (own.step, pool.step), (own.fetch, pool.fetch))
@@ -290,7 +331,7 @@ class EngineSpeeds:
             self._paces.clear()
         else:
             self._paces.pop(worker, None)
-        kin = self._kin.get(worker.name, ("", ""))
+        kin = self.kin(worker)
         own = self._workers.get(worker.name)
         if own is None or own.incarnation != worker.incarnation:
             own = self._workers[worker.name] = _Factors(worker.incarnation)

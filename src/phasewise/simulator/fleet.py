@@ -74,6 +74,7 @@ class FleetPlan:
     max_wait_s: float = 10.0
     health_every_s: float = 2.0
     failures: tuple[Failure, ...] = ()
+    times_engines: bool = False
     limits: Mapping[str, Limits] = field(default_factory=dict)
     """Of tenants, each with a key of its own."""
 
@@ -101,6 +102,7 @@ class SimulatedFleet:
         self.on_arrival: Callable[[SimulatedRequest], None] = lambda _request: None
         self.on_end: Callable[[SimulatedRequest], None] = lambda _request: None
         self._pool_of: dict[str, EnginePool] = {}
+        self._starting: set[str] = set()
         self._numbers = count()
         self._seed = seed
         workers = [self._new_worker(pool) for pool in plan.pools for _ in range(pool.engines)]
@@ -130,16 +132,23 @@ class SimulatedFleet:
     def add_engine(self, pool: EnginePool) -> str:
         """Begin an engine more; gateways use it once it has started."""
         worker = self._new_worker(pool)
+        self._starting.add(worker.name)
         self.clock.at(self.clock.now_s + pool.starts_s, self._join, worker)
         return worker.name
 
     def remove_engine(self, name: str) -> None:
-        """Give an engine nothing more; what it has begun it finishes."""
+        """Give an engine nothing more; what it has begun it finishes. One that starts will not serve."""
+        if name in self._starting:
+            self._starting.remove(name)
+            return
         for gateway in self.gateways:
             states = gateway.world.cluster.snapshot()
             gateway.world.set_workers([it.worker for it in states if it.worker.name != name])
 
     def _join(self, worker: Worker) -> None:
+        if worker.name not in self._starting:
+            return
+        self._starting.remove(worker.name)
         self._host(worker)
         for gateway in self.gateways:
             states = gateway.world.cluster.snapshot()
@@ -250,7 +259,9 @@ def _world(
     plan: FleetPlan, workers: Sequence[Worker], clock: VirtualClock, neighbours: Neighbours | None
 ) -> World:
     split = plan.split if any(it.role is Role.PREFILL for it in workers) else None
-    rules = SchedulingRules(plan.policy, split, plan.threshold_tokens, True, plan.queue)
+    rules = SchedulingRules(
+        plan.policy, split, plan.threshold_tokens, True, plan.queue, times_engines=plan.times_engines
+    )
     world = new_world(rules, workers, VirtualQuotas(clock), neighbours)
     for worker in workers:
         world.cluster.mark_up(worker.name, worker.incarnation)
