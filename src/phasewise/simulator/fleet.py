@@ -215,7 +215,7 @@ class SimulatedFleet:
         served = SimulatedRequest(self._request(turn), tokens_of(turn.prompt), turn.output_tokens)
         self.requests.append(served)
         self.on_arrival(served)
-        self._gateway_of(len(self.requests)).serve(served, self._engine_keys(turn), ended)
+        self._gateway_of(len(self.requests)).serve(served, self.keys_of(turn, self.plan.block_tokens), ended)
 
     def _gateway_of(self, number: int) -> SimulatedGateway:
         """Requests are spread over gateways as if by chance."""
@@ -246,13 +246,14 @@ class SimulatedFleet:
             splittable=True,
         )
 
-    def _engine_keys(self, turn: Turn) -> Sequence[int]:
-        """Of the prompt and its answer: the next turn begins with both."""
+    @staticmethod
+    def keys_of(turn: Turn, block_tokens: int) -> Sequence[int]:
+        """The blocks of the prompt and its answer: the next turn begins with both."""
         if turn.keys:
             return turn.keys
         last = turn.prompt[-1]
         longer = replace(last, tokens=last.tokens + turn.output_tokens)
-        return block_keys((*turn.prompt[:-1], longer), self.plan.block_tokens)
+        return block_keys((*turn.prompt[:-1], longer), block_tokens)
 
 
 def _world(
