@@ -18,6 +18,8 @@ UTILIZATION = 0.7
 """The share of what an engine could do within the objectives that is planned with: arrivals are uneven."""
 FULL_KV = 0.9
 """The share of the KV cache in use from which requests may be preempted."""
+CAUGHT_UP_S = 60.0
+"""Prompts that are late already are to be worked off in this time: engines hardly start sooner."""
 MOST_FLOOR = 0.9
 """Of TPOT's bound, that a decode step without streams may take: an engine slower than that meets it never."""
 
@@ -58,7 +60,8 @@ def engines_needed(
     is left has to hold the steps' fixed part: with TPOT at its bound, `step_s` of every `tpot_s`. Prompts
     that are open have to be computed within the TTFT, and open streams get a token within each TPOT.
     """
-    prefill = max(work.prefill, work.open_prefill_s / slo.ttft_s)
+    late_s = max(0.0, work.open_prefill_s - work.prefill * slo.ttft_s)
+    prefill = work.prefill + late_s / max(slo.ttft_s, CAUGHT_UP_S)
     decode = pace.step_s_per_stream * max(work.output_tokens, work.open_streams / slo.tpot_s)
     usable = utilization
     if role is not Role.PREFILL:

@@ -136,7 +136,9 @@ class PodAutoscaler:
         off = wanted / max(1, replicas) - 1.0
         desired = replicas if abs(off) <= TOLERANCE else self.most if wanted == inf else ceil(wanted - 1e-9)
         desired = min(self.most, max(self.least, desired))
-        while self._wanted and self._wanted[0][0] <= now_s - DOWN_AFTER_S:
+        if not self._wanted:
+            self._wanted.append((now_s, replicas))
+        while self._wanted[0][0] <= now_s - DOWN_AFTER_S:
             self._wanted.popleft()
         self._wanted.append((now_s, desired))
         if desired > replicas:

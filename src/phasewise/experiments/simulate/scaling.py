@@ -150,8 +150,9 @@ def _hindsight(trial: ScalingTrial, plan: FleetPlan, traffic: Traffic) -> Scalin
     minutes = [0.0] * (max(minute for _, minute in works) + 1)
     for work_s, minute in sorted(works)[: round(share * len(works))]:
         minutes[minute] += work_s
-    least_s = trial.least * len(plan.pools) * _MINUTE_S
-    engine_s = sum(max(least_s, it) for it in minutes)
+    least = trial.least * len(plan.pools)
+    last_s = traffic.sessions[-1].at_s - _MINUTE_S * (len(minutes) - 1)
+    engine_s = sum(max(least * _MINUTE_S, it) for it in minutes[:-1]) + max(least * last_s, minutes[-1])
     return ScalingFigures(trial.rule, trial.setting, share, engine_s / 3600, 0, {}, None)
 
 
