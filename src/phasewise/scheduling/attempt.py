@@ -124,8 +124,10 @@ def learn_fetching(
 def learn_writing(world: World, worker: WorkerRef, account: EngineAccount) -> None:
     """A worker has finished an answer, which still counts among its streams."""
     if world.learns_pace and account.gap_s is not None and world.cluster.is_current(worker):
-        streams = world.ledger.whole_loads()(worker, IDLE).streams
-        world.paces.learn_step(worker, max(1, streams), account.gap_s)
+        load = world.ledger.whole_loads()(worker, IDLE)
+        world.paces.learn_step(worker, max(1, load.streams), account.gap_s)
+        if not load.unread_requests:
+            world.paces.learn_calm_step(worker, max(1, load.streams), account.gap_s)
 
 
 def learn_sizes(

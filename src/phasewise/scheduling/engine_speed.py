@@ -10,7 +10,7 @@ follow within some twenty readings; the shape hardly moves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import exp, log
 from typing import Any, NamedTuple, TypeVar
 
@@ -101,37 +101,38 @@ class ReadingShares:
 
 _NO_SHARES = PrefillSpeed(0.0, 0.0)
 
-_FAST_S, _SLOW_S = 60.0, 600.0
-"""A pool's work is averaged over both, and the larger counts: it rises in a minute and falls in ten."""
+_RISES_S, _FALLS_S = 120.0, 1800.0
+"""A pool's work is averaged over minutes; its peaks are forgotten over half an hour, as bursts come again."""
 
 
 class ArrivingWork:
-    """Decaying sums of what each pool of a model was given. Only request_flow writes it."""
+    """What each pool of a model was given per second: decaying sums, and their peaks, which decay slower.
+
+    Only request_flow writes it.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str], tuple[float, float, float, float, float]] = {}
 
     def placed(self, pool: tuple[str, str], prefill_s: float, output_tokens: float, now_s: float) -> None:
         """An engine of a pool got a prompt, the decoding of an answer, or both."""
-        fast_s, slow_s, fast_tokens, slow_tokens, since_s = self._now(pool, now_s)
-        self._sums[pool] = (
-            fast_s + prefill_s / _FAST_S,
-            slow_s + prefill_s / _SLOW_S,
-            fast_tokens + output_tokens / _FAST_S,
-            slow_tokens + output_tokens / _SLOW_S,
-            since_s,
-        )
+        recent_s, recent_tokens, peak_s, peak_tokens, since_s = self._now(pool, now_s)
+        recent_s, recent_tokens = recent_s + prefill_s / _RISES_S, recent_tokens + output_tokens / _RISES_S
+        peaks = max(peak_s, recent_s), max(peak_tokens, recent_tokens)
+        self._sums[pool] = (recent_s, recent_tokens, *peaks, since_s)
 
     def lately(self, pool: tuple[str, str], now_s: float) -> tuple[float, float]:
         """Seconds of prefill and output tokens, per second."""
-        fast_s, slow_s, fast_tokens, slow_tokens, _ = self._now(pool, now_s)
-        return max(fast_s, slow_s), max(fast_tokens, slow_tokens)
+        _, _, peak_s, peak_tokens, _ = self._now(pool, now_s)
+        return peak_s, peak_tokens
 
     def _now(self, pool: tuple[str, str], now_s: float) -> tuple[float, float, float, float, float]:
-        fast_s, slow_s, fast_tokens, slow_tokens, then_s = self._sums.get(pool, (0.0, 0.0, 0.0, 0.0, now_s))
+        recent_s, recent_tokens, peak_s, peak_tokens, then_s = self._sums.get(
+            pool, (0.0, 0.0, 0.0, 0.0, now_s)
+        )
         gone_s = min(0.0, then_s - now_s)
-        fast, slow = exp(gone_s / _FAST_S), exp(gone_s / _SLOW_S)
-        return fast_s * fast, slow_s * slow, fast_tokens * fast, slow_tokens * slow, max(then_s, now_s)
+        fast, slow = exp(gone_s / _RISES_S), exp(gone_s / _FALLS_S)
+        return recent_s * fast, recent_tokens * fast, peak_s * slow, peak_tokens * slow, max(then_s, now_s)
 
 
 _CLEAR_OF_FLOOR = 2.0
@@ -226,6 +227,7 @@ class EngineSpeeds:
         self._forms: dict[str, _Form] = {}
         self._pools: dict[tuple[str, str], _Factors] = {}
         self._workers: dict[str, _Factors] = {}
+        self._calm: dict[tuple[str, str], TwoPartFit] = {}
         self._paces: dict[WorkerRef, EnginePace] = {}
         self._readings = 0
         self.set_workers(workers)
@@ -275,6 +277,10 @@ class EngineSpeeds:
         for factors in (own, pool):
             factors.step.learn(seconds, form.step.expected(1.0, streams))
 
+    def learn_calm_step(self, worker: WorkerRef, streams: int, seconds: float) -> None:
+        """The same of a worker without prefill, which under load may be in most steps."""
+        self._calm.setdefault(self.kin(worker), TwoPartFit()).learn(1.0, float(streams), seconds)
+
     def learn_fetch(self, worker: WorkerRef, tokens: int, seconds: float) -> None:
         """KV of so many tokens was fetched in so many seconds, the wait for a step included."""
         form, own, pool = self._of(worker)
@@ -294,8 +300,11 @@ class EngineSpeeds:
         return self._kin.get(worker.name, ("", ""))
 
     def pace_of_pool(self, model: str, pool: str) -> EnginePace | None:
-        """The speed of a worker of the pool that was not timed itself."""
-        return self._pace_as((model, pool), _NOTHING)
+        """The speed of a worker of the pool that was not timed itself, its steps without prefill in them."""
+        pace, calm = self._pace_as((model, pool), _NOTHING), self._calm.get((model, pool))
+        if pace is None or calm is None:
+            return pace
+        return replace(pace, step_s=calm.first_rate, step_s_per_stream=calm.second_rate)
 
     def _pace(self, worker: WorkerRef) -> EnginePace | None:
         own = self._workers.get(worker.name, _NOTHING)

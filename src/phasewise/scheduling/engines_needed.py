@@ -18,7 +18,7 @@ UTILIZATION = 0.7
 """The share of what an engine could do within the objectives that is planned with: arrivals are uneven."""
 FULL_KV = 0.9
 """The share of the KV cache in use from which requests may be preempted."""
-CAUGHT_UP_S = 60.0
+CAUGHT_UP_S = 600.0
 """Prompts that are late already are to be worked off in this time: engines hardly start sooner."""
 MOST_FLOOR = 0.9
 """Of TPOT's bound, that a decode step without streams may take: an engine slower than that meets it never."""
