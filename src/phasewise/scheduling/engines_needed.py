@@ -19,7 +19,8 @@ UTILIZATION = 0.7
 FULL_KV = 0.9
 """The share of the KV cache in use from which requests may be preempted."""
 CAUGHT_UP_S = 600.0
-"""Prompts that are late already are to be worked off in this time: engines hardly start sooner."""
+"""Prompts that are late are worked off in this time. A shorter one starts engines that come when the burst is
+over."""
 MOST_FLOOR = 0.9
 """Of TPOT's bound, that a decode step without streams may take: an engine slower than that meets it never."""
 
@@ -57,8 +58,8 @@ def engines_needed(
     """The engines of a pool that meets the objectives.
 
     Of each second an engine spends `prefill` on prompts, and on each output token `step_s_per_stream`. What
-    is left has to hold the steps' fixed part: with TPOT at its bound, `step_s` of every `tpot_s`. Prompts
-    that are open have to be computed within the TTFT, and open streams get a token within each TPOT.
+    is left has to hold the steps' fixed part: with TPOT at its bound, `step_s` of every `tpot_s`. Open streams
+    need a token within each TPOT; prompts that are open beyond what a TTFT holds need engines to catch up.
     """
     late_s = max(0.0, work.open_prefill_s - work.prefill * slo.ttft_s)
     prefill = work.prefill + late_s / max(slo.ttft_s, CAUGHT_UP_S)
