@@ -58,8 +58,8 @@ def engines_needed(
     """The engines of a pool that meets the objectives.
 
     Of each second an engine spends `prefill` on prompts, and on each output token `step_s_per_stream`. What
-    is left has to hold the steps' fixed part: with TPOT at its bound, `step_s` of every `tpot_s`. Open streams
-    need a token within each TPOT; prompts that are open beyond what a TTFT holds need engines to catch up.
+    is left has to hold the steps' fixed part: with TPOT at its bound, `step_s` of every `tpot_s`. Open
+    streams need a token within each TPOT; prompts beyond those of a TTFT need engines to catch up.
     """
     late_s = max(0.0, work.open_prefill_s - work.prefill * slo.ttft_s)
     prefill = work.prefill + late_s / max(slo.ttft_s, CAUGHT_UP_S)
