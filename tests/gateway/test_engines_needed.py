@@ -52,6 +52,8 @@ async def test_the_processes_of_a_gateway_add_up(tmp_path):
         running_engines(1) as engines,
         running_process(tmp_path, *engines, processes=2) as gateway,
     ):
+        for words in (20, 400, 800):
+            await serve(gateway.client, 1, words, max_tokens=20)
         for _ in range(4):
             await serve(gateway.client, 8, max_tokens=30)
         found = await eventually(lambda: needed(gateway.client))

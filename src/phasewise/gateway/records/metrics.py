@@ -251,7 +251,7 @@ class PrometheusMetrics:
         yield from value_lines(KV_TRANSFER_PROOF_AGE, proven)
         yield from value_lines(WAITING, (((model,), count) for model, count in own.waiting.items()))
         needed = (
-            ((*pool, phase), round(engines, 3))
+            ((*pool, phase), round(engines, 4))
             for pool, it in own.engines_needed.items()
             for phase, engines in (("prefill", it.prefill), ("decode", it.decode))
         )
