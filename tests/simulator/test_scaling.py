@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from math import inf
 
 import pytest
@@ -21,7 +22,7 @@ SLO = Slo(1.0, 0.06)
 ONE = FleetPlan((EnginePool(1, COST, SHAPE, name="main"),), max_wait_s=60.0)
 
 
-def wave(quiet_s=120, busy_s=480, busy_per_s=8, then_s=900):
+def wave(quiet_s=120, busy_s=480, busy_per_s=8, then_s=2400):
     """Quiet, busy, quiet."""
     sessions = []
     for second in range(quiet_s + busy_s + then_s):
@@ -36,9 +37,14 @@ def wave(quiet_s=120, busy_s=480, busy_per_s=8, then_s=900):
 WAVE = wave()
 
 
-def tried(rule, setting, plan=ONE, traffic=WAVE, **fields):
-    trial = ScalingTrial(rule, setting, **{"start_up_s": 60.0, "least": 1, "most": 10, **fields})
-    return try_rule(trial, plan, traffic, SLO, 0.0)
+def run(rule, setting, plan=ONE, traffic=WAVE, start_up_s=60.0):
+    return try_rule(ScalingTrial(rule, setting, start_up_s, 1, 10), plan, traffic, SLO, 0.0)
+
+
+@cache
+def tried(rule, setting, start_up_s=60.0):
+    """On the wave; each once."""
+    return run(rule, setting, start_up_s=start_up_s)
 
 
 # --- Kubernetes' autoscaler ---------------------------------------------------------------------------------
@@ -92,7 +98,7 @@ def test_every_rule_follows_the_load_up_and_down(rule, setting):
 
 
 def test_engines_cost_from_their_beginning_until_their_last_answer():
-    found = tried("fixed", 3.0, replace(ONE, pools=(replace(ONE.pools[0], engines=3),)))
+    found = run("fixed", 3.0, replace(ONE, pools=(replace(ONE.pools[0], engines=3),)))
     assert found.engine_hours == pytest.approx(3 * found.figures.virtual_s / 3600, rel=0.02)
     assert found.history == {"main": [(0.0, 3)]}
 
@@ -111,7 +117,7 @@ def test_an_engine_that_is_given_up_while_it_starts_never_serves():
 
 
 def test_the_same_run_gives_the_same_history():
-    assert tried("phasewise", 0.7) == tried("phasewise", 0.7)
+    assert run("phasewise", 0.7) == tried("phasewise", 0.7)
 
 
 def test_no_rule_costs_less_than_hindsight():
@@ -137,11 +143,11 @@ def test_prefill_and_decode_pools_are_scaled_apart():
         EnginePool(1, COST, SHAPE, Role.PREFILL, name="read"),
         EnginePool(1, COST, SHAPE, Role.DECODE, name="write"),
     )
-    found = tried("phasewise", 0.5, replace(ONE, pools=pools), wave(60, 300, 14, 0))
+    found = run("phasewise", 0.5, replace(ONE, pools=pools), wave(60, 300, 14, 0))
     assert set(found.history) == {"read", "write"}
     assert max(engines for _, engines in found.history["read"]) > 1
     with pytest.raises(ConfigError, match="slo"):
-        tried("slo", 1.0, replace(ONE, pools=pools))
+        run("slo", 1.0, replace(ONE, pools=pools))
 
 
 @pytest.mark.parametrize(("text", "rule"), [("slo=0.5", ("slo", 0.5)), ("fixed", ("fixed", None))])

@@ -5,115 +5,72 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import ceil, inf
 
 from phasewise.core.slo import Slo
 from phasewise.costs.fit.step import StepCost, prefilling
 from phasewise.scheduling.engines_needed import pools_need
-from phasewise.scheduling.world import IDLE
 from phasewise.simulator.fleet import MODEL, EnginePool, SimulatedFleet
-from phasewise.simulator.gateway import SimulatedRequest
 
 # --- Rules: how many engines a pool should have now, as a fraction.
 
 Rule = Callable[[SimulatedFleet, EnginePool], float]
 
 
-class FixedRule:
-    """So many engines, always."""
+def open_requests_per_engine(requests: float) -> Rule:
+    """So many open requests for an engine, those in the gateways' queues included."""
 
-    def __init__(self, engines: float) -> None:
-        self._engines = engines
+    def wanted(fleet: SimulatedFleet, pool: EnginePool) -> float:
+        found = 0
+        for world in (it.world for it in fleet.gateways):
+            workers = (it.worker for it in world.cluster.snapshot() if it.worker.pool == pool.name)
+            found += world.queue.waiting(MODEL) + sum(world.ledger.load(it.ref).requests for it in workers)
+        return found / requests
 
-    def __call__(self, fleet: SimulatedFleet, pool: EnginePool) -> float:
-        """The same at any time."""
-        return self._engines
-
-
-class ConcurrencyRule:
-    """So many open requests per engine, those in the gateways' queues included."""
-
-    def __init__(self, requests_per_engine: float) -> None:
-        self._requests_per_engine = requests_per_engine
-
-    def __call__(self, fleet: SimulatedFleet, pool: EnginePool) -> float:
-        """By the requests that are open now."""
-        requests = 0
-        for gateway in fleet.gateways:
-            world = gateway.world
-            requests += world.queue.waiting(MODEL)
-            for state in world.cluster.snapshot():
-                if state.worker.pool == pool.name:
-                    requests += world.ledger.loads.get(state.worker.ref, IDLE).requests
-        return requests / self._requests_per_engine
+    return wanted
 
 
-class PhasewiseRule:
-    """What the gateways publish, summed as a query would."""
+def published_need(slo: Slo, utilization: float) -> Rule:
+    """What the gateways publish, of both phases and added up."""
 
-    def __init__(self, slo: Slo, utilization: float) -> None:
-        self._slo = slo
-        self._utilization = utilization
-
-    def __call__(self, fleet: SimulatedFleet, pool: EnginePool) -> float:
-        """Of both phases and all gateways."""
+    def wanted(fleet: SimulatedFleet, pool: EnginePool) -> float:
         now_s = fleet.clock.now_s
-        needs = (
-            pools_need(it.world, self._slo, now_s, utilization=self._utilization) for it in fleet.gateways
-        )
+        needs = (pools_need(it.world, slo, now_s, utilization=utilization) for it in fleet.gateways)
         return sum(it[MODEL, pool.name].total for it in needs if (MODEL, pool.name) in it)
 
+    return wanted
 
-class SloRule:
-    """llm-d's queueing model: the highest rate of an engine at which mean TTFT and ITL are within targets.
 
-    An iteration takes alpha / (1 - rho). Alpha, beta and gamma are those of the engine, known from the start.
+RATE_OVER_S = 60.0
+
+
+def queueing_model(slo: Slo, targets: float) -> Rule:
+    """llm-d's: the highest rate of an engine at which mean TTFT and ITL are within their targets.
+
+    An iteration takes alpha / (1 - rho). Alpha, beta and gamma are the engine's own, and the lengths are
+    those of the last minute's requests, answers that are still being written included.
     """
+    ttft_s, itl_s = slo.ttft_s * targets, slo.tpot_s * targets
 
-    WINDOW_S = 60.0
-
-    def __init__(self, fleet: SimulatedFleet, slo: Slo, targets: float) -> None:
-        self._ttft_s, self._itl_s = slo.ttft_s * targets, slo.tpot_s * targets
-        self._arrived: deque[float] = deque()
-        self._ended: deque[tuple[float, int, int]] = deque()
-        arrival, end = fleet.on_arrival, fleet.on_end
-
-        def arrived(served: SimulatedRequest) -> None:
-            arrival(served)
-            self._arrived.append(fleet.clock.now_s)
-
-        def ended(served: SimulatedRequest) -> None:
-            end(served)
-            if served.answered:
-                new = served.prompt_tokens - served.cached_tokens
-                self._ended.append((fleet.clock.now_s, new, served.output_tokens))
-
-        fleet.on_arrival, fleet.on_end = arrived, ended
-
-    def __call__(self, fleet: SimulatedFleet, pool: EnginePool) -> float:
-        """By the last minute's rate and mean lengths."""
-        since_s = fleet.clock.now_s - self.WINDOW_S
-        while self._arrived and self._arrived[0] < since_s:
-            self._arrived.popleft()
-        while len(self._ended) > 1 and self._ended[0][0] < since_s:
-            self._ended.popleft()
-        if not self._ended or not isinstance(pool.cost, StepCost):
+    def wanted(fleet: SimulatedFleet, pool: EnginePool) -> float:
+        since_s = fleet.clock.now_s - RATE_OVER_S
+        recent = list(takewhile(lambda it: it.arrived_s >= since_s, reversed(fleet.requests)))
+        if not recent or not isinstance(pool.cost, StepCost):
             return 0.0
-        prompt = sum(it[1] for it in self._ended) / len(self._ended)
-        output = sum(it[2] for it in self._ended) / len(self._ended)
-        chunk = pool.shape.max_num_batched_tokens
-        alpha = pool.cost.floor_s
-        beta = (pool.cost(prefilling(chunk)) - alpha) / chunk
-        gamma = pool.cost.kv_read_s_per_token
-        work = beta * (prompt + output) + gamma * (output + 1) * (prompt + output / 2)
+        prompt = sum(it.prompt_tokens - it.cached_tokens for it in recent) / len(recent)
+        output = sum(it.output_tokens for it in recent) / len(recent)
+        chunk, alpha = pool.shape.max_num_batched_tokens, pool.cost.floor_s
+        beta, gamma = (pool.cost(prefilling(chunk)) - alpha) / chunk, pool.cost.kv_read_s_per_token
+        work_s = beta * (prompt + output) + gamma * (output + 1) * (prompt + output / 2)
         iteration_s = min(
-            self._ttft_s - (beta + gamma) * prompt,
-            self._itl_s - beta - gamma * (prompt + (output + 1) / 2),
+            ttft_s - (beta + gamma) * prompt, itl_s - beta - gamma * (prompt + (output + 1) / 2)
         )
-        rho = 1 - alpha / iteration_s if iteration_s > alpha else 0.0
-        per_s = len(self._arrived) / self.WINDOW_S
-        return per_s * work / rho if rho > 0 else inf
+        if iteration_s <= alpha:
+            return inf
+        return len(recent) / RATE_OVER_S * work_s / (1 - alpha / iteration_s)
+
+    return wanted
 
 
 # --- Kubernetes' HorizontalPodAutoscaler, with its defaults.

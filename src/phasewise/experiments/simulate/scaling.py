@@ -16,11 +16,10 @@ from phasewise.scheduling.engines_needed import UTILIZATION
 from phasewise.simulator.fleet import FleetPlan, SimulatedFleet
 from phasewise.simulator.scaling import (
     Autoscaler,
-    ConcurrencyRule,
-    FixedRule,
-    PhasewiseRule,
     Rule,
-    SloRule,
+    open_requests_per_engine,
+    published_need,
+    queueing_model,
     reversals,
 )
 from phasewise.simulator.traffic import Traffic, tokens_of
@@ -92,7 +91,7 @@ def try_rule(
     if trial.rule == "slo" and any(it.role is not Role.MIXED for it in plan.pools):
         raise ConfigError("the rule slo does not know prefill and decode apart", hint="use mixed pools")
     fleet = new_fleet(replace(plan, times_engines=trial.rule == "phasewise"))
-    scaler = Autoscaler(fleet, _rule(trial, fleet, slo), trial.start_up_s, trial.least, trial.most)
+    scaler = Autoscaler(fleet, _rule(trial, slo), trial.start_up_s, trial.least, trial.most)
     fleet.run(traffic)
     scaler.end()
     figures = figures_of(fleet, slo, front_end_s)
@@ -107,17 +106,13 @@ def try_rule(
     )
 
 
-def _rule(trial: ScalingTrial, fleet: SimulatedFleet, slo: Slo) -> Rule:
+def _rule(trial: ScalingTrial, slo: Slo) -> Rule:
     setting = trial.setting
-    if setting is None:
-        return lambda _fleet, pool: pool.engines
-    rules: dict[str, Callable[[], Rule]] = {
-        "fixed": lambda: FixedRule(setting),
-        "concurrency": lambda: ConcurrencyRule(setting),
-        "slo": lambda: SloRule(fleet, slo, setting),
-        "phasewise": lambda: PhasewiseRule(slo, setting),
-    }
-    return rules[trial.rule]()
+    if setting is None or trial.rule == "fixed":
+        return lambda _fleet, pool: setting or pool.engines
+    if trial.rule == "concurrency":
+        return open_requests_per_engine(setting)
+    return queueing_model(slo, setting) if trial.rule == "slo" else published_need(slo, setting)
 
 
 # --- The lower bound.
