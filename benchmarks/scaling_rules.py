@@ -69,7 +69,7 @@ LONG_PROMPTS = {"fixed": 7.0, "concurrency": 3.0, "slo": 0.4, "phasewise": 0.6}
 """Where the search for a rule's setting begins."""
 MORE_ENGINES = {"fixed": 1.25, "concurrency": 0.8, "slo": 0.85, "phasewise": 0.88}
 """By which factor a setting is changed for more engines."""
-MOST_STEPS = 6
+MOST_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True)
