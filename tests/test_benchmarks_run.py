@@ -42,6 +42,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "sim_speed",
         "sim_fidelity",
         "internet_scale",
+        "scaling_rules",
         "cache_latency",
         "live_cost",
         "cache_faults",

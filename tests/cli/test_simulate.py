@@ -192,3 +192,37 @@ def test_a_fleet_that_cannot_keep_up_has_no_ttft():
 )
 def test_what_cannot_be_simulated_is_rejected_with_a_hint(arguments, words):
     assert words in rejected(*arguments)
+
+
+# --- scaling ------------------------------------------------------------------------------------------------
+
+SCALED = (*FEW, "--start-up", "5", "--max-engines", "4")
+
+
+def test_rules_are_tried_side_by_side_and_a_bound_stands_beside_them():
+    rules = ("--scale", "fixed=1", "--scale", "concurrency=2", "--scale", "phasewise", "--scale", "hindsight")
+    record = facts(*SCALED, *rules)
+    fixed, concurrency, ours, bound = record["rules"]
+    assert [it["rule"] for it in record["rules"]] == ["fixed", "concurrency", "phasewise", "hindsight"]
+    assert fixed["history"] == {"main": [[0.0, 1]]}
+    assert len(concurrency["history"]["main"]) > 1
+    assert concurrency["attained"] > fixed["attained"]
+    assert ours["figures"]["requests"] == 60
+    assert 0 < bound["engine_hours"] < concurrency["engine_hours"]
+    assert facts(*SCALED, *rules) == record
+
+
+def test_the_table_of_rules_fits_a_terminal_and_the_page_draws_engines_over_time(tmp_path):
+    page = tmp_path / "scaling.html"
+    result = run(*SCALED, "--scale", "concurrency=2", "--scale", "hindsight", "--html", str(page))
+    assert result.exit_code == 0, result.exception
+    assert "concurrency=2" in result.stdout
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    assert "How many engines does each rule run in pool main?" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "options", [("--scale", "best"), ("--scale", "fixed", "--vary", "main=1,2"), ("--scale", "slo=0")]
+)
+def test_what_cannot_be_tried_is_rejected(options):
+    assert "scal" in rejected(*FEW, *options)

@@ -141,8 +141,16 @@ def test_a_pool_that_is_scaled_has_no_number_of_replicas():
     assert "replicas" not in rendered("autoscaled")["StatefulSet", "phasewise-main"]["spec"]
 
 
-def test_a_pool_is_scaled_by_its_own_requests_and_those_that_wait_for_its_model():
+def test_a_pool_has_as_many_engines_as_the_gateways_need():
     (trigger,) = rendered("autoscaled")["ScaledObject", "phasewise-main"]["spec"]["triggers"]
+    query = 'sum(phasewise_engines_needed{pool="main",model="Qwen/Qwen3-8B"}) or vector(0)'
+    assert (trigger["metadata"]["query"], trigger["metadata"]["threshold"]) == (query, "1")
+
+
+def test_a_pool_is_scaled_by_its_own_requests_and_those_that_wait_for_its_model():
+    per_engine = ("--set", "engines.pools[0].autoscaling.requestsPerEngine=64")
+    (trigger,) = rendered("autoscaled", *per_engine)["ScaledObject", "phasewise-main"]["spec"]["triggers"]
+    assert trigger["metadata"]["threshold"] == "64"
     assert trigger["metadata"]["query"] == (
         '(sum(phasewise_worker_requests{pool="main"}) or vector(0))'
         ' + (sum(phasewise_waiting_requests{model="Qwen/Qwen3-8B"}) or vector(0))'

@@ -534,7 +534,8 @@ def test_a_resumed_answer_shows_nothing_about_its_prompt():
     step = flow.send(Failed(1.0, FailureKind.CLOSED, content_sent=True, resumable=True))
     assert step.resumes
     send_last(flow, Succeeded(2.0, account=ANSWERED))
-    assert [it[0] for it in world.paces.reported] == ["learn_step"]
+    learned = reported(world, "learn_read", "learn_fetch", "learn_step")
+    assert learned == [("learn_step", ref(world, "d0"), 1, 0.07)]
 
 
 @pytest.mark.parametrize("name", ["p0", "d0"])

@@ -29,7 +29,7 @@ METAVARS = {
         ),
         *("--context", "--max-model-len", "--max-num-batched-tokens", "--block-size", "--kv-tokens"),
     ),
-    "SECONDS": ("--duration", "--think", "--timeout", "--window"),
+    "SECONDS": ("--duration", "--think", "--timeout", "--window", "--start-up"),
     "MINUTES": ("--minutes",),
     "PER_SECOND": ("--rate",),
     "SHARE": ("--attainment", "--margin", "--alpha", "--jitter"),
@@ -42,6 +42,7 @@ METAVARS = {
     "ttft=TIME,tpot=TIME": ("--slo",),
     "LOADS": ("--sweep",),
     "POOL=N,N": ("--vary",),
+    "RULE": ("--scale",),
     "N": (
         *("--concurrency", "--requests", "--shared-prefixes", "--turns", "--warm-up", "--seed", "--pairs"),
         *(
@@ -55,6 +56,8 @@ METAVARS = {
             "--total-blocks",
             "--gateways",
             "--draws",
+            "--min-engines",
+            "--max-engines",
         ),
     ),
 }

@@ -19,6 +19,7 @@ from phasewise.api.model_sheet import OwnFigures, accelerator_of
 from phasewise.cli import options
 from phasewise.cli.measuring import repeating_command
 from phasewise.cli.outputs import reject_unwritable
+from phasewise.cli.simulate_scaling import try_rules
 from phasewise.core import timeline_record
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
@@ -35,6 +36,7 @@ from phasewise.experiments.simulate.fleet_plan import (
     with_engines,
 )
 from phasewise.experiments.simulate.run import SimulatedFigures, with_intervals
+from phasewise.experiments.simulate.scaling import ScalingTrial, parse_rule
 from phasewise.experiments.simulate.traffic import block_tokens_of, traffic_of
 from phasewise.fleet.config import FleetConfig, load_fleet, phasewise_home
 from phasewise.fleet.engines.model_config_file import read_model_config
@@ -51,7 +53,7 @@ from phasewise.simulator.step_times import preset as cost_preset
 from phasewise.simulator.timelines import timeline_of
 from phasewise.simulator.traffic import Traffic
 
-ENGINE = "Engines"
+ENGINE, SCALING = "Engines", "Scaling"
 DEFAULT_REQUESTS = 2_000
 SAID_EVERY_S = 1.0
 
@@ -116,6 +118,24 @@ def simulate(
             rich_help_panel=options.SEVERAL,
         ),
     ] = 10,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Try a rule for the number of engines: fixed, concurrency=N (requests per engine), slo=X "
+            "(targets as a share of --slo), phasewise=X (utilization) or hindsight. May be repeated.",
+            rich_help_panel=SCALING,
+        ),
+    ] = None,
+    start_up: Annotated[
+        float,
+        typer.Option(min=0, help="With --scale: how long an engine takes to start.", rich_help_panel=SCALING),
+    ] = 120.0,
+    min_engines: Annotated[
+        int, typer.Option(min=1, help="With --scale: engines of a pool at least.", rich_help_panel=SCALING)
+    ] = 1,
+    max_engines: Annotated[
+        int, typer.Option(min=1, help="With --scale: engines of a pool at most.", rich_help_panel=SCALING)
+    ] = 64,
     concurrency: options.Concurrency = None,
     rate: options.Rate = None,
     requests: Annotated[
@@ -170,6 +190,8 @@ def simulate(
     if unused := left_out(config):
         err.print(f"not simulated: {', '.join(unused)}", soft_wrap=True)
     plans = _varied(plan, vary or [])
+    if scale and (vary or timelines is not None):
+        raise ConfigError("--scale was given with --vary or --timelines", hint="leave out one of them")
     if timelines is not None and len(plans) > 1:
         raise ConfigError("--timelines was given with several fleets", hint="vary one fleet at a time")
     traffic = traffic_of(
@@ -180,6 +202,21 @@ def simulate(
         choices.choose_conversations(turns, think),
         chosen_seed,
     )
+    if scale:
+        trials = [ScalingTrial(*parse_rule(it), start_up, min_engines, max_engines) for it in scale]
+        new_fleet = partial(_new_fleet, traffic=traffic, seed=chosen_seed, label="scaling")
+        facts = {
+            "seed": chosen_seed,
+            "modelled": engine.modelled,
+            "step_times": origin,
+            "policy": plan.policy,
+        }
+        facts["command"] = repeating_command(chosen_seed)
+        try_rules(
+            trials, plan, traffic, objectives, engine.front_end_s, new_fleet,
+            facts=facts, html=html, as_json=as_json,
+        )  # fmt: skip
+        return
     rows: list[SimulatedFigures] = []
     for label, each in plans:
         run = partial(_run, traffic=traffic, seed=chosen_seed, label=label)
@@ -266,11 +303,16 @@ def _label(plan: FleetPlan) -> str:
 
 def _run(plan: FleetPlan, traffic: Traffic, seed: int, label: str) -> SimulatedFleet:
     """Run one fleet, with a line of progress where somebody may read it."""
-    fleet = SimulatedFleet(plan, seed)
-    fleet.on_end = _progress(fleet, traffic, label)
+    fleet = _new_fleet(plan, traffic, seed, label)
     fleet.run(traffic)
     if sys.stderr.isatty():
         err.print(" " * 70, end="\r")
+    return fleet
+
+
+def _new_fleet(plan: FleetPlan, traffic: Traffic, seed: int, label: str) -> SimulatedFleet:
+    fleet = SimulatedFleet(plan, seed)
+    fleet.on_end = _progress(fleet, traffic, label)
     return fleet
 
 

@@ -91,7 +91,7 @@ class Rank:
     signs: tuple[bytes, ...]
     running: bool
     asleep: bool
-    kv_full: bool
+    kv_used: float
 
 
 @dataclass(frozen=True, slots=True)

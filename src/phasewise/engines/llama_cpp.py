@@ -109,7 +109,7 @@ def ranks_of(metrics: bytes) -> dict[str, Rank]:
     """It has one rank, whose decodes are counted with every step; empty if this is another's text."""
     signs = tuple(_PROGRESS.findall(metrics))
     running = _numbers(metrics).get("running", 0.0) > 0
-    return {"0": Rank(signs, running, asleep=False, kv_full=False)} if signs else {}
+    return {"0": Rank(signs, running, asleep=False, kv_used=0.0)} if signs else {}
 
 
 # --- Its slots: the requests that it computes now.

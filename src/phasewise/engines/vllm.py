@@ -138,8 +138,6 @@ _PROGRESS = re.compile(
     rb"|num_requests_running|engine_sleep_state)\{([^}\n]*)\} (\S+)",
     re.MULTILINE,
 )
-FULL = 0.9
-"""The share of the KV cache in use from which requests may be preempted."""
 _RANK = re.compile(rb'engine="([^"]*)"')
 _AWAKE = b'sleep_state="awake"'
 
@@ -149,7 +147,7 @@ def ranks_of(metrics: bytes) -> dict[str, Rank]:
     signs: dict[str, list[bytes]] = {}
     running: set[str] = set()
     asleep: set[str] = set()
-    full: set[str] = set()
+    kv_used: dict[str, float] = {}
     for name, labels, number in _PROGRESS.findall(metrics):
         found = _RANK.search(labels)
         rank = "0" if found is None else found[1].decode(errors="replace")
@@ -161,10 +159,10 @@ def ranks_of(metrics: bytes) -> dict[str, Rank]:
                 asleep.add(rank)
         else:
             signs.setdefault(rank, []).append(number)
-            if name == b"kv_cache_usage_perc" and float(number) >= FULL:
-                full.add(rank)
+            if name == b"kv_cache_usage_perc":
+                kv_used[rank] = float(number)
     return {
-        rank: Rank(tuple(numbers), rank in running, rank in asleep, rank in full)
+        rank: Rank(tuple(numbers), rank in running, rank in asleep, kv_used.get(rank, 0.0))
         for rank, numbers in signs.items()
     }
 

@@ -41,6 +41,7 @@ from phasewise.gateway.progress_watch import ProgressWatch
 from phasewise.gateway.quarantine import Quarantine
 from phasewise.gateway.records.decision_file import DecisionFile
 from phasewise.gateway.records.logs import RequestLog
+from phasewise.gateway.records.metric_families import DEFAULT_CLASS
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
 from phasewise.gateway.records.timeline_store import TimelineStore
 from phasewise.gateway.records.traces import TraceSink
@@ -62,6 +63,7 @@ from phasewise.gateway.upstream.driver import FlowDriver
 from phasewise.gateway.upstream.engines import Engines
 from phasewise.gateway.upstream.exchange import Exchange
 from phasewise.scheduling import World
+from phasewise.scheduling.engines_needed import pools_need
 from phasewise.scheduling.recording import UNRECORDED, DecisionRecorder, SchedulingCalls
 from phasewise.scheduling.world import ClusterView, Health, WorkerChange
 
@@ -287,6 +289,9 @@ def build_app(
         breaker_open=world.breakers.is_open,
         kv_transfers=kv_transfer_watch.states,
         own=lambda: OwnState(
+            engines_needed=pools_need(
+                world, metrics.slo_of(DEFAULT_CLASS), time.monotonic(), progress.kv_used
+            ),
             waiting={model: world.queue.waiting(model) for model in world.cluster.models},
             quota_degraded=quotas.degraded,
             cache_degraded=cache is not None and bool(cache.degraded),
@@ -351,6 +356,7 @@ def build_app(
         scheduling.let_waiting_in(world, time.monotonic())
         worker_log.look(name)
 
+    progress = ProgressWatch(world, engines.clients, engines.connect, probe_timeouts)
     watcher = HealthWatcher(
         world.cluster,
         engines.connect,
@@ -358,7 +364,7 @@ def build_app(
         timeouts=probe_timeouts,
         on_look=looked_at,
         on_silence=lambda name, for_s: engines.clients[name].abort_silent(for_s),
-        progress=ProgressWatch(world, engines.clients, engines.connect, probe_timeouts),
+        progress=progress,
     )
     return GatewayApp(
         Parts(

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import orjson
@@ -25,11 +26,14 @@ from phasewise.core.worker import Worker, WorkerRef
 from phasewise.engines.known import engine_of
 from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling import World
+from phasewise.scheduling.engines_needed import FULL_KV
 from phasewise.scheduling.progress import Pace, WorkerProgress, may_take_out
 from phasewise.scheduling.world import Health
 
 logger = logging.getLogger("phasewise.gateway")
 
+KV_EVERY_S = 15.0
+"""How often a busy worker is asked how full its KV cache is."""
 CANARY_TIMEOUTS = Timeouts(connect_s=1.0, head_s=60.0, idle_s=60.0)
 
 
@@ -47,6 +51,7 @@ class ProgressWatch:
         self._ranks: dict[str, dict[str, Rank]] = {}
         self._progress: dict[tuple[str, str], WorkerProgress] = {}
         self._heard_s: dict[str, float] = {}
+        self._asked_s: dict[str, float] = {}
         self._trying: dict[str, asyncio.Task[None]] = {}
 
     async def look(self, name: str) -> None:
@@ -58,7 +63,9 @@ class ProgressWatch:
         heard_s = max(self._heard_s.get(name, 0.0), self._clients[name].last_heard_s)
         is_heard = heard_s > self._heard_s.get(name, 0.0)
         self._heard_s[name] = heard_s
-        if works and (not is_heard or len(self._ranks.get(name, ())) != 1):
+        asked_s = self._asked_s.get(name, -inf)
+        due = not is_heard or len(self._ranks.get(name, ())) != 1 or time.monotonic() >= asked_s + KV_EVERY_S
+        if works and due:
             await self._ask(worker)
         ranks = self._ranks.get(name, {})
         slowest = self._slowest(worker.ref, ranks, heard_s, works=works)
@@ -68,7 +75,7 @@ class ProgressWatch:
         if slowest.is_silent:
             prompts = self._world.ledger.prompts(worker.ref)
             # A full KV cache preempts requests: what was computed for them is computed again.
-            is_full = any(rank.kv_full for rank in ranks.values())
+            is_full = any(rank.kv_used >= FULL_KV for rank in ranks.values())
             pace = slowest.pace(replace(prompts, unread=prompts.unread_before) if is_full else prompts)
         if pace is not Pace.MOVES and await self._is_paused(worker):
             slowest.silent_s = 0.0
@@ -80,12 +87,18 @@ class ProgressWatch:
     def forget(self, name: str) -> None:
         """The worker is gone."""
         self._ranks.pop(name, None)
+        self._asked_s.pop(name, None)
         self._heard_s.pop(name, None)
         self._progress = {key: known for key, known in self._progress.items() if key[0] != name}
         if (trying := self._trying.pop(name, None)) is not None:
             trying.cancel()
         if (client := self._asked.pop(name, None)) is not None:
             client.close()
+
+    def kv_used(self, name: str) -> float:
+        """The share of a worker's KV cache that was in use when it was last asked."""
+        ranks = self._ranks.get(name, {}).values()
+        return sum(it.kv_used for it in ranks) / len(ranks) if ranks else 0.0
 
     async def stop(self) -> None:
         """Drop the connections."""
@@ -103,6 +116,7 @@ class ProgressWatch:
         return client
 
     async def _ask(self, worker: Worker) -> None:
+        self._asked_s[worker.name] = time.monotonic()
         with suppress(UpstreamError, ValueError):
             reply = await self._client(worker).fetch("GET", "/metrics")
             if reply.status == 200:

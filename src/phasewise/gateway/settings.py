@@ -51,6 +51,7 @@ def rules_of(config: GatewayConfig, workers: Sequence[Worker]) -> SchedulingRule
         kv_transfer.canary_s is None,
         config.queue.max_waiting,
         config.queue.aging_s,
+        times_engines=True,
     )
 
 

@@ -23,7 +23,7 @@ from phasewise.scheduling.steps import (
     Step,
     Succeeded,
 )
-from phasewise.scheduling.world import Booking, World, let_waiting_in
+from phasewise.scheduling.world import IDLE, Booking, World, let_waiting_in
 
 # --- What an attempt shows of its workers: whether they fail, how fast they are, what they hold in cache.
 #
@@ -124,7 +124,10 @@ def learn_fetching(
 def learn_writing(world: World, worker: WorkerRef, account: EngineAccount) -> None:
     """A worker has finished an answer, which still counts among its streams."""
     if world.learns_pace and account.gap_s is not None and world.cluster.is_current(worker):
-        world.paces.learn_step(worker, max(1, world.ledger.load(worker).streams), account.gap_s)
+        load = world.ledger.whole_loads()(worker, IDLE)
+        world.paces.learn_step(worker, max(1, load.streams), account.gap_s)
+        if not load.unread_requests:
+            world.paces.learn_calm_step(worker, max(1, load.streams), account.gap_s)
 
 
 def learn_sizes(
@@ -160,6 +163,19 @@ def take_slot(world: World, worker: WorkerRef, tokens: int, unread_tokens: int =
     return Slot(worker, booking, world.breakers.begin(worker, world.clock.now_s))
 
 
+def note_arriving(
+    world: World, request: GenerationRequest, worker: WorkerRef, *, unread_share: float, decodes: bool
+) -> None:
+    """A worker gets this share of a prompt to compute, and the answer to decode if it `decodes`."""
+    if not world.learns_pace or (pace := world.paces.pace(worker)) is None:
+        return
+    sizes = world.paces.sizes
+    prompt_tokens = sizes.prompt_tokens(request)
+    prefill_s = pace.read_s(prompt_tokens, prompt_tokens * (1.0 - unread_share)) if unread_share else 0.0
+    output_tokens = sizes.output_tokens(request) * request.choices if decodes else 0
+    world.paces.arriving.placed(world.paces.kin(worker), prefill_s, output_tokens, world.clock.now_s)
+
+
 def take_prefill_slot(
     request: GenerationRequest, world: World, decision: Decision, worker: WorkerRef, output_tokens: int = 0
 ) -> Slot:
@@ -167,13 +183,15 @@ def take_prefill_slot(
     hashes = request.prefix_hashes
     if decision.options:
         expected = decision.options[0]
-        unread_tokens = expected.prompt_tokens - expected.cached_tokens
+        prompt_tokens, cached_tokens = expected.prompt_tokens, expected.cached_tokens
         world.paces.reading.placed(worker, expected.terms.prefill_s, world.clock.now_s)
     else:
-        unread_tokens = request.estimated_prompt_tokens
+        prompt_tokens, cached_tokens = request.estimated_prompt_tokens, 0
         if hashes:
-            unread_tokens -= world.prefixes.cached_tokens(worker, hashes, unread_tokens)
-    unread_tokens = max(1, unread_tokens)
+            cached_tokens = world.prefixes.cached_tokens(worker, hashes, prompt_tokens)
+    unread_tokens = max(1, prompt_tokens - cached_tokens)
+    unread_share = unread_tokens / max(1, prompt_tokens)
+    note_arriving(world, request, worker, unread_share=unread_share, decodes=output_tokens > 0)
     slot = take_slot(world, worker, unread_tokens + output_tokens, unread_tokens)
     if hashes:
         slot.held_blocks = world.prefixes.held_blocks(worker, hashes)
@@ -253,6 +271,7 @@ def _run_split(
     """
     decode = decision.chosen.ref
     slot = take_slot(world, decode, expected_output_tokens(request))
+    note_arriving(world, request, decode, unread_share=0.0, decodes=True)
     pair = pair_ref(prefill, decode)
     trial = world.pairs.begin(pair, world.clock.now_s)
     result: _Result | None = None

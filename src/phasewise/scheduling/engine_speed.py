@@ -10,7 +10,7 @@ follow within some twenty readings; the shape hardly moves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import exp, log
 from typing import Any, NamedTuple, TypeVar
 
@@ -101,6 +101,39 @@ class ReadingShares:
 
 _NO_SHARES = PrefillSpeed(0.0, 0.0)
 
+_RISES_S, _FALLS_S = 120.0, 1800.0
+"""A pool's work is averaged over minutes; its peaks are forgotten over half an hour, as bursts come again."""
+
+
+class ArrivingWork:
+    """What each pool of a model was given per second: decaying sums, and their peaks, which decay slower.
+
+    Only request_flow writes it.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, str], tuple[float, float, float, float, float]] = {}
+
+    def placed(self, pool: tuple[str, str], prefill_s: float, output_tokens: float, now_s: float) -> None:
+        """An engine of a pool got a prompt, the decoding of an answer, or both."""
+        recent_s, recent_tokens, peak_s, peak_tokens, since_s = self._now(pool, now_s)
+        recent_s, recent_tokens = recent_s + prefill_s / _RISES_S, recent_tokens + output_tokens / _RISES_S
+        peaks = max(peak_s, recent_s), max(peak_tokens, recent_tokens)
+        self._sums[pool] = (recent_s, recent_tokens, *peaks, since_s)
+
+    def lately(self, pool: tuple[str, str], now_s: float) -> tuple[float, float]:
+        """Seconds of prefill and output tokens, per second."""
+        _, _, peak_s, peak_tokens, _ = self._now(pool, now_s)
+        return peak_s, peak_tokens
+
+    def _now(self, pool: tuple[str, str], now_s: float) -> tuple[float, float, float, float, float]:
+        recent_s, recent_tokens, peak_s, peak_tokens, then_s = self._sums.get(
+            pool, (0.0, 0.0, 0.0, 0.0, now_s)
+        )
+        gone_s = min(0.0, then_s - now_s)
+        fast, slow = exp(gone_s / _RISES_S), exp(gone_s / _FALLS_S)
+        return recent_s * fast, recent_tokens * fast, peak_s * slow, peak_tokens * slow, max(then_s, now_s)
+
 
 _CLEAR_OF_FLOOR = 2.0
 """A prompt that took this many times the shortest shows what a token costs; below, the floor hides it."""
@@ -183,16 +216,18 @@ class EngineSpeeds:
     """The learned speed of every worker.
 
     `sizes` estimates the lengths of prompts and answers; `reading` is the share of time that workers spend on
-    prefill. Workers that were not passed share one pool and model.
+    prefill; `arriving` is what pools get. Workers that were not passed share one pool and model.
     """
 
     def __init__(self, workers: Iterable[Worker] = ()) -> None:
         self.sizes = LengthEstimator()
         self.reading = ReadingShares()
+        self.arriving = ArrivingWork()
         self._kin: dict[str, tuple[str, str]] = {}
         self._forms: dict[str, _Form] = {}
         self._pools: dict[tuple[str, str], _Factors] = {}
         self._workers: dict[str, _Factors] = {}
+        self._calm: dict[tuple[str, str], TwoPartFit] = {}
         self._paces: dict[WorkerRef, EnginePace] = {}
         self._readings = 0
         self.set_workers(workers)
@@ -242,6 +277,10 @@ class EngineSpeeds:
         for factors in (own, pool):
             factors.step.learn(seconds, form.step.expected(1.0, streams))
 
+    def learn_calm_step(self, worker: WorkerRef, streams: int, seconds: float) -> None:
+        """The same of a worker without prefill, which under load may be in most steps."""
+        self._calm.setdefault(self.kin(worker), TwoPartFit()).learn(1.0, float(streams), seconds)
+
     def learn_fetch(self, worker: WorkerRef, tokens: int, seconds: float) -> None:
         """KV of so many tokens was fetched in so many seconds, the wait for a step included."""
         form, own, pool = self._of(worker)
@@ -256,15 +295,26 @@ class EngineSpeeds:
             self._paces[worker] = pace
         return pace
 
+    def kin(self, worker: WorkerRef) -> tuple[str, str]:
+        """The worker's model and pool."""
+        return self._kin.get(worker.name, ("", ""))
+
+    def pace_of_pool(self, model: str, pool: str) -> EnginePace | None:
+        """The speed of a worker of the pool that was not timed itself, its steps without prefill in them."""
+        pace, calm = self._pace_as((model, pool), _NOTHING), self._calm.get((model, pool))
+        if pace is None or calm is None:
+            return pace
+        return replace(pace, step_s=calm.first_rate, step_s_per_stream=calm.second_rate)
+
     def _pace(self, worker: WorkerRef) -> EnginePace | None:
-        kin = self._kin.get(worker.name, ("", ""))
+        own = self._workers.get(worker.name, _NOTHING)
+        return self._pace_as(self.kin(worker), own if own.incarnation == worker.incarnation else _NOTHING)
+
+    def _pace_as(self, kin: tuple[str, str], own: _Factors) -> EnginePace | None:
         form = self._forms.get(kin[0])
         if form is None or not form.shortest_read_s or not form.step.weight:
             return None
         pool = self._pools.get(kin, _NOTHING)
-        own = self._workers.get(worker.name, _NOTHING)
-        if own.incarnation != worker.incarnation:
-            own = _NOTHING
         read, step, fetch = (
             exp(mine.logarithm(theirs.logarithm(0.0, 0.0), _BORROWED_READINGS))
             for mine, theirs in ((own.read, pool.read), (own.step, pool.step), (own.fetch, pool.fetch))
@@ -290,7 +340,7 @@ class EngineSpeeds:
             self._paces.clear()
         else:
             self._paces.pop(worker, None)
-        kin = self._kin.get(worker.name, ("", ""))
+        kin = self.kin(worker)
         own = self._workers.get(worker.name)
         if own is None or own.incarnation != worker.incarnation:
             own = self._workers[worker.name] = _Factors(worker.incarnation)

@@ -19,7 +19,10 @@ from phasewise.scheduling.world import ClusterView, LoadLedger, Neighbours, Worl
 
 @value
 class SchedulingRules:
-    """`policy` is a name in POLICIES. `split` is None in a fleet without prefill workers."""
+    """`policy` is a name in POLICIES. `split` is None in a fleet without prefill workers.
+
+    With `times_engines` the engines' speeds are learned even if no placement needs them.
+    """
 
     policy: str
     split: SplitRule | None = None
@@ -27,6 +30,12 @@ class SchedulingRules:
     tries_untimed: bool = False
     max_waiting: int = 1_000
     aging_s: float = DEFAULT_AGING_S
+    times_engines: bool = False
+
+    @property
+    def learns_pace(self) -> bool:
+        """Whether the engines' speeds are needed."""
+        return self.times_engines or self.split is not None
 
     def placement(self, paces: EngineSpeeds, prefixes: PrefixIndex) -> Policy:
         """The policy by which requests are placed."""
@@ -54,7 +63,7 @@ def new_world(
         quotas,
         paces=paces,
         prefixes=prefixes,
-        learns_pace=rules.split is not None,
+        learns_pace=rules.learns_pace,
         neighbours=neighbours,
     )
 
@@ -62,5 +71,5 @@ def new_world(
 def apply_rules(world: World, rules: SchedulingRules) -> None:
     """Schedule by other rules from now on; what was learned stays."""
     world.policy = rules.placement(world.paces, world.prefixes)
-    world.learns_pace = rules.split is not None
+    world.learns_pace = rules.learns_pace
     world.queue.set_bounds(rules.max_waiting, rules.aging_s)

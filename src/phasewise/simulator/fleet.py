@@ -90,6 +90,7 @@ class FleetPlan:
     failures: tuple[Failure, ...] = ()
     spread_by: str | None = None
     homes: bool = True
+    times_engines: bool = False
     limits: Mapping[str, Limits] = field(default_factory=dict)
     """Of tenants, each with a key of its own."""
 
@@ -117,6 +118,7 @@ class SimulatedFleet:
         self.on_arrival: Callable[[SimulatedRequest], None] = lambda _request: None
         self.on_end: Callable[[SimulatedRequest], None] = lambda _request: None
         self._pool_of: dict[str, EnginePool] = {}
+        self._starting: set[str] = set()
         self._numbers = count()
         self._seed = seed
         workers = [self._new_worker(pool) for pool in plan.pools for _ in range(pool.engines)]
@@ -144,16 +146,23 @@ class SimulatedFleet:
     def add_engine(self, pool: EnginePool) -> str:
         """Begin an engine more; gateways use it once it has started."""
         worker = self._new_worker(pool)
+        self._starting.add(worker.name)
         self.clock.at(self.clock.now_s + pool.starts_s, self._join, worker)
         return worker.name
 
     def remove_engine(self, name: str) -> None:
-        """Give an engine nothing more; what it has begun it finishes."""
+        """Give an engine nothing more; what it has begun it finishes. One that starts will not serve."""
+        if name in self._starting:
+            self._starting.remove(name)
+            return
         for gateway in self.gateways:
             states = gateway.world.cluster.snapshot()
             gateway.world.set_workers([it.worker for it in states if it.worker.name != name])
 
     def _join(self, worker: Worker) -> None:
+        if worker.name not in self._starting:
+            return
+        self._starting.remove(worker.name)
         self._host(worker)
         for gateway in self.gateways:
             states = gateway.world.cluster.snapshot()
@@ -220,7 +229,7 @@ class SimulatedFleet:
         served = SimulatedRequest(self._request(turn), tokens_of(turn.prompt), turn.output_tokens)
         self.requests.append(served)
         self.on_arrival(served)
-        self._gateway_of(turn).serve(served, self._engine_keys(turn), ended)
+        self._gateway_of(turn).serve(served, self.keys_of(turn, self.plan.block_tokens), ended)
 
     def _gateway_of(self, turn: Turn) -> SimulatedGateway:
         if self.plan.spread_by is None:
@@ -254,20 +263,23 @@ class SimulatedFleet:
             splittable=True,
         )
 
-    def _engine_keys(self, turn: Turn) -> Sequence[int]:
-        """Of the prompt and its answer: the next turn begins with both."""
+    @staticmethod
+    def keys_of(turn: Turn, block_tokens: int) -> Sequence[int]:
+        """The blocks of the prompt and its answer: the next turn begins with both."""
         if turn.keys:
             return turn.keys
         last = turn.prompt[-1]
         longer = replace(last, tokens=last.tokens + turn.output_tokens)
-        return block_keys((*turn.prompt[:-1], longer), self.plan.block_tokens)
+        return block_keys((*turn.prompt[:-1], longer), block_tokens)
 
 
 def _world(
     plan: FleetPlan, workers: Sequence[Worker], clock: VirtualClock, neighbours: Neighbours | None
 ) -> World:
     split = plan.split if any(it.role is Role.PREFILL for it in workers) else None
-    rules = SchedulingRules(plan.policy, split, plan.threshold_tokens, True, plan.queue)
+    rules = SchedulingRules(
+        plan.policy, split, plan.threshold_tokens, True, plan.queue, times_engines=plan.times_engines
+    )
     world = new_world(rules, workers, VirtualQuotas(clock), neighbours)
     for worker in workers:
         world.cluster.mark_up(worker.name, worker.incarnation)

@@ -14,11 +14,16 @@ from pathlib import Path
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.processes.membership import Membership
 from phasewise.gateway.processes.siblings import Question
-from phasewise.gateway.records.metric_families import BODY_BYTES, WAITING, WORKER_REQUESTS
+from phasewise.gateway.records.metric_families import (
+    BODY_BYTES,
+    ENGINES_NEEDED,
+    WAITING,
+    WORKER_REQUESTS,
+)
 from phasewise.gateway.records.metrics import PrometheusMetrics
 
 KEEP_EVERY_S = 1.0
-SUMMED_GAUGES = frozenset(it.name.encode() for it in (BODY_BYTES, WAITING, WORKER_REQUESTS))
+SUMMED_GAUGES = frozenset(it.name.encode() for it in (BODY_BYTES, ENGINES_NEEDED, WAITING, WORKER_REQUESTS))
 _NAME = re.compile(r"metrics-(\d+)")
 
 

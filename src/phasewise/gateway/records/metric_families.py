@@ -177,6 +177,12 @@ KV_TRANSFER_PROOF_AGE = MetricFamily(
 WAITING = MetricFamily(
     "phasewise_waiting_requests", "gauge", ("model",), "Requests that wait in the gateway for a worker, now."
 )
+ENGINES_NEEDED = MetricFamily(
+    "phasewise_engines_needed",
+    "gauge",
+    ("model", "pool", "phase"),
+    "Engines, as a fraction, that this gateway's requests need for a phase to meet the objectives, now.",
+)
 LOOP_LAG = MetricFamily(
     "phasewise_event_loop_lag_seconds",
     "gauge",
@@ -247,6 +253,6 @@ METRICS = (
     TTFT, TTFT_PART, TPOT, E2E, REQUESTS, TOKENS, RETRIES, RESUMES, KV_TRANSFERS, PLACEMENTS, OBJECTIVES,
     WORKER_UP, WORKER_STILL, WORKER_REQUESTS, WORKER_BREAKER_OPEN, CACHE_REQUESTS, CACHE_LOOK_UP,
     CACHE_SAVED_S, CACHE_SAVED_TOKENS, KV_TRANSFER_RECOMPUTED, KV_TRANSFER_BYTES, KV_TRANSFER_FAILING,
-    KV_TRANSFER_PROOF_AGE, WAITING, LOOP_LAG, OVERLOAD_STAGE, BODY_BYTES, LOG_DROPPED,
+    KV_TRANSFER_PROOF_AGE, WAITING, ENGINES_NEEDED, LOOP_LAG, OVERLOAD_STAGE, BODY_BYTES, LOG_DROPPED,
     TRACES_DROPPED, QUOTA_DEGRADED, CACHE_DEGRADED,
 )  # fmt: skip

@@ -29,6 +29,7 @@ from phasewise.gateway.records.metric_families import (
     CLIENTS_OWN,
     DEFAULT_CLASS,
     E2E,
+    ENGINES_NEEDED,
     KV_TRANSFER_BYTES,
     KV_TRANSFER_FAILING,
     KV_TRANSFER_PROOF_AGE,
@@ -77,6 +78,7 @@ from phasewise.gateway.records.metric_series import (
     MetricFamily,
     value_lines,
 )
+from phasewise.scheduling.engines_needed import EnginesNeeded
 from phasewise.scheduling.world import ClusterView, Health, LoadLedger
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -84,12 +86,13 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 @value
 class OwnState:
-    """The gateway's own state: requests that wait, by model, which shared stores do not answer, lines missing
-    in its log and traces that were dropped, the longest delay of its event loop since the last scrape, what
-    it gives up, the bodies it holds.
+    """The gateway's own state: requests that wait, by model, and engines that they need, by model and pool,
+    which shared stores do not answer, lines missing in its log and traces that were dropped, the longest
+    delay of its event loop since the last scrape, what it gives up, the bodies it holds.
     """
 
     waiting: Mapping[str, int] = field(default_factory=dict)
+    engines_needed: Mapping[tuple[str, str], EnginesNeeded] = field(default_factory=dict)
     quota_degraded: bool = False
     cache_degraded: bool = False
     log_dropped: int = 0
@@ -247,6 +250,12 @@ class PrometheusMetrics:
         )
         yield from value_lines(KV_TRANSFER_PROOF_AGE, proven)
         yield from value_lines(WAITING, (((model,), count) for model, count in own.waiting.items()))
+        needed = (
+            ((*pool, phase), round(engines, 4))
+            for pool, it in own.engines_needed.items()
+            for phase, engines in (("prefill", it.prefill), ("decode", it.decode))
+        )
+        yield from value_lines(ENGINES_NEEDED, needed)
         yield from value_lines(LOOP_LAG, [((), round(own.loop_lag_s, 6))])
         yield from value_lines(OVERLOAD_STAGE, [((), own.overload_stage)])
         yield from value_lines(BODY_BYTES, [((), own.body_bytes)])
