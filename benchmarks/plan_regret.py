@@ -12,8 +12,8 @@ engines of its kind that have to be added until it is met. A case is drawn again
 other half is not 6 to 16, or where fewer than five times as many requests come as are open at once.
 
 `extra_engines_*`: engines of the plan beyond the best, over `cases`. `missed`: the share of plans that missed
-their objective on the other half. `disaggregation_right` of `disaggregation_cases`: the first ten cases each way
-in which the loads carried by as many engines, mixed and disaggregated, are 3% or more apart on the other
+their objective on the other half. `disaggregation_right` of `disaggregation_cases`: the first ten cases each
+way in which the loads carried by as many engines, mixed and disaggregated, are 3% or more apart on the other
 half, and in how many the plan said so; undecided is wrong. `--keep` appends each case to a file and does not
 repeat those that are there. The last line is one JSON object.
 """
@@ -42,8 +42,9 @@ from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.experiments.plan.candidates import MOST_ENGINES, USUAL_LOAD, Candidate, Space
-from phasewise.experiments.plan.choice import Pays, choose, compare
-from phasewise.experiments.plan.trials import Goal, Trials, faster
+from phasewise.experiments.plan.disaggregation import Pays, compare, faster
+from phasewise.experiments.plan.search import choose
+from phasewise.experiments.plan.trials import Goal, Trials
 from phasewise.experiments.simulate.fleet_plan import EngineFigures, modelled_engine
 from phasewise.experiments.simulate.traffic import block_tokens_of, traffic_of
 from phasewise.loadgen.workload.arrivals import OpenLoop
@@ -52,7 +53,7 @@ from phasewise.loadgen.workload.traces import read_trace
 from phasewise.simulator.links import LinkSpeed
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.step_times import preset
-from phasewise.simulator.traffic import Traffic, tokens_of
+from phasewise.simulator.traffic import Session, Traffic, tokens_of
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 MODEL_70B = Path(__file__).resolve().parent.parent / "examples" / "models" / "llama-3-70b.json"
@@ -82,7 +83,8 @@ class Case:
     @property
     def name(self) -> str:
         """One line."""
-        return f"{self.engine}, {self.traffic}, {self.tpot_steps:g} steps, {self.ttft_prompts:g} prompts, {self.size}"
+        objectives = f"{self.tpot_steps:g} steps, {self.ttft_prompts:g} prompts"
+        return f"{self.engine}, {self.traffic}, {objectives}, {self.size} engines"
 
 
 def main() -> None:
@@ -155,7 +157,7 @@ def judged(case: Case, requests: int, seed: int, *, compares: bool) -> dict[str,
     if plan.best is None:
         return result | {"skipped": "no plan", "seconds": round(time.process_time() - began_s)}
     candidate, best = plan.best.candidate, truth.best.candidate
-    needed = until_met(candidate, true_space, true_trials)
+    needed = until_met(candidate, true_trials)
     result |= {
         "planned": candidate.label,
         "planned_attained": round(plan.best.attained, 4),
@@ -165,13 +167,13 @@ def judged(case: Case, requests: int, seed: int, *, compares: bool) -> dict[str,
         "extra": needed - best.engines,
     }
     if compares:
-        said = compare(plan_space, plan_trials, best.engines, plan)
-        true = compare(true_space, true_trials, best.engines, truth)
+        said = compare(plan_trials, best.engines, plan)
+        true = compare(true_trials, best.engines, truth)
         result |= {"said": round(said.ratio, 4), "said_pays": said.pays, "true": round(true.ratio, 4)}
     return result | {"seconds": round(time.process_time() - began_s)}
 
 
-def until_met(candidate: Candidate, space: Space, trials: Trials) -> int:
+def until_met(candidate: Candidate, trials: Trials) -> int:
     """Engines with which the plan meets its objective: its own, or with as many more as that takes."""
     while not trials(candidate).met and candidate.engines < MOST_ENGINES:
         more = candidate.engines + 1
@@ -214,7 +216,8 @@ def load_of(case: Case, engine: EngineFigures, requests: int, seed: int) -> tupl
     slo = Slo(
         case.ttft_prompts * engine.cost(prefilling(round(prompts))), case.tpot_steps * engine.cost.floor_s
     )
-    rng, parts = Random(seed), ([], [])
+    rng = Random(seed)
+    parts: tuple[list[Session], list[Session]] = ([], [])
     for session in whole.sessions:
         parts[rng.random() < 0.5].append(session)
     halves = [Traffic(list(it)) for it in parts]
@@ -246,7 +249,9 @@ def all_clear(results: list[dict[str, Any]]) -> bool:
 def clear(results: list[dict[str, Any]], way: Pays) -> list[dict[str, Any]]:
     """The first cases in which disaggregation clearly pays, or clearly does not."""
     pays = way is Pays.YES
-    found = [it for it in results if "true" in it and (it["true"] >= APART if pays else it["true"] <= 1 / APART)]
+    found = [
+        it for it in results if "true" in it and (it["true"] >= APART if pays else it["true"] <= 1 / APART)
+    ]
     return found[:EACH_WAY]
 
 

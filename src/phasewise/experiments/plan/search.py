@@ -1,26 +1,29 @@
 """The fewest engines that meet a goal, and the most load that so many engines carry.
 
-Failures are cheap, because a trial is cut short once it has certainly missed. More engines are taken to do
-better, and a line of candidates to have one best part: a miss says in which direction that lies.
+Misses are cheap, because a trial is cut short once it has certainly missed. More engines are taken to do
+better, and a line of candidates to have one best stretch: a miss says in which direction that lies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, sqrt
 
 from phasewise.experiments.plan.candidates import MOST_ENGINES, Candidate, Space
 from phasewise.experiments.plan.trials import Trial
 
 Try = Callable[[Candidate], Trial]
 
-RESOLUTION = 1.015
-"""Loads closer together than this are not told apart."""
-FIRST_STEP = 1.12
-LEAST_LOAD, MOST_LOAD = 1 / 16, 16.0
+FIRST_STEP = 1.1
+"""Towards another load; each further step is the square of the one before."""
+FARTHEST = 20.0
+MORE_ENGINES = 1.25
+"""How many times the engines of a mixed fleet a disaggregated one may have before the search gives up."""
 
 
 def climb(line: list[Candidate], begin: int, attempt: Try) -> Trial | None:
-    """A candidate of the line that meets the goal: where prefill is short look further on, else further back."""
+    """A candidate that meets the goal: where prefill is short it lies further on, else further back."""
     at, seen = begin, set[int]()
     while 0 <= at < len(line) and at not in seen:
         seen.add(at)
@@ -32,79 +35,91 @@ def climb(line: list[Candidate], begin: int, attempt: Try) -> Trial | None:
 
 
 def fewest(
-    space: Space, attempt: Try, *, disaggregated: bool, most: int = MOST_ENGINES, begin: int | None = None
+    space: Space, attempt: Try, begin: int, most: int = MOST_ENGINES, *, disaggregated: bool
 ) -> Trial | None:
     """The fewest engines, of these the candidate with most to spare; None if `most` do not meet the goal."""
     best: Trial | None = None
-    begin = space.usual_engines if begin is None else begin
     least = 2 if disaggregated else 1
-    for cap in space.caps:
 
-        def meets(engines: int, cap: int = cap) -> Trial | None:
-            line = space.line(engines, cap, disaggregated=disaggregated)
-            return climb(line, space.begin_at(line, best.candidate if best else None), attempt)
+    def meets(engines: int, cap: int = space.caps[0]) -> Trial | None:
+        nonlocal best
+        line = space.line(engines, cap, disaggregated=disaggregated)
+        found = climb(line, space.begin_at(line, best.candidate if best else None), attempt)
+        best = found or best
+        return found
 
-        if best is None:
-            best = _first(meets, least, min(max(begin, least), most), most)
-            continue
-        while best.candidate.engines > least and (fewer := meets(best.candidate.engines - 1)):
-            best = fewer
+    _first(meets, least, min(max(begin, least), most), most)
+    for cap in space.caps[1:]:
+        while best and best.candidate.engines > least and meets(best.candidate.engines - 1, cap):
+            pass
     return best and _with_most_to_spare(space, best, attempt)
 
 
-def _first(meets: Callable[[int], Trial | None], least: int, begin: int, most: int) -> Trial | None:
-    """The smallest number that does, by steps that double and then halve."""
-    low, high, found, engines, step = least - 1, most + 1, None, begin, 1
+def _first(meets: Callable[[int], object], least: int, begin: int, most: int) -> None:
+    """Find the smallest number that does, by steps that double until they cross it, and then halve."""
+    low, high, engines, step = least - 1, most + 1, begin, 1
     while high - low > 1:
-        trial = meets(engines)
-        if trial is not None:
-            found, high = trial, engines
-            engines = max(engines - step, low + 1)
+        if meets(engines):
+            high, engines = engines, engines - step
         else:
-            low = engines
-            engines = min(engines + step, high - 1)
+            low, engines = engines, engines + step
         step *= 2
-        if least - 1 < low and high < most + 1:
-            engines = (low + high) // 2
-    return found
+        crossed = low >= least and high <= most
+        engines = (low + high) // 2 if crossed else min(max(engines, low + 1), high - 1)
 
 
 def _with_most_to_spare(space: Space, best: Trial, attempt: Try) -> Trial:
     """A neighbour on the line may do better at the same price."""
-    candidate = best.candidate
-    line = space.line(candidate.engines, candidate.max_num_seqs, disaggregated=candidate.prefill > 0)
-    if candidate not in line:
-        return best
-    at = line.index(candidate)
+    own = best.candidate
+    line = space.line(own.engines, own.max_num_seqs, disaggregated=own.prefill > 0)
+    at = line.index(own)
     near = [attempt(it) for it in line[max(0, at - 1) : at + 2]]
     return max((it for it in near if it.met), key=lambda it: it.attained - it.error)
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best fleet of each kind; None if no fleet of a sensible size meets the goal."""
+
+    mixed: Trial | None
+    disaggregated: Trial | None
+
+    @property
+    def best(self) -> Trial | None:
+        """The one with fewer engines; a mixed fleet if both need as many, because it is simpler."""
+        found = [it for it in (self.mixed, self.disaggregated) if it is not None]
+        return min(found, key=lambda it: it.candidate.engines, default=None)
+
+
+def choose(space: Space, attempt: Try, most: int = MOST_ENGINES) -> Choice:
+    """Search both kinds of fleets."""
+    begin = space.usual_engines
+    mixed = fewest(space, attempt, begin, most, disaggregated=False)
+    if mixed is not None:
+        begin = mixed.candidate.engines
+        most = min(most, max(2, round(begin * MORE_ENGINES)))
+    return Choice(mixed, fewest(space, attempt, begin, most, disaggregated=True))
+
+
 def most_load(
-    space: Space, at_load: Callable[[float], Try], engines: int, like: Candidate, begin: float = 1.0
+    line: list[Candidate], begin_at: int, at_load: Callable[[float], Try], begin: float, resolution: float
 ) -> float:
-    """The most load that so many engines carry, as a multiple; 0 if less than the least that is tried."""
-    line = space.line(engines, space.caps[0], disaggregated=like.prefill > 0)
-    best = like
+    """The most load that a candidate of the line carries, as a multiple; 0 if next to none."""
+    place = begin_at
 
     def carries(load: float) -> bool:
-        nonlocal best
-        trial = climb(line, space.begin_at(line, best), at_load(load))
-        best = best if trial is None else trial.candidate
+        nonlocal place
+        trial = climb(line, place, at_load(load))
+        place = place if trial is None else line.index(trial.candidate)
         return trial is not None
 
-    low = high = begin
-    if carries(begin):
-        while carries(high := high * FIRST_STEP):
-            low = high
-            if high > MOST_LOAD * begin:
-                return low
-    else:
-        while not carries(low := low / FIRST_STEP):
-            high = low
-            if low < LEAST_LOAD * begin:
-                return 0.0
-    while high / low > RESOLUTION:
-        middle = (low * high) ** 0.5
+    low, high, load, step = 0.0, inf, begin, FIRST_STEP
+    while not low or high == inf:
+        if not begin / FARTHEST < load < begin * FARTHEST:
+            return low
+        low, high = (load, high) if carries(load) else (low, load)
+        load, step = (load * step if low else load / step), step * step
+    while high / low > resolution:
+        middle = sqrt(low * high)
         low, high = (middle, high) if carries(middle) else (low, middle)
-    return (low * high) ** 0.5
+    return sqrt(low * high)
