@@ -108,8 +108,10 @@ def _disaggregation(plan: Plan) -> list[str]:
 
 
 def _doubts(plan: Plan) -> list[str]:
-    if plan.requests >= plan.enough_requests:
-        return []
-    return [
-        f"The traffic is short for so many open requests: give --requests {plan.enough_requests:,} or more"
-    ]
+    lines = []
+    if too_long := plan.chosen.simulated.figures.too_long:
+        lines.append(f"{count(too_long)} requests are too long for the context, and count as missed.")
+    if plan.requests < plan.enough_requests:
+        wanted = f"{plan.enough_requests:,}"
+        lines.append(f"The traffic is short for so many open requests: give --requests {wanted} or more.")
+    return lines

@@ -42,7 +42,7 @@ def binds(trials: Trials, candidate: Candidate) -> Binds | None:
         """Whether most of those that missed came to an engine that was full."""
         full = 0
         for own in attempts:
-            beside = (it for it in running[own.worker] if it.began_s < own.began_s < it.ended_s)
+            beside = (it for it in running[own.worker] if _runs(it, own.began_s))
             full += sum(map(size, beside)) >= NEARLY * limit
         return full > len(missed) / 2
 
@@ -54,8 +54,13 @@ def binds(trials: Trials, candidate: Candidate) -> Binds | None:
         return Binds.KV_MEMORY
     if mostly_over(lambda _: 1.0, min(shape.max_num_seqs, fleet.plan.pools[-1].slots)):
         return Binds.QUEUE
-    waited = sum(waited_for_prefill(it, slo) for it in missed)
+    waited = sum(waited_for_prefill(it, slo.ttft_s) for it in missed)
     return Binds.PREFILL if waited > len(missed) / 2 else Binds.DECODE
+
+
+def _runs(attempt: SimulatedAttempt, at_s: float) -> bool:
+    scheduled_s = attempt.request.scheduled_s
+    return scheduled_s is not None and scheduled_s < at_s < attempt.ended_s
 
 
 class PhaseMeter:

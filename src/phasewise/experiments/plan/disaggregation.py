@@ -15,7 +15,7 @@ from phasewise.simulator.traffic import Content, Session, Traffic, Turn, tokens_
 
 LOADS, PROMPTS = (0.5, 2.0), (0.5, 2.0)
 """Multiples of the number of engines, and of the length of prompts, that are tried too."""
-SCANNED_REQUESTS = 1_500
+SCANNED_REQUESTS = 1_000
 RESOLUTION, SCAN_RESOLUTION = 1.015, 1.03
 """Loads closer together than this are not distinguished."""
 
@@ -59,7 +59,7 @@ def compare(
     """How much load both kinds of fleets carry. No margin is kept: it would favour neither."""
     traffic = trials.traffic
     space = Space(trials.engine, traffic, trials.goal.slo)
-    bare = replace(trials, goal=replace(trials.goal, caution=0.0), note=lambda _trial: None)
+    bare = replace(trials, goal=replace(trials.goal, caution=0.0))
     per_s = traffic.requests / max(traffic.sessions[-1].at_s - traffic.sessions[0].at_s, 1e-9)
 
     def carried(found: Trial | None, *, disaggregated: bool) -> float:

@@ -17,7 +17,7 @@ Try = Callable[[Candidate], Trial]
 
 FIRST_STEP = 1.1
 """Towards another load; each further step is the square of the one before."""
-FARTHEST = 20.0
+FARTHEST = 500.0
 MORE_ENGINES = 1.25
 """How many times the engines of a mixed fleet a disaggregated one may have before the search gives up."""
 
@@ -30,7 +30,7 @@ def climb(line: list[Candidate], begin: int, attempt: Try) -> Trial | None:
         trial = attempt(line[at])
         if trial.met:
             return trial
-        at += 1 if trial.prefill_missed > trial.decode_missed else -1
+        at += 1 if trial.lacks_prefill else -1
     return None
 
 

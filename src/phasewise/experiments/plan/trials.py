@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 from phasewise.core.slo import Slo
 from phasewise.experiments.plan.candidates import Candidate
-from phasewise.experiments.simulate.figures import is_within
+from phasewise.experiments.simulate.figures import is_saturated, is_within
 from phasewise.experiments.simulate.fleet_plan import EngineFigures, fleet_plan
 from phasewise.simulator.fleet import FleetPlan, SimulatedFleet
 from phasewise.simulator.gateway import SimulatedRequest
@@ -35,17 +35,16 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a candidate did. One that was `cut` short has certainly missed; its shares are those until then.
+    """How a candidate did. One that was `cut` short has certainly missed; its share is that until then.
 
-    Of the requests that ended, `prefill_missed` waited too long for a prefill; `decode_missed` missed later.
+    `lacks_prefill`: most requests that missed had waited too long for their prefill.
     """
 
     candidate: Candidate
     met: bool
     attained: float
     error: float
-    prefill_missed: float
-    decode_missed: float
+    lacks_prefill: bool
     cut: bool = False
 
 
@@ -97,14 +96,14 @@ class Trials:
         from_s, slo, front_end_s = self.counts_from_s, self.goal.slo, self.engine.front_end_s
         most = (1 - self.goal.attainment) * self.traffic.requests
         met: list[tuple[float, bool]] = []
-        missed: list[bool] = []
+        missed: list[SimulatedRequest] = []
 
         def ended(served: SimulatedRequest) -> None:
             if served.arrived_s < from_s:
                 return
             met.append((served.arrived_s, is_within(served, slo, front_end_s)))
             if not met[-1][1]:
-                missed.append(waited_for_prefill(served, slo))
+                missed.append(served)
                 if len(missed) > most:
                     raise _CertainMissError
 
@@ -114,16 +113,14 @@ class Trials:
             fleet.run(self.traffic)
         except _CertainMissError:
             cut = True
-        return self._judged(candidate, [it for _, it in sorted(met)], sum(missed), cut=cut)
-
-    def _judged(self, candidate: Candidate, met: Sequence[bool], for_prefill: int, *, cut: bool) -> Trial:
-        ended = max(1, len(met))
-        attained, error = sum(met) / ended, standard_error(met)
-        sure = attained - self.goal.caution * error >= self.goal.attainment
-        prefill_missed = for_prefill / ended
-        return Trial(
-            candidate, sure and not cut, attained, error, prefill_missed, 1 - attained - prefill_missed, cut
-        )
+        in_order = [it for _, it in sorted(met)]
+        attained, error = fmean(in_order or [0.0]), standard_error(in_order)
+        # More and more requests wait: sooner or later they all miss.
+        grows = not cut and is_saturated(fleet.requests)
+        sure = not cut and not grows and attained - self.goal.caution * error >= self.goal.attainment
+        late = fleet.requests[len(fleet.requests) * 3 // 4 :] if grows else missed
+        for_prefill = fmean([waited_for_prefill(it, slo.ttft_s * (not grows)) for it in late] or [0.0])
+        return Trial(candidate, sure, attained, error, for_prefill > 1 / 2, cut)
 
 
 def standard_error(met: Sequence[bool]) -> float:
@@ -134,9 +131,9 @@ def standard_error(met: Sequence[bool]) -> float:
     return stdev(fmean(met[at * size : (at + 1) * size]) for at in range(BATCHES)) / sqrt(BATCHES)
 
 
-def waited_for_prefill(served: SimulatedRequest, slo: Slo) -> bool:
-    """Whether a request missed TTFT, and most of that time was not spent on a decode engine."""
-    if served.ttft_s <= slo.ttft_s or not served.attempts:
+def waited_for_prefill(served: SimulatedRequest, longer_than_s: float) -> bool:
+    """Whether TTFT took longer, and most of that time was not spent on a decode engine."""
+    if served.ttft_s <= longer_than_s or not served.attempts:
         return False
     first = served.attempts[0]
     return not first.is_prefill or first.ended_s - served.arrived_s > served.ttft_s / 2
