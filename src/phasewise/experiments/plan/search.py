@@ -7,7 +7,7 @@ better, and a line of candidates to have one best stretch: a miss says in which 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 
 from phasewise.experiments.plan.candidates import MOST_ENGINES, Candidate, Space
@@ -37,7 +37,7 @@ def climb(line: list[Candidate], begin: int, attempt: Try) -> Trial | None:
 def fewest(
     space: Space, attempt: Try, begin: int, most: int = MOST_ENGINES, *, disaggregated: bool
 ) -> Trial | None:
-    """The fewest engines, of these the candidate with most to spare; None if `most` do not meet the goal."""
+    """The fewest engines that meet the goal; None if `most` do not."""
     best: Trial | None = None
     least = 2 if disaggregated else 1
 
@@ -52,7 +52,7 @@ def fewest(
     for cap in space.caps[1:]:
         while best and best.candidate.engines > least and meets(best.candidate.engines - 1, cap):
             pass
-    return best and _with_most_to_spare(space, best, attempt)
+    return best
 
 
 def _first(meets: Callable[[int], object], least: int, begin: int, most: int) -> None:
@@ -69,7 +69,7 @@ def _first(meets: Callable[[int], object], least: int, begin: int, most: int) ->
 
 
 def _with_most_to_spare(space: Space, best: Trial, attempt: Try) -> Trial:
-    """A neighbour on the line may do better at the same price."""
+    """A neighbour on the line may do better at the same price, which other traffic may need."""
     own = best.candidate
     line = space.line(own.engines, own.max_num_seqs, disaggregated=own.prefill > 0)
     at = line.index(own)
@@ -98,7 +98,11 @@ def choose(space: Space, attempt: Try, most: int = MOST_ENGINES) -> Choice:
     if mixed is not None:
         begin = mixed.candidate.engines
         most = min(most, max(2, round(begin * MORE_ENGINES)))
-    return Choice(mixed, fewest(space, attempt, begin, most, disaggregated=True))
+    found = Choice(mixed, fewest(space, attempt, begin, most, disaggregated=True))
+    if (best := found.best) is None:
+        return found
+    spared = _with_most_to_spare(space, best, attempt)
+    return replace(found, mixed=spared) if best is mixed else replace(found, disaggregated=spared)
 
 
 def most_load(
