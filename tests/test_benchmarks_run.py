@@ -40,6 +40,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "affinity",
         "affinity_cells",
         "sim_speed",
+        "plan_regret",
         "cache_latency",
         "live_cost",
         "cache_faults",
