@@ -1,15 +1,16 @@
 """How good are plans from half of the traffic on the other half, and do they know when disaggregation pays?
 
-    python benchmarks/plan_regret.py [--keep FILE] [--requests 1500] [--quick] [--json]
+    python benchmarks/plan_regret.py [--keep FILE] [--requests 1200] [--quick] [--json]
 
 Judged within the simulator: this measures the search and its margin against chance, not the simulator.
 A case is an engine (modelled GPUs, or the demo engine on a CPU), traffic (a preset, or a trace from
 ../shared/data), objectives in multiples of that engine's own step and prefill times, and a rate for 6 to 16
-engines. Cases are drawn with a fixed seed from all combinations. Each request falls by chance into one of two
-halves. One half is planned from, as `phasewise plan` does. On the other the same grid is searched without
-a margin: that number of engines is the best possible. A plan that misses its objective there is charged the
-engines of its kind that have to be added until it is met. A case is drawn again where its best number on the
-other half is not 6 to 16, or where fewer than five times as many requests come as are open at once.
+engines. Cases are drawn with a fixed seed from all combinations. Of every two requests in a row one falls by
+chance into each half, so that both have the same rate, which a planner is given. One half is planned from, as
+`phasewise plan` does. On the other the same grid is searched without a margin: that number of engines is the
+best possible. A plan that misses its objective there is charged the engines of its kind that have to be added
+until it is met. A case is drawn again where its best number on the other half is not 6 to 16, or where fewer
+than five times as many requests come as are open at once.
 
 `extra_engines_*`: engines of the plan beyond the best, over `cases`. `missed`: the share of plans that missed
 their objective on the other half. `disaggregation_right` of `disaggregation_cases`: the first ten cases each
@@ -93,7 +94,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--keep", type=Path, help="append cases to this file, and skip those in it")
-    parser.add_argument("--requests", type=int, default=1_500, help="in each half")
+    parser.add_argument("--requests", type=int, default=1_200, help="in each half")
     parser.add_argument("--cases", type=int, default=CASES, help="how many")
     parser.add_argument("--quick", action="store_true", help="one case: proves that it runs")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
@@ -154,6 +155,8 @@ def judged(case: Case, requests: int, seed: int, *, compares: bool) -> dict[str,
         return result | {"skipped": "no fleet of this size does"}
     candidate = plan.best.candidate
     true_trials = Trials(engine, other, replace(goal, caution=0.0), block_tokens)
+    if not min(SIZES) - 1 <= candidate.engines <= max(SIZES) + 1:
+        return result | {"skipped": f"{candidate.engines} engines are planned"}
     best = best_possible(true_space, true_trials, candidate)
     if best not in SIZES:
         return result | {"skipped": f"{best} engines are enough"}
@@ -253,8 +256,9 @@ def load_of(case: Case, engine: EngineFigures, requests: int, seed: int) -> tupl
     )
     rng = Random(seed)
     parts: tuple[list[Session], list[Session]] = ([], [])
-    for session in whole.sessions:
-        parts[rng.random() < 0.5].append(session)
+    for pair in zip(whole.sessions[::2], whole.sessions[1::2], strict=False):
+        for part, session in zip(parts, rng.sample(pair, 2), strict=True):
+            part.append(session)
     halves = [Traffic(list(it)) for it in parts]
     rate = case.size / needed_at_once(engine, whole, slo)
     return Goal(slo), [faster(it, rate) for it in halves], block_tokens_of(source)

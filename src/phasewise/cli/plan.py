@@ -12,20 +12,8 @@ import typer
 import yaml
 
 from phasewise.api.call import seed_or_random
-from phasewise.cli import options
+from phasewise.cli import options, simulated_engines
 from phasewise.cli.outputs import reject_unwritable
-from phasewise.cli.simulated_engines import (
-    Draws,
-    Duration,
-    Gpu,
-    Gpus,
-    KvTokens,
-    LinkGbs,
-    ModelConfig,
-    Seed,
-    StepTimes,
-    engine_figures,
-)
 from phasewise.core import timeline_record
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
@@ -49,19 +37,19 @@ LEAST_REQUESTS, LEAST_S = 2_000, 30.0
 
 def plan(
     *,
-    costs: StepTimes = None,
-    model: ModelConfig = None,
-    gpu: Gpu = "H100",
-    gpus: Gpus = 1,
-    kv_tokens: KvTokens = None,
-    link_gbs: LinkGbs = 25.0,
+    costs: simulated_engines.StepTimes = None,
+    model: simulated_engines.ModelConfig = None,
+    gpu: simulated_engines.Gpu = "H100",
+    gpus: simulated_engines.Gpus = 1,
+    kv_tokens: simulated_engines.KvTokens = None,
+    link_gbs: simulated_engines.LinkGbs = 25.0,
     most_engines: Annotated[
         int,
         typer.Option(
             min=2, max=MOST_ENGINES, help="Look no further than this.", rich_help_panel=options.SEVERAL
         ),
     ] = MOST_ENGINES,
-    draws: Draws = 10,
+    draws: simulated_engines.Draws = 10,
     scan: Annotated[
         bool,
         typer.Option(
@@ -79,7 +67,7 @@ def plan(
             rich_help_panel=options.WHEN,
         ),
     ] = None,
-    duration: Duration = None,
+    duration: simulated_engines.Duration = None,
     spacing: options.SpacingChoice = Spacing.POISSON,
     burstiness: options.Burstiness = 1.0,
     speed: options.Speed = 1.0,
@@ -98,7 +86,7 @@ def plan(
             rich_help_panel=options.WHAT,
         ),
     ] = None,
-    seed: Seed = None,
+    seed: simulated_engines.Seed = None,
     slo: options.SloText = "",
     attainment: Annotated[
         float,
@@ -123,7 +111,7 @@ def plan(
     if not 0 < attainment < 1:
         raise ConfigError(f"--attainment {attainment:g}", hint="give a share between 0 and 1, such as 0.95")
     objectives = parse_slo(slo, DEFAULT_SLO)
-    engine, origin = engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
+    engine, origin = simulated_engines.engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
     source: Shape | Trace
     if recorded is not None:
         if trace is not None:

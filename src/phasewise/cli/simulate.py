@@ -14,22 +14,9 @@ import orjson
 import typer
 
 from phasewise.api.call import seed_or_random
-from phasewise.cli import options
+from phasewise.cli import options, simulated_engines
 from phasewise.cli.measuring import repeating_command
 from phasewise.cli.outputs import reject_unwritable
-from phasewise.cli.simulated_engines import (
-    ENGINE,
-    Draws,
-    Duration,
-    Gpu,
-    Gpus,
-    KvTokens,
-    LinkGbs,
-    ModelConfig,
-    Seed,
-    StepTimes,
-    engine_figures,
-)
 from phasewise.core import timeline_record
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
@@ -58,14 +45,17 @@ def simulate(
         typer.Argument(metavar="[FLEET]", help="A fleet file. (default: one engine with the defaults)"),
     ] = None,
     *,
-    costs: StepTimes = None,
-    model: ModelConfig = None,
-    gpu: Gpu = "H100",
-    gpus: Gpus = 1,
-    kv_tokens: KvTokens = None,
-    link_gbs: LinkGbs = 25.0,
+    costs: simulated_engines.StepTimes = None,
+    model: simulated_engines.ModelConfig = None,
+    gpu: simulated_engines.Gpu = "H100",
+    gpus: simulated_engines.Gpus = 1,
+    kv_tokens: simulated_engines.KvTokens = None,
+    link_gbs: simulated_engines.LinkGbs = 25.0,
     gateways: Annotated[
-        int, typer.Option(min=1, help="Gateways, each with knowledge of its own.", rich_help_panel=ENGINE)
+        int,
+        typer.Option(
+            min=1, help="Gateways, each with knowledge of its own.", rich_help_panel=simulated_engines.ENGINE
+        ),
     ] = 1,
     vary: Annotated[
         list[str] | None,
@@ -75,7 +65,7 @@ def simulate(
             rich_help_panel=options.SEVERAL,
         ),
     ] = None,
-    draws: Draws = 10,
+    draws: simulated_engines.Draws = 10,
     concurrency: options.Concurrency = None,
     rate: options.Rate = None,
     requests: Annotated[
@@ -86,7 +76,7 @@ def simulate(
             rich_help_panel=options.WHEN,
         ),
     ] = None,
-    duration: Duration = None,
+    duration: simulated_engines.Duration = None,
     spacing: options.SpacingChoice = Spacing.POISSON,
     burstiness: options.Burstiness = 1.0,
     speed: options.Speed = 1.0,
@@ -98,7 +88,7 @@ def simulate(
     turns: options.Turns = 1,
     think: options.Think = 1.0,
     trace: options.TraceFile = None,
-    seed: Seed = None,
+    seed: simulated_engines.Seed = None,
     slo: options.SloText = "",
     timelines: Annotated[
         Path | None,
@@ -113,7 +103,7 @@ def simulate(
     reject_unwritable("--timelines", timelines)
     reject_unwritable("--html", html)
     objectives = parse_slo(slo, DEFAULT_SLO)
-    engine, origin = engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
+    engine, origin = simulated_engines.engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
     if requests is None and duration is None and trace is None:
         requests = DEFAULT_REQUESTS
     chosen_seed = seed_or_random(seed)
