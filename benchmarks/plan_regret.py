@@ -1,6 +1,6 @@
 """How good are plans from half of the traffic on the other half, and do they know when disaggregation pays?
 
-    python benchmarks/plan_regret.py [--keep FILE] [--requests 1200] [--quick] [--json]
+    python benchmarks/plan_regret.py [--keep FILE] [--requests 1200] [--quick] [--real] [--json]
 
 Judged within the simulator: this measures the search and its margin against chance, not the simulator.
 A case is an engine (modelled GPUs, or the demo engine on a CPU), traffic (a preset, or a trace from
@@ -17,6 +17,10 @@ their objective on the other half. `disaggregation_right` of `disaggregation_cas
 way in which the loads carried by as many engines, mixed and disaggregated, are 3% or more apart on the other
 half, and in how many the plan said so; undecided is wrong. `--keep` appends each case to a file and does not
 repeat those that are there. The last line is one JSON object.
+
+`--real` instead starts two real engines with the demo model, a core each, calibrates them, plans six choices
+(mixed or disaggregated; two prompt mixes at three loads) and measures both arrangements of each:
+`real_right` of `real_choices` are those whose direction the plan had right.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from random import Random
 from statistics import fmean, median
 from typing import Any
 
+from planning.real import real_choices
 from sim_speed import MODEL_8B
 
 from phasewise.core.slo import Slo
@@ -57,6 +62,7 @@ from phasewise.simulator.step_times import preset
 from phasewise.simulator.traffic import Session, Traffic, tokens_of
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+HOME = Path(__file__).resolve().parent.parent / ".phasewise"
 MODEL_70B = Path(__file__).resolve().parent.parent / "examples" / "models" / "llama-3-70b.json"
 ENGINES = ("8B on H100", "8B on L40S", "70B on 4 H100", "demo on CPU")
 TRAFFIC = ("chat", "rag", "codegen", "batch", "azure_2023_code", "azure_2023_conv")
@@ -98,7 +104,12 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=CASES, help="how many")
     parser.add_argument("--quick", action="store_true", help="one case: proves that it runs")
     parser.add_argument("--json", action="store_true", help="print only progress and the JSON line")
+    parser.add_argument("--real", action="store_true", help="only six choices on two real engines")
+    parser.add_argument("--home", type=Path, default=HOME, help="where engine and model are")
     options = parser.parse_args()
+    if options.real:
+        print(json.dumps(real_choices(options.home, say) | {"python": interpreter()}))
+        return
     requests, wanted = (150, 1) if options.quick else (options.requests, options.cases)
     kept = read_kept(options.keep)
     results: list[dict[str, Any]] = []
@@ -210,7 +221,7 @@ def truly_pays(space: Space, trials: Trials, engines: int, near: Choice) -> Pays
 
     found = [near.mixed, near.disaggregated]
     caps = [it.candidate.max_num_seqs if it else space.caps[0] for it in found]
-    lines = [space.line(engines, cap, disaggregated=bool(kind)) for kind, cap in enumerate(caps)]
+    lines = [space.candidates(engines, cap, disaggregated=bool(kind)) for kind, cap in enumerate(caps)]
     begins = [
         space.begin_at(line, it.candidate if it else None) for line, it in zip(lines, found, strict=True)
     ]
@@ -300,10 +311,13 @@ def summary(results: list[dict[str, Any]], requests: int, *, quick: bool) -> dic
         "judged_by": "the simulator",
         "requests_per_half": requests,
         "quick": quick,
-        "python": " ".join(
-            (platform.python_implementation(), platform.python_version(), *platform.python_build())
-        ),
+        "python": interpreter(),
     }
+
+
+def interpreter() -> str:
+    """And its build."""
+    return " ".join((platform.python_implementation(), platform.python_version(), *platform.python_build()))
 
 
 def say(words: str) -> None:

@@ -18,7 +18,7 @@ def by_trying_all(space, attempt, *, disaggregated, most):
     """The smallest number of engines of which any candidate meets the goal."""
     for engines in range(2 if disaggregated else 1, most + 1):
         for cap in space.caps:
-            if any(attempt(it).met for it in space.line(engines, cap, disaggregated=disaggregated)):
+            if any(attempt(it).met for it in space.candidates(engines, cap, disaggregated=disaggregated)):
                 return engines
     return None
 
@@ -70,11 +70,11 @@ def test_a_mixed_fleet_is_chosen_if_both_kinds_need_as_many_engines():
 @given(st.floats(0.1, 10.0), st.floats(0.5, 2.0))
 def test_the_most_load_is_found_to_the_resolution(most, begin):
     space = make_space(make_trials())
-    line = space.line(4, 256, disaggregated=True)
-    found = most_load(line, 0, lambda load: by_formula(2 * load / most, load / most), begin, 1.02)
+    row = space.candidates(4, 256, disaggregated=True)
+    found = most_load(row, 0, lambda load: by_formula(2 * load / most, load / most), begin, 1.02)
     assert found == pytest.approx(most * 1.0, rel=0.02)
 
 
 def test_next_to_no_load_is_none():
-    line = make_space(make_trials()).line(4, 256, disaggregated=True)
-    assert most_load(line, 0, lambda load: by_formula(1e3 * load, 1e3 * load), 1.0, 1.02) == 0.0
+    row = make_space(make_trials()).candidates(4, 256, disaggregated=True)
+    assert most_load(row, 0, lambda load: by_formula(1e3 * load, 1e3 * load), 1.0, 1.02) == 0.0

@@ -81,19 +81,19 @@ class Space:
         """Requests in a step: the engine's own limit, and the most that keep a decode step within TPOT."""
         return tuple(dict.fromkeys((self.engine.max_num_seqs, self._most_within_tpot)))
 
-    def line(self, engines: int, cap: int, *, disaggregated: bool) -> list[Candidate]:
+    def candidates(self, engines: int, cap: int, *, disaggregated: bool) -> list[Candidate]:
         """Candidates of so many engines, in the order of the speed of prefill at the cost of decode."""
         if disaggregated:
             chunk = self.engine.batch_tokens
             return [Candidate(engines, prefill, chunk, min(cap, chunk)) for prefill in range(1, engines)]
         return [Candidate(engines, 0, chunk, min(cap, chunk)) for chunk in self.chunks]
 
-    def begin_at(self, line: list[Candidate], like: Candidate | None) -> int:
-        """The place on a line where a search begins: near what did best so far, else where work balances."""
-        if line[0].prefill:
+    def begin_at(self, row: list[Candidate], like: Candidate | None) -> int:
+        """The index in a row where a search begins: near what did best so far, else where work balances."""
+        if row[0].prefill:
             share = self.prefill_share if like is None else like.prefill / like.engines
-            return min(max(round(share * line[0].engines) - 1, 0), len(line) - 1)
-        return self.chunks.index(like.max_num_batched_tokens) if like else len(line) // 2
+            return min(max(round(share * row[0].engines) - 1, 0), len(row) - 1)
+        return self.chunks.index(like.max_num_batched_tokens) if like else len(row) // 2
 
     @cached_property
     def hopeless(self) -> str:

@@ -66,11 +66,11 @@ def compare(
         if space.hopeless:
             return 0.0
         cap = found.candidate.max_num_seqs if found else space.caps[0]
-        line = space.line(engines, cap, disaggregated=disaggregated)
-        begin_at = space.begin_at(line, found.candidate if found else None)
+        row = space.candidates(engines, cap, disaggregated=disaggregated)
+        begin_at = space.begin_at(row, found.candidate if found else None)
         first = begin * min(engines / found.candidate.engines, 1.0) if found and begin == 1.0 else begin
         return per_s * most_load(
-            line, begin_at, lambda load: bare.with_traffic(faster(traffic, load)), first, resolution
+            row, begin_at, lambda load: bare.with_traffic(faster(traffic, load)), first, resolution
         )
 
     return Comparison(

@@ -1,7 +1,7 @@
 """The fewest engines that meet a goal, and the most load that so many engines carry.
 
 Misses are cheap, because a trial is cut short once it has certainly missed. More engines are taken to do
-better, and a line of candidates to have one best stretch: a miss says in which direction that lies.
+better, and a row of candidates to have one best stretch: a miss says in which direction that lies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MORE_ENGINES = 1.25
 """How many times the engines of a mixed fleet a disaggregated one may have before the search gives up."""
 
 
-def climb(line: list[Candidate], begin: int, attempt: Try) -> Trial | None:
+def climb(row: list[Candidate], begin: int, attempt: Try) -> Trial | None:
     """A candidate that meets the goal: where prefill is short it lies further on, else further back."""
     at, seen = begin, set[int]()
-    while 0 <= at < len(line) and at not in seen:
+    while 0 <= at < len(row) and at not in seen:
         seen.add(at)
-        trial = attempt(line[at])
+        trial = attempt(row[at])
         if trial.met:
             return trial
         at += 1 if trial.lacks_prefill else -1
@@ -43,8 +43,8 @@ def fewest(
 
     def meets(engines: int, cap: int = space.caps[0]) -> Trial | None:
         nonlocal best
-        line = space.line(engines, cap, disaggregated=disaggregated)
-        found = climb(line, space.begin_at(line, best.candidate if best else None), attempt)
+        row = space.candidates(engines, cap, disaggregated=disaggregated)
+        found = climb(row, space.begin_at(row, best.candidate if best else None), attempt)
         best = found or best
         return found
 
@@ -69,11 +69,11 @@ def _first(meets: Callable[[int], object], least: int, begin: int, most: int) ->
 
 
 def _with_most_to_spare(space: Space, best: Trial, attempt: Try) -> Trial:
-    """A neighbour on the line may do better at the same price, which other traffic may need."""
+    """A neighbour on the row may do better at the same price, which other traffic may need."""
     own = best.candidate
-    line = space.line(own.engines, own.max_num_seqs, disaggregated=own.prefill > 0)
-    at = line.index(own)
-    near = [attempt(it) for it in line[max(0, at - 1) : at + 2]]
+    row = space.candidates(own.engines, own.max_num_seqs, disaggregated=own.prefill > 0)
+    at = row.index(own)
+    near = [attempt(it) for it in row[max(0, at - 1) : at + 2]]
     return max((it for it in near if it.met), key=lambda it: it.attained - it.error)
 
 
@@ -106,15 +106,15 @@ def choose(space: Space, attempt: Try, most: int = MOST_ENGINES) -> Choice:
 
 
 def most_load(
-    line: list[Candidate], begin_at: int, at_load: Callable[[float], Try], begin: float, resolution: float
+    row: list[Candidate], begin_at: int, at_load: Callable[[float], Try], begin: float, resolution: float
 ) -> float:
-    """The most load that a candidate of the line carries, as a multiple; 0 if next to none."""
+    """The most load that a candidate of the row carries, as a multiple; 0 if next to none."""
     place = begin_at
 
     def carries(load: float) -> bool:
         nonlocal place
-        trial = climb(line, place, at_load(load))
-        place = place if trial is None else line.index(trial.candidate)
+        trial = climb(row, place, at_load(load))
+        place = place if trial is None else row.index(trial.candidate)
         return trial is not None
 
     low, high, load, step = 0.0, inf, begin, FIRST_STEP
