@@ -158,7 +158,7 @@ def judged(case: Case, requests: int, seed: int, *, compares: bool) -> dict[str,
     goal, (own, other), block_tokens = load_of(case, engine, requests, seed)
     result: dict[str, Any] = {"case": case.name}
     space, true_space = Space(engine, own, goal.slo), Space(engine, other, goal.slo)
-    if why := space.hopeless or short(own, goal.slo):
+    if why := space.hopeless(goal.attainment) or short(own, goal.slo):
         return result | {"skipped": why}
     trials = Trials(engine, own, goal, block_tokens)
     plan = choose(space, trials, 2 * max(SIZES))

@@ -36,7 +36,7 @@ from phasewise.simulator.links import LinkSpeed
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.traffic import Traffic
 
-LOADS = (0.6, 0.9, 1.2)
+LOADS = (0.8, 1.0, 1.2)
 """Of the most that the better arrangement carries by the simulator."""
 BLOCK_S = 35.0
 SEED = 24
@@ -144,7 +144,7 @@ def planned(engine: EngineFigures) -> list[RealChoice]:
             raise SystemExit(f"two engines cannot meet the objective of {mix.name}: calibrate again")
         for load in LOADS:
             rate = round(load * most, 3)
-            requests = max(20, round(rate * BLOCK_S))
+            requests = max(16, round(rate * BLOCK_S))
             own = trials.with_traffic(mix.traffic(rate, requests))
             shares = {
                 str(layout): figures_of(own.run(own.plan(it)), mix.slo, engine.front_end_s).attained

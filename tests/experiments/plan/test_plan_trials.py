@@ -95,6 +95,6 @@ def test_longer_prompts_of_a_trace_keep_the_blocks_that_they_share():
 
 
 def test_objectives_below_what_an_idle_engine_takes_are_hopeless():
-    assert not make_space(make_trials()).hopeless
-    assert "TPOT" in make_space(make_trials(slo=Slo(3.0, 0.05))).hopeless
-    assert "TTFT" in make_space(make_trials(slo=Slo(0.1, 1.0))).hopeless
+    assert not make_space(make_trials()).hopeless(0.95)
+    assert "TPOT" in make_space(make_trials(slo=Slo(3.0, 0.05))).hopeless(0.95)
+    assert "TTFT" in make_space(make_trials(slo=Slo(0.1, 1.0))).hopeless(0.95)

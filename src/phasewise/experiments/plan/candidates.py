@@ -95,16 +95,16 @@ class Space:
             return min(max(round(share * row[0].engines) - 1, 0), len(row) - 1)
         return self.chunks.index(like.max_num_batched_tokens) if like else len(row) // 2
 
-    @cached_property
-    def hopeless(self) -> str:
-        """Why no number of engines meets the objectives; empty if they may."""
+    def hopeless(self, attainment: float) -> str:
+        """Why no number of engines meets the objectives for this share of requests; empty if they may."""
         cost = self.engine.cost
         if cost(StepWork(0, 1, 1, 0, round(self._context_tokens))) > self.slo.tpot_s:
             return "a stream alone on an engine is slower than the TPOT objective"
+        # Of what may be cached, nothing is certain to be computed.
         own = [it.turns[0].prompt[-1].tokens for it in self.traffic.sessions if not it.turns[0].keys]
-        late = [_prefill_s(cost, it, self.engine.batch_tokens) > self.slo.ttft_s for it in own]
-        if late and fmean(late) > 1 / 2:
-            return "most prompts take longer than the TTFT objective, alone on an engine"
+        late = sum(_prefill_s(cost, it, self.engine.batch_tokens) > self.slo.ttft_s for it in own)
+        if late > (1 - attainment) * self.traffic.requests:
+            return f"{late:,} prompts alone on an engine take longer than the TTFT objective"
         return ""
 
     @property

@@ -62,13 +62,15 @@ def compare(
     bare = replace(trials, goal=replace(trials.goal, caution=0.0))
     per_s = traffic.requests / max(traffic.sessions[-1].at_s - traffic.sessions[0].at_s, 1e-9)
 
+    best = choice.best
+
     def carried(found: Trial | None, *, disaggregated: bool) -> float:
-        if space.hopeless:
+        if space.hopeless(trials.goal.attainment):
             return 0.0
         cap = found.candidate.max_num_seqs if found else space.caps[0]
         row = space.candidates(engines, cap, disaggregated=disaggregated)
         begin_at = space.begin_at(row, found.candidate if found else None)
-        first = begin * min(engines / found.candidate.engines, 1.0) if found and begin == 1.0 else begin
+        first = begin * best.candidate.engines / found.candidate.engines if best and found else begin
         return per_s * most_load(
             row, begin_at, lambda load: bare.with_traffic(faster(traffic, load)), first, resolution
         )

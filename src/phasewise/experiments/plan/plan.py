@@ -11,7 +11,7 @@ from phasewise.core.statistics import Interval
 from phasewise.experiments.plan.assess import Binds, TokenPrices, binds, engines_interval, token_prices
 from phasewise.experiments.plan.candidates import MOST_ENGINES, Candidate, Space
 from phasewise.experiments.plan.disaggregation import Comparison, compare, pays_from, scan
-from phasewise.experiments.plan.search import choose
+from phasewise.experiments.plan.search import Choice, choose
 from phasewise.experiments.plan.trials import Trial, Trials
 from phasewise.experiments.simulate.run import SimulatedFigures, with_intervals
 
@@ -96,9 +96,10 @@ def make_plan(
 ) -> Plan:
     """Search, then look around what was found."""
     space = Space(trials.engine, trials.traffic, trials.goal.slo)
-    choice = choose(space, trials, most)
+    why = space.hopeless(trials.goal.attainment)
+    choice = Choice(None, None) if why else choose(space, trials, most)
     if choice.best is None:
-        why = space.hopeless or f"{most} engines do not meet the objective, neither mixed nor disaggregated"
+        why = why or f"{most} engines do not meet the objective, neither mixed nor disaggregated"
         raise ConfigError(why, hint="loosen --slo or --attainment, or use faster engines (--gpu, --gpus)")
     own, kinds = choice.best.candidate, [it for it in (choice.mixed, choice.disaggregated) if it]
     shown = {it: _shown(trials, it, engine_per_hour) for kind in kinds for it in _around(kind.candidate)}
