@@ -43,6 +43,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "sim_fidelity",
         "internet_scale",
         "scaling_rules",
+        "plan_regret",
         "cache_latency",
         "live_cost",
         "cache_faults",

@@ -57,6 +57,7 @@ PANELS: Panels = {
         "levers": Leaf("levers:levers", "Show which lever helps which phase, modelled and measured."),
     },
     "Plan": {
+        "plan": Leaf("plan:plan", "Find the cheapest fleet that meets its objectives."),
         "simulate": Leaf("simulate:simulate", "Simulate a fleet with the gateway's own scheduling."),
     },
     "Serve": {

@@ -12,7 +12,7 @@ RESULT = "Results"
 METAVARS = {
     "KEY": ("--admin-key", "--api-key"),
     "URL": ("--steps-url", "--embedder-url", "url"),
-    "FILE": ("--trace", "--html", "--markdown", "--timelines", "--save", "--api-key-file"),
+    "FILE": ("--trace", "--html", "--markdown", "--timelines", "--save", "--recorded", "--api-key-file"),
     "FOLDER": ("--path",),
     "HOST": ("--host",),
     "PORT": ("--port", "--engine-port", "--picker-port"),
@@ -58,6 +58,7 @@ METAVARS = {
             "--draws",
             "--min-engines",
             "--max-engines",
+            "--most-engines",
         ),
     ),
 }

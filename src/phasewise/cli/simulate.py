@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +14,7 @@ import orjson
 import typer
 
 from phasewise.api.call import seed_or_random
-from phasewise.api.model_sheet import OwnFigures, accelerator_of
-from phasewise.cli import options
+from phasewise.cli import options, simulated_engines
 from phasewise.cli.measuring import repeating_command
 from phasewise.cli.outputs import reject_unwritable
 from phasewise.cli.simulate_scaling import try_rules
@@ -24,22 +22,11 @@ from phasewise.core import timeline_record
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.core.units import elapsed
-from phasewise.costs.roofline.accelerators import ACCELERATORS
-from phasewise.costs.roofline.deployment import Deployment
-from phasewise.costs.roofline.model_config import architecture_of
-from phasewise.diagnosis.gather.costs_file import load_fit
-from phasewise.experiments.simulate.fleet_plan import (
-    EngineFigures,
-    fleet_plan,
-    left_out,
-    modelled_engine,
-    with_engines,
-)
+from phasewise.experiments.simulate.fleet_plan import fleet_plan, left_out, with_engines
 from phasewise.experiments.simulate.run import SimulatedFigures, with_intervals
 from phasewise.experiments.simulate.scaling import ScalingTrial, parse_rule
 from phasewise.experiments.simulate.traffic import block_tokens_of, traffic_of
-from phasewise.fleet.config import FleetConfig, load_fleet, phasewise_home
-from phasewise.fleet.engines.model_config_file import read_model_config
+from phasewise.fleet.config import FleetConfig, load_fleet
 from phasewise.loadgen.workload import choices
 from phasewise.loadgen.workload.arrivals import Spacing
 from phasewise.loadgen.workload.presets import PresetName
@@ -47,13 +34,10 @@ from phasewise.report.console import err, out
 from phasewise.report.simulation_page import render_page
 from phasewise.report.simulation_table import render_simulation
 from phasewise.simulator.fleet import FleetPlan, SimulatedFleet
-from phasewise.simulator.links import LinkSpeed
-from phasewise.simulator.requests import EngineShape
-from phasewise.simulator.step_times import preset as cost_preset
 from phasewise.simulator.timelines import timeline_of
 from phasewise.simulator.traffic import Traffic
 
-ENGINE, SCALING = "Engines", "Scaling"
+SCALING = "Scaling"
 DEFAULT_REQUESTS = 2_000
 SAID_EVERY_S = 1.0
 
@@ -64,42 +48,17 @@ def simulate(
         typer.Argument(metavar="[FLEET]", help="A fleet file. (default: one engine with the defaults)"),
     ] = None,
     *,
-    costs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Measured step times: a file of `engine calibrate --save`, or the preset cpu-demo.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Instead of --costs: a model's config.json, its folder or a known name, to be modelled on "
-            "--gpu.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None,
-    gpu: Annotated[
-        str,
-        typer.Option(help=f"The device of each engine: {', '.join(ACCELERATORS)}.", rich_help_panel=ENGINE),
-    ] = "H100",
-    gpus: Annotated[int, typer.Option(min=1, help="Devices of each engine.", rich_help_panel=ENGINE)] = 1,
-    kv_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="With --costs: tokens in an engine's KV cache. (default: the demo engine's)",
-            rich_help_panel=ENGINE,
-        ),
-    ] = None,
-    link_gbs: Annotated[
-        float,
-        typer.Option(
-            min=0.001, help="Bandwidth of an engine for KV transfers, in GB/s.", rich_help_panel=ENGINE
-        ),
-    ] = 25.0,
+    costs: simulated_engines.StepTimes = None,
+    model: simulated_engines.ModelConfig = None,
+    gpu: simulated_engines.Gpu = "H100",
+    gpus: simulated_engines.Gpus = 1,
+    kv_tokens: simulated_engines.KvTokens = None,
+    link_gbs: simulated_engines.LinkGbs = 25.0,
     gateways: Annotated[
-        int, typer.Option(min=1, help="Gateways, each with knowledge of its own.", rich_help_panel=ENGINE)
+        int,
+        typer.Option(
+            min=1, help="Gateways, each with knowledge of its own.", rich_help_panel=simulated_engines.ENGINE
+        ),
     ] = 1,
     vary: Annotated[
         list[str] | None,
@@ -109,15 +68,7 @@ def simulate(
             rich_help_panel=options.SEVERAL,
         ),
     ] = None,
-    draws: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="With --costs FILE: runs with other step times that fit the measurement as well, for "
-            "intervals.",
-            rich_help_panel=options.SEVERAL,
-        ),
-    ] = 10,
+    draws: simulated_engines.Draws = 10,
     scale: Annotated[
         list[str] | None,
         typer.Option(
@@ -146,10 +97,7 @@ def simulate(
             rich_help_panel=options.WHEN,
         ),
     ] = None,
-    duration: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Seconds in which requests arrive.", rich_help_panel=options.WHEN),
-    ] = None,
+    duration: simulated_engines.Duration = None,
     spacing: options.SpacingChoice = Spacing.POISSON,
     burstiness: options.Burstiness = 1.0,
     speed: options.Speed = 1.0,
@@ -161,9 +109,7 @@ def simulate(
     turns: options.Turns = 1,
     think: options.Think = 1.0,
     trace: options.TraceFile = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Repeat another run to the bit.", rich_help_panel=options.WHAT)
-    ] = None,
+    seed: simulated_engines.Seed = None,
     slo: options.SloText = "",
     timelines: Annotated[
         Path | None,
@@ -178,7 +124,7 @@ def simulate(
     reject_unwritable("--timelines", timelines)
     reject_unwritable("--html", html)
     objectives = parse_slo(slo, DEFAULT_SLO)
-    engine, origin = _engine(costs, model, gpu, gpus, kv_tokens, link_gbs)
+    engine, origin = simulated_engines.engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
     if requests is None and duration is None and trace is None:
         requests = DEFAULT_REQUESTS
     chosen_seed = seed_or_random(seed)
@@ -249,35 +195,6 @@ def simulate(
     else:
         out.print(render_simulation(rows, objectives, origin))
         out.print(f"--seed {chosen_seed} repeats this run to the bit", soft_wrap=True)
-
-
-def _engine(
-    costs: str | None, model: str | None, gpu: str, gpus: int, kv_tokens: int | None, link_gbs: float
-) -> tuple[EngineFigures, str]:
-    """How fast engines are, and where that is known from."""
-    if costs is not None and model is not None:
-        raise ConfigError("--costs and --model were both given", hint="give only one of them")
-    if costs is None and model is None:
-        raise ConfigError(
-            "simulate needs to know how fast an engine is",
-            hint="give either --costs FILE (phasewise engine calibrate URL --save FILE) or --model CONFIG",
-        )
-    if model is not None:
-        architecture = architecture_of(read_model_config(model, phasewise_home(os.environ), os.environ), None)
-        deployment = Deployment(architecture, accelerator_of(gpu, gpus, OwnFigures(), None), gpus)
-        engine = modelled_engine(deployment, architecture.max_model_len or 8192, link_gbs * 1e9)
-        return engine, f"Step times are modelled from the data sheet of {gpus} x {gpu}, not measured."
-    demo = EngineShape()
-    tokens = kv_tokens or demo.total_blocks * demo.block_size
-    measured = EngineFigures(
-        cost_preset("cpu-demo"), tokens, demo.max_num_batched_tokens, demo.max_num_seqs, demo.max_model_len,
-        LinkSpeed(link_gbs * 1e9), modelled=False,
-    )  # fmt: skip
-    if costs != "cpu-demo":
-        fit = load_fit(Path(str(costs)))
-        front_end_s = fit.fitted.front_end_s
-        measured = replace(measured, cost=fit.cost, front_end_s=front_end_s, draws=fit.draws)
-    return measured, f"Step times are those of {costs}."
 
 
 def _varied(plan: FleetPlan, vary: list[str]) -> list[tuple[str, FleetPlan]]:

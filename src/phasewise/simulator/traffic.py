@@ -80,6 +80,11 @@ class Traffic:
         self.sessions.sort(key=attrgetter("at_s"))
 
     @property
+    def turns(self) -> list[Turn]:
+        """All requests, if every answer comes."""
+        return [turn for it in self.sessions for turn in it.turns]
+
+    @property
     def requests(self) -> int:
         """How many requests it has, if every answer comes."""
         return sum(len(it.turns) for it in self.sessions)

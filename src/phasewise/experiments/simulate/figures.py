@@ -66,9 +66,14 @@ class FleetFigures:
         return asdict(self)
 
 
-def figures_of(fleet: SimulatedFleet, slo: Slo, front_end_s: float = 0.0) -> FleetFigures:
-    """The figures of a fleet that has run; clients wait `front_end_s` beyond the engines' steps."""
-    served = fleet.requests
+def figures_of(
+    fleet: SimulatedFleet, slo: Slo, front_end_s: float = 0.0, since_s: float = 0.0
+) -> FleetFigures:
+    """The figures of a fleet that has run; clients wait `front_end_s` beyond the engines' steps.
+
+    Requests that came before `since_s` do not count.
+    """
+    served = [it for it in fleet.requests if it.arrived_s >= since_s]
     answered = [it for it in served if it.answered]
     saturated = is_saturated(served)
     waited = [] if saturated else answered
@@ -95,7 +100,7 @@ def figures_of(fleet: SimulatedFleet, slo: Slo, front_end_s: float = 0.0) -> Fle
         output_tokens_per_s=sum(it.output_tokens for it in answered) / virtual_s if virtual_s else 0.0,
         cached_share=sum(it.cached_tokens for it in answered) / prompt_tokens if prompt_tokens else 0.0,
         split_share=sum(it.attempts[0].is_prefill for it in answered) / len(answered) if answered else 0.0,
-        pools=_pools(fleet, virtual_s),
+        pools=_pools(fleet, ends_s - fleet.requests[0].arrived_s if fleet.requests else 0.0),
         virtual_s=virtual_s,
     )
 

@@ -38,12 +38,18 @@ Run = Callable[[FleetPlan], SimulatedFleet]
 
 
 def with_intervals(
-    label: str, plan: FleetPlan, slo: Slo, fitted: FittedCost, draws: tuple[FittedCost, ...], run: Run
+    label: str,
+    plan: FleetPlan,
+    slo: Slo,
+    fitted: FittedCost,
+    draws: tuple[FittedCost, ...],
+    run: Run,
+    since_s: float = 0.0,
 ) -> tuple[SimulatedFigures, SimulatedFleet]:
-    """Run the fleet, and once more with each drawn cost."""
+    """Run the fleet, and once more with each drawn cost; count what comes after `since_s`."""
     fleet = run(plan)
-    figures = figures_of(fleet, slo, fitted.front_end_s)
-    others = [figures_of(run(_with_cost(plan, it)), slo, it.front_end_s) for it in draws]
+    figures = figures_of(fleet, slo, fitted.front_end_s, since_s)
+    others = [figures_of(run(_with_cost(plan, it)), slo, it.front_end_s, since_s) for it in draws]
     return SimulatedFigures(label, figures, _intervals([figures, *others]) if others else {}), fleet
 
 

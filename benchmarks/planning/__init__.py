@@ -1,0 +1,1 @@
+"""What plan_regret.py measures on real engines."""

@@ -1,0 +1,1 @@
+"""Plans a fleet: the cheapest one that meets its objectives in the simulator."""
