@@ -222,9 +222,21 @@ class Runs:
                 break
             there = self.run(rule, changed)
             if (there.attained >= ATTAINED) != enough:
-                return between(*((here, there) if enough else (there, here)))
+                above, below = (here, there) if enough else (there, here)
+                return between(
+                    *(self._next_to_each_other(above, below) if rule == "fixed" else (above, below))
+                )
             here, setting = there, changed
         return At95(setting, round(here.engine_hours, 2) if enough else None, here.reversals)
+
+    def _next_to_each_other(
+        self, above: ScalingFigures, below: ScalingFigures
+    ) -> tuple[ScalingFigures, ScalingFigures]:
+        """Fixed numbers of engines that differ by one."""
+        while (above.setting or 0.0) - (below.setting or 0.0) > 1:
+            middle = self.run("fixed", ((above.setting or 0.0) + (below.setting or 0.0)) // 2)
+            above, below = (middle, below) if middle.attained >= ATTAINED else (above, middle)
+        return above, below
 
     def _trial(self, rule: str, setting: float) -> ScalingTrial:
         return ScalingTrial(rule, setting, START_UP_S, LEAST, MOST)
