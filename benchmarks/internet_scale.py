@@ -573,9 +573,8 @@ def main() -> None:
         record[f"{name}_minutes"] = round((time.process_time() - began_s) / 60, 2)
         if not options.json:
             print(json.dumps({name: record[name]}, indent=2), flush=True)
-    record["capacity_per_engine_and_s"] = (
-        round(capacity(case, size), 4) if capacity.cache_info().currsize else None
-    )
+    if capacity.cache_info().currsize:
+        record["capacity_per_engine_and_s"] = round(capacity(case, size), 4)
     record["python"] = " ".join(
         (platform.python_implementation(), platform.python_version(), *platform.python_build())
     )
