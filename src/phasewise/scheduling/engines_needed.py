@@ -14,8 +14,9 @@ from phasewise.core.worker import Role, Worker
 from phasewise.scheduling.engine_speed import EnginePace
 from phasewise.scheduling.world import World
 
-UTILIZATION = 0.7
-"""The share of what an engine could do within the objectives that is planned with: arrivals are uneven."""
+UTILIZATION = 0.55
+"""The share of what an engine could do within the objectives that is planned with, because
+arrivals are uneven; tuned by benchmarks/scaling_rules.py."""
 FULL_KV = 0.9
 """The share of the KV cache in use from which requests may be preempted."""
 CAUGHT_UP_S = 600.0
