@@ -57,6 +57,12 @@ def test_a_last_token_without_text_counts_to_the_end():
     assert tpot_s(timeline) == pytest.approx(0.1)
 
 
+def test_an_answer_never_ends_before_its_content():
+    timeline = make_timeline((0.5, 0.6), output_tokens=2, finished_s=0.1)
+    assert e2e_s(timeline) == 0.6
+    assert tpot_s(timeline) == pytest.approx(0.1)
+
+
 def test_several_choices_have_no_time_per_token():
     assert tpot_s(make_timeline((0.5, 0.6, 0.7), choices=2)) is None
 

@@ -35,9 +35,11 @@ def e2e_s(timeline: Timeline) -> float | None:
     """
     if timeline.outcome is not Outcome.SUCCEEDED:
         return None
+    last_s = timeline.content_times_s[-1] if timeline.content_times_s else None
     if timeline.finished_s is not None:
-        return timeline.finished_s
-    return timeline.content_times_s[-1] if timeline.content_times_s else timeline.ended_s
+        # A record with an end before its content would have a negative TPOT.
+        return timeline.finished_s if last_s is None else max(timeline.finished_s, last_s)
+    return timeline.ended_s if last_s is None else last_s
 
 
 def took_s(timeline: Timeline) -> float:
