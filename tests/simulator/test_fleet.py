@@ -186,6 +186,8 @@ def test_prompts_share_keys_as_far_as_they_begin_alike():
     assert shared == [True, True, False, False, False, False]
     assert block_keys(longer, 128)[:6] == block_keys(one, 128)
     assert block_keys((Content(3, 300), Content(1, 500)), 128)[0] != block_keys(one, 128)[0]
+    # To Python's hash -1 and -2 are the same.
+    assert block_keys((Content(-1, 300),), 128) != block_keys((Content(-2, 300),), 128)
 
 
 def talks(count, turns=3):

@@ -9,6 +9,7 @@ from operator import attrgetter
 _NUMBERED = 24
 """Bits of a key for a block's number; the others identify contents."""
 _MASK = (1 << 38) - 1
+_POSITIVE = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ def block_keys(prompt: Prompt, block_tokens: int) -> list[int]:
     keys: list[int] = []
     chain = end = 0
     for content in prompt:
-        chain = hash((chain, end, content.text)) & _MASK
+        # Not the id itself: to Python's hash -1 and -2 are the same.
+        chain = hash((chain, end, content.text + _POSITIVE)) & _MASK
         end += content.tokens
         first = chain << _NUMBERED
         # A block counts to the content in which it ends.
