@@ -111,7 +111,7 @@ def main() -> None:
         if options.quick
         else ARRANGEMENTS
     )
-    repeats, budget_s = (2, 12.0) if options.quick else (options.repeats, options.calibrate)
+    repeats, budget_s = (2, 5.0) if options.quick else (options.repeats, options.calibrate)
     found: list[Measured] = []
     for arrangement in chosen:
         found += measured(arrangement, repeats, budget_s, quick=options.quick)
