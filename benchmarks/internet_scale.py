@@ -44,6 +44,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, cycle
+from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -78,19 +79,8 @@ from phasewise.simulator.step_times import PRESETS
 from phasewise.simulator.timelines import timeline_of
 from phasewise.simulator.traffic import Content, Session, Traffic, conversation
 
-MODEL_70B = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 8192,
-    "num_hidden_layers": 80,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "intermediate_size": 28672,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
+MODEL_70B = json.loads((MODELS / "llama-3-70b.json").read_text())
 TENANTS, SYSTEM_PROMPTS, TURNS, THINK_S = 200, 3, 4, 1.0
 SEED = 1
 CELL_S = 60.0

@@ -46,19 +46,8 @@ from phasewise.simulator.fleet import FleetPlan
 from phasewise.simulator.traffic import Traffic
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
-MODEL_70B = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 8192,
-    "num_hidden_layers": 80,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "intermediate_size": 28672,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
+MODEL_70B = json.loads((MODELS / "llama-3-70b.json").read_text())
 ATTAINED = 0.95
 START_UP_S, LEAST, MOST = 120.0, 1, 64
 MAX_WAIT_S = 60.0

@@ -36,19 +36,8 @@ from phasewise.loadgen.workload.traces import Trace, TracedRequest, read_trace
 from phasewise.simulator.fleet import FleetPlan, SimulatedFleet
 from phasewise.simulator.traffic import Session, Traffic
 
-MODEL_8B = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+MODELS = Path(__file__).resolve().parent.parent / "examples" / "models"
+MODEL_8B = json.loads((MODELS / "llama-3-8b.json").read_text())
 TRACE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "mooncake_conversation.jsonl"
 FEW, CELL, CELLS = 16, 250, 40
 CELL_S = 60.0
