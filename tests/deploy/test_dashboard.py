@@ -14,7 +14,7 @@ from tests.deploy.files import DEPLOY, ROOT, panels_with_queries, queries, read_
 
 STYLE = ROOT / "src" / "phasewise" / "report" / "assets" / "style.css"
 ABOUT_PREFILL = {"prefill", "p50 of TTFT", "first token within 1 s", "prompt"}
-ABOUT_DECODE = {"p50 of TPOT", "at most 100 ms per token", "output"}
+ABOUT_DECODE = {"decode", "p50 of TPOT", "at most 100 ms per token", "output"}
 
 
 def colour_in_reports(name):

@@ -160,3 +160,22 @@ def test_readings_without_a_duration_are_left_out():
     book.learn_read(PREFILL.ref, 100, 0, 0.0)
     learn_steps(book, PREFILL)
     assert book.pace(PREFILL.ref) is None
+
+
+def test_where_no_placement_needs_speeds_a_share_of_the_answers_is_learned_from():
+    book = EngineSpeeds(DECODE, samples=True)
+    for _ in range(50):
+        assert book.is_due()
+        learn_steps(book, DECODE[0])
+    due = [book.is_due() for _ in range(8_000)]
+    assert sum(due) == pytest.approx(1_000, rel=0.1)
+    # Of eight engines that answer in turn, each is learned from.
+    for engine in range(8):
+        assert sum(due[engine::8]) == pytest.approx(125, rel=0.4)
+
+
+def test_where_placements_need_speeds_every_answer_is_learned_from():
+    book = make_book()
+    for _ in range(60):
+        learn_steps(book, DECODE[0])
+    assert all(book.is_due() for _ in range(100))

@@ -28,7 +28,7 @@ READ_ONLY = {
     "breakers": "allowance any_open export is_open",
     "pairs": "allowance any_open export is_open",
     # `pace` keeps what it works out: only flows may ask for it.
-    "paces": "export kin learn_calm_step pace pace_of_pool",
+    "paces": "export is_due kin learn_calm_step pace pace_of_pool",
     "prefixes": "cached_on cached_tokens export held_blocks known_blocks",
     "queue": "grant hold is_waiting join leave models next_turn reject rejoin release waiting "
     "waiting_by_tenant",

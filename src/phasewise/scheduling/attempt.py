@@ -89,16 +89,17 @@ def _may_be_the_requests_fault(failure: Failed, trial: BreakerTrial | None) -> b
 
 
 def learn_reading(
-    world: World, request: GenerationRequest, booking: Booking, held_blocks: int, account: EngineAccount
+    world: World, request: GenerationRequest, slot: Slot, account: EngineAccount, *, timed: bool
 ) -> None:
-    """A worker has computed the prompt itself; `held_blocks` of it were expected in its cache."""
-    worker, prompt_tokens, cached_tokens = booking.worker, account.prompt_tokens, account.cached_tokens
+    """A worker has computed the prompt itself: learn what it holds, and how fast it is if `timed`."""
+    worker, held_blocks = slot.worker, slot.held_blocks
+    prompt_tokens, cached_tokens = account.prompt_tokens, account.cached_tokens
     if prompt_tokens is None or not world.cluster.is_current(worker):
         return
     if cached_tokens is None:
         # An engine that does not report cached tokens still holds the prompt now.
         cached_tokens = held_blocks = 0
-    elif world.learns_pace and booking.read_alone and account.prefill_s is not None:
+    elif timed and slot.booking.read_alone and account.prefill_s is not None:
         world.paces.learn_read(worker, prompt_tokens, cached_tokens, account.prefill_s)
     if request.prefix_hashes:
         world.learn_prefix(worker, request.prefix_hashes, prompt_tokens, cached_tokens, held_blocks)
@@ -123,7 +124,7 @@ def learn_fetching(
 
 def learn_writing(world: World, worker: WorkerRef, account: EngineAccount) -> None:
     """A worker has finished an answer, which still counts among its streams."""
-    if world.learns_pace and account.gap_s is not None and world.cluster.is_current(worker):
+    if account.gap_s is not None and world.cluster.is_current(worker):
         load = world.ledger.whole_loads()(worker, IDLE)
         world.paces.learn_step(worker, max(1, load.streams), account.gap_s)
         if not load.unread_requests:
@@ -134,7 +135,7 @@ def learn_sizes(
     world: World, request: GenerationRequest, prompt_tokens: int | None, output_tokens: int | None
 ) -> None:
     """Learn the lengths of prompt and answer. With several choices no single length is known."""
-    if world.learns_pace and request.choices == 1:
+    if request.choices == 1:
         world.paces.sizes.learn(request, prompt_tokens, output_tokens)
 
 
@@ -248,12 +249,14 @@ def _run_whole(
         outcome = yield Generate(decision, number, resumes, slot.trial, None, begun)
         result = _noted(world, slot, outcome)
         if isinstance(result, Succeeded):
-            account = result.account
+            account, timed = result.account, world.learns_pace and world.paces.is_due()
             # A resumed request's prompt includes the answer so far.
             if not resumes:
-                learn_reading(world, request, slot.booking, slot.held_blocks, account)
+                learn_reading(world, request, slot, account, timed=timed)
+            if timed and not resumes:
                 learn_sizes(world, request, account.prompt_tokens, account.output_tokens)
-            learn_writing(world, worker, account)
+            if timed:
+                learn_writing(world, worker, account)
         return _ended(result, worker)
     finally:
         leave_slot(world, slot)
@@ -287,8 +290,9 @@ def _run_split(
         # An engine that rejected the request as invalid has fetched nothing.
         if isinstance(result, Succeeded) and slot.booking.answering:
             learn_fetching(world, request, decode, kv, result.account)
-            learn_sizes(world, request, kv.prompt_tokens, result.account.output_tokens)
-            learn_writing(world, decode, result.account)
+            if world.learns_pace:
+                learn_sizes(world, request, kv.prompt_tokens, result.account.output_tokens)
+                learn_writing(world, decode, result.account)
         if isinstance(result, Failed) and result.kind is FailureKind.TOO_LATE:
             # Not counted as an attempt, because no engine failed. The next attempt is not split.
             return Broken(result, None, met=False)
@@ -309,7 +313,7 @@ def _prefill(
             return _noted(world, slot, outcome)
         world.clock.advance(outcome.at_s)
         slot.result = outcome
-        learn_reading(world, request, slot.booking, slot.held_blocks, outcome.account)
+        learn_reading(world, request, slot, outcome.account, timed=world.learns_pace)
         return outcome
     finally:
         leave_slot(world, slot)

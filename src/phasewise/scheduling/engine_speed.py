@@ -105,6 +105,10 @@ _RISES_S, _FALLS_S = 120.0, 1800.0
 """A pool's work is averaged over minutes; its peaks are forgotten over half an hour, as bursts come again."""
 
 
+_AS_ONE_S = 1.0
+"""What arrives within this time is added without decay, as every request would have to pay for it."""
+
+
 class ArrivingWork:
     """What each pool of a model was given per second: decaying sums, and their peaks, which decay slower.
 
@@ -116,7 +120,10 @@ class ArrivingWork:
 
     def placed(self, pool: tuple[str, str], prefill_s: float, output_tokens: float, now_s: float) -> None:
         """An engine of a pool got a prompt, the decoding of an answer, or both."""
-        recent_s, recent_tokens, peak_s, peak_tokens, since_s = self._now(pool, now_s)
+        sums = self._sums.get(pool)
+        if sums is None or now_s - sums[4] > _AS_ONE_S:
+            sums = self._now(pool, now_s)
+        recent_s, recent_tokens, peak_s, peak_tokens, since_s = sums
         recent_s, recent_tokens = recent_s + prefill_s / _RISES_S, recent_tokens + output_tokens / _RISES_S
         peaks = max(peak_s, recent_s), max(peak_tokens, recent_tokens)
         self._sums[pool] = (recent_s, recent_tokens, *peaks, since_s)
@@ -144,6 +151,8 @@ _BORROWED_READINGS = 2.0
 """The weight of the pool's factor in a worker's own."""
 _FACTOR_MEMORY = 50.0
 _SETTLED_READINGS, _WORKED_OUT_EVERY = 200, 16
+_SAMPLED_ONE_IN = 8
+"""Once settled, one answer in so many is learned from where no placement uses the speed of engines."""
 _FAR_OFF = log(2.0)
 """A reading further off than this factor counts as this far off, as long as such readings are few."""
 _ASTRAY_MEMORY = 8.0
@@ -216,10 +225,12 @@ class EngineSpeeds:
     """The learned speed of every worker.
 
     `sizes` estimates the lengths of prompts and answers; `reading` is the share of time that workers spend on
-    prefill; `arriving` is what pools get. Workers that were not passed share one pool and model.
+    prefill; `arriving` is what pools get. Workers that were not passed share one pool and model. With
+    `samples` a share of the answers is learned from, as each costs time.
     """
 
-    def __init__(self, workers: Iterable[Worker] = ()) -> None:
+    def __init__(self, workers: Iterable[Worker] = (), *, samples: bool = False) -> None:
+        self.samples = samples
         self.sizes = LengthEstimator()
         self.reading = ReadingShares()
         self.arriving = ArrivingWork()
@@ -230,6 +241,7 @@ class EngineSpeeds:
         self._calm: dict[tuple[str, str], TwoPartFit] = {}
         self._paces: dict[WorkerRef, EnginePace] = {}
         self._readings = 0
+        self._draw = 0
         self.set_workers(workers)
 
     def set_workers(self, workers: Iterable[Worker]) -> None:
@@ -252,6 +264,14 @@ class EngineSpeeds:
         self._pools = {(model, pool): _from_plain(_Factors, it) for model, pool, it in learned["pools"]}
         self._workers = {name: _from_plain(_Factors, it) for name, it in learned["workers"]}
         self._paces.clear()
+
+    def is_due(self) -> bool:
+        """Whether the answer that just ended is to be learned from."""
+        if not self.samples or self._readings < _SETTLED_READINGS:
+            return True
+        # Every eighth could be always the same engine's. The same in a replay, so no random number.
+        self._draw = (self._draw * 1_103_515_245 + 12_345) & 0x7FFF_FFFF
+        return not (self._draw >> 16) % _SAMPLED_ONE_IN
 
     def learn_read(self, worker: WorkerRef, prompt_tokens: int, cached_tokens: int, seconds: float) -> None:
         """A prompt was computed in so many seconds, with no other prefill beside it."""

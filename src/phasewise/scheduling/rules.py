@@ -52,7 +52,7 @@ def new_world(
     neighbours: Neighbours | None = None,
 ) -> World:
     """A world in which nothing has happened yet."""
-    paces, prefixes = EngineSpeeds(workers), PrefixIndex()
+    paces, prefixes = EngineSpeeds(workers, samples=rules.split is None), PrefixIndex()
     return World(
         ClusterView(workers),
         LoadLedger(neighbours),
@@ -71,5 +71,5 @@ def new_world(
 def apply_rules(world: World, rules: SchedulingRules) -> None:
     """Schedule by other rules from now on; what was learned stays."""
     world.policy = rules.placement(world.paces, world.prefixes)
-    world.learns_pace = rules.learns_pace
+    world.learns_pace, world.paces.samples = rules.learns_pace, rules.split is None
     world.queue.set_bounds(rules.max_waiting, rules.aging_s)
