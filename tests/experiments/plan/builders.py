@@ -57,6 +57,6 @@ def by_formula(prefill_load, decode_load):
         prefill_missed = max(0.0, 1 - prefill / prefill_load)
         decode_missed = max(0.0, 1 - decode / decode_load)
         missed = prefill_missed + decode_missed
-        return Trial(candidate, not missed, 1 - missed / 2, 0.0, prefill_missed > decode_missed)
+        return Trial(candidate, not missed, 1 - missed / 2, prefill_missed > decode_missed)
 
     return attempt

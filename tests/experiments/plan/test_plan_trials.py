@@ -8,8 +8,8 @@ import pytest
 
 from phasewise.core.slo import Slo
 from phasewise.experiments.plan.candidates import Candidate
-from phasewise.experiments.plan.disaggregation import faster, with_longer_prompts
-from phasewise.experiments.plan.trials import standard_error
+from phasewise.experiments.plan.disaggregation import with_longer_prompts
+from phasewise.experiments.plan.trials import faster
 from phasewise.experiments.simulate.figures import figures_of
 from phasewise.loadgen.workload.presets import PresetName
 from phasewise.simulator.traffic import Content, Session, Traffic, Turn, block_keys, tokens_of
@@ -42,14 +42,12 @@ def test_a_miss_names_the_phase_that_is_short():
     assert prefill.lacks_prefill
 
 
-def test_caution_asks_for_more_than_the_goal():
-    bare = make_trials(attainment=0.5)
-    trial = bare(TWO)
-    assert trial.error > 0
-    between = (trial.attained + trial.attained - trial.error) / 2
-    goal = replace(bare.goal, attainment=between)
-    assert replace(bare, goal=goal, done={})(TWO).met
-    assert not replace(bare, goal=replace(goal, caution=1.0), done={})(TWO).met
+def test_caution_asks_for_more_load_than_there_is():
+    bare = make_trials(make_traffic(rate=0.5))
+    assert bare(TWO).met
+    cautious = replace(bare, goal=replace(bare.goal, caution=40.0), done={})(TWO)
+    assert not cautious.met
+    assert cautious.attained < bare(TWO).attained
 
 
 def test_a_queue_that_grows_is_a_miss_however_patient_the_objective_is():
@@ -59,12 +57,29 @@ def test_a_queue_that_grows_is_a_miss_however_patient_the_objective_is():
     assert trial.lacks_prefill
 
 
-def test_misses_in_a_row_say_less_than_scattered_ones():
-    scattered = [at % 10 != 0 for at in range(200)]
-    assert standard_error(scattered) == 0.0
-    in_a_row = [at >= 20 for at in range(200)]
-    assert standard_error(in_a_row) == pytest.approx(0.1)
-    assert standard_error([True, False]) == 0.0
+def with_sessions(outputs):
+    """Trials with a prompt per session, as long as the others, and these outputs."""
+    sessions = [Session(at, (Turn((Content(at + 1, 100),), it),)) for at, it in enumerate(outputs)]
+    return make_trials(Traffic(sessions))
+
+
+def test_the_load_of_equal_sessions_has_no_error():
+    space = make_space(with_sessions([20] * 100))
+    assert space.load_error(disaggregated=False) == pytest.approx(0.0)
+    assert space.load_error(disaggregated=True) == pytest.approx(0.0)
+
+
+def test_sessions_that_vary_in_stretches_say_less_than_if_they_alternate():
+    alternating = make_space(with_sessions([10, 30] * 50))
+    in_stretches = make_space(with_sessions([10] * 50 + [30] * 50))
+    assert alternating.load_error(disaggregated=True) == pytest.approx(0.0)
+    # Five stretches of half the mean and five of one and a half times.
+    assert in_stretches.load_error(disaggregated=True) == pytest.approx(0.5 / 3)
+    assert 0.0 < in_stretches.load_error(disaggregated=False) < 0.5 / 3, "prefill does not vary"
+
+
+def test_a_few_sessions_have_no_error_that_is_known():
+    assert make_space(with_sessions([10, 30])).load_error(disaggregated=True) == 0.0
 
 
 def test_faster_traffic_keeps_its_requests():

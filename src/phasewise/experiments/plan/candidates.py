@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean
+from math import sqrt
+from statistics import fmean, stdev
 
 from phasewise.core.kv_transfer import SplitRule
 from phasewise.core.slo import Slo
@@ -21,6 +23,8 @@ MOST_ENGINES = 64
 CHUNK_FACTOR = 4
 USUAL_LOAD = 0.7
 """The share of engines' time at which the search for their number begins; it ends elsewhere."""
+STRETCHES = 10
+"""Parts of the traffic whose work is compared, to see how far other traffic would be from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +122,33 @@ class Space:
         """The share of prefill in the work, if nothing is cached."""
         return self.work_s[0] / sum(self.work_s)
 
-    @cached_property
+    @property
     def work_s(self) -> tuple[float, float]:
         """Engine seconds of prefill and of decode, at the batch that TPOT allows."""
+        prefill_s, decode_s = self._works_s
+        return sum(prefill_s), sum(decode_s)
+
+    @cached_property
+    def _works_s(self) -> tuple[list[float], list[float]]:
+        """The same of each session."""
         cost, chunk = self.engine.cost, self.engine.batch_tokens
-        prefill_s = sum(_prefill_s(cost, tokens_of(it.prompt), chunk) for it in self.traffic.turns)
         streams = min(self._most_within_tpot, 64)
-        step_s = cost(StepWork(0, streams, streams, 0, round(streams * self._context_tokens)))
-        return prefill_s, step_s / streams * sum(it.output_tokens for it in self.traffic.turns)
+        token_s = cost(StepWork(0, streams, streams, 0, round(streams * self._context_tokens))) / streams
+        sessions = [it.turns for it in self.traffic.sessions]
+        return (
+            [sum(_prefill_s(cost, tokens_of(it.prompt), chunk) for it in turns) for turns in sessions],
+            [token_s * sum(it.output_tokens for it in turns) for turns in sessions],
+        )
+
+    def load_error(self, *, disaggregated: bool) -> float:
+        """How far the load may be from that of other traffic of this kind at the same rate, as a share.
+
+        One standard error; for disaggregated engines that of the phase that varies more.
+        """
+        prefill_s, decode_s = self._works_s
+        if disaggregated:
+            return max(_relative_error(prefill_s), _relative_error(decode_s))
+        return _relative_error([sum(it) for it in zip(prefill_s, decode_s, strict=True)])
 
     @cached_property
     def _context_tokens(self) -> float:
@@ -140,6 +163,15 @@ class Space:
             fits = self.engine.cost(work) <= self.slo.tpot_s
             low, high = (streams, high) if fits else (low, streams - 1)
         return low
+
+
+def _relative_error(works_s: Sequence[float]) -> float:
+    """Of a mean, from means over stretches: sessions that come together may be alike."""
+    size = len(works_s) // STRETCHES
+    if not size:
+        return 0.0
+    means = [fmean(works_s[at * size : (at + 1) * size]) for at in range(STRETCHES)]
+    return stdev(means) / sqrt(STRETCHES) / max(fmean(means), 1e-12)
 
 
 def _prefill_s(cost: StepCost, tokens: int, chunk: int) -> float:

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from phasewise.experiments.plan.candidates import MOST_ENGINES, Space
 from phasewise.experiments.plan.search import Choice, most_load
-from phasewise.experiments.plan.trials import Trial, Trials
+from phasewise.experiments.plan.trials import Trial, Trials, faster
 from phasewise.simulator.traffic import Content, Session, Traffic, Turn, tokens_of
 
 LOADS, PROMPTS = (0.5, 2.0), (0.5, 2.0)
@@ -106,11 +106,6 @@ def pays_from(points: Sequence[Comparison], what: str) -> float | None:
             break
         start = getattr(point, what)
     return start
-
-
-def faster(traffic: Traffic, factor: float) -> Traffic:
-    """More sessions in the same time."""
-    return Traffic([Session(it.at_s / factor, it.turns) for it in traffic.sessions])
 
 
 def with_longer_prompts(traffic: Traffic, factor: float, longest: int, block_tokens: int) -> Traffic:

@@ -74,7 +74,7 @@ def _with_most_to_spare(space: Space, best: Trial, attempt: Try) -> Trial:
     row = space.candidates(own.engines, own.max_num_seqs, disaggregated=own.prefill > 0)
     at = row.index(own)
     near = [attempt(it) for it in row[max(0, at - 1) : at + 2]]
-    return max((it for it in near if it.met), key=lambda it: it.attained - it.error)
+    return max((it for it in near if it.met), key=lambda it: it.attained)
 
 
 @dataclass(frozen=True, slots=True)

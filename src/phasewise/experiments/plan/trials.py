@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import sqrt
-from statistics import fmean, stdev
+from functools import cached_property
+from statistics import fmean
 
 from phasewise.core.slo import Slo
-from phasewise.experiments.plan.candidates import Candidate
+from phasewise.experiments.plan.candidates import Candidate, Space
 from phasewise.experiments.simulate.figures import is_saturated, is_within
 from phasewise.experiments.simulate.fleet_plan import EngineFigures, fleet_plan
 from phasewise.simulator.fleet import FleetPlan, SimulatedFleet
 from phasewise.simulator.gateway import SimulatedRequest
-from phasewise.simulator.traffic import Traffic
+from phasewise.simulator.traffic import Session, Traffic
 
 WARM_UP = 0.2
 """The share of sessions that does not count: engines and gateways begin empty."""
-BATCHES = 10
-"""Stretches of the traffic whose attainment is compared, to see how far other traffic would be from it."""
+CAUTION = 1.8
+"""Standard errors of the load between two samples of the same traffic, in one case of ten on one side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
     """What is to be met: the share `attainment` of requests within the objectives.
 
-    `caution` is by how many standard errors: other traffic of this kind does a little better or worse.
+    `caution` is for how much more load, in standard errors of the traffic's: other traffic of this kind may
+    be a little more work, and a fleet that does well just below its limit does badly above it.
     """
 
     slo: Slo
     attainment: float = 0.95
-    caution: float = 1.0
+    caution: float = CAUTION
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a candidate did. One that was `cut` short has certainly missed; its share is that until then.
+    """How a candidate did, at the goal's caution. One that was `cut` short has certainly missed.
 
     `lacks_prefill`: most requests that missed had waited too long for their prefill.
     """
@@ -43,7 +44,6 @@ class Trial:
     candidate: Candidate
     met: bool
     attained: float
-    error: float
     lacks_prefill: bool
     cut: bool = False
 
@@ -81,6 +81,16 @@ class Trials:
         fleet.run(self.traffic)
         return fleet
 
+    @cached_property
+    def _cautious(self) -> tuple[Traffic, Traffic]:
+        """The traffic with as much more load as the goal's caution asks for, of mixed engines and others."""
+        if not self.goal.caution:
+            return self.traffic, self.traffic
+        space = Space(self.engine, self.traffic, self.goal.slo)
+        errors = (space.load_error(disaggregated=it) for it in (False, True))
+        mixed, apart = (faster(self.traffic, 1.0 + self.goal.caution * it) for it in errors)
+        return mixed, apart
+
     def with_traffic(self, traffic: Traffic) -> Trials:
         """The same with other traffic."""
         return replace(self, traffic=traffic, done={})
@@ -88,47 +98,50 @@ class Trials:
     @property
     def counts_from_s(self) -> float:
         """When the warm-up is over."""
-        sessions = self.traffic.sessions
-        return sessions[int(len(sessions) * WARM_UP)].at_s
+        return warm_from_s(self.traffic)
 
     def _trial(self, candidate: Candidate) -> Trial:
         fleet = SimulatedFleet(self.plan(candidate), self.seed)
-        from_s, slo, front_end_s = self.counts_from_s, self.goal.slo, self.engine.front_end_s
-        most = (1 - self.goal.attainment) * self.traffic.requests
-        met: list[tuple[float, bool]] = []
+        traffic = self._cautious[candidate.prefill > 0]
+        from_s, slo, front_end_s = warm_from_s(traffic), self.goal.slo, self.engine.front_end_s
+        most = (1 - self.goal.attainment) * traffic.requests
+        met = 0
         missed: list[SimulatedRequest] = []
 
         def ended(served: SimulatedRequest) -> None:
+            nonlocal met
             if served.arrived_s < from_s:
                 return
-            met.append((served.arrived_s, is_within(served, slo, front_end_s)))
-            if not met[-1][1]:
-                missed.append(served)
-                if len(missed) > most:
-                    raise _CertainMissError
+            if is_within(served, slo, front_end_s):
+                met += 1
+                return
+            missed.append(served)
+            if len(missed) > most:
+                raise _CertainMissError
 
         fleet.on_end = ended
         cut = False
         try:
-            fleet.run(self.traffic)
+            fleet.run(traffic)
         except _CertainMissError:
             cut = True
-        in_order = [it for _, it in sorted(met)]
-        attained, error = fmean(in_order or [0.0]), standard_error(in_order)
+        attained = met / max(1, met + len(missed))
         # More and more requests wait: sooner or later they all miss.
         grows = not cut and is_saturated(fleet.requests)
-        sure = not cut and not grows and attained - self.goal.caution * error >= self.goal.attainment
+        does = not cut and not grows and attained >= self.goal.attainment
         late = fleet.requests[len(fleet.requests) * 3 // 4 :] if grows else missed
         for_prefill = fmean([waited_for_prefill(it, slo.ttft_s * (not grows)) for it in late] or [0.0])
-        return Trial(candidate, sure, attained, error, for_prefill > 1 / 2, cut)
+        return Trial(candidate, does, attained, for_prefill > 1 / 2, cut)
 
 
-def standard_error(met: Sequence[bool]) -> float:
-    """Of a share, from its means over stretches: requests that arrive together fare alike."""
-    size = len(met) // BATCHES
-    if size < 2:
-        return 0.0
-    return stdev(fmean(met[at * size : (at + 1) * size]) for at in range(BATCHES)) / sqrt(BATCHES)
+def warm_from_s(traffic: Traffic) -> float:
+    """When the warm-up of a run is over."""
+    return traffic.sessions[int(len(traffic.sessions) * WARM_UP)].at_s
+
+
+def faster(traffic: Traffic, factor: float) -> Traffic:
+    """More sessions in the same time."""
+    return Traffic([Session(it.at_s / factor, it.turns) for it in traffic.sessions])
 
 
 def waited_for_prefill(served: SimulatedRequest, longer_than_s: float) -> bool:
