@@ -108,7 +108,7 @@ async def changes_to(reported, names, change, *arguments):
     """The change is reported soon after the API server has it."""
     await asyncio.to_thread(change, *arguments)
     changed_s = time.monotonic()
-    await eventually(lambda: reported and [it.name for it in reported[-1][1]] == names)
+    await eventually(lambda: reported and sorted(it.name for it in reported[-1][1]) == names)
     assert reported[-1][0] - changed_s < WITHIN_S
 
 

@@ -90,13 +90,25 @@ async def test_what_is_added_changed_and_deleted_is_reported(tmp_path):
         double.event("ADDED", a_slice(endpoint("10.0.0.1", "a")))
         await eventually(lambda: reported == [["a"]])
         double.event("MODIFIED", a_slice(endpoint("10.0.0.1", "a"), endpoint("10.0.0.2", "b")))
-        await eventually(lambda: reported[-1] == ["a", "b"])
+        await eventually(lambda: sorted(reported[-1]) == ["a", "b"])
         double.event(
             "MODIFIED", a_slice(endpoint("10.0.0.1", "a", terminating=True), endpoint("10.0.0.2", "b"))
         )
         await eventually(lambda: reported[-1] == ["b"])
         double.event("DELETED", a_slice())
         await eventually(lambda: reported[-1] == [])
+
+
+async def test_replicas_have_orders_of_their_own(tmp_path, monkeypatch):
+    engines, orders = [endpoint(f"10.0.0.{number}", f"engine-{number}") for number in range(20)], []
+    for host in ("gateway-a", "gateway-b", "gateway-a"):
+        monkeypatch.setattr(sources.socket, "gethostname", lambda host=host: host)
+        async with watching(tmp_path) as (double, reported, _):
+            double.event("ADDED", a_slice(*engines))
+            await eventually(lambda: reported)
+        orders += reported
+    assert orders[0] == orders[2] != orders[1]
+    assert {*orders[0]} == {*orders[1]}
 
 
 async def test_an_event_in_two_pieces_is_one(tmp_path):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from hashlib import blake2b
 
 from phasewise.clients.kubernetes import (
     ENDPOINT_SLICES,
@@ -48,7 +49,11 @@ class Found:
 
 
 class Discovery:
-    """Reports the engines of all sources whenever they have changed."""
+    """Reports the engines of all sources whenever they have changed.
+
+    They come in an order of this host's own. Among equal engines placement takes the first, and replicas that
+    start together and know nothing of each other would all take the same one.
+    """
 
     def __init__(
         self,
@@ -60,6 +65,7 @@ class Discovery:
         self._kubernetes = kubernetes
         self._on_change = on_change
         self._found: list[Workers] = [()] * len(sources)
+        self._host = socket.gethostname()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -87,7 +93,12 @@ class Discovery:
 
     def _all(self) -> Workers:
         """Those of all sources, each once: two Services may select the same pod."""
-        return tuple({worker.name: worker for found in self._found for worker in found}.values())
+        workers = {worker.name: worker for found in self._found for worker in found}.values()
+        return tuple(sorted(workers, key=lambda it: _mixed(self._host, it.name)))
+
+
+def _mixed(host: str, name: str) -> bytes:
+    return blake2b(f"{host}/{name}".encode(), digest_size=8).digest()
 
 
 def _say(source: DiscoverConfig, problem: str | None, said: str) -> str:
