@@ -30,8 +30,8 @@ from phasewise.core.worker import WorkerRef
 from phasewise.gateway.processes.neighbours import PREFIXES_EVERY_S
 from phasewise.gateway.processes.other_gateways import AT_LEAST_EVERY_S, SENDER_BYTES, OtherGateways
 from phasewise.scheduling import World
+from phasewise.scheduling.ledger import Neighbours
 from phasewise.scheduling.queue import Turn
-from phasewise.scheduling.world import Neighbours
 from phasewise.simulator.fleet import EnginePool, FleetPlan, SimulatedFleet
 from phasewise.simulator.gateway import SimulatedRequest
 from phasewise.simulator.step_times import PRESETS

@@ -37,10 +37,11 @@ from phasewise.scheduling import CacheMiss, Generate, Prefill, World, request_fl
 from phasewise.scheduling.breakers import Breakers, RetryBudget
 from phasewise.scheduling.disaggregation import SplitPolicy
 from phasewise.scheduling.engine_speed import EngineSpeeds
+from phasewise.scheduling.ledger import LoadLedger
 from phasewise.scheduling.policies import Policy, least_outstanding, prefix_affinity, whole
 from phasewise.scheduling.prefix_index import PrefixIndex
 from phasewise.scheduling.queue import WaitingQueue
-from phasewise.scheduling.world import ClusterView, LoadLedger
+from phasewise.scheduling.world import ClusterView
 
 WAITING = 1_000
 REQUEST = GenerationRequest("r", Endpoint.CHAT, "m", arrived_s=0.0, prompt_bytes=4_000)

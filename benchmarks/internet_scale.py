@@ -62,8 +62,8 @@ from phasewise.experiments.simulate.figures import is_within
 from phasewise.experiments.simulate.fleet_plan import modelled_engine
 from phasewise.gateway.processes.other_gateways import SENDER_BYTES, OtherGateways
 from phasewise.gateway.records.metrics import PrometheusMetrics
+from phasewise.scheduling.ledger import Neighbours
 from phasewise.scheduling.prefix_index import MOST_BLOCKS, PrefixIndex
-from phasewise.scheduling.world import Neighbours
 from phasewise.simulator.fleet import (
     HASHED_BLOCK_TOKENS,
     MODEL,

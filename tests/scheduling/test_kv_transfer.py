@@ -21,7 +21,8 @@ from phasewise.scheduling import (
     let_waiting_in,
 )
 from phasewise.scheduling.breakers import FAILURES_TO_OPEN, FIRST_OPEN_S, PAIR_FAILURES_TO_OPEN
-from phasewise.scheduling.world import IDLE, Health, Load
+from phasewise.scheduling.ledger import IDLE, Load
+from phasewise.scheduling.world import Health
 from tests.scheduling.worlds import make_prefilled, make_split_world, start_flow
 
 KV_TRANSFER = FailureKind.KV_TRANSFER

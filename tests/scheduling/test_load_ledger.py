@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from phasewise.core.worker import WorkerRef
-from phasewise.scheduling.world import IDLE, Load, LoadLedger
+from phasewise.scheduling.ledger import IDLE, Load, LoadLedger
 
 REFS = [WorkerRef(name, incarnation) for name in ("w0", "w1") for incarnation in ("1", "2")]
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phasewise.core.worker import Role, WorkerRef
+from phasewise.scheduling.ledger import LoadLedger
 from phasewise.scheduling.progress import (
     LONGEST_LOOK_S,
     NOT_FITTED_S,
@@ -17,7 +18,6 @@ from phasewise.scheduling.progress import (
     WorkerProgress,
     may_take_out,
 )
-from phasewise.scheduling.world import LoadLedger
 from tests.builders import make_worker
 
 REF = WorkerRef("w0", "1")

@@ -11,9 +11,10 @@ from phasewise.core.limits import Lease
 from phasewise.core.worker import Role
 from phasewise.scheduling import CacheMiss, Prefilled, World, request_flow
 from phasewise.scheduling.breakers import Breakers, RetryBudget
+from phasewise.scheduling.ledger import LoadLedger
 from phasewise.scheduling.policies import least_outstanding, whole
 from phasewise.scheduling.queue import WaitingQueue
-from phasewise.scheduling.world import ClusterView, LoadLedger
+from phasewise.scheduling.world import ClusterView
 from tests.builders import make_request, make_worker
 
 LEASE_S = 30.0

@@ -13,6 +13,7 @@ from phasewise.core.value import value
 from phasewise.core.worker import WorkerRef
 from phasewise.scheduling.admission import expected_output_tokens
 from phasewise.scheduling.breakers import BreakerTrial
+from phasewise.scheduling.ledger import IDLE, Booking
 from phasewise.scheduling.steps import (
     Cancelled,
     Failed,
@@ -23,7 +24,7 @@ from phasewise.scheduling.steps import (
     Step,
     Succeeded,
 )
-from phasewise.scheduling.world import IDLE, Booking, World, let_waiting_in
+from phasewise.scheduling.world import World, let_waiting_in
 
 # --- What an attempt shows of its workers: whether they fail, how fast they are, what they hold in cache.
 #

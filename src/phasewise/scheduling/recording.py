@@ -17,10 +17,11 @@ from phasewise.core.request import GenerationRequest
 from phasewise.core.worker import Worker
 from phasewise.scheduling.breakers import BreakerTrial
 from phasewise.scheduling.flow import RequestFlow, request_flow
+from phasewise.scheduling.ledger import Neighbours
 from phasewise.scheduling.recorded_form import shown, to_plain
 from phasewise.scheduling.rules import SchedulingRules, apply_rules, new_world
 from phasewise.scheduling.steps import Generate, Outcome, Step, Wait
-from phasewise.scheduling.world import Neighbours, World, let_waiting_in
+from phasewise.scheduling.world import World, let_waiting_in
 
 RECORD_VERSION = 1
 _OF_BREAKERS = ("begin", "succeeded", "failed", "open", "abandoned", "adopt", "forget")

@@ -11,10 +11,11 @@ from phasewise.core.worker import Worker
 from phasewise.scheduling.breakers import Breakers, RetryBudget
 from phasewise.scheduling.disaggregation import SplitPolicy
 from phasewise.scheduling.engine_speed import EngineSpeeds
+from phasewise.scheduling.ledger import LoadLedger, Neighbours
 from phasewise.scheduling.policies import POLICIES, Policy, whole
 from phasewise.scheduling.prefix_index import PrefixIndex
 from phasewise.scheduling.queue import DEFAULT_AGING_S, WaitingQueue
-from phasewise.scheduling.world import ClusterView, LoadLedger, Neighbours, World
+from phasewise.scheduling.world import ClusterView, World
 
 
 @value

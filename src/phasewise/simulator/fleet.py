@@ -17,8 +17,8 @@ from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.core.worker import DEFAULT_SLOTS, Role, Worker
 from phasewise.costs.fit.step import StepSeconds
 from phasewise.scheduling import World
+from phasewise.scheduling.ledger import Neighbours
 from phasewise.scheduling.rules import SchedulingRules, new_world
-from phasewise.scheduling.world import Neighbours
 from phasewise.simulator.clock import VirtualClock
 from phasewise.simulator.counting_engine import NO_SPECULATION, CountingEngine, Speculation
 from phasewise.simulator.gateway import SimulatedGateway, SimulatedRequest, VirtualQuotas

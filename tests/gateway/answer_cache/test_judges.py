@@ -20,7 +20,8 @@ from phasewise.gateway.answer_cache.judges import (
     TextJudge,
     build_judge,
 )
-from phasewise.scheduling.world import ClusterView, LoadLedger
+from phasewise.scheduling.ledger import LoadLedger
+from phasewise.scheduling.world import ClusterView
 from phasewise.semantic_match.judging import CONTROL_ANSWER, LONGEST_JUDGED
 from tests.builders import make_worker
 from tests.gateway.harness import listening

@@ -32,7 +32,7 @@ from phasewise.gateway.processes.other_gateways import (
     OtherGateways,
     engine_id,
 )
-from phasewise.scheduling.world import IDLE
+from phasewise.scheduling.ledger import IDLE
 from phasewise.simulator.step_times import PRESETS
 from tests.gateway.gateway_process import running_process
 from tests.gateway.harness import chat_body, eventually

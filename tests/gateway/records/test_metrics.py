@@ -22,7 +22,8 @@ from phasewise.core.trace_span import TraceLoss
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.records.metric_families import METRICS, NO_LABEL, REASONS
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
-from phasewise.scheduling.world import ClusterView, LoadLedger
+from phasewise.scheduling.ledger import LoadLedger
+from phasewise.scheduling.world import ClusterView
 from tests.builders import make_attempt, make_span, make_timeline, make_worker
 from tests.paths import ROOT
 from tests.strategies import timelines

@@ -23,7 +23,8 @@ from phasewise.fleet.config import (
 )
 from phasewise.gateway.answer_cache.cache import AnswerCache
 from phasewise.gateway.answer_cache.judges import TextJudge, build_judge
-from phasewise.scheduling.world import ClusterView, LoadLedger
+from phasewise.scheduling.ledger import LoadLedger
+from phasewise.scheduling.world import ClusterView
 
 
 def build_embedder(config: OnnxEmbedderConfig | HttpEmbedderConfig, home: Path) -> Embedder:

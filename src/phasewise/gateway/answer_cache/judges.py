@@ -19,7 +19,8 @@ from phasewise.core.errors import EmbedderRejected, EmbedderUnreachable, Upstrea
 from phasewise.core.ports import Embedder
 from phasewise.core.worker import Role, Worker
 from phasewise.fleet.config import JudgeConfig
-from phasewise.scheduling.world import ClusterView, LoadLedger
+from phasewise.scheduling.ledger import LoadLedger
+from phasewise.scheduling.world import ClusterView
 from phasewise.semantic_match.judging import (
     CONTROL_ANSWER,
     judge_messages,

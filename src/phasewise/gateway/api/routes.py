@@ -31,7 +31,8 @@ from phasewise.gateway.records.timeline_store import MEASURES, TimelineStore
 from phasewise.gateway.records.worker_log import WorkerLog
 from phasewise.gateway.server.client import Client, ClientWatch, Headers, Scope, header
 from phasewise.gateway.upstream.call import OpenRequests
-from phasewise.scheduling.world import IDLE, ClusterView, Health, LoadLedger
+from phasewise.scheduling.ledger import IDLE, LoadLedger
+from phasewise.scheduling.world import ClusterView, Health
 
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
 DEFAULT_LIMIT = 100

@@ -37,7 +37,8 @@ from phasewise.gateway.records.timeline_store import DECODED_AT_ONCE, TimelineSt
 from phasewise.gateway.upstream.call import Call, OpenRequests
 from phasewise.gateway.upstream.engines import Connect
 from phasewise.scheduling import World
-from phasewise.scheduling.world import IDLE, Health, WorkerState
+from phasewise.scheduling.ledger import IDLE
+from phasewise.scheduling.world import Health, WorkerState
 
 EVERY_S = 1.0
 READ_PER_S = 10

@@ -19,7 +19,7 @@ from phasewise.gateway.processes.siblings import ALL_IT_KNOWS, Siblings
 from phasewise.gateway.processes.supervisor import Place, end_turn, replace_others
 from phasewise.gateway.processes.take_over import ListenerSharing
 from phasewise.scheduling import World
-from phasewise.scheduling.world import Neighbours
+from phasewise.scheduling.ledger import Neighbours
 
 logger = logging.getLogger("phasewise.gateway")
 

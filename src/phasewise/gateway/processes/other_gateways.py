@@ -26,7 +26,7 @@ from phasewise.core.worker import WorkerRef
 from phasewise.fleet.config import LOOPBACK_HOSTS
 from phasewise.fleet.config.gateway import RedisConfig
 from phasewise.scheduling import World
-from phasewise.scheduling.world import Neighbours
+from phasewise.scheduling.ledger import Neighbours
 
 EVERY_S, PER_OTHER_S = 0.02, 0.0025
 """A change is sent at once, the next no sooner than this: later where many others have to read it."""

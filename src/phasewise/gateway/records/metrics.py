@@ -79,7 +79,8 @@ from phasewise.gateway.records.metric_series import (
     value_lines,
 )
 from phasewise.scheduling.engines_needed import EnginesNeeded
-from phasewise.scheduling.world import ClusterView, Health, LoadLedger
+from phasewise.scheduling.ledger import LoadLedger
+from phasewise.scheduling.world import ClusterView, Health
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
