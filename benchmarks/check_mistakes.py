@@ -1,4 +1,4 @@
-"""Plants the classic mistakes of parted fleets and counts how many `phasewise check` names rightly, and when.
+"""Plants the classic mistakes of disaggregated fleets: which does `phasewise check` name rightly, and when?
 
     python benchmarks/check_mistakes.py [--quick] [--only NAME ...] [--json] [--home DIR]
 

@@ -97,7 +97,7 @@ def _pricing_us(count: int, repeats: int) -> float:
             paces.learn_step(worker.ref, tokens // 50, 0.06 + 2e-5 * tokens)
     policy = SplitPolicy(SplitRule.AUTO, 512, least_outstanding, paces, PrefixIndex())
     request = replace(REQUEST, splittable=True)
-    return _placing_us(count, request, policy, repeats, f"{count} workers, parted", workers=workers)
+    return _placing_us(count, request, policy, repeats, f"{count} workers, disaggregated", workers=workers)
 
 
 def _affinity_us(count: int, repeats: int) -> float:

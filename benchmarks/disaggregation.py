@@ -54,7 +54,7 @@ from kv_transfers.trace import traced
 
 ARMS = {
     Layout.MIXED: (Arm.MIXED, Arm.MIXED_AGAIN),
-    Layout.PARTED: (Arm.DISAGGREGATED, Arm.DECIDING),
+    Layout.DISAGGREGATED: (Arm.DISAGGREGATED, Arm.DECIDING),
 }
 QUICK = Load(streams=4, lead_in=2, longs=1, prompt_tokens=1_000)
 QUICK_TEXTS = 2

@@ -242,7 +242,7 @@ async def requests(url: str, rate: float, seen: Seen) -> None:
 
 
 async def one_request(url: str, conversations: list[list[dict[str, str]]], number: int, seen: Seen) -> None:
-    """The next turn of one conversation; a long one begins anew."""
+    """The next turn of one conversation; a long one begins again."""
     turns = conversations[number]
     if len(turns) > 12 or not turns:
         topic = " ".join(str(random.random()) for _ in range(40))

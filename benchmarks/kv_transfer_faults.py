@@ -113,7 +113,7 @@ async def run_scenario(
         for _ in range(times):
             await load.served(BETWEEN)
             await SCENARIOS[name](pairs)
-            await pairs.mended()
+            await pairs.fixed()
         await load.served(BETWEEN)
     finally:
         tally = await load.stop()

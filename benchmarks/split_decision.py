@@ -1,4 +1,4 @@
-"""Is a request parted when that pays, and only then? Ours against `always` and `never`, whichever is better.
+"""Is a request disaggregated when that pays, and only then? Against `always` and `never`, the better of both.
 
     python benchmarks/split_decision.py [--seconds 240] [--seeds 3] [--first-seed 11] [--virtual] [--json]
     python benchmarks/split_decision.py --quick [--json]
@@ -185,7 +185,7 @@ async def _real(seconds: float) -> dict[str, Any]:
     """Each rule twice, in an order that a drift of the machine does not favour."""
     rules = (SplitRule.AUTO, SplitRule.ALWAYS, SplitRule.NEVER)
     shares: dict[SplitRule, list[float]] = {rule: [] for rule in rules}
-    with real_engines(Layout.PARTED) as engines:
+    with real_engines(Layout.DISAGGREGATED) as engines:
         for turn, rule in enumerate((*rules, *reversed(rules))):
             load = asks(REAL_CELL, COST, seconds, seed=1 + turn // len(rules))
             with gateway(engines.workers, rule) as (url, process, log):

@@ -94,7 +94,7 @@ def test_one_round_gives_no_bounds(benchmark):
 
 def test_engines_stay_up_from_one_round_into_the_next(benchmark):
     layouts = [layout for _, layout in benchmark.turns(3)]
-    assert layouts == ["mixed", "parted", "parted", "mixed", "mixed", "parted"]
+    assert layouts == ["mixed", "disaggregated", "disaggregated", "mixed", "mixed", "disaggregated"]
 
 
 def test_prompt_tokens_computed_on_the_decode_side_are_recomputed_unless_whole_requests_explain_them(

@@ -56,10 +56,10 @@ class Pairs:
         """Requests that the gateway takes to be under way on its workers."""
         return sum(map(float, _BOOKED.findall(await self._metrics())))
 
-    async def mended(self) -> None:
+    async def fixed(self) -> None:
         """Every engine is as it was, and the gateway knows."""
         for engine in self.engines:
-            mend(engine)
+            fix(engine)
         await until(lambda: all(engine.alive for engine in self.engines))
         await wait_for_workers(self.url, len(self.engines))
 
@@ -67,7 +67,7 @@ class Pairs:
         return (await self.client.fetch("GET", "/metrics")).body.decode()
 
 
-def mend(engine: FakeEngine) -> None:
+def fix(engine: FakeEngine) -> None:
     """Nothing but its ordinary slowness is left of what was done to an engine."""
     engine.clear_faults()
     engine.inject("slow", factor=STEPS_TAKE)
@@ -86,7 +86,7 @@ async def running_pairs() -> AsyncIterator[Pairs]:
             client = HttpClient(url)
             try:
                 pairs = Pairs(prefill, decode, url, client)
-                await pairs.mended()
+                await pairs.fixed()
                 yield pairs
             finally:
                 client.close()

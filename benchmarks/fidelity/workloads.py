@@ -118,7 +118,7 @@ ARRANGEMENTS = (
     ),
     Arrangement(
         "two engines, apart",
-        Layout.PARTED,
+        Layout.DISAGGREGATED,
         (_pool("prefill", role="prefill"), _pool("decode", role="decode")),
         (Workload("chat", CHAT, 0.6, 18), Workload("rag", RAG, 0.6, 12)),
     ),

@@ -15,7 +15,7 @@ from .fleets import Engines, Layout
 MODEL = "fake-model"
 CHUNK_TOKENS = {
     Layout.MIXED: (("main-0", "mixed", 2048), ("main-1", "mixed", 2048)),
-    Layout.PARTED: (("prefill-0", "prefill", 8192), ("decode-0", "decode", 512)),
+    Layout.DISAGGREGATED: (("prefill-0", "prefill", 8192), ("decode-0", "decode", 512)),
 }
 """Name, role and tokens in a step of each engine."""
 PROGRAM = """

@@ -36,7 +36,7 @@ class Layout(StrEnum):
     """How two engines are arranged."""
 
     MIXED = "mixed"
-    PARTED = "parted"
+    DISAGGREGATED = "disaggregated"
 
 
 class Arm(StrEnum):
@@ -57,7 +57,7 @@ GATEWAYS: dict[Arm, dict[str, Any]] = {
 }
 POOLS: dict[Layout, list[dict[str, Any]]] = {
     Layout.MIXED: [{"name": "main", "replicas": ENGINES, "cores": 1}],
-    Layout.PARTED: [
+    Layout.DISAGGREGATED: [
         {"name": "prefill", "role": "prefill", "cores": 1},
         {"name": "decode", "role": "decode", "cores": 1},
     ],

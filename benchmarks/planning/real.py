@@ -43,7 +43,7 @@ SEED = 24
 CALIBRATE_MINUTES = 1.5
 KINDS = {
     Layout.MIXED: (Arm.MIXED, Candidate(2, 0, 2048, 256)),
-    Layout.PARTED: (Arm.DISAGGREGATED, Candidate(2, 1, 2048, 256)),
+    Layout.DISAGGREGATED: (Arm.DISAGGREGATED, Candidate(2, 1, 2048, 256)),
 }
 
 
@@ -82,7 +82,9 @@ class RealChoice:
     @property
     def right(self) -> bool:
         """Whether the plan has the direction of what was measured."""
-        planned, measured = (it[Layout.PARTED] - it[Layout.MIXED] for it in (self.planned, self.measured))
+        planned, measured = (
+            it[Layout.DISAGGREGATED] - it[Layout.MIXED] for it in (self.planned, self.measured)
+        )
         return planned * measured > 0
 
 
