@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -47,6 +49,9 @@ def test_the_plan_is_a_fleet_file_that_simulates_as_planned(tmp_path):
     assert plan["disaggregation"]["pays"] in {"yes", "no", "undecided"}
     assert len(plan["disaggregation"]["compared"]) > 2
     assert plan["chosen"] == facts(*FEW, "--no-scan")["chosen"]
+    # The same fleet says the same wherever it stands.
+    assert plan["chosen"] in plan["fleets"]
+    assert plan["one_more_engine"] in plan["fleets"]
 
 
 def test_the_table_fits_a_terminal_and_says_where_the_step_times_are_from():
@@ -86,6 +91,47 @@ def test_recorded_timelines_are_traffic(tmp_path):
     assert own <= plan["chosen"]["engines"] <= own + 1
 
 
+def test_a_line_that_is_still_being_written_is_left_out(tmp_path):
+    file = tmp_path / "timelines.ndjson"
+    simulate = ["simulate", "--costs", "cpu-demo", "--rate", "1.5", "--requests", "120", "--seed", "4"]
+    assert RUNNER.invoke(app, [*simulate, "--timelines", str(file)]).exit_code == 0
+    file.write_bytes(file.read_bytes()[:-40])
+    whole = run("--costs", "cpu-demo", "--recorded", str(file), "--no-scan", *SLO)
+    assert whole.exit_code == 0
+    assert "the last line of" in whole.stderr
+    again = RUNNER.invoke(app, ["simulate", "--costs", "cpu-demo", "--recorded", str(file), "--json", *SLO])
+    assert json.loads(again.stdout)["fleets"][0]["requests"] == 119
+    file.write_bytes(b"no\n" + file.read_bytes())
+    assert "line 1 is no timeline" in str(run("--costs", "cpu-demo", "--recorded", str(file)).exception)
+
+
+def test_one_engine_has_nothing_that_binds_fewer():
+    plan = facts("--costs", "cpu-demo", "--rate", "0.01", "--requests", "100", "--no-scan", "--seed", "1")
+    assert (plan["chosen"]["engines"], plan["binds"]) == (1, None)
+
+
+INTERRUPTED = """
+import os, signal
+from phasewise.cli.simulated_engines import ended_by_ctrl_c
+def abandoned():
+    try:
+        yield
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+with ended_by_ctrl_c():
+    flow = abandoned()
+    next(flow)
+    del flow
+    print("went on")
+"""
+
+
+def test_ctrl_c_is_not_lost_while_an_abandoned_simulation_is_cleaned_up():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "interrupted: the simulation is not complete, nothing was written\n"
+
+
 def test_measured_step_times_give_intervals(tmp_path):
     fit = make_fit()
     slower = FittedCost(replace(fit.cost, floor_s=fit.cost.floor_s * 1.5), 0.0)
@@ -107,7 +153,9 @@ def test_measured_step_times_give_intervals(tmp_path):
         ((*FEW, "--slo", "tpot=10ms"), "a stream alone on an engine is slower"),
         ((*FEW, "--slo", "ttft=3s,tpot=75ms", "--most-engines", "2"), "2 engines do not meet"),
         ((*FEW, "--recorded", "no-such-file"), "cannot be read"),
-        ((*FEW, "--recorded", LLAMA_70B), "holds no timelines"),
+        ((*FEW, "--gpu", "H100"), "do nothing with --costs"),
+        (("--model", LLAMA_70B, "--gpu", "B52", "--rate", "1"), "unknown device"),
+        ((*FEW, "--recorded", LLAMA_70B), "line 1 is no timeline"),
         ((*FEW, "--recorded", LLAMA_70B, "--trace", LLAMA_70B), "both given"),
     ],
 )

@@ -67,6 +67,16 @@ def test_a_record_without_its_end_is_named_so(record):
     assert "ends before the gateway stopped" in run(record)[1]
 
 
+def test_a_line_that_was_cut_off_ends_the_record_and_a_damaged_one_is_an_error(record):
+    lines = record.read_text().splitlines(keepends=True)
+    record.write_text("".join(lines[:-2]) + lines[-2][:9])
+    code, output = run(record)
+    assert (code, "ends before the gateway stopped" in output) == (0, True)
+    record.write_text("".join([lines[0], lines[1][:9] + "\n", *lines[2:]]))
+    done = CliRunner().invoke(app, ["replay", str(record)])
+    assert "line 2 of the record is damaged" in str(done.exception)
+
+
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     done = CliRunner().invoke(app, ["replay", str(tmp_path / "none")])
     assert isinstance(done.exception, ConfigError)

@@ -222,7 +222,18 @@ def test_the_table_of_rules_fits_a_terminal_and_the_page_draws_engines_over_time
 
 
 @pytest.mark.parametrize(
-    "options", [("--scale", "best"), ("--scale", "fixed", "--vary", "main=1,2"), ("--scale", "slo=0")]
+    "options",
+    [
+        ("--scale", "best"),
+        ("--scale", "fixed", "--vary", "main=1,2"),
+        ("--scale", "slo=0"),
+        ("--scale", "hindsight=2"),
+        ("--scale", "phasewise=1.5"),
+    ],
 )
 def test_what_cannot_be_tried_is_rejected(options):
     assert "scal" in rejected(*FEW, *options)
+
+
+def test_engines_are_bounded_from_below_and_from_above():
+    assert "is above" in rejected(*FEW, "--scale", "phasewise", "--min-engines", "5", "--max-engines", "2")

@@ -14,7 +14,6 @@ import yaml
 from phasewise.api.call import seed_or_random
 from phasewise.cli import options, simulated_engines
 from phasewise.cli.outputs import reject_unwritable
-from phasewise.core import timeline_record
 from phasewise.core.errors import ConfigError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.core.units import share
@@ -22,11 +21,10 @@ from phasewise.experiments.plan.candidates import MOST_ENGINES
 from phasewise.experiments.plan.plan import make_plan
 from phasewise.experiments.plan.trials import Goal, Trial, Trials
 from phasewise.experiments.simulate.traffic import block_tokens_of, traffic_of
-from phasewise.experiments.verify.window_trace import trace_of
 from phasewise.fleet.config.fleet import DEMO_MODEL
 from phasewise.loadgen.workload import choices
 from phasewise.loadgen.workload.arrivals import Spacing
-from phasewise.loadgen.workload.presets import PresetName, Shape
+from phasewise.loadgen.workload.presets import PresetName
 from phasewise.loadgen.workload.traces import Trace
 from phasewise.report.console import err, out
 from phasewise.report.plan_table import render_plan
@@ -39,8 +37,8 @@ def plan(
     *,
     costs: simulated_engines.StepTimes = None,
     model: simulated_engines.ModelConfig = None,
-    gpu: simulated_engines.Gpu = "H100",
-    gpus: simulated_engines.Gpus = 1,
+    gpu: simulated_engines.Gpu = None,
+    gpus: simulated_engines.Gpus = None,
     kv_tokens: simulated_engines.KvTokens = None,
     link_gbs: simulated_engines.LinkGbs = 25.0,
     most_engines: Annotated[
@@ -79,13 +77,7 @@ def plan(
     turns: options.Turns = 1,
     think: options.Think = 1.0,
     trace: options.TraceFile = None,
-    recorded: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of a trace: timelines that a gateway, bench or simulate recorded (NDJSON).",
-            rich_help_panel=options.WHAT,
-        ),
-    ] = None,
+    recorded: simulated_engines.Recorded = None,
     seed: simulated_engines.Seed = None,
     slo: options.SloText = "",
     attainment: Annotated[
@@ -109,18 +101,14 @@ def plan(
     """Find the cheapest fleet that meets its objectives, and whether disaggregation pays."""
     reject_unwritable("--save", save)
     if not 0 < attainment < 1:
-        raise ConfigError(f"--attainment {attainment:g}", hint="give a share between 0 and 1, such as 0.95")
+        raise ConfigError(
+            f"--attainment {attainment:g} is not a share", hint="give one between 0 and 1, such as 0.95"
+        )
     objectives = parse_slo(slo, DEFAULT_SLO)
     engine, origin = simulated_engines.engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
-    source: Shape | Trace
-    if recorded is not None:
-        if trace is not None:
-            raise ConfigError("--trace and --recorded were both given", hint="give only one of them")
-        source = _recorded(recorded)
-    else:
-        source = choices.choose_source(
-            preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
-        )
+    source = simulated_engines.source_of(
+        recorded, preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
+    )
     replays = isinstance(source, Trace)
     if rate is None and not replays:
         raise ConfigError("how much traffic is to be served?", hint="give --rate, --trace or --recorded")
@@ -133,10 +121,11 @@ def plan(
     )
     goal = Goal(objectives, attainment)
     trials = Trials(engine, traffic, goal, block_tokens_of(source), chosen_seed, _say)
-    per_hour = 1.0 if price_per_hour is None else price_per_hour * (1 if model is None else gpus)
-    found = make_plan(trials, per_hour, draws, most_engines, scans=scan)
+    per_hour = 1.0 if price_per_hour is None else price_per_hour * (gpus or 1)
+    with simulated_engines.ended_by_ctrl_c():
+        found = make_plan(trials, per_hour, draws, most_engines, scans=scan)
     if save is not None:
-        fleet = found.chosen.candidate.fleet(model or DEMO_MODEL, None if model is None else gpus)
+        fleet = found.chosen.candidate.fleet(model or DEMO_MODEL, None if model is None else gpus or 1)
         text = yaml.safe_dump(fleet.model_dump(mode="json", exclude_defaults=True), sort_keys=False)
         save.write_text(f"# Planned by phasewise. {origin}\n{text}", encoding="utf-8")
         err.print(f"wrote {save}", soft_wrap=True)
@@ -154,24 +143,6 @@ def plan(
     else:
         out.print(render_plan(found, goal, origin, priced=price_per_hour is not None))
         out.print(f"--seed {chosen_seed} repeats this plan to the bit", soft_wrap=True)
-
-
-def _recorded(path: Path) -> Trace:
-    """The traffic behind recorded timelines."""
-    try:
-        timelines = [timeline_record.decode(it) for it in path.read_bytes().splitlines() if it.strip()]
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="give another file") from error
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{path} holds no timelines", hint="give a file that --timelines or a gateway wrote"
-        ) from error
-    found = trace_of(timelines)
-    if not found.trace.requests:
-        raise ConfigError(f"{path} has no request of a known length", hint="record more traffic")
-    if found.left_out:
-        err.print(f"{found.left_out} requests of unknown length were left out", soft_wrap=True)
-    return found.trace
 
 
 def _say(trial: Trial) -> None:

@@ -50,8 +50,8 @@ def simulate(
     *,
     costs: simulated_engines.StepTimes = None,
     model: simulated_engines.ModelConfig = None,
-    gpu: simulated_engines.Gpu = "H100",
-    gpus: simulated_engines.Gpus = 1,
+    gpu: simulated_engines.Gpu = None,
+    gpus: simulated_engines.Gpus = None,
     kv_tokens: simulated_engines.KvTokens = None,
     link_gbs: simulated_engines.LinkGbs = 25.0,
     gateways: Annotated[
@@ -109,6 +109,7 @@ def simulate(
     turns: options.Turns = 1,
     think: options.Think = 1.0,
     trace: options.TraceFile = None,
+    recorded: simulated_engines.Recorded = None,
     seed: simulated_engines.Seed = None,
     slo: options.SloText = "",
     timelines: Annotated[
@@ -125,31 +126,29 @@ def simulate(
     reject_unwritable("--html", html)
     objectives = parse_slo(slo, DEFAULT_SLO)
     engine, origin = simulated_engines.engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
-    if requests is None and duration is None and trace is None:
+    replays = trace is not None or recorded is not None
+    if requests is None and duration is None and not replays:
         requests = DEFAULT_REQUESTS
     chosen_seed = seed_or_random(seed)
-    source = choices.choose_source(
-        preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
+    source = simulated_engines.source_of(
+        recorded, preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
     )
     config = FleetConfig() if fleet is None else load_fleet(fleet)
     plan = fleet_plan(config, engine, gateways, block_tokens_of(source))
     if unused := left_out(config):
         err.print(f"not simulated: {', '.join(unused)}", soft_wrap=True)
     plans = _varied(plan, vary or [])
-    if scale and (vary or timelines is not None):
-        raise ConfigError("--scale was given with --vary or --timelines", hint="leave out one of them")
-    if timelines is not None and len(plans) > 1:
-        raise ConfigError("--timelines was given with several fleets", hint="vary one fleet at a time")
+    _reject_contradictions(scale, vary, timelines, len(plans))
     traffic = traffic_of(
         source,
-        choices.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
+        choices.choose_load(rate, spacing, burstiness, concurrency, speed if replays else None),
         requests,
         duration,
         choices.choose_conversations(turns, think),
         chosen_seed,
     )
     if scale:
-        trials = [ScalingTrial(*parse_rule(it), start_up, min_engines, max_engines) for it in scale]
+        trials = _trials(scale, start_up, min_engines, max_engines)
         new_fleet = partial(_new_fleet, traffic=traffic, seed=chosen_seed, label="scaling")
         facts = {
             "seed": chosen_seed,
@@ -197,6 +196,21 @@ def simulate(
         out.print(f"--seed {chosen_seed} repeats this run to the bit", soft_wrap=True)
 
 
+def _reject_contradictions(
+    scale: list[str] | None, vary: list[str] | None, timelines: Path | None, fleets: int
+) -> None:
+    if scale and (vary or timelines is not None):
+        raise ConfigError("--scale was given with --vary or --timelines", hint="leave out one of them")
+    if timelines is not None and fleets > 1:
+        raise ConfigError("--timelines was given with several fleets", hint="leave out --vary")
+
+
+def _trials(rules: list[str], start_up_s: float, least: int, most: int) -> list[ScalingTrial]:
+    if least > most:
+        raise ConfigError(f"--min-engines {least} is above --max-engines {most}", hint="exchange them")
+    return [ScalingTrial(*parse_rule(it), start_up_s, least, most) for it in rules]
+
+
 def _varied(plan: FleetPlan, vary: list[str]) -> list[tuple[str, FleetPlan]]:
     """Every combination of the numbers of engines."""
     plans = [plan]
@@ -221,7 +235,8 @@ def _label(plan: FleetPlan) -> str:
 def _run(plan: FleetPlan, traffic: Traffic, seed: int, label: str) -> SimulatedFleet:
     """Run one fleet, with a line of progress where somebody may read it."""
     fleet = _new_fleet(plan, traffic, seed, label)
-    fleet.run(traffic)
+    with simulated_engines.ended_by_ctrl_c():
+        fleet.run(traffic)
     if sys.stderr.isatty():
         err.print(" " * 70, end="\r")
     return fleet

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import orjson
 import typer
 
 from phasewise.api.model_sheet import OwnFigures, accelerator_of
 from phasewise.cli import options
+from phasewise.core import timeline_record
 from phasewise.core.errors import ConfigError
+from phasewise.core.timeline import Timeline
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.experiments.simulate.fleet_plan import EngineFigures, modelled_engine
+from phasewise.experiments.verify.window_trace import trace_of
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.engines.model_config_file import read_model_config
+from phasewise.loadgen.workload import choices
+from phasewise.loadgen.workload.presets import PresetName, Shape
+from phasewise.loadgen.workload.traces import Trace
+from phasewise.report.console import err
 from phasewise.simulator.links import LinkSpeed
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.step_times import preset as cost_preset
@@ -43,10 +54,18 @@ ModelConfig = Annotated[
         rich_help_panel=ENGINE,
     ),
 ]
+DEFAULT_GPU = "H100"
 Gpu = Annotated[
-    str, typer.Option(help=f"The device of each engine: {', '.join(ACCELERATORS)}.", rich_help_panel=ENGINE)
+    str | None,
+    typer.Option(
+        help=f"With --model: the device of each engine: {', '.join(ACCELERATORS)}. (default: {DEFAULT_GPU})",
+        rich_help_panel=ENGINE,
+    ),
 ]
-Gpus = Annotated[int, typer.Option(min=1, help="Devices of each engine.", rich_help_panel=ENGINE)]
+Gpus = Annotated[
+    int | None,
+    typer.Option(min=1, help="With --model: devices of each engine. (default: 1)", rich_help_panel=ENGINE),
+]
 KvTokens = Annotated[
     int | None,
     typer.Option(
@@ -70,13 +89,25 @@ Duration = Annotated[
     float | None,
     typer.Option(min=0.001, help="Seconds in which requests arrive.", rich_help_panel=options.WHEN),
 ]
+Recorded = Annotated[
+    Path | None,
+    typer.Option(
+        help="Instead of a trace: timelines that a gateway, bench or simulate recorded (NDJSON).",
+        rich_help_panel=options.WHAT,
+    ),
+]
 Seed = Annotated[
     int | None, typer.Option(min=0, help="Repeat another run to the bit.", rich_help_panel=options.WHAT)
 ]
 
 
 def engine_figures(
-    costs: str | None, model: str | None, gpu: str, gpus: int, kv_tokens: int | None, link_gbs: float
+    costs: str | None,
+    model: str | None,
+    gpu: str | None,
+    gpus: int | None,
+    kv_tokens: int | None,
+    link_gbs: float,
 ) -> tuple[EngineFigures, str]:
     """How fast engines are, and where that is known from."""
     if costs is not None and model is not None:
@@ -86,7 +117,15 @@ def engine_figures(
             "a simulation needs to know how fast an engine is",
             hint="give either --costs FILE (phasewise engine calibrate URL --save FILE) or --model CONFIG",
         )
+    if costs is not None and (gpu is not None or gpus is not None):
+        raise ConfigError(
+            "--gpu and --gpus do nothing with --costs",
+            hint="measured step times are those of the devices they were measured on",
+        )
     if model is not None:
+        gpu, gpus = gpu or DEFAULT_GPU, gpus or 1
+        if gpu not in ACCELERATORS:
+            raise ConfigError(f"unknown device {gpu!r}", hint=f"known: {', '.join(ACCELERATORS)}")
         architecture = architecture_of(read_model_config(model, phasewise_home(os.environ), os.environ), None)
         deployment = Deployment(architecture, accelerator_of(gpu, gpus, OwnFigures(), None), gpus)
         engine = modelled_engine(deployment, architecture.max_model_len or 8192, link_gbs * 1e9)
@@ -102,3 +141,77 @@ def engine_figures(
         front_end_s = fit.fitted.front_end_s
         measured = replace(measured, cost=fit.cost, front_end_s=front_end_s, draws=fit.draws)
     return measured, f"Step times are those of {costs}."
+
+
+def source_of(
+    recorded: Path | None,
+    preset: PresetName,
+    trace: Path | None,
+    prompt_tokens: int | None,
+    output_tokens: int | None,
+    shared_prefix_tokens: int | None,
+    shared_prefixes: int | None,
+) -> Shape | Trace:
+    """What is to be served."""
+    if recorded is None:
+        return choices.choose_source(
+            preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
+        )
+    if trace is not None:
+        raise ConfigError("--trace and --recorded were both given", hint="give only one of them")
+    return _recorded_traffic(recorded)
+
+
+def _recorded_traffic(path: Path) -> Trace:
+    """The traffic behind recorded timelines."""
+    found = trace_of(_timelines(path))
+    if not found.trace.requests:
+        raise ConfigError(f"{path} has no request of a known length", hint="record more traffic")
+    if found.left_out:
+        err.print(f"{found.left_out} requests of unknown length were left out", soft_wrap=True)
+    return found.trace
+
+
+def _timelines(path: Path) -> list[Timeline]:
+    """One per line; a last line that is still being written is left out."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="give another file") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                found.append(timeline_record.decode(line))
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            if number == len(lines) > 1 and not line.endswith(b"\n"):
+                err.print(f"the last line of {path} is incomplete and was left out", soft_wrap=True)
+                break
+            raise ConfigError(
+                f"{path}: line {number} is no timeline",
+                hint="give a file that --timelines or a gateway wrote",
+            ) from error
+    return found
+
+
+@contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """Ctrl-C ends the process at once.
+
+    As an exception it could be lost: Python ignores those that are raised while the requests of an abandoned
+    simulation are cleaned up.
+    """
+    try:
+        before = signal.signal(signal.SIGINT, _end)
+    except ValueError:  # only a main thread has handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(_number: int, _frame: object) -> None:
+    os.write(2, b"interrupted: the simulation is not complete, nothing was written\n")
+    os._exit(130)

@@ -51,11 +51,9 @@ def _choice(plan: Plan, goal: Goal, *, priced: bool) -> list[str]:
         f"one more engine ({plan.one_more.candidate.label}): {share(more.attained)} within the objective, "
         f"TTFT p90 {milliseconds(more.ttft_p90_s)} ms, TPOT p90 {milliseconds(more.tpot_p90_s)} ms"
     )
-    unit = "$" if priced else "engine-hours "
-    lines.append(
-        f"per million tokens: {unit}{significant(prices.per_million_input)} input (prefill), "
-        f"{unit}{significant(prices.per_million_output)} output (decode)"
-    )
+    paid = [prices.per_million_input, prices.per_million_output]
+    read, written = [f"${significant(it)}" if priced else f"{significant(it)} engine-hours" for it in paid]
+    lines.append(f"per million tokens: {read} input (prefill), {written} output (decode)")
     return [*lines, f"per hour: ${significant(prices.per_hour)}"] if priced else lines
 
 
@@ -111,6 +109,8 @@ def _doubts(plan: Plan) -> list[str]:
     lines = []
     if too_long := plan.chosen.simulated.figures.too_long:
         lines.append(f"{count(too_long)} requests are too long for the context, and count as missed.")
+    if any(it.simulated.figures.saturated for it in plan.fleets):
+        lines.append("\N{EN DASH}: no TTFT, because the queue grew until the load ended.")
     if plan.requests < plan.enough_requests:
         wanted = f"{plan.enough_requests:,}"
         lines.append(f"The traffic is short for so many open requests: give --requests {wanted} or more.")

@@ -119,7 +119,7 @@ class SimulatedFleet:
         self.on_end: Callable[[SimulatedRequest], None] = lambda _request: None
         self._pool_of: dict[str, EnginePool] = {}
         self._starting: set[str] = set()
-        self._numbers = count()
+        self._numbers: dict[str, Iterator[int]] = {}
         self._seed = seed
         workers = [self._new_worker(pool) for pool in plan.pools for _ in range(pool.engines)]
         for worker in workers:
@@ -170,9 +170,10 @@ class SimulatedFleet:
             gateway.sees_up(worker.name, worker.incarnation)
 
     def _new_worker(self, pool: EnginePool) -> Worker:
-        name = f"{pool.name or pool.role}-{next(self._numbers)}"
+        kind = pool.name or pool.role
+        name = f"{kind}-{next(self._numbers.setdefault(kind, count()))}"
         self._pool_of[name] = pool
-        return Worker(name, f"http://{name}", MODEL, "1", pool.role, pool.name or pool.role, slots=pool.slots)
+        return Worker(name, f"http://{name}", MODEL, "1", pool.role, kind, slots=pool.slots)
 
     def _host(self, worker: Worker) -> None:
         self.hosts[worker.name] = EngineHost(self.clock, worker, self._engine(worker.name), self.links)

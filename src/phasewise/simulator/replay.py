@@ -73,12 +73,17 @@ def replay(lines: Iterable[bytes | str]) -> ReplayResult:
 
 
 def _events(lines: Iterable[bytes | str]) -> Iterator[Event]:
-    """Up to a line that was cut off."""
-    for line in lines:
+    """Up to a last line that was cut off."""
+    for number, line in enumerate(lines, 1):
         try:
             event = json.loads(line)
         except ValueError:
-            return
+            if line[-1:] not in (b"\n", "\n"):
+                return
+            raise ConfigError(
+                f"line {number} of the record is damaged: what follows cannot be compared",
+                hint="only a record whose end is missing can be replayed without it",
+            ) from None
         yield event
 
 

@@ -99,27 +99,41 @@ def make_plan(
     why = space.hopeless(trials.goal.attainment)
     choice = Choice(None, None) if why else choose(space, trials, most)
     if choice.best is None:
-        why = why or f"{most} engines do not meet the objective, neither mixed nor disaggregated"
-        raise ConfigError(why, hint="loosen --slo or --attainment, or use faster engines (--gpu, --gpus)")
+        hint = "loosen --slo or --attainment, or use faster engines (--gpu, --gpus)"
+        if not why:
+            why = f"{most} engines do not meet the objective, neither mixed nor disaggregated"
+            more = (
+                "raise --most-engines"
+                if most < MOST_ENGINES
+                else "plan cells with a part of the traffic each"
+            )
+            hint = f"{more}, {hint}"
+        raise ConfigError(why, hint=hint)
     own, kinds = choice.best.candidate, [it for it in (choice.mixed, choice.disaggregated) if it]
     shown = {it: _shown(trials, it, engine_per_hour) for kind in kinds for it in _around(kind.candidate)}
-    chosen = shown[own] = _shown(trials, own, engine_per_hour, draws)
+    shown[own] = _shown(trials, own, engine_per_hour, draws)
+    fleets = {it.candidate: it for it in _marked(sorted(shown.values(), key=_size))}
+    chosen, fewer = fleets[own], min(_around(own), key=lambda it: it.engines)
     size, here = own.engines, compare(trials, max(2, own.engines), choice)
     per_s = here.mixed_per_s if own.prefill == 0 else here.disaggregated_per_s
     return Plan(
         chosen=chosen,
         engines=engines_interval(trials, own, trials.engine.draws[:draws]),
-        one_more=shown[own.resized(size + 1)],
+        one_more=fleets[own.resized(size + 1)],
         mixed_engines=_engines(choice.mixed),
         disaggregated_engines=_engines(choice.disaggregated),
-        fleets=_marked(sorted(shown.values(), key=lambda it: (it.candidate.engines, it.candidate.prefill))),
-        binds=binds(trials, min(_around(own), key=lambda it: it.engines)),
+        fleets=tuple(fleets.values()),
+        binds=binds(trials, fewer) if fewer.engines < size else None,
         prices=token_prices(trials, own, engine_per_hour),
         here=here,
         scan=tuple(scan(trials, max(2, size), choice)) if scans else (),
         requests=trials.traffic.requests,
         enough_requests=round(TURNOVER * per_s * (chosen.simulated.figures.e2e_p50_s or 0.0)),
     )
+
+
+def _size(fleet: PlannedFleet) -> tuple[int, int]:
+    return fleet.candidate.engines, fleet.candidate.prefill
 
 
 def _engines(trial: Trial | None) -> int | None:

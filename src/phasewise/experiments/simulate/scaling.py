@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
+from math import inf
 from typing import Any
 
 from phasewise.core.errors import ConfigError
@@ -25,6 +26,8 @@ from phasewise.simulator.scaling import (
 from phasewise.simulator.traffic import Traffic, tokens_of
 
 HINDSIGHT = "hindsight"
+SHARES = frozenset({HINDSIGHT, "phasewise"})
+"""Rules whose setting is a share: at most 1."""
 KNOBS = {"fixed": None, "concurrency": 64.0, "slo": 1.0, "phasewise": UTILIZATION, HINDSIGHT: 0.95}
 """Every rule with the setting that it has unless another is given; `fixed` has that of the fleet."""
 
@@ -69,12 +72,15 @@ def parse_rule(text: str) -> tuple[str, float | None]:
     rule, given, setting = text.partition("=")
     if rule not in KNOBS:
         raise ConfigError(f"no scaling rule is named {rule!r}", hint=f"accepted: {', '.join(KNOBS)}")
+    most = 1.0 if rule in SHARES else inf
     try:
-        if (chosen := float(setting) if given else KNOBS[rule]) is None or chosen > 0:
+        if (chosen := float(setting) if given else KNOBS[rule]) is None or 0 < chosen <= most:
             return rule, chosen
     except ValueError:
         pass
-    raise ConfigError(f"--scale {text} has no number above zero", hint="write it as concurrency=32")
+    accepted = "a number above zero" + (" and at most 1" if rule in SHARES else "")
+    example = KNOBS[rule] or 4
+    raise ConfigError(f"--scale {text} does not have {accepted}", hint=f"write it as {rule}={example:g}")
 
 
 def try_rule(

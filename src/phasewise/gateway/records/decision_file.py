@@ -37,6 +37,7 @@ class DecisionFile:
                 hint="name a file in a folder that exists and that the gateway may write to",
             ) from error
         self._file: BinaryIO | None = os.fdopen(handle, "wb", buffering=1 << 16)
+        self._is_empty = True
 
     def write(self, event: dict[str, Any]) -> None:
         """Add an event."""
@@ -47,6 +48,10 @@ class DecisionFile:
             self._left_bytes -= len(line)
             if self._left_bytes >= 0:
                 self._file.write(line)
+                if self._is_empty:
+                    # The head: a record can be replayed while it is written.
+                    self._file.flush()
+                    self._is_empty = False
                 return
             why = "it is full"
         except (OSError, TypeError) as error:
