@@ -19,8 +19,9 @@ half, and in how many the plan said so; undecided is wrong. `--keep` appends eac
 repeat those that are there. The last line is one JSON object.
 
 `--real` instead starts two real engines with the demo model, a core each, calibrates them, plans six choices
-(mixed or disaggregated; two prompt mixes at three loads) and measures both arrangements of each:
-`real_right` of `real_choices` are those whose direction the plan had right.
+(mixed or disaggregated; two prompt mixes at three loads, above what either carries, as both do below that)
+and measures both arrangements of each: `real_right` of `real_choices` are those whose direction the plan had
+right, by the share of requests within the objective. Nothing else may run on a small machine.
 """
 
 from __future__ import annotations
