@@ -112,7 +112,7 @@ def main() -> None:
     if options.real:
         print(json.dumps(real_choices(options.home, say) | {"python": interpreter()}))
         return
-    requests, wanted = (150, 1) if options.quick else (options.requests, options.cases)
+    requests, wanted = (300, 1) if options.quick else (options.requests, options.cases)
     kept = read_kept(options.keep)
     results: list[dict[str, Any]] = []
     for number, case in enumerate(drawn(options.seed, quick=options.quick)):
@@ -142,7 +142,7 @@ def read_kept(file: Path | None) -> dict[str, dict[str, Any]]:
 def drawn(seed: int, *, quick: bool) -> Iterator[Case]:
     """Every combination once, in an order by chance."""
     if quick:
-        yield Case("demo on CPU", "rag", 2.5, 15.0, 9)
+        yield Case("demo on CPU", "rag", 2.5, 15.0, 12)
         return
     rng = Random(seed)
     combinations = list(product(ENGINES, TRAFFIC, STEPS, PROMPTS))
