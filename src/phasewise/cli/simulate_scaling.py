@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import typer
 
+from phasewise.cli.simulated_engines import ended_by_ctrl_c
 from phasewise.core.slo import Slo
 from phasewise.experiments.simulate.scaling import ScalingTrial, try_rule
 from phasewise.report.console import err, out
@@ -31,9 +32,8 @@ def try_rules(
     as_json: bool,
 ) -> None:
     """Try each and show what came of it."""
-    rows = []
-    for trial in trials:
-        rows.append(try_rule(trial, plan, traffic, slo, front_end_s, new_fleet))
+    with ended_by_ctrl_c():
+        rows = [try_rule(it, plan, traffic, slo, front_end_s, new_fleet) for it in trials]
     origin, seed = str(facts["step_times"]), facts["seed"]
     if html is not None:
         circumstances = {

@@ -94,10 +94,10 @@ class Discovery:
     def _all(self) -> Workers:
         """Those of all sources, each once: two Services may select the same pod."""
         workers = {worker.name: worker for found in self._found for worker in found}.values()
-        return tuple(sorted(workers, key=lambda it: _mixed(self._host, it.name)))
+        return tuple(sorted(workers, key=lambda it: _rank(self._host, it.name)))
 
 
-def _mixed(host: str, name: str) -> bytes:
+def _rank(host: str, name: str) -> bytes:
     return blake2b(f"{host}/{name}".encode(), digest_size=8).digest()
 
 
