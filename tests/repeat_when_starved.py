@@ -17,7 +17,8 @@ from phasewise.clients.host import read_cpu_times, stolen_share
 STARVED = 0.1
 """The share of processor time taken from the whole machine above which a failure is tried again."""
 CROWDED = 0.6
-"""The share of a test's time in which somebody had to wait for a processor, above which it is too."""
+"""The share of time in which somebody had to wait for a processor, above which it is too: of a test's own time,
+or of the ten seconds up to its end, because what a test before it left undone is a short test's trouble too."""
 PRESSURE = Path("/proc/pressure/cpu")
 REPEATED = "repeated"
 
@@ -43,7 +44,7 @@ class Shortage:
     def __init__(self):
         self._since = time.monotonic()
         self._times = read_cpu_times()
-        self._waited_s = _waited_s()
+        self._waited_s, _ = _pressure()
 
     def told(self):
         """In words; empty where there was enough."""
@@ -51,16 +52,20 @@ class Shortage:
         taken = stolen_share(self._times, now) if self._times and now else 0.0
         if taken > STARVED:
             return f"{taken:.0%} of the processors was taken away"
-        waited = (_waited_s() - self._waited_s) / max(time.monotonic() - self._since, 1e-3)
-        return f"somebody waited for a processor in {waited:.0%} of its time" if waited > CROWDED else ""
+        waited_s, lately = _pressure()
+        waited = max(lately, (waited_s - self._waited_s) / max(time.monotonic() - self._since, 1e-3))
+        return f"somebody waited for a processor in {waited:.0%} of the time" if waited > CROWDED else ""
 
 
-def _waited_s():
-    """Seconds in which somebody who could have run had no processor, since the system started."""
+def _pressure():
+    """How long somebody who could have run had no processor, since the system started, and the share of the last
+    ten seconds.
+    """
     try:
-        return int(re.search(r"some .*total=(\d+)", PRESSURE.read_text())[1]) / 1e6
+        found = re.search(r"some avg10=([\d.]+) .*total=(\d+)", PRESSURE.read_text())
     except OSError:
-        return 0.0
+        return 0.0, 0.0
+    return int(found[2]) / 1e6, float(found[1]) / 100
 
 
 def _ran_out_of_time(report):
