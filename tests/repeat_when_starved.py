@@ -17,8 +17,8 @@ from phasewise.clients.host import read_cpu_times, stolen_share
 STARVED = 0.1
 """The share of processor time taken from the whole machine above which a failure is tried again."""
 CROWDED = 0.6
-"""The share of time in which somebody had to wait for a processor, above which it is too: of a test's own time,
-or of the ten seconds up to its end, because what a test before it left undone is a short test's trouble too."""
+"""The share of time in which somebody had to wait for a processor, above which it is too: of a test's own
+time, or of the ten seconds up to its end, because a short test meets what those before it left undone."""
 PRESSURE = Path("/proc/pressure/cpu")
 REPEATED = "repeated"
 
@@ -58,8 +58,8 @@ class Shortage:
 
 
 def _pressure():
-    """How long somebody who could have run had no processor, since the system started, and the share of the last
-    ten seconds.
+    """For how long somebody who could have run had no processor: seconds since the system started, and the
+    share of the last ten seconds.
     """
     try:
         found = re.search(r"some avg10=([\d.]+) .*total=(\d+)", PRESSURE.read_text())
