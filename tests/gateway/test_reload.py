@@ -14,8 +14,10 @@ import pytest
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.errors import ConfigError
 from phasewise.fake_engine.fleet import running_engines
+from phasewise.fleet.config import GatewayConfig, WorkerConfig
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.reload import LOOK_EVERY_S, Reloader
+from phasewise.gateway.settings import lends_rights
 from phasewise.scheduling.world import ClusterView, Health
 from tests.builders import make_worker
 from tests.gateway.harness import (
@@ -175,6 +177,30 @@ async def test_the_key_of_a_worker_is_sent_and_read_again(tmp_path):
     assert sent == [b"authorization: Bearer first"] + 2 * [b"authorization: Bearer second"]
     assert refused.status == 409
     assert b"must hold one key" in refused.body
+
+
+async def test_rights_are_lent_from_the_moment_a_worker_or_a_client_has_a_key(tmp_path):
+    key_file = tmp_path / "key"
+    key_file.write_text("engines")
+    async with running_engines(2) as engines, running_gateway(engines[:1]) as gateway:
+        pipeline = gateway.app.gateway.pipeline
+        assert not pipeline.lends_rights
+        keyed = worker_for(engines[1], "w1", api_key_file=str(key_file))
+        changed(await gateway.reload(worker_for(engines[0]), keyed))
+        assert pipeline.lends_rights
+        await gateway.reload(worker_for(engines[0]))
+        assert not pipeline.lends_rights
+        await gateway.reload(api_keys=keys("a"))
+        assert pipeline.lends_rights
+
+
+@pytest.mark.parametrize(
+    ("fields", "lent"),
+    [({}, False), ({"tls": {"ca": "a"}}, False), ({"tls": {"certificate": "c", "key": "k"}}, True)],
+)
+def test_a_certificate_of_the_gateways_own_lends_rights_as_a_key_does(fields, lent):
+    worker = WorkerConfig(name="w", url="https://a", model="m", **fields)
+    assert lends_rights(GatewayConfig(), [worker]) is lent
 
 
 # --- what is not taken over -------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Direct,
 from phasewise.gateway.server.edge import Edge, EdgeBounds
 from phasewise.gateway.settings import (
     hashing_of,
+    lends_rights,
     memory_limit_of,
     rules_of,
     slos_of,
@@ -327,7 +328,9 @@ def build_app(
         hashing_of(config, workers, authenticator),
     )
     pipeline.request_flow = scheduling.request_flow
-    pipeline.set_unknown_fields(passed=config.unknown_fields == "pass")
+    pipeline.set_trust(
+        lends_rights=lends_rights(config, file.workers), passes_unknown=config.unknown_fields == "pass"
+    )
     if config.traces is not None:
         pipeline.set_tracing(config.traces.sample)
     limits = config.limits

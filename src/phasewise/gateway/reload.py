@@ -28,6 +28,7 @@ from phasewise.gateway.server.client import ClientTimeouts
 from phasewise.gateway.server.edge import EdgeBounds
 from phasewise.gateway.settings import (
     hashing_of,
+    lends_rights,
     memory_limit_of,
     rules_of,
     slos_of,
@@ -56,6 +57,7 @@ class _Ready:
     file: GatewayFile
     workers: list[Worker]
     rules: SchedulingRules
+    lends_rights: bool
     access: dict[str, Access]
     bounds: EdgeBounds
     certificate: ssl.SSLContext | None
@@ -149,6 +151,7 @@ class Reloader:
             file=file,
             workers=workers,
             rules=rules_of(file.gateway, workers),
+            lends_rights=lends_rights(file.gateway, configs),
             access={config.name: access_of(config) for config in configs},
             bounds=EdgeBounds.of(file.gateway.limits),
             certificate=None if tls is None else certificate_of(tls),
@@ -169,7 +172,9 @@ class Reloader:
         parts.reservations.set_bounds(bounds.body_bytes, bounds.bodies_bytes, tenants_of(config))
         gateway.authenticator.set_keys(config)
         gateway.pipeline.set_hashing(hashing_of(config, ready.workers, gateway.authenticator))
-        gateway.pipeline.set_unknown_fields(passed=config.unknown_fields == "pass")
+        gateway.pipeline.set_trust(
+            lends_rights=ready.lends_rights, passes_unknown=config.unknown_fields == "pass"
+        )
         gateway.metrics.set_labels(slos_of(config))
         gateway.live.view.slos = slos_of(config)
         gateway.overload.memory_limit_bytes = memory_limit_of(config.limits)

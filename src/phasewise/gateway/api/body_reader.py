@@ -28,11 +28,13 @@ class BodyReader:
     """Reads bodies.
 
     `hashing` is None if no policy uses hashes: they cost a pass over the prompt. `entrance` is None without
-    an answer cache. With `passes_unknown`, engines get fields that the gateway does not know.
+    an answer cache. With `passes_unknown`, engines get fields that the gateway does not know, even if it
+    `lends_rights`.
     """
 
     hashing: PrefixHashing | None = None
     entrance: CacheEntrance | None = None
+    lends_rights: bool = True
     passes_unknown: bool = False
 
     def read(

@@ -166,9 +166,16 @@ class Pipeline:
         """From now on with prefix hashes, or without."""
         self._reader = self._large.reader = replace(self._reader, hashing=hashing)
 
-    def set_unknown_fields(self, *, passed: bool) -> None:
-        """From now on engines get fields that the gateway does not know, or they are rejected."""
-        self._reader = self._large.reader = replace(self._reader, passes_unknown=passed)
+    @property
+    def lends_rights(self) -> bool:
+        """Whether clients have rights through this gateway that they would not have at the engines."""
+        return self._reader.lends_rights
+
+    def set_trust(self, *, lends_rights: bool, passes_unknown: bool) -> None:
+        """From now on what engines leave open is closed, or not, and they get unknown fields, or not."""
+        self._reader = self._large.reader = replace(
+            self._reader, lends_rights=lends_rights, passes_unknown=passes_unknown
+        )
 
     def set_tracing(self, sample: float) -> None:
         """From now on every request has a trace, of which this share is chosen at its beginning."""
