@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -56,9 +56,18 @@ class Access:
 
 
 class HttpClient:
-    """A client for one origin. Not shared between event loops."""
+    """A client for one origin. Not shared between event loops.
 
-    def __init__(self, base_url: str, timeouts: Timeouts | None = None, access: Access | None = None) -> None:
+    `socket_options` are set on each of its connections, as `setsockopt` takes them.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        timeouts: Timeouts | None = None,
+        access: Access | None = None,
+        socket_options: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
         parts = _split_address(base_url)
         self.base_url = base_url.rstrip("/")
         self._host = str(parts.hostname)
@@ -69,6 +78,7 @@ class HttpClient:
         self._prefix = parts.path.rstrip("/")
         self._timeouts = timeouts or Timeouts()
         self._authority = parts.netloc
+        self._socket_options = socket_options
         # Ordered by when they were returned: the most recently used one is used next.
         self._idle: dict[Connection, None] = {}
         self._open: set[Connection] = set()
@@ -140,7 +150,7 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
-                _, connection = await loop.create_connection(
+                transport, connection = await loop.create_connection(
                     lambda: Connection(loop, self._open, self._idle),
                     self._host,
                     self._port,
@@ -154,6 +164,8 @@ class HttpClient:
         except OSError as error:
             kind = FailureKind.NO_SOCKET if _is_ours(error) else FailureKind.CONNECTION_REFUSED
             raise UpstreamError(kind, f"{self.base_url} cannot be reached ({_reason(error)})") from error
+        for option in self._socket_options:
+            transport.get_extra_info("socket").setsockopt(*option)
         return connection
 
     def _head(self, method: str, path: str, headers: Headers, body: bytes) -> bytes:
