@@ -9,6 +9,7 @@ from phasewise.core.prefixes import prefix_marks
 from phasewise.core.slo import Slo
 from phasewise.core.step_log import StepLog
 from phasewise.core.timeline import Outcome, Part, Source
+from phasewise.diagnosis.advice.choose import advise
 from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.analysis.engine_load import COUNTERS, EngineSurroundings
 from phasewise.diagnosis.analysis.standstill import Standstill
@@ -32,7 +33,7 @@ from phasewise.diagnosis.verdict import (
     verdict_record,
 )
 from phasewise.report.diagnosis import words
-from tests.builders import EPOCH_S, make_span, make_step, make_timeline
+from tests.builders import EPOCH_S, make_attempt, make_span, make_step, make_timeline
 from tests.diagnosis.summaries import make_engine, make_engine_load
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
@@ -326,8 +327,61 @@ def test_rejections_that_a_dead_engine_does_not_explain_are_counted_apart():
     down = EngineSurroundings("a", 0, out_of_service="down")
     verdict = judge(replace(summary_of(requests(6) + noted), engines=(down,)), SLO)
     first, second = (found for found in verdict.findings if found.phase is Phase.FAILING)
-    assert (first.cause, second.cause) == (Cause.ENGINE_DOWN, Cause.REQUESTS_REJECTED)
-    assert second.facts[0].words == "3 of 13 requests were rejected: bad_request (3)"
+    assert (first.cause, second.cause) == (Cause.ENGINE_DOWN, Cause.GATEWAY_REJECTS)
+    assert second.facts[0].words == "3 of 13 requests were rejected by the gateway: bad_request (3)"
+
+
+def rejected(**reasons):
+    """Requests that the gateway rejected, so many for each reason."""
+    each = [reason for reason, count in reasons.items() for _ in range(count)]
+    timelines = requests(len(each), outcome=Outcome.REJECTED)
+    return [replace(it, reason=why, attempts=()) for it, why in zip(timelines, each, strict=True)]
+
+
+def test_a_limit_of_the_gateway_that_rejects_is_named_with_the_setting_that_changes_it():
+    summary = summary_of(requests(216) + rejected(bodies_full=173))
+    verdict = judge(summary, SLO)
+    assert (verdict.ruling, verdict.top.cause) == (Ruling.FAILING, Cause.GATEWAY_REJECTS)
+    counts, meaning = (fact.words for fact in verdict.top.facts)
+    assert counts == "173 of 389 requests were rejected by the gateway: bodies_full (173)"
+    assert meaning == "bodies_full: the memory for request bodies was full; raise gateway.limits.bodies"
+    advice = advise(verdict.top, summary)
+    assert advice.fixes[0].what == "raise gateway.limits.bodies"
+    assert not any("more engines" in words for words in advice.would_not_help)
+    assert Cause.REQUESTS_REJECTED not in {it.cause for it in verdict.findings}
+
+
+def test_without_an_engine_another_engine_helps_even_if_all_are_back_at_the_windows_end():
+    found_none = rejected(no_healthy_worker=40)
+    tried = make_attempt(outcome=Outcome.FAILED, note="connection_refused")
+    found_none += [replace(it, attempts=(tried,)) for it in rejected(no_healthy_worker=10)]
+    summary = replace(summary_of(requests(60) + found_none), engines=(EngineSurroundings("a", 60),))
+    verdict = judge(summary, SLO)
+    assert (verdict.ruling, verdict.top.cause) == (Ruling.FAILING, Cause.ENGINE_DOWN)
+    assert verdict.top.facts[0].words == (
+        "50 of 110 requests found no engine in service: no_healthy_worker (50)"
+    )
+    advice = advise(verdict.top, summary)
+    assert any("add another engine" in fix.what for fix in advice.fixes)
+    assert not any("engines" in words for words in advice.would_not_help)
+
+
+def test_a_model_that_no_engine_serves_needs_an_engine_of_that_model():
+    summary = summary_of(requests(6) + rejected(no_worker_for_model=4))
+    verdict = judge(summary, SLO)
+    assert verdict.top.cause is Cause.GATEWAY_REJECTS
+    assert "add an engine of that model" in advise(verdict.top, summary).fixes[0].what
+
+
+def test_rejections_of_the_gateway_and_of_its_engines_are_told_apart_and_few_are_left_out():
+    by_engine = [
+        replace(it, reason="engine_4xx", attempts=(replace(it.attempts[0], note="HTTP 400"),))
+        for it in requests(20, outcome=Outcome.REJECTED)
+    ]
+    few = rejected(bodies_full=20, queue_full=1)
+    verdict = judge(summary_of(requests(10) + by_engine + few), SLO)
+    causes = [it.cause for it in verdict.findings if it.phase is Phase.FAILING]
+    assert causes == [Cause.REQUESTS_REJECTED, Cause.GATEWAY_REJECTS]
 
 
 @pytest.mark.parametrize("reason", ["queue_full", "queue_timeout"])

@@ -61,6 +61,7 @@ class Cause(StrEnum):
     GATEWAY = "gateway_wait"
     # requests without an answer
     REQUESTS_REJECTED = "requests_rejected"
+    GATEWAY_REJECTS = "gateway_rejects"
     CLIENTS_CANCEL = "clients_cancel"
     # not the server
     GENERATOR_LAG = "generator_lag"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from phasewise.core.own_rejections import OWN_REJECTIONS
 from phasewise.diagnosis.advice.fix import Figure, Fix, LeverChange
 from phasewise.diagnosis.advice.start import Remedy
 from phasewise.diagnosis.finding import Cause
+from phasewise.diagnosis.rules.failing import rejected_by
 
 _NO_LEVER = "any engine flag: the time is lost outside the engine"
 _NOT_THE_SERVER = "any change to the server: the load generator was measured, not the server"
@@ -79,9 +81,17 @@ REMEDIES: dict[Cause, Remedy] = {
     Cause.REQUESTS_REJECTED: lambda levers: (
         _outside(
             "send what the engine accepts: the reply to a rejected request says why (a prompt beyond the "
-            "context length, an unknown model, a key over its limit)",
+            "context length, a field that it does not know)",
             "a change in the application",
         ),
+    ),
+    Cause.GATEWAY_REJECTS: lambda levers: (
+        *(
+            _outside(OWN_REJECTIONS[reason].fix, OWN_REJECTIONS[reason].price)
+            for reason in levers.rejections
+            if rejected_by(reason) is Cause.GATEWAY_REJECTS
+        ),
+        _outside("read the gateway's log: it names each limit that rejects and its setting", "time"),
     ),
     Cause.CLIENTS_CANCEL: lambda levers: (
         _outside(
@@ -147,6 +157,7 @@ USELESS: dict[Cause, tuple[str, ...]] = {
     Cause.ENGINE_HUNG: ("any engine flag: no step is running",),
     Cause.ENGINE_DOWN: ("any lever: the requests reach no engine",),
     Cause.NUMBER_FORMAT: ("smaller prefill chunks: every step is slow, whatever its size",),
+    Cause.GATEWAY_REJECTS: ("any engine flag: these requests reached no engine",),
     Cause.REQUESTS_REJECTED: ("more engines: a rejected request is rejected by each of them",),
     Cause.CLIENTS_CANCEL: ("any engine flag, unless clients leave because an answer takes too long",),
     Cause.THREADS_HIGH: ("more cores for other programs: the engine's own threads wait for each other",),

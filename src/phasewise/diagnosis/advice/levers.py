@@ -56,6 +56,11 @@ class AvailableLevers:
             return False
         return start.seconds(Part.EARLIER_ATTEMPTS) > start.seconds(Part.GATEWAY_WAIT)
 
+    @property
+    def rejections(self) -> tuple[str, ...]:
+        """Why requests were rejected, the most frequent reason first."""
+        return tuple(reason for reason, _ in self._summary.rejections)
+
     # --- prefill ------------------------------------------------------------------------------------------
 
     def prefix_cache_on(self) -> Fix | None:

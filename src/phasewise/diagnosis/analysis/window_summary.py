@@ -14,6 +14,7 @@ from statistics import fmean, median
 import numpy as np
 
 from phasewise.core.latency import tpot_s, ttft_s
+from phasewise.core.own_rejections import OWN_REJECTIONS
 from phasewise.core.statistics import quantile
 from phasewise.core.steps import EngineStep
 from phasewise.core.timeline import Outcome, Part, Timeline
@@ -270,7 +271,12 @@ def rejections(timelines: Sequence[Timeline]) -> tuple[tuple[str, int], ...]:
 
 
 def _why_rejected(timeline: Timeline) -> str:
-    """The engine's status if it rejected the request, else the gateway's reason."""
+    """The engine's status if it rejected the request, else the gateway's reason.
+
+    A request that the gateway rejected may have attempts: those at engines that took no connection.
+    """
+    if timeline.reason is not None and timeline.reason in OWN_REJECTIONS:
+        return timeline.reason
     notes = [attempt.note for attempt in timeline.attempts if attempt.note]
     return notes[-1] if notes else timeline.reason or "unknown"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from phasewise.core.decision import RejectReason
+from phasewise.core.own_rejections import OWN_REJECTIONS
 from phasewise.core.timeline import Outcome
 from phasewise.core.units import counted
 from phasewise.diagnosis.analysis.engine_load import EngineSurroundings, clock_source
@@ -17,8 +18,19 @@ from phasewise.diagnosis.rules.standstill import hung_facts
 CANCELLED_SHARE = 0.5
 """Users stop an answer now and then; half of all answers is something else."""
 NAMED_REASONS = NAMED_ENGINES = 3
-WAITED_IN_VAIN = frozenset({RejectReason.QUEUE_FULL, RejectReason.QUEUE_TIMEOUT})
-"""Why a gateway rejects requests that its engines would have accepted."""
+_REJECTED: dict[Cause, tuple[str, str]] = {
+    Cause.REQUESTS_REJECTED: ("were rejected", "the same requests are accepted when they are sent again"),
+    Cause.GATEWAY_REJECTS: (
+        "were rejected by the gateway",
+        "as many are rejected for the same reasons after that change",
+    ),
+    Cause.OVERLOAD: (
+        "waited in vain at the gateway",
+        "as many are rejected at half the load, or with more slots for the same engines",
+    ),
+    Cause.ENGINE_DOWN: ("found no engine in service", "the gateway had an engine of the model all the time"),
+}
+"""How rejected requests are counted in words, and what would refute their cause."""
 
 
 def fails(summary: WindowSummary) -> bool:
@@ -44,27 +56,8 @@ def failures(summary: WindowSummary) -> Iterator[Finding]:
     # Engines that are out of service explain those for which none was left.
     explained = {RejectReason.NO_HEALTHY_WORKER} if out else set()
     others = [each for each in summary.rejections if each[0] not in explained]
-    waited = [each for each in others if each[0] in WAITED_IN_VAIN]
-    if (in_vain := sum(count for _, count in waited)) >= max(1.0, AFFECTED_SHARE * requests):
-        words = (
-            f"{in_vain} of {counted(requests, 'request')} waited in vain at the gateway{_by_reason(waited)}"
-        )
-        yield _failure(
-            Cause.OVERLOAD,
-            in_vain / requests,
-            (Fact(words, clock_source(summary.seen_by)),),
-            "as many are rejected at half the load, or with more slots for the same engines",
-        )
-        others = [each for each in others if each not in waited]
-    rejected = sum(count for _, count in others)
-    if rejected and rejected >= AFFECTED_SHARE * requests:
-        words = f"{rejected} of {counted(requests, 'request')} were rejected{_by_reason(others)}"
-        yield _failure(
-            Cause.REQUESTS_REJECTED,
-            rejected / requests,
-            (Fact(words, clock_source(summary.seen_by)),),
-            "the same requests are accepted when they are sent again",
-        )
+    if (rejected := sum(count for _, count in others)) and rejected >= AFFECTED_SHARE * requests:
+        yield from _rejections(others, rejected, requests, clock_source(summary.seen_by))
     if are_cancelled(summary):
         cancelled = dict(summary.outcomes)[Outcome.CANCELLED]
         share = min(1.0, cancelled / requests)
@@ -75,6 +68,33 @@ def failures(summary: WindowSummary) -> Iterator[Finding]:
             (Fact(words, clock_source(summary.seen_by)),),
             "clients wait for the end of their answers",
         )
+
+
+def _rejections(
+    rejections: Sequence[tuple[str, int]], rejected: int, requests: int, source: FactSource
+) -> Iterator[Finding]:
+    """A finding for each cause of a tenth of the rejections; the gateway's own reasons are explained."""
+    for cause, (words, refuted_by) in _REJECTED.items():
+        reasons = [each for each in rejections if rejected_by(each[0]) is cause]
+        count = sum(each[1] for each in reasons)
+        if not count or count < AFFECTED_SHARE * rejected:
+            continue
+        counts = Fact(f"{count} of {counted(requests, 'request')} {words}{_by_reason(reasons)}", source)
+        own = [(reason, OWN_REJECTIONS[reason]) for reason, _ in reasons if reason in OWN_REJECTIONS]
+        meanings = [
+            Fact(f"{reason}: {it.meaning}; {it.fix}", FactSource.GATEWAY)
+            for reason, it in own[:NAMED_REASONS]
+        ]
+        yield _failure(cause, count / requests, (counts, *meanings), refuted_by)
+
+
+def rejected_by(reason: str) -> Cause:
+    """The cause of rejections for this reason: the engine's own status, or one of the gateway's."""
+    if reason in {RejectReason.QUEUE_FULL, RejectReason.QUEUE_TIMEOUT}:
+        return Cause.OVERLOAD
+    if reason == RejectReason.NO_HEALTHY_WORKER:
+        return Cause.ENGINE_DOWN
+    return Cause.GATEWAY_REJECTS if reason in OWN_REJECTIONS else Cause.REQUESTS_REJECTED
 
 
 def _engine_down(summary: WindowSummary, out: Sequence[EngineSurroundings], requests: int) -> Finding:
