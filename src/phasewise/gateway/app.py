@@ -43,6 +43,7 @@ from phasewise.gateway.records.decision_file import DecisionFile
 from phasewise.gateway.records.logs import RequestLog
 from phasewise.gateway.records.metric_families import DEFAULT_CLASS
 from phasewise.gateway.records.metrics import OwnState, PrometheusMetrics
+from phasewise.gateway.records.rejection_log import RejectionLog
 from phasewise.gateway.records.timeline_store import TimelineStore
 from phasewise.gateway.records.traces import TraceSink
 from phasewise.gateway.records.worker_log import WorkerLog
@@ -204,6 +205,7 @@ class GatewayApp:
         if parts.decisions is not None:
             parts.decisions.close()
         self.gateway.pipeline.close()
+        parts.rejections.write()
         parts.engines.close()
         if parts.membership is not None:
             self.gateway.all_metrics.keep(afresh=True)
@@ -307,7 +309,8 @@ def build_app(
     records = AllRecords(timelines, open_requests, siblings)
     live = LiveView(world, timelines, open_requests, engines.connect, slos_of(config), siblings)
     pages = GatewayPages(world, records, live, gateway_url(config))
-    sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch, live]
+    rejections = RejectionLog(metrics.count_rejection)
+    sinks: list[TimelineSink] = [timelines, metrics, kv_transfer_watch, live, rejections]
     if config.log.requests:
         sinks.append(RequestLog(lambda: world.cluster.models))
     if traces is not None and config.traces is not None:
@@ -322,7 +325,7 @@ def build_app(
         FlowDriver(exchange, quotas, quarantine, _cached_responses(config, cache, exchange)),
         authenticator,
         sinks,
-        metrics.count_rejection,
+        rejections.count,
         open_requests,
         reservations,
         hashing_of(config, workers, authenticator),
@@ -333,10 +336,11 @@ def build_app(
     )
     if config.traces is not None:
         pipeline.set_tracing(config.traces.sample)
-    limits = config.limits
-    edge = Edge(bounds, metrics.count_rejection, this_machine_only=not config.api_keys)
+    edge = Edge(bounds, rejections.count, this_machine_only=not config.api_keys)
     overload.on_stage = edge.heed
-    clients_served = ClientWatch(client_timeouts or ClientTimeouts(limits.body_s, limits.read_s))
+    clients_served = ClientWatch(
+        client_timeouts or ClientTimeouts(config.limits.body_s, config.limits.read_s)
+    )
     gateway = Gateway(
         pipeline,
         authenticator,
@@ -384,6 +388,7 @@ def build_app(
             kv_transfer_watch=kv_transfer_watch,
             cache=cache,
             traces=traces,
+            rejections=rejections,
             membership=membership,
         )
     )

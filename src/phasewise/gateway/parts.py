@@ -12,6 +12,7 @@ from phasewise.gateway.health import HealthWatcher
 from phasewise.gateway.kv_transfer.watch import KvTransferWatch
 from phasewise.gateway.processes.membership import Membership
 from phasewise.gateway.records.decision_file import DecisionFile
+from phasewise.gateway.records.rejection_log import RejectionLog
 from phasewise.gateway.server.certificate import Certificate
 from phasewise.gateway.server.edge import Edge
 from phasewise.gateway.upstream.engines import Engines
@@ -40,4 +41,5 @@ class Parts:
     kv_transfer_watch: KvTransferWatch
     cache: AnswerCache | None
     traces: OtlpTraces | None
+    rejections: RejectionLog
     membership: Membership | None

@@ -101,7 +101,7 @@ class Pipeline:
         self._driver = driver
         self._authenticator = authenticator
         self._timelines = timelines
-        self._count_rejection = count_rejection
+        self.count_rejection = count_rejection
         self._open_requests = open_requests
         self._reservations = reservations
         self._found = driver.found
@@ -204,7 +204,7 @@ class Pipeline:
         records of tenants' requests nor fill the log.
         """
         if caller is None:
-            self._count_rejection(RejectionKind.UNAUTHENTICATED)
+            self.count_rejection(RejectionKind.UNAUTHENTICATED)
             return
         timeline = arrival.timeline(_head_only(arrival, caller))
         self._record(timeline.build(Outcome.REJECTED, time.monotonic(), reason, None))

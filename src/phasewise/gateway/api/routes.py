@@ -123,6 +123,7 @@ class Router:
                 handler = self._find(method, scope["path"])
             await handler(scope, client)
         except RequestRejected as rejection:
+            self._gateway.pipeline.count_rejection(rejection.kind)
             client.is_anthropic = scope["path"].startswith(Endpoint.MESSAGES)
             await send_rejection(client, rejection)
         finally:
