@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
 
@@ -31,7 +31,7 @@ class GenerationFailed(Exception):
 
 
 class TokenStream:
-    """The tokens of one request, as the engine delivers them."""
+    """The tokens of one call's requests, as the engine delivers them."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[EmittedToken | GenerationFailed | None] = asyncio.Queue()
@@ -49,7 +49,7 @@ class TokenStream:
         self._queue.put_nowait(None)
 
     async def next(self) -> EmittedToken | None:
-        """The next token; the last one carries the account. None when the stream was broken off."""
+        """The next token; a request's last one carries its account. None when the stream was broken off."""
         token = await self._queue.get()
         if isinstance(token, GenerationFailed):
             raise token
@@ -85,11 +85,12 @@ class EngineLoop:
             engine = self._engine
             observe(engine.running, engine.waiting, engine.kv_usage, engine.deferred)
 
-    def submit(self, request: VirtualRequest) -> TokenStream:
-        """Queue a request."""
-        self._latest_arrival_s = self._clock()
-        self._engine.add(request, self._latest_arrival_s)
-        stream = self._streams[request.request_id] = TokenStream()
+    def submit(self, requests: Iterable[VirtualRequest]) -> TokenStream:
+        """Queue the requests of one call."""
+        self._latest_arrival_s, stream = self._clock(), TokenStream()
+        for request in requests:
+            self._engine.add(request, self._latest_arrival_s)
+            self._streams[request.request_id] = stream
         self._wake.set()
         return stream
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from dataclasses import replace
 from itertools import count
 from typing import Any, Protocol
 from urllib.parse import parse_qs
@@ -12,6 +13,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from phasewise.core.errors import ConfigError
+from phasewise.core.steps import FinishedRequest
 from phasewise.fake_engine.engine_loop import EngineLoop, GenerationFailed, TokenStream
 from phasewise.fake_engine.faults import Fault, FaultBoard, RequestFaults, fault_from_json, fault_to_json
 from phasewise.fake_engine.metrics import EngineMetrics
@@ -152,68 +154,76 @@ class FakeEngineApp:
             raise BadRequest("this failure was injected", "InternalServerError", None, 500)
         if faults.delay_s:
             await exchange.unless_gone(asyncio.sleep(faults.delay_s))
-        request = self._request(call, arrived_s)
-        stream = self._core.loop.submit(request)
+        requests = [self._request(call, arrived_s, choice) for choice in range(call.choices)]
+        stream = self._core.loop.submit(requests)
         exchange.when_gone(stream.break_off)
-        writer = writer_of(exchange.path, call, self._core.model, shape.block_size, int(arrived_s))
-        answer = _Answer(exchange, stream, faults, self._host)
+        writers = {
+            request.request_id: writer_of(
+                exchange.path, call, self._core.model, shape.block_size, int(arrived_s), request.choice
+            )
+            for request in requests
+        }
+        answer = _Answer(exchange, stream, faults, self._host, call.choices)
         try:
             if call.stream:
-                await self._stream(answer, writer)
+                await self._stream(answer, writers)
             else:
-                await self._reply(answer, writer)
+                await self._reply(answer, writers)
         finally:
-            # No effect on a request that has ended.
-            self._core.loop.abort(request.request_id)
+            for request in requests:
+                # No effect on a request that has ended.
+                self._core.loop.abort(request.request_id)
 
-    def _request(self, call: GenerationCall, arrived_s: float) -> VirtualRequest:
+    def _request(self, call: GenerationCall, arrived_s: float, choice: int) -> VirtualRequest:
         return VirtualRequest(
             # Clients may reuse an id, even at the same time.
             request_id=f"{call.request_id}#{next(self._numbers)}",
+            choice=choice,
             prompt_ids=call.prompt_ids,
             max_tokens=call.max_tokens,
             arrived_s=arrived_s,
             min_tokens=call.min_tokens,
             ignore_eos=call.ignore_eos,
             cache_salt=call.cache_salt,
-            client_id=call.request_id,
+            client_id=call.request_id if call.choices == 1 else f"{choice}_{call.request_id}",
             keep_kv=call.keep_kv,
             remote_kv=call.remote_kv,
         )
 
-    async def _stream(self, answer: _Answer, writer: Writer) -> None:
-        exchange = answer.exchange
+    async def _stream(self, answer: _Answer, writers: Mapping[str, Writer]) -> None:
+        exchange, writer = answer.exchange, next(iter(writers.values()))
         await exchange.begin(200, b"text/event-stream; charset=utf-8")
         try:
-            await self._stream_tokens(answer, writer)
+            await self._stream_tokens(answer, writers)
         except GenerationFailed:
             # It fails before its first token.
             await exchange.send_part(writer.failing())
         await exchange.send_part(writer.end)
         await exchange.end()
 
-    async def _stream_tokens(self, answer: _Answer, writer: Writer) -> None:
+    async def _stream_tokens(self, answer: _Answer, writers: Mapping[str, Writer]) -> None:
         exchange = answer.exchange
         token = await answer.next()
-        if opening := writer.opening():
-            await exchange.send_part(opening)
-        await exchange.send_part(writer.content(token))
-        while token.finished is None:
+        for writer in writers.values():
+            if opening := writer.opening():
+                await exchange.send_part(opening)
+        await exchange.send_part(writers[token.request_id].content(token))
+        while answer.account is None:
             token = await answer.next()
-            await exchange.send_part(writer.content(token))
-        if usage := writer.closing(token.finished):
+            await exchange.send_part(writers[token.request_id].content(token))
+        if usage := writers[token.request_id].closing(answer.account):
             await exchange.send_part(usage)
 
-    async def _reply(self, answer: _Answer, writer: Writer) -> None:
+    async def _reply(self, answer: _Answer, writers: Mapping[str, Writer]) -> None:
+        choices: dict[str, list[EmittedToken]] = {request_id: [] for request_id in writers}
         try:
-            token = await answer.next()
-            output_ids = [token.token_id]
-            while token.finished is None:
+            while answer.account is None:
                 token = await answer.next()
-                output_ids.append(token.token_id)
+                choices[token.request_id].append(token)
         except GenerationFailed:
             raise BadRequest(*INTERNAL_ERROR) from None
-        body = writer.plain(output_ids, token.finished, self._kv_params(token))
+        writer, params = writers[token.request_id], self._kv_params(token)
+        body = writer.plain(tuple(choices.values()), answer.account, params)
         await answer.exchange.send_bytes(200, _JSON, body)
 
     def _kv_params(self, token: EmittedToken) -> dict[str, Any] | None:
@@ -324,10 +334,15 @@ class FakeEngineApp:
 
 
 class _Answer:
-    """The tokens of one answer, with its faults."""
+    """The tokens of one answer, with its faults; `account` is that of all its choices, once they ended."""
 
-    def __init__(self, exchange: _Exchange, stream: TokenStream, faults: RequestFaults, host: Mortal) -> None:
+    def __init__(
+        self, exchange: _Exchange, stream: TokenStream, faults: RequestFaults, host: Mortal, choices: int
+    ) -> None:
         self.exchange = exchange
+        self.account: FinishedRequest | None = None
+        self._open = choices
+        self._output_tokens = 0
         self._stream = stream
         self._faults = faults
         self._host = host
@@ -346,6 +361,11 @@ class _Answer:
         if token is None:
             raise ClientGone
         self._handed_out += 1
+        if token.finished is not None:
+            self._open -= 1
+            self._output_tokens += token.finished.output_tokens
+            if not self._open:
+                self.account = replace(token.finished, output_tokens=self._output_tokens)
         return token
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -20,16 +21,22 @@ DONE = b"data: [DONE]\n\n"
 INTERNAL_ERROR: tuple[str, str, None, int] = ("Internal server error", "InternalServerError", None, 500)
 """Message, type, parameter and status of vLLM's reply to a request that fails inside it."""
 FINGERPRINT = "vllm-0.32.0-fake"
+Answers = Sequence[Sequence[EmittedToken]]
+"""The tokens of each choice of a reply, which are not streamed."""
 
 
 class ReplyWriter:
-    """Writes the reply to one call."""
+    """Writes the reply to one call, or one choice of its stream."""
 
     end = DONE
     """What ends a stream."""
 
-    def __init__(self, call: GenerationCall, model: str, block_size: int, created_unix_s: int) -> None:
+    def __init__(
+        self, call: GenerationCall, model: str, block_size: int, created_unix_s: int, choice: int = 0
+    ) -> None:
         self._call = call
+        self._choice = choice
+        self._written = 0
         self._block_size = block_size
         kind = (
             ("chat.completion.chunk" if call.stream else "chat.completion")
@@ -48,7 +55,7 @@ class ReplyWriter:
         if not self._call.chat:
             return b""
         choice = {
-            "index": 0,
+            "index": self._choice,
             "delta": {"role": "assistant", "content": ""},
             "logprobs": None,
             "finish_reason": None,
@@ -61,8 +68,9 @@ class ReplyWriter:
     def content(self, token: EmittedToken) -> bytes:
         """The chunk of one token."""
         text = tokens.token_bytes(token.token_id)
-        plain = token.finish_reason is None and not self._call.return_token_ids
-        if plain and not self._call.continuous_usage:
+        call = self._call
+        plain = token.finish_reason is None and not call.return_token_ids and call.top_logprobs is None
+        if plain and not call.continuous_usage:
             return self._before_text + b'"' + text + b'"' + self._after_text
         chunk = self._content_chunk(text.decode(), token, token.finish_reason)
         if self._call.continuous_usage:
@@ -90,21 +98,14 @@ class ReplyWriter:
 
     def _content_chunk(self, text: str, token: EmittedToken | None, reason: str | None) -> dict[str, Any]:
         ids = [token.token_id] if token is not None and self._call.return_token_ids else None
-        choice: dict[str, Any]
-        if self._call.chat:
-            choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": reason}
-            if reason is not None:
-                choice["stop_reason"] = None
-        else:
+        said: dict[str, Any] = {"delta": {"content": text}} if self._call.chat else {"text": text}
+        likely = None if token is None else self._logprobs([token])
+        choice = {"index": self._choice, **said, "logprobs": likely, "finish_reason": reason}
+        if not self._call.chat:
             first = token is not None and token.index == 0
-            choice = {
-                "index": 0,
-                "text": text,
-                "logprobs": None,
-                "finish_reason": reason,
-                "stop_reason": None,
-                "prompt_token_ids": self._prompt_ids() if first else None,
-            }
+            choice |= {"stop_reason": None, "prompt_token_ids": self._prompt_ids() if first else None}
+        elif reason is not None:
+            choice["stop_reason"] = None
         return {**self._frame, "choices": [{**choice, "token_ids": ids}]}
 
     def _running_usage(self, output_tokens: int) -> dict[str, Any]:
@@ -119,23 +120,18 @@ class ReplyWriter:
     # --- plain --------------------------------------------------------------------------------------------
 
     def plain(
-        self, output_ids: list[int], finished: FinishedRequest, kv_params: dict[str, Any] | None = None
+        self, answers: Answers, finished: FinishedRequest, kv_params: dict[str, Any] | None = None
     ) -> bytes:
         """The whole reply at once; `kv_params` say where the prompt's KV is kept."""
-        text = tokens.decode(output_ids)
-        choice = self._chat_choice(text) if self._call.chat else {"index": 0, "text": text}
-        ids = output_ids if self._call.return_token_ids else None
-        choice |= {"logprobs": None, "finish_reason": finished.reason, "stop_reason": None, "token_ids": ids}
         prompt: dict[str, Any] = {"prompt_logprobs": None, "prompt_token_ids": self._prompt_ids()}
-        if not self._call.chat:
-            choice |= prompt
-        choice["routed_experts"] = None
+        last = ({} if self._call.chat else prompt) | {"routed_experts": None}
+        choices = [self._whole_choice(index, answer) | last for index, answer in enumerate(answers)]
         usage = self._usage(finished) | {"completion_tokens_details": None}
         usage["prompt_tokens_details"].setdefault("created_cache_tokens", None)
         usage["prompt_tokens_details"]["multimodal_tokens"] = None
         reply = {
             **self._frame,
-            "choices": [choice],
+            "choices": choices,
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
             "usage": usage,
@@ -146,10 +142,41 @@ class ReplyWriter:
         }
         return orjson.dumps(reply)
 
-    def _chat_choice(self, text: str) -> dict[str, Any]:
+    def _whole_choice(self, index: int, answer: Sequence[EmittedToken]) -> dict[str, Any]:
+        text, self._written = text_of(answer), 0
+        return {
+            "index": index,
+            **({"message": self._message(text)} if self._call.chat else {"text": text}),
+            "logprobs": self._logprobs(answer),
+            "finish_reason": answer[-1].finish_reason,
+            "stop_reason": None,
+            "token_ids": [token.token_id for token in answer] if self._call.return_token_ids else None,
+        }
+
+    def _message(self, text: str) -> dict[str, Any]:
         message = {"role": "assistant", "content": text, "refusal": None, "annotations": None}
-        message |= {"audio": None, "function_call": None, "reasoning": None}
-        return {"index": 0, "message": message}
+        return message | {"audio": None, "function_call": None, "reasoning": None}
+
+    def _logprobs(self, answer: Sequence[EmittedToken]) -> dict[str, Any] | None:
+        """Log-probabilities of tokens as vLLM writes them; the chosen one is always the most likely."""
+        top = self._call.top_logprobs
+        if top is None:
+            return None
+        ranked = [
+            [
+                (tokens.decode([token.token_id ^ rank]), -(token.token_id % 89) / 64 - rank)
+                for rank in range(max(1, top))
+            ]
+            for token in answer
+        ]
+        if self._call.chat:
+            content = [_likely(*of[0]) | {"top_logprobs": [_likely(*it) for it in of[:top]]} for of in ranked]
+            return {"content": content}
+        texts = [of[0][0] for of in ranked]
+        *offsets, self._written = accumulate(map(len, texts), initial=self._written)
+        likely = [of[0][1] for of in ranked]
+        named = {"token_logprobs": likely, "tokens": texts, "top_logprobs": [dict(of) for of in ranked]}
+        return {"text_offset": offsets, **named}
 
     def _prompt_ids(self) -> list[int] | None:
         return list(self._call.prompt_ids) if self._call.return_token_ids else None
@@ -165,6 +192,15 @@ class ReplyWriter:
             "completion_tokens": finished.output_tokens,
             "prompt_tokens_details": details,
         }
+
+
+def text_of(answer: Sequence[EmittedToken]) -> str:
+    """The text of tokens."""
+    return tokens.decode(token.token_id for token in answer)
+
+
+def _likely(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
 
 def request_metrics(finished: FinishedRequest) -> dict[str, float | None]:

@@ -1,6 +1,6 @@
 """Requests on the wire: parsed, checked, and rejected in vLLM's words.
 
-Fields that a fake engine does not use (temperature, logprobs, ...) are accepted and ignored. Of tools it uses
+Fields that a fake engine does not use (temperature, stop, ...) are accepted and ignored. Of tools it uses
 one whose call is demanded.
 """
 
@@ -20,6 +20,7 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
+MOST_CHOICES = 16_384
 
 # --- `kv_transfer_params` as vLLM's NIXL connector reads and writes them.
 #
@@ -146,7 +147,10 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GenerationCall:
-    """A request for generation that has passed all checks. Its answer must call `tool`, if there is one."""
+    """A request for generation that has passed all checks. Its answer must call `tool`, if there is one.
+
+    `top_logprobs` alternatives of each token are wanted; None: no log-probabilities at all.
+    """
 
     request_id: str
     chat: bool
@@ -163,6 +167,8 @@ class GenerationCall:
     keep_kv: bool = False
     remote_kv: RemoteKv | None = None
     tool: str | None = None
+    choices: int = 1
+    top_logprobs: int | None = None
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -204,6 +210,8 @@ def parse_call(
         keep_kv=wants_kv_kept(data.get("kv_transfer_params")),
         remote_kv=remote_kv_of(data.get("kv_transfer_params")),
         tool=called_tool(data),
+        choices=data.get("n") or 1,
+        top_logprobs=_top_logprobs(data, chat),
     )
 
 
@@ -259,16 +267,23 @@ def _check_fields(data: Mapping[str, Any], chat: bool) -> None:
     field = "messages" if chat else "prompt"
     if field not in data:
         raise _invalid("missing", f"body.{field}", "Field required")
-    for name in ("max_tokens", "max_completion_tokens", "min_tokens", "n"):
+    for name in ("max_tokens", "max_completion_tokens", "min_tokens", "n", "top_logprobs"):
         if data.get(name) is not None and not isinstance(data[name], int):
             raise _invalid("int_type", f"body.{name}", "Input should be a valid integer")
-    if data.get("n") not in {None, 1}:
-        raise _bad("the fake engine gives one answer per request", "n")
+    if (wanted := data.get("n")) is not None and not 1 <= wanted <= MOST_CHOICES:
+        raise _bad(f"n must be at least 1 and at most {MOST_CHOICES}, got {wanted}.", "n")
     if data.get("stream_options") and not data.get("stream"):
         raise _bad(
             "Stream options can only be defined when `stream=True`. (parameter=stream_options)",
             "stream_options",
         )
+
+
+def _top_logprobs(data: Mapping[str, Any], chat: bool) -> int | None:
+    wanted = data.get("logprobs")
+    if not chat:
+        return wanted if type(wanted) is int and wanted >= 0 else None
+    return max(0, data.get("top_logprobs") or 0) if wanted else None
 
 
 def _max_tokens(data: Mapping[str, Any], chat: bool, prompt_tokens: int, max_model_len: int) -> int:

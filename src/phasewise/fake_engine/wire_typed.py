@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import orjson
 
 from phasewise.core.steps import FinishedRequest
-from phasewise.fake_engine.wire_replies import ReplyWriter, request_metrics
+from phasewise.fake_engine.wire_replies import Answers, ReplyWriter, request_metrics, text_of
 from phasewise.fake_engine.wire_requests import MESSAGES, RESPONSES, GenerationCall
 from phasewise.simulator import tokens
 from phasewise.simulator.engine import EmittedToken
@@ -35,26 +35,30 @@ class Writer(Protocol):
         """What a stream ends with if its request fails inside the engine."""
 
     def plain(
-        self, output_ids: list[int], finished: FinishedRequest, kv_params: dict[str, Any] | None = None
+        self, answers: Answers, finished: FinishedRequest, kv_params: dict[str, Any] | None = None
     ) -> bytes:
         """The whole reply at once."""
 
 
-def writer_of(path: str, call: GenerationCall, model: str, block_size: int, created_unix_s: int) -> Writer:
-    """The writer of a reply at this address."""
+def writer_of(
+    path: str, call: GenerationCall, model: str, block_size: int, created_unix_s: int, choice: int = 0
+) -> Writer:
+    """The writer of one choice of a reply at this address."""
     if path == RESPONSES:
         return ResponsesWriter(call, model, created_unix_s)
     if path == MESSAGES:
         return MessagesWriter(call, model)
     chosen = ToolCallWriter if call.tool is not None and call.chat else ReplyWriter
-    return chosen(call, model, block_size, created_unix_s)
+    return chosen(call, model, block_size, created_unix_s, choice)
 
 
 class ToolCallWriter(ReplyWriter):
     """Writes a chat whose answer is a call."""
 
-    def __init__(self, call: GenerationCall, model: str, block_size: int, created_unix_s: int) -> None:
-        super().__init__(call, model, block_size, created_unix_s)
+    def __init__(
+        self, call: GenerationCall, model: str, block_size: int, created_unix_s: int, choice: int = 0
+    ) -> None:
+        super().__init__(call, model, block_size, created_unix_s, choice)
         self._tool = call.tool
 
     def opening(self) -> bytes:
@@ -67,7 +71,7 @@ class ToolCallWriter(ReplyWriter):
         piece = self._delta(more, tokens.token_bytes(token.token_id))
         if token.finish_reason is None:
             return piece
-        last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "tool_calls"}
+        last = {"index": self._choice, "delta": {}, "logprobs": None, "finish_reason": "tool_calls"}
         end = self._delta(more, _CALLED_WITH[1])
         return piece + end + _event(None, {**self._frame, "choices": [last]})
 
@@ -76,12 +80,12 @@ class ToolCallWriter(ReplyWriter):
         return {"id": "chatcmpl-tool-1", "type": "function", "index": 0, "function": function}
 
     def _delta(self, call: dict[str, Any], arguments: bytes) -> bytes:
-        choice = {"index": 0, "delta": {"tool_calls": [call]}, "logprobs": None, "finish_reason": None}
+        delta = {"tool_calls": [call]}
+        choice = {"index": self._choice, "delta": delta, "logprobs": None, "finish_reason": None}
         return _event(None, {**self._frame, "choices": [choice]}, arguments)
 
-    def _chat_choice(self, text: str) -> dict[str, Any]:
-        message = {"role": "assistant", "content": None, "tool_calls": [self._called(_arguments(text))]}
-        return {"index": 0, "message": message}
+    def _message(self, text: str) -> dict[str, Any]:
+        return {"role": "assistant", "content": None, "tool_calls": [self._called(_arguments(text))]}
 
 
 class ResponsesWriter:
@@ -138,10 +142,10 @@ class ResponsesWriter:
         return b""
 
     def plain(
-        self, output_ids: list[int], finished: FinishedRequest, kv_params: dict[str, Any] | None = None
+        self, answers: Answers, finished: FinishedRequest, kv_params: dict[str, Any] | None = None
     ) -> bytes:
         """The whole reply at once."""
-        return orjson.dumps(self._reply(tokens.decode(output_ids), finished))
+        return orjson.dumps(self._reply(text_of(answers[0]), finished))
 
     def _reply(self, text: str, finished: FinishedRequest) -> dict[str, Any]:
         is_cut = finished.reason == "length"
@@ -218,11 +222,11 @@ class MessagesWriter:
         return _event("error", {"type": "error", "error": error})
 
     def plain(
-        self, output_ids: list[int], finished: FinishedRequest, kv_params: dict[str, Any] | None = None
+        self, answers: Answers, finished: FinishedRequest, kv_params: dict[str, Any] | None = None
     ) -> bytes:
         """The whole reply at once."""
         ended = {"stop_reason": self._stop_reason(finished), "usage": _usage(finished)}
-        return orjson.dumps({**self._frame, "content": [self._block(tokens.decode(output_ids))], **ended})
+        return orjson.dumps({**self._frame, "content": [self._block(text_of(answers[0]))], **ended})
 
     def _block(self, text: str) -> dict[str, Any]:
         if self._tool is None:

@@ -112,7 +112,8 @@ class VirtualEngine:
         if not self._transfers_kv:
             request = replace(request, keep_kv=False, remote_kv=None)
         ids = list(request.prompt_ids)
-        sequence = Sequence(request, ids, ContextHash(ids), [], queued_s=now)
+        context = ContextHash([*ids, request.choice] if request.choice else ids)
+        sequence = Sequence(request, ids, context, [], queued_s=now)
         sequence.hash_full_blocks(self.shape.block_size)
         if request.remote_kv is not None:
             sequence.remote_kv = request.remote_kv

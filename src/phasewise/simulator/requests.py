@@ -63,6 +63,8 @@ class VirtualRequest:
     client_id: str | None = None
     keep_kv: bool = False
     remote_kv: RemoteKv | None = None
+    choice: int = 0
+    """Which answer of several to one prompt: each has a text of its own."""
 
 
 @dataclass(frozen=True, slots=True)
