@@ -54,6 +54,7 @@ IN_CI = pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of load: fo
         "trace_cost",
         "processes",
         "hot_restart",
+        "ordinary",
         "endpoint_picker",
         "same_decisions",
     ],

@@ -3,7 +3,7 @@
 It is looked at every five milliseconds. `turn` is how late a timer is, as far as the loop's thread worked in
 the meantime: what all callbacks of a turn took together. `wall` is how late it is, which a busy host adds to.
 With `callbacks` each callback's thread time is measured too, on asyncio's own loop: uvloop's cannot be asked.
-At the end STALLS holds how many there were per tenth of a millisecond.
+At the end STALLS holds how many there were per tenth of a millisecond, and the callback that took longest.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Stalls:
         self.turn: Counter[int] = Counter()
         self.wall: Counter[int] = Counter()
         self.callback: Counter[int] = Counter()
+        self.longest: tuple[float, str] = (0.0, "")
 
     def watch_callbacks(self) -> None:
         """From now on, on a loop of asyncio's own."""
@@ -39,7 +40,10 @@ class Stalls:
         def timed(handle: asyncio.Handle) -> None:
             before_s = time.thread_time()
             run(handle)
-            counted[round((time.thread_time() - before_s) / UNIT_S)] += 1
+            took_s = time.thread_time() - before_s
+            counted[round(took_s / UNIT_S)] += 1
+            if took_s > self.longest[0]:
+                self.longest = (took_s, repr(handle))
 
         asyncio.Handle._run = timed  # type: ignore[assignment] # times every callback
         sys.modules["uvloop"] = None  # type: ignore[assignment]
@@ -75,7 +79,9 @@ def main() -> None:
         serve(partial(load_gateway_file, file), file)
     finally:
         counts = {"turn": stalls.turn, "wall": stalls.wall, "callback": stalls.callback}
-        written.write_text(json.dumps({**counts, "unit_s": UNIT_S}))
+        longest_s, longest = stalls.longest
+        by_one = {"longest_s": longest_s, "longest": longest}
+        written.write_text(json.dumps({**counts, **by_one, "unit_s": UNIT_S}))
 
 
 if __name__ == "__main__":
