@@ -6,6 +6,7 @@ from rich.console import Console
 
 from phasewise.diagnosis.live.snapshot import (
     LiveEngine,
+    LiveFailure,
     LivePart,
     LivePhase,
     LivePoint,
@@ -77,6 +78,11 @@ def test_it_says_what_is_slow_in_which_part_and_where_the_cause_is_found():
     assert "1 standing still" in text
     assert "cccccccc silent for 3.00 s, held by: its client does not read" in text
     assert "diagnose" not in shown(replace(SLOW, state=LiveState.HEALTHY, phase_part=None))
+
+
+def test_it_names_why_requests_were_not_served():
+    failing = replace(SLOW, failed=4, failures=(LiveFailure("bodies_full", 3), LiveFailure("queue_full", 1)))
+    assert "4 failed (bodies_full 3, queue_full 1)" in shown(failing, width=120)
 
 
 def test_it_fits_80_columns_and_the_height_of_the_terminal():

@@ -193,7 +193,8 @@ def _traffic(snapshot: LiveSnapshot) -> Text:
     if snapshot.still:
         facts.append(f"{snapshot.still} standing still")
     if snapshot.failed:
-        facts.append(f"{snapshot.failed} failed")
+        by = ", ".join(f"{it.reason} {it.requests}" for it in snapshot.failures)
+        facts.append(f"{snapshot.failed} failed{f' ({by})' if by else ''}")
     return _line("  ".join(facts))
 
 

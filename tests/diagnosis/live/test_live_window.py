@@ -105,6 +105,19 @@ def test_failed_requests_make_it_failing_and_few_requests_make_no_state():
     assert composed(window_of(ended(1))).state is LiveState.NOT_ENOUGH_TRAFFIC
 
 
+def test_requests_that_were_not_served_are_counted_by_reason_while_they_are_in_the_window():
+    reasons = ["bodies_full"] * 3 + ["queue_full"] + [None]
+    window = window_of(
+        *(make_timeline((), outcome=Outcome.REJECTED, reason=reason, ended_s=0.1) for reason in reasons)
+    )
+    assert [(it.reason, it.requests) for it in composed(window).failures] == [
+        ("bodies_full", 3),
+        ("queue_full", 1),
+        ("rejected", 1),
+    ]
+    assert composed(window, now_s=60.0).failures == ()
+
+
 def test_another_objective_changes_the_state_and_nothing_else():
     window = window_of(*(ended(it) for it in range(4)))
     strict = composed(window, slo=Slo(0.2, 0.1))
@@ -166,6 +179,7 @@ def test_what_holds_a_stream_is_named_nearest_cause_first():
 
 def test_a_snapshot_survives_json():
     found = composed(
-        window_of(*(ended(it, 2.0) for it in range(4))), [streaming(ttft_s=0.1, pace_s=0.01, silent_s=3.0)]
+        window_of(*(ended(it, 2.0) for it in range(4)), ended(5, outcome=Outcome.FAILED)),
+        [streaming(ttft_s=0.1, pace_s=0.01, silent_s=3.0)],
     )
     assert snapshot_from(orjson.loads(orjson.dumps(found)) | {"later": 1}) == found

@@ -112,6 +112,14 @@ class LiveRequest:
 
 
 @value
+class LiveFailure:
+    """How many requests were not served for this reason: the gateway's code, or how they ended."""
+
+    reason: str
+    requests: int
+
+
+@value
 class LivePoint:
     """One second of the past: medians of the first tokens and of the streams in it, and how many requests
     ended.
@@ -127,7 +135,8 @@ class LivePoint:
 class LiveSnapshot:
     """Everything that the live view shows. Latencies are over the last `window_s`.
 
-    `phase_part` is the largest part of the slow phase. `not_observed` says what this source cannot show.
+    `phase_part` is the largest part of the slow phase. `failures` are the `failed` requests by reason, most
+    frequent first. `not_observed` says what this source cannot show.
     """
 
     at_unix_s: float
@@ -146,6 +155,7 @@ class LiveSnapshot:
     waiting: int = 0
     ended: int = 0
     failed: int = 0
+    failures: tuple[LiveFailure, ...] = ()
     engines: tuple[LiveEngine, ...] = ()
     tenants: tuple[LiveTenant, ...] = ()
     requests: tuple[LiveRequest, ...] = ()
@@ -164,6 +174,7 @@ _NESTED: dict[str, Any] = {
     "tenants": LiveTenant,
     "requests": LiveRequest,
     "history": LivePoint,
+    "failures": LiveFailure,
 }
 _ENUMS: dict[str, Any] = {"state": LiveState, "also_slow": LiveState, "status": RequestStatus}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
@@ -17,6 +17,7 @@ from phasewise.core.value import value
 from phasewise.diagnosis.live.snapshot import (
     UNEXPLAINED,
     LiveEngine,
+    LiveFailure,
     LivePart,
     LivePhase,
     LivePoint,
@@ -30,6 +31,7 @@ from phasewise.diagnosis.rules.affected import UNSERVED
 WINDOW_S = 30
 RATES_OVER_S = 10
 HISTORY_S = 120
+NAMED_REASONS = 3
 MOST_KEPT = 8_000
 """Requests of the window that are kept: at a higher rate it is shorter, and says so."""
 MOST_RANKED = 500
@@ -117,12 +119,14 @@ def held_by(request: OpenRequest, engine: LiveEngine | None, prefilling: int) ->
 
 @value
 class _Ended:
-    """A request that has ended. `waited_s` is until it ended without a first token, if it did."""
+    """A request that has ended. `waited_s` is until it ended without a first token, if it did, and `failed`
+    why it was not served, if it was not.
+    """
 
     at_s: float
     row: LiveRequest
     tokens: int
-    failed: bool
+    failed: str | None
     late: bool
     slow: bool
     waited_s: float | None
@@ -136,14 +140,16 @@ class LiveWindow:
     def __init__(self, slo_of: Callable[[str], Slo]) -> None:
         self._slo_of = slo_of
         self._ended: deque[_Ended] = deque()
-        self._late = self._slow = self._failed = 0
+        self._late = self._slow = 0
+        self._failed: Counter[str] = Counter()
         self._points: deque[LivePoint] = deque(maxlen=HISTORY_S)
         self._since_s = 0.0
 
     def begin(self, since_unix_s: float) -> None:
         """Forget all of them: those that ended before this time are not given."""
         self._ended.clear()
-        self._late = self._slow = self._failed = 0
+        self._late = self._slow = 0
+        self._failed.clear()
         self._points.clear()
         self._since_s = since_unix_s
 
@@ -162,8 +168,10 @@ class LiveWindow:
             self._forget_oldest()
         late = (first_s or waited_s or 0.0) > slo.ttft_s
         slow = per_token_s is not None and (per_token_s > slo.tpot_s or _stalled(timeline, slo))
-        failed = timeline.outcome in UNSERVED
-        self._late, self._slow, self._failed = self._late + late, self._slow + slow, self._failed + failed
+        failed = timeline.reason or timeline.outcome.value if timeline.outcome in UNSERVED else None
+        self._late, self._slow = self._late + late, self._slow + slow
+        if failed is not None:
+            self._failed[failed] += 1
         self._ended.append(
             _Ended(
                 timeline.started_unix_s + timeline.ended_s,
@@ -180,8 +188,9 @@ class LiveWindow:
 
     def check_invariants(self) -> None:
         """The counts match the requests that are kept, and those are not too many."""
-        counts = [sum(getattr(it, name) for it in self._ended) for name in ("late", "slow", "failed")]
-        if counts != [self._late, self._slow, self._failed] or len(self._ended) > MOST_KEPT:
+        counts = [sum(getattr(it, name) for it in self._ended) for name in ("late", "slow")]
+        counts.append(sum(it.failed is not None for it in self._ended))
+        if counts != [self._late, self._slow, self._failed.total()] or len(self._ended) > MOST_KEPT:
             raise AssertionError(f"{counts} of {len(self._ended)} requests are late, slow and failed")
 
     def snapshot(
@@ -211,7 +220,8 @@ class LiveWindow:
             window_s=window_s,
             engines=tuple([_with_means(it, means.get(it.name)) for it in around.engines]),
             ended=len(self._ended),
-            failed=self._failed,
+            failed=self._failed.total(),
+            failures=tuple(LiveFailure(*each) for each in self._failed.most_common(NAMED_REASONS)),
             requests_per_s=len(lately) / over_s,
             tokens_per_s=sum([it.tokens for it in lately]) / over_s,
             requests=self._worth_a_look(sample, open_requests, held),
@@ -223,7 +233,8 @@ class LiveWindow:
 
     def _forget_oldest(self) -> None:
         it = self._ended.popleft()
-        self._failed -= it.failed
+        if it.failed is not None:
+            self._failed -= Counter((it.failed,))
         self._late -= it.late
         self._slow -= it.slow
 
