@@ -15,7 +15,7 @@ from random import Random
 from .cases import CANARIES, KEYS, MODEL, Case, Headers, RawCase, key_header
 
 ON_LOOP = 255 * 1024
-"""Just below the size from which bodies are parsed in another process."""
+"""As much as the largest of the bodies that are meant to be read on the event loop."""
 HEAD = 32 * 1024
 BODY = 32 * 1024 * 1024
 PATTERNS = 65_536

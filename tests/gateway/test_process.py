@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+from pathlib import Path
 
 import orjson
 import pytest
@@ -30,6 +31,19 @@ async def test_a_signal_lets_running_streams_finish_and_exits_cleanly(tmp_path, 
         code, errors = await gateway.ended()
         assert code == 0
         assert "Traceback" not in errors
+
+
+def children_of(pid):
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [Path(f"/proc/{child}") for task in tasks for child in task.read_text().split()]
+
+
+async def test_a_gateway_that_is_killed_leaves_no_process_behind(tmp_path):
+    async with running_engines(1) as (engine,), running_process(tmp_path, engine) as gateway:
+        # It reads large bodies, and is there before the first one comes.
+        (process,) = await eventually(lambda: children_of(gateway.process.pid))
+        gateway.process.kill()
+        await eventually(lambda: not process.exists())
 
 
 async def test_it_takes_as_many_sockets_as_the_system_lets_it(tmp_path):

@@ -20,8 +20,9 @@ from phasewise.fleet.config.credentials import access_of
 from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport, gateway_url, picker_address
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
-from phasewise.gateway.api.pipeline import Pipeline, Reservations
+from phasewise.gateway.api.pipeline import Pipeline
 from phasewise.gateway.api.quotas import GatewayQuotas, ProcessQuotas, build_quotas
+from phasewise.gateway.api.reservations import Reservations
 from phasewise.gateway.api.routes import Gateway, Router
 from phasewise.gateway.api.worker_routes import WorkerRoutes
 from phasewise.gateway.health import POLL_INTERVAL_S, PROBE_TIMEOUTS, HealthWatcher

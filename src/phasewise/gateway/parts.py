@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from phasewise.gateway.api.pipeline import Reservations
 from phasewise.gateway.api.quotas import GatewayQuotas
+from phasewise.gateway.api.reservations import Reservations
 from phasewise.gateway.api.routes import Gateway
 from phasewise.gateway.health import HealthWatcher
 from phasewise.gateway.kv_transfer.watch import KvTransferWatch

@@ -185,7 +185,12 @@ def _serve_here(
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
     try:
-        server = GatewayServer(config, app.edge, membership.serves)
+
+        def begin() -> None:
+            membership.serves()
+            app.gateway.pipeline.start()
+
+        server = GatewayServer(config, app.edge, begin)
 
         async def leave(_question: Question) -> bytes:
             membership.leave()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from types import SimpleNamespace
+import json
+import time
+from collections import Counter
 
 import orjson
 import pytest
 
 from phasewise.core.errors import RequestRejected
 from phasewise.fake_engine.fleet import running_engines
-from phasewise.fleet.config import ApiKey, CacheConfig, EdgeLimits
+from phasewise.fleet.config import ApiKey, CacheConfig, EdgeLimits, SloClass
 from phasewise.gateway.api.auth import key_sha256
-from phasewise.gateway.api.pipeline import PARSED_ASIDE_BYTES, Reservations
+from phasewise.gateway.api.reservations import Reservations
 from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.upstream.call import Reservation
 from tests.gateway.harness import chat_body, eventually, running_gateway
@@ -90,42 +92,90 @@ async def test_a_body_that_is_rejected_gives_its_slot_back():
         assert (await gateway.chat(headers=BEARER)).status == 200
 
 
-async def test_bodies_take_no_more_memory_than_they_may_together():
-    limits = EdgeLimits(bodies="1MiB")
-    async with running_engines(1) as engines, running_gateway(engines, limits=limits) as gateway:
-        async with connected(gateway) as (_, writer):
-            writer.write(head_of(LARGE) + b"{")
+ONE_MIB = EdgeLimits(bodies="1MiB")
+CLASSES = (SloClass(name="hurried", max_wait_s=0.2),)
+
+
+async def test_a_body_waits_for_its_memory_until_its_deadline_and_small_ones_go_on():
+    keys = (
+        key(slo_class="hurried"),
+        ApiKey(sha256=key_sha256("two"), slo_class="default"),
+    )
+    two = b"authorization: Bearer two"
+    async with (
+        running_engines(1) as engines,
+        running_gateway(engines, limits=ONE_MIB, api_keys=keys, slo_classes=CLASSES) as gateway,
+    ):
+        async with connected(gateway) as (_, writer), connected(gateway) as (waits, second):
+            writer.write(head_of(LARGE, two) + b"{")
             await eventually(lambda: reserved(gateway) == len(LARGE))
-            async with connected(gateway) as (reader, second):
-                second.write(head_of(LARGE))
-                assert await reported(reader) == (503, "bodies_full")
-            async with connected(gateway) as (reader, second):
-                second.write(CHUNKED + chunked(b" " * 200 * 1024))
-                assert await reported(reader) == (503, "bodies_full")
-            # Small ones go on.
-            assert (await gateway.chat()).status == 200
-        await eventually(lambda: reserved(gateway) == 0)
-        assert (await send(gateway, padded(800 * 1024))).status == 200
+            body = padded(600 * 1024)
+            second.write(head_of(body, two) + body)
+            for unsized in (False, True):
+                async with connected(gateway) as (reader, hurried):
+                    chunks = CHUNKED[:-2] + KEY_LINE + b"\r\n\r\n" + chunked(b" " * 600 * 1024)
+                    hurried.write(chunks if unsized else head_of(LARGE, KEY_LINE))
+                    assert await reported(reader) == (503, "bodies_full")
+            assert (await gateway.chat(headers=BEARER)).status == 200
+            assert reserved(gateway) == len(LARGE)
+            writer.transport.abort()
+            assert (await waits.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
         await eventually(lambda: reserved(gateway) == 0)
 
 
-@pytest.mark.parametrize("options", [{}, {"cache": CacheConfig(mode="serve")}], ids=["plain", "with_cache"])
-@pytest.mark.parametrize("size", [10, PARSED_ASIDE_BYTES + 1])
-async def test_a_large_body_is_parsed_in_another_process(size, options):
-    async with running_engines(1) as engines, running_gateway(engines, **options) as gateway:
-        pipeline, here = gateway.app.gateway.pipeline, []
-        read = pipeline._reader.read
-        pipeline._reader = SimpleNamespace(read=lambda *of: here.append(of) or read(*of))
-        reply = await send(gateway, padded(size))
-        rejected = await send(gateway, padded(size, made_up=1))
-        assert (pipeline._large._process is None) == (size == 10)
-    assert (reply.status, rejected.status) == (200, 400)
-    assert len(here) == (2 if size == 10 else 0)
+async def test_one_that_leaves_while_it_waits_lets_those_behind_it_pass():
+    async with (
+        running_engines(1) as engines,
+        running_gateway(engines, limits=ONE_MIB) as gateway,
+        connected(gateway) as (_, writer),
+        connected(gateway) as (_, leaves),
+        connected(gateway) as (reader, passes),
+    ):
+        writer.write(head_of(LARGE[: 500 * 1024]) + b"{")
+        await eventually(lambda: reserved(gateway) == 500 * 1024)
+        leaves.write(head_of(LARGE))
+        await eventually(lambda: gateway.app.gateway.pipeline._reservations._waiting)
+        body = padded(200 * 1024)
+        passes.write(head_of(body) + body)
+        leaves.transport.abort()
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_body_of_unknown_size_gives_back_what_it_does_not_take():
+    body = padded(700 * 1024, stream=True, ignore_eos=True, max_tokens=4_000)
+    async with running_engines(1) as (engine,), running_gateway([engine]) as gateway:
+        engine.inject("slow", factor=20.0)
+        async with connected(gateway) as (reader, writer):
+            writer.write(CHUNKED + chunked(body) + b"0\r\n\r\n")
+            await asyncio.wait_for(reader.readuntil(b"data: "), 60)
+            assert reserved(gateway) == len(body)
+        await eventually(lambda: reserved(gateway) == 0)
+
+
+CODE = "    return {key: [value, (1, 2)] for key, value in rows.items()}\n"
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5_000_000}}]
+AT_ONCE = {
+    "code": (60, orjson.dumps(chat_body(CODE * 480))),
+    "escaped": (60, json.dumps(chat_body("Привет, как дела ещё?" * 100)).encode()),
+    "images": (40, orjson.dumps({**chat_body(), "messages": [{"role": "user", "content": IMAGE}]})),
+}
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+async def test_what_applications_send_at_once_is_served_with_default_settings(name):
+    count, body = AT_ONCE[name]
+    # Default settings, except that a starved machine may take its time.
+    patient = (SloClass(name="default", max_wait_s=60.0),)
+    async with running_engines(2) as engines, running_gateway(engines, slo_classes=patient) as gateway:
+        replies = await asyncio.gather(*(send(gateway, body) for _ in range(count)))
+        process = gateway.app.gateway.pipeline._bodies.helper
+        assert (process.pid is None) == (name != "images")
+    assert Counter(reply.status for reply in replies) == {200: count}
 
 
 async def test_a_large_question_that_was_answered_before_is_answered_by_the_cache():
     cache = CacheConfig(mode="serve")
-    question = padded(PARSED_ASIDE_BYTES + 1, **LONG_ENOUGH)
+    question = padded(3_000_000, **LONG_ENOUGH)
     async with running_engines(1, SHORT) as engines, running_gateway(engines, cache=cache) as gateway:
         assert (await send(gateway, question)).status == 200
 
@@ -148,20 +198,56 @@ async def test_a_request_that_ends_gives_back_what_it_reserved_however_it_ends()
         await eventually(lambda: reserved(gateway) == 0)
 
 
-def test_tenants_that_take_much_leave_some_for_the_next():
-    quotas = type("Quotas", (), {"settle": None})()
-    shared = Reservations(quotas, OverloadWatch(None, int), 10, 120, tenants=3)
+class NoQuotas:
+    settle = None
 
-    def most(tenant):
-        taken = Reservation()
-        taken.tenant = tenant
-        with contextlib.suppress(RequestRejected):
-            for _ in range(1_000):
-                shared._reserve(1, taken)
-        return taken.body_bytes
 
-    assert [most("a"), most("b"), most("c")] == [60, 30, 15]
-    alone = Reservations(quotas, OverloadWatch(None, int), 10, 120, tenants=1)
+def reservations(bodies_bytes=120, tenants=1):
+    return Reservations(NoQuotas(), OverloadWatch(None, int), 10, bodies_bytes, tenants)
+
+
+async def take(reservations, size, tenant="a", wait_s=0.0):
     taken = Reservation()
-    alone._reserve(120, taken)
+    taken.tenant = tenant
+    await reservations._reserve(size, taken, time.monotonic() + wait_s)
+    return taken
+
+
+async def test_tenants_that_take_much_leave_some_for_the_next():
+    shared = reservations(tenants=3)
+
+    async def most(tenant):
+        with contextlib.suppress(RequestRejected):
+            while True:
+                await take(shared, 1, tenant)
+        return shared._by_tenant[tenant]
+
+    assert [await most("a"), await most("b"), await most("c")] == [60, 30, 15]
+    alone = reservations()
+    await take(alone, 120)
     assert alone.reserved_bytes == 120
+
+
+async def test_bodies_are_granted_in_order_and_no_tenant_waits_for_another_ones_turn():
+    size, granted = 2**20, []
+    shared = reservations(8 * size, tenants=2)
+    first = await take(shared, 4 * size, "a")
+
+    async def wait(name, tenant):
+        await take(shared, 3 * size, tenant, 60.0)
+        granted.append(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        for name, tenant in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+            tasks.create_task(wait(name, tenant))
+        await eventually(lambda: granted == ["b1"])
+        shared.release(first)
+        await eventually(lambda: granted == ["b1", "a1"])
+        shared.set_bounds(10, 16 * size, 2)
+    assert granted == ["b1", "a1", "a2"]
+
+
+async def test_a_body_that_never_fits_is_rejected_at_once():
+    with pytest.raises(RequestRejected) as caught:
+        await take(reservations(120), 121, wait_s=60.0)
+    assert "gateway.limits.bodies" in caught.value.hint

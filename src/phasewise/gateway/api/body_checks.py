@@ -50,10 +50,12 @@ def check_json_bounds(body: bytes) -> None:
             raise _too_many(f"the body has more than {MOST_VALUES} values")
 
 
-def check_depth(value: dict[str, Any] | list[Any]) -> None:
-    """Reject a value that is nested too deep."""
+def check_depth(value: dict[str, Any] | list[Any]) -> int:
+    """Reject a value that is nested too deep. Returns how many values are in it."""
     level: list[Any] = [value]
+    values = 0
     for _ in range(DEEPEST):
+        values += sum(map(len, level))
         level = [
             inner
             for outer in level
@@ -61,7 +63,7 @@ def check_depth(value: dict[str, Any] | list[Any]) -> None:
             if type(inner) is dict or type(inner) is list
         ]
         if not level:
-            return
+            return values
     raise _too_many(f"the body is nested more than {DEEPEST} deep")
 
 
@@ -102,7 +104,7 @@ MOST_PATTERN_CHARS = 65_536
 _COUNTS = ("minItems", "maxItems")
 _PATTERNS = ("pattern", "regex", "guided_regex", "whitespace_pattern")
 _SIGNS = (b"Items", b"pattern", b"regex", b"json", b"structural_tag", b"\\")
-_LARGE_NUMBER = re.compile(rb"\d{19}|\d[eE]")
+_LARGE_NUMBER = re.compile(rb"\d(?:[eE]|\d{18})")
 _TOKENS = re.compile(
     r"\{\s*+(\d*+)\s*+,?+\s*+(\d*+)\s*+\}|(\()|(\))|([^\\\[{()]++)"
     r"|\\.|\[\^?+\]?+[^\]\\]*+(?:\\.[^\]\\]*+)*+\]?+",

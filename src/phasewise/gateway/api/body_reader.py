@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from phasewise.core.prefixes import BLOCK_BYTES
@@ -11,6 +12,7 @@ from phasewise.gateway.answer_cache.headers import CacheWishes
 from phasewise.gateway.answer_cache.lookup import CacheEntrance, CacheLookup
 from phasewise.gateway.api.fields import Parsed, parse_body
 from phasewise.gateway.api.prompt_prefix import PrefixHashing
+from phasewise.gateway.api.reading_times import Weight
 
 
 @dataclass(slots=True)
@@ -38,10 +40,16 @@ class BodyReader:
     passes_unknown: bool = False
 
     def read(
-        self, endpoint: Endpoint, body: bytes, wishes: CacheWishes, tenant: str, salt: bytes | None
+        self,
+        endpoint: Endpoint,
+        body: bytes,
+        wishes: CacheWishes,
+        tenant: str,
+        salt: bytes | None,
+        judge: Callable[[Weight], None] | None = None,
     ) -> Read:
-        """Read a body; raises RequestRejected."""
-        found = Read(parse_body(endpoint, body, passes_unknown=self.passes_unknown))
+        """Read a body; raises RequestRejected, and what `judge` raises."""
+        found = Read(parse_body(endpoint, body, passes_unknown=self.passes_unknown, judge=judge))
         if self.entrance is not None and endpoint.is_completion:
             found.lookup = self.entrance.enter(endpoint, found.parsed.fields, wishes, tenant)
         if self.hashing is not None and len(body) >= BLOCK_BYTES:

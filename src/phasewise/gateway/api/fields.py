@@ -8,7 +8,7 @@ of allowed fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from typing import Any
 
@@ -28,6 +28,7 @@ from phasewise.gateway.api.body_checks import (
     check_schemas,
 )
 from phasewise.gateway.api.conversations import check_items, check_media, check_tools, tools_in
+from phasewise.gateway.api.reading_times import Weight
 from phasewise.gateway.kv_transfer.bodies import splittable
 
 # --- The text of a prompt as far as marks look at it, without the JSON around it.
@@ -72,6 +73,7 @@ def _prompts(prompt: object) -> Iterator[str]:
 
 # Looking up a member of an enum is slow.
 _CHAT, _RESPONSES = Endpoint.CHAT, Endpoint.RESPONSES
+_ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
 _SEVERAL_PROMPTS = frozenset({Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS})
 """Where a list holds prompts; elsewhere it holds the turns of one conversation."""
 MODEL_NAME_LIMIT = 256
@@ -167,8 +169,17 @@ class Parsed:
     ignored: tuple[str, ...] = ()
 
 
-def parse_body(endpoint: Endpoint, body: bytes, *, passes_unknown: bool = False) -> Parsed:
-    """Check a body's fields; raises RequestRejected. With `passes_unknown` engines get unknown ones too."""
+def parse_body(
+    endpoint: Endpoint,
+    body: bytes,
+    *,
+    passes_unknown: bool = False,
+    judge: Callable[[Weight], None] | None = None,
+) -> Parsed:
+    """Check a body's fields; raises RequestRejected. With `passes_unknown` engines get unknown ones too.
+
+    `judge` is given the body's weight before its checks, and may raise.
+    """
     check_json_bounds(body)
     try:
         fields = orjson.loads(body)
@@ -176,10 +187,14 @@ def parse_body(endpoint: Endpoint, body: bytes, *, passes_unknown: bool = False)
         raise _bad("the body is not JSON") from None
     if not isinstance(fields, dict):
         raise _bad("the body is not a JSON object")
-    _check_depth(fields, body)
+    values = _check_depth(fields, body)
+    rules = _RULES[endpoint]
+    if judge is not None:
+        # In Anthropic's protocol messages bring tools too.
+        known = fields.keys() <= rules.allowed and rules.schemas.isdisjoint(fields)
+        judge(Weight.of(endpoint, body, values, with_schemas=not known or endpoint in _ANTHROPICS))
     ignored: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    rules = _RULES[endpoint]
     if not fields.keys() <= rules.allowed:
         ignored = _take_out_ignored(endpoint, fields, passes_unknown=passes_unknown)
         unknown = tuple(fields.keys() - rules.allowed)
@@ -258,12 +273,13 @@ def _ask_for_usage(fields: dict[str, Any], body: bytes) -> tuple[bool, bytes]:
     return True, orjson.dumps({**fields, "stream_options": {"include_usage": True}})
 
 
-def _check_depth(fields: dict[str, Any], body: bytes) -> None:
+def _check_depth(fields: dict[str, Any], body: bytes) -> int:
+    """About how many values it has."""
     # Most bodies have fewer brackets than allowed levels and need no check. In long bodies counting the
     # brackets takes longer than the check.
     if len(body) < 4096 and body.count(b"[") + body.count(b"{") <= DEEPEST:
-        return
-    check_depth(fields)
+        return body.count(b",")
+    return check_depth(fields)
 
 
 def _check_values(fields: dict[str, Any], objects: frozenset[str]) -> None:

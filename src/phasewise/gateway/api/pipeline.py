@@ -6,41 +6,32 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind, RequestRejected
-from phasewise.core.limits import Lease
-from phasewise.core.ports import Quotas, TimelineSink
+from phasewise.core.ports import TimelineSink
 from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.trace_context import TraceContext, trace_of
 from phasewise.gateway.answer_cache.headers import USUAL, CacheWishes, cache_wishes, with_all_lines
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
-from phasewise.gateway.api.body_checks import count_of
 from phasewise.gateway.api.body_reader import BodyReader, Read
 from phasewise.gateway.api.fields import Parsed, request_id_from
-from phasewise.gateway.api.large_bodies import LargeBodies
+from phasewise.gateway.api.large_bodies import Bodies
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
+from phasewise.gateway.api.reservations import Reservations
 from phasewise.gateway.http_errors import send_error, send_rejection
-from phasewise.gateway.overload import OverloadWatch
 from phasewise.gateway.quarantine import SURE_AFTER_S
 from phasewise.gateway.records.server_timing import ASKS_FOR_TIMING
 from phasewise.gateway.records.timeline_builder import TimelineBuilder
 from phasewise.gateway.server.client import Client, ClientLeft, Headers, Scope, headers_of
 from phasewise.gateway.upstream.call import STOPPED, Call, Ending, OpenRequests, Reservation
 from phasewise.gateway.upstream.driver import FlowDriver
-from phasewise.scheduling import Reject, RequestFlow, World, over_quota, request_flow
+from phasewise.scheduling import Reject, RequestFlow, World, request_flow
 
 logger = logging.getLogger("phasewise.gateway")
-
-PARSED_ASIDE_BYTES = 256 * 1024
-PARSED_ASIDE_MARKS = 1_500
-"""Larger bodies, or with more commas, brackets and escapes, are parsed in another process, so that streams
-are not stalled: a mark costs up to 3 us."""
-ReadBody = Callable[..., Awaitable[bytes]]
-_MARKS = (b",", b"[", b"{", b"(", b"\\")
 
 _ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
 _OUR_FAULT = Ending(Outcome.FAILED, "gateway_error")
@@ -105,8 +96,7 @@ class Pipeline:
         self._open_requests = open_requests
         self._reservations = reservations
         self._found = driver.found
-        self._reader = BodyReader(hashing, None if driver.found is None else driver.found.entrance)
-        self._large = LargeBodies(self._reader)
+        self._bodies = Bodies(BodyReader(hashing, None if driver.found is None else driver.found.entrance))
         self._marking = Marking(authenticator.hash_key(b"marks"))
         self._sample: float | None = None
         self.request_flow: Callable[[GenerationRequest, World], RequestFlow] = request_flow
@@ -128,12 +118,14 @@ class Pipeline:
                 await self._reject(over, client, arrival, caller)
                 return
             # 3. Reserve memory for its body and read it: 408, 413, 503, or the client leaves.
+            client.watch()
+            until_s = arrival.started_s + caller.max_wait_s
             size = _size(headers.get(b"content-length"))
-            body = await self._reservations.read_body(client.read_body, size, caller, reservation)
+            body = await self._reservations.read_body(client.read_body, size, caller, reservation, until_s)
             # 4. Parse it and its cache headers: 400.
             wishes = self._cache_wishes(endpoint, headers, scope)
             about = (endpoint, body, wishes, caller.tenant, caller.salt)
-            read = await self._large.read(*about) if _takes_long(body) else self._reader.read(*about)
+            read = await self._bodies.read(*about, until_s)
             request = self._request(arrival, read, caller, body)
             call = _call(arrival, request, read, caller, client, reservation)
             # If it has ended engines: 422.
@@ -154,7 +146,7 @@ class Pipeline:
     async def read(self, arrival: Arrival, body: bytes, caller: Caller) -> tuple[GenerationRequest, Parsed]:
         """Parse the body of a request that is answered elsewhere; raises RequestRejected."""
         about = (arrival.endpoint, body, USUAL, caller.tenant, caller.salt)
-        read = await self._large.read(*about) if _takes_long(body) else self._reader.read(*about)
+        read = await self._bodies.read(*about, arrival.started_s + caller.max_wait_s)
         return self._request(arrival, read, caller, body), read.parsed
 
     def _cache_wishes(self, endpoint: Endpoint, headers: dict[bytes, bytes], scope: Scope) -> CacheWishes:
@@ -164,26 +156,30 @@ class Pipeline:
 
     def set_hashing(self, hashing: PrefixHashing | None) -> None:
         """From now on with prefix hashes, or without."""
-        self._reader = self._large.reader = replace(self._reader, hashing=hashing)
+        self._bodies.reader = replace(self._bodies.reader, hashing=hashing)
 
     @property
     def lends_rights(self) -> bool:
         """Whether clients have rights through this gateway that they would not have at the engines."""
-        return self._reader.lends_rights
+        return self._bodies.reader.lends_rights
 
     def set_trust(self, *, lends_rights: bool, passes_unknown: bool) -> None:
         """From now on what engines leave open is closed, or not, and they get unknown fields, or not."""
-        self._reader = self._large.reader = replace(
-            self._reader, lends_rights=lends_rights, passes_unknown=passes_unknown
+        self._bodies.reader = replace(
+            self._bodies.reader, lends_rights=lends_rights, passes_unknown=passes_unknown
         )
 
     def set_tracing(self, sample: float) -> None:
         """From now on every request has a trace, of which this share is chosen at its beginning."""
         self._sample = sample
 
+    def start(self) -> None:
+        """Have ready what large requests need; they can do without."""
+        self._bodies.helper.start()
+
     def close(self) -> None:
         """End what was started for requests."""
-        self._large.close()
+        self._bodies.helper.close()
 
     async def _reject(self, over: Reject, client: Client, arrival: Arrival, caller: Caller) -> None:
         await send_error(
@@ -273,74 +269,6 @@ class Pipeline:
         )
 
 
-class Reservations:
-    """Reserves quota and memory for each request, and bounds the memory of all bodies."""
-
-    def __init__(
-        self, quotas: Quotas, overload: OverloadWatch, body_bytes: int, bodies_bytes: int, tenants: int = 1
-    ) -> None:
-        self.overload = overload
-        self._quotas = quotas
-        self.reserved_bytes = 0
-        self._by_tenant: dict[str, int] = {}
-        self.set_bounds(body_bytes, bodies_bytes, tenants)
-
-    def set_bounds(self, body_bytes: int, bodies_bytes: int, tenants: int) -> None:
-        """From now on one body and all bodies may have so much. With several tenants, none may have more than
-        it leaves to others, so that there is always some for the next.
-        """
-        self._body_bytes = body_bytes
-        self._bodies_bytes = bodies_bytes
-        self._shared = tenants > 1
-
-    async def count(self, caller: Caller, reservation: Reservation) -> Reject | None:
-        """Count the request against its key's limits; returns the rejection, if any.
-
-        Its tokens are unknown yet: it is charged one, and the flow driver charges the rest.
-        """
-        answer = await self._quotas.take(caller.key_id, caller.limits, 1)
-        if not isinstance(answer, Lease):
-            return over_quota(answer, caller.limits)
-        reservation.lease = answer
-        return None
-
-    async def read_body(
-        self, read: ReadBody, size_bytes: int | None, caller: Caller, reservation: Reservation
-    ) -> bytes:
-        """The request's body; its memory is reserved before it is read, or part by part as it comes."""
-        reservation.tenant = caller.tenant
-        if size_bytes is not None:
-            self._reserve(size_bytes, reservation)
-            return await read(self._body_bytes)
-        return await read(self._body_bytes, lambda more: self._reserve(more, reservation))
-
-    def _reserve(self, size_bytes: int, reservation: Reservation) -> None:
-        tenant, held = reservation.tenant, self._by_tenant
-        own_bytes = held.get(tenant, 0) + size_bytes
-        free_bytes = self._bodies_bytes - self.reserved_bytes
-        if size_bytes > free_bytes or (self._shared and own_bytes > free_bytes):
-            raise RequestRejected(
-                RejectionKind.BODIES_FULL,
-                "the memory for request bodies is full",
-                hint="try again soon; the operator can raise gateway.limits.bodies",
-            )
-        self.reserved_bytes += size_bytes
-        reservation.body_bytes += size_bytes
-        held[tenant] = own_bytes
-
-    def release(self, reservation: Reservation) -> None:
-        """The request has ended."""
-        if size_bytes := reservation.body_bytes:
-            self.reserved_bytes -= size_bytes
-            left_bytes = self._by_tenant[reservation.tenant] - size_bytes
-            if left_bytes:
-                self._by_tenant[reservation.tenant] = left_bytes
-            else:
-                del self._by_tenant[reservation.tenant]
-        if reservation.lease is not None:
-            self._quotas.settle(reservation.lease, 0)
-
-
 def _call(
     arrival: Arrival,
     request: GenerationRequest,
@@ -367,13 +295,6 @@ def _call(
         wants_timing=arrival.wants_timing,
         cache=lookup,
     )
-
-
-def _takes_long(body: bytes) -> bool:
-    size = len(body)
-    if size <= PARSED_ASIDE_MARKS:
-        return False
-    return size > PARSED_ASIDE_BYTES or sum(count_of(body, mark) for mark in _MARKS) > PARSED_ASIDE_MARKS
 
 
 def _size(content_length: bytes | None) -> int | None:

@@ -134,7 +134,10 @@ class EndpointPicker:
         if head.has_body:
             try:
                 async with asyncio.timeout(parts.gateway.clients.timeouts.body_s):
-                    body = await self._reservations.read_body(stream.read_body, size, caller, reservation)
+                    until_s = arrival.started_s + caller.max_wait_s
+                    body = await self._reservations.read_body(
+                        stream.read_body, size, caller, reservation, until_s
+                    )
             except TimeoutError:
                 late = "the request's body did not come in time"
                 raise RequestRejected(RejectionKind.BODY_TIMEOUT, late, hint="send it at once") from None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from google.protobuf.message import Message
 
-from phasewise.gateway.server.client import ClientLeft, too_large
+from phasewise.gateway.server.client import ClientLeft, Grow, too_large
 
 
 class MessageStream:
@@ -40,7 +40,7 @@ class MessageStream:
         finally:
             self._coming = None
 
-    async def read_body(self, limit_bytes: int, grow: Callable[[int], None] | None = None) -> bytes:
+    async def read_body(self, limit_bytes: int, grow: Grow | None = None) -> bytes:
         """The rest of the request. `grow` is called with the size of each part before it is kept."""
         parts: list[bytes] = []
         size = 0
@@ -53,7 +53,7 @@ class MessageStream:
             if size > limit_bytes:
                 raise too_large(limit_bytes)
             if grow is not None:
-                grow(len(part.body))
+                await grow(len(part.body))
             parts.append(part.body)
             if part.end_of_stream:
                 return b"".join(parts)

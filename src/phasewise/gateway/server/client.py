@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,9 @@ from phasewise.gateway.guard import ErrorGuard
 Scope = MutableMapping[str, Any]
 """A request's head: its method, path, query_string and headers, named as in ASGI."""
 Headers = Sequence[tuple[bytes, bytes]]
+
+Grow = Callable[[int], Awaitable[None]]
+"""Is given the size of each part of a body before it is kept, and may wait."""
 
 BODY_LIMIT_BYTES = 32 * 1024 * 1024
 WAITED_S = 1e-3
@@ -124,9 +127,7 @@ class Client:
 
     # --- its request ------------------------------------------------------------------------------------
 
-    async def read_body(
-        self, limit_bytes: int = BODY_LIMIT_BYTES, grow: Callable[[int], None] | None = None
-    ) -> bytes:
+    async def read_body(self, limit_bytes: int = BODY_LIMIT_BYTES, grow: Grow | None = None) -> bytes:
         """The whole body of the request. `grow` is called with the size of each part before it is kept."""
         if (body := self.direct.take_body()) is not None:
             if len(body) > limit_bytes:
@@ -153,7 +154,7 @@ class Client:
             self._too_late = True
             self._reader.cancel()
 
-    async def _read_parts(self, limit_bytes: int, grow: Callable[[int], None] | None) -> bytes:
+    async def _read_parts(self, limit_bytes: int, grow: Grow | None) -> bytes:
         parts: list[bytes] = []
         size = 0
         while part := await self.direct.read_part():
@@ -161,7 +162,10 @@ class Client:
             if size > limit_bytes:
                 raise too_large(limit_bytes)
             if grow is not None:
-                grow(len(part))
+                # While it waits for memory, nothing is asked of the client.
+                since_s, self.reading_since_s = self.reading_since_s, None
+                await grow(len(part))
+                self.reading_since_s = since_s
             parts.append(part)
         if part is None:
             raise ClientLeft
@@ -180,7 +184,7 @@ class Client:
         return self.followed is not None and self.followed()
 
     def watch(self) -> None:
-        """From now on, cancel the current task when the client leaves. The body must have been read."""
+        """From now on, cancel the current task when the client leaves."""
         self._serving = asyncio.current_task()
         if self._serving is None:
             raise RuntimeError("watch() must be called in a task")
