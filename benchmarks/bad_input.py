@@ -12,7 +12,9 @@ is sent requests of three makes, in two halves:
   and valid requests with some bytes changed;
 - by schemathesis, from the gateway's own OpenAPI document (`schemathesis`): few, because it is slow.
 
-Each tenant says a word that the other never says. The last line is one JSON object: cases and how many of
+Each tenant says a word that the other never says. A quarter of all goes to a second gateway too, where nobody
+has a key and the engines judge what a request means: its figures are in `without_keys`, with engines_alive,
+whether each engine serves afterwards. The last line is one JSON object: cases and how many of
 which make; longest_health_s, the longest that /health took during the run, and how often it was asked;
 valid_share, and answered_200_share of the valid ones; undocumented_5xx (a status of 500 and above whose code
 is not in docs/reference/gateway.md), documented_5xx by code; hangs (nothing within 30 seconds);
@@ -29,7 +31,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -39,10 +41,10 @@ from typing import Any
 import uvloop
 from ending import end_in_order_when_told
 from hostile import bodies, by_schema, health, raw
-from hostile.cases import ADMIN_KEY, CANARIES, KEYS, Case, RawCase
+from hostile.cases import ADMIN_KEY, CANARIES, KEYS, Case, RawCase, without_keys
 from hostile.judge import Tally
 from hostile.sending import send_all, send_raw
-from stress.processes import Gateway, fake_engines, gateway, resident_mib, running
+from stress.processes import fake_engines, gateway, resident_mib, running
 
 RAW_SHARE = 0.15
 BY_SCHEMA = 300
@@ -108,8 +110,9 @@ async def run(count: int, by_schema_count: int, seed: int) -> dict[str, Any]:
                 await send_half(served.url, half, drawn, raw_cases, schema_cases, tally)
                 memory_mib.append(resident_mib(served.pid))
                 say(f"{sum(tally.sent.values())} cases sent, {memory_mib[-1]:.0f} MiB")
-        alive = await still_serves(served)
+        alive = await still_serves(served.url) and served.process.poll() is None
         wrote = served.log.read_text(errors="replace")
+        keyless = await run_without_keys([*urls, echo], drawn[::4], raw_cases[::4], schema_cases[::4])
     return {
         "cases": sum(tally.sent.values()),
         "makes": makes,
@@ -117,6 +120,32 @@ async def run(count: int, by_schema_count: int, seed: int) -> dict[str, Any]:
         "health_asked": seen.asked,
         **summary(tally, wrote, memory_mib),
         "alive": alive,
+        "without_keys": keyless,
+    }
+
+
+async def run_without_keys(
+    engines: Sequence[str], drawn: list[Case], raw_cases: list[RawCase], schema_cases: list[Case]
+) -> dict[str, Any]:
+    """The same in front of the same engines, where nobody has a key."""
+    tally, settings = Tally(), {name: value for name, value in SETTINGS.items() if name != "api_keys"}
+    with gateway(engines, 64, settings) as served:
+        memory_mib = [resident_mib(served.pid)]
+        with health.watched(served.url) as seen:
+            await send_all(served.url, [without_keys(case) for case in drawn], tally)
+            memory_mib.append(resident_mib(served.pid))
+            await send_raw(served.url, [without_keys(case) for case in raw_cases], tally)
+            await send_all(served.url, [without_keys(case) for case in schema_cases], tally)
+            memory_mib.append(resident_mib(served.pid))
+        alive = await still_serves(served.url) and served.process.poll() is None
+        wrote = served.log.read_text(errors="replace")
+    say(f"{sum(tally.sent.values())} cases sent without keys, {memory_mib[-1]:.0f} MiB")
+    return {
+        "cases": sum(tally.sent.values()),
+        "longest_health_s": round(seen.longest_s, 3),
+        **summary(tally, wrote, memory_mib),
+        "alive": alive,
+        "engines_alive": all([await still_serves(engine) for engine in engines]),
     }
 
 
@@ -129,11 +158,11 @@ async def send_half(
     await send_all(url, schema_cases[half::2], tally)
 
 
-async def still_serves(served: Gateway) -> bool:
-    """Whether the gateway runs and serves a valid request."""
+async def still_serves(url: str) -> bool:
+    """Whether a gateway or an engine serves a valid request."""
     after = Tally()
-    await send_all(served.url, [bodies.valid(Random(0), "a")], after)
-    return served.process.poll() is None and after.valid_answered_200 == 1
+    await send_all(url, [bodies.valid(Random(0), "a")], after)
+    return after.valid_answered_200 == 1
 
 
 def summary(tally: Tally, wrote: str, memory_mib: list[float]) -> dict[str, Any]:

@@ -12,6 +12,9 @@ the documentation), one in a hundred with a body over 1 MiB, the rest valid.
 While a tenth of the flood goes to a second gateway, the healthy clients stream through the first: what they
 lose then is not the front door's doing, but that of two cores for all.
 
+Another tenth goes to a gateway where nobody has a key, so that the engines judge what a request means:
+`without_keys` says what came back, and whether that gateway and its engine serve afterwards.
+
 Stalls are measured inside the gateway (hostile/watched_gateway.py), in thread time: how long the callbacks of
 one turn of its loop took together, and, in the second gateway, how long each one took. An idle loop in this
 process shows what the host adds to wall time.
@@ -52,9 +55,9 @@ import psutil
 import uvloop
 from ending import end_in_order_when_told
 from hostile import bodies, raw, strangers
-from hostile.cases import ADMIN_KEY, KEYS, MODEL, Case, RawCase, key_header
+from hostile.cases import ADMIN_KEY, KEYS, MODEL, Case, RawCase, key_header, without_keys
 from hostile.judge import Tally
-from hostile.sending import PATIENCE, send_one, send_one_raw
+from hostile.sending import PATIENCE, send_all, send_one, send_one_raw
 from stress.processes import DidNotStart, fake_engines, free_port, running, wait_until_ready
 from stress.streams import HEADERS, ask, chat_body
 
@@ -81,9 +84,9 @@ MIB = 2**20
 Draw = Callable[[Random], Case | RawCase]
 
 
-def settings() -> dict[str, Any]:
+def settings(*, keys: bool) -> dict[str, Any]:
     """What is under `gateway` in its file."""
-    tenants = {**KEYS, "healthy": HEALTHY_KEY}
+    tenants = {**KEYS, "healthy": HEALTHY_KEY} if keys else {}
     return {
         "api_keys": [
             {"sha256": key_sha256(key), "tenant": name, "priority": int(name == "healthy")}
@@ -141,13 +144,16 @@ def drawn(rng: Random) -> Case | RawCase:
     return (_of_wrong if way < 0.8 else _of_raw if way < 0.99 else _of_slow)(rng)
 
 
-def flooded_by(url: str, count: int, rate_per_s: float, seed: int, *, quiet: bool) -> Tally:
+def flooded_by(
+    url: str, count: int, rate_per_s: float, seed: int, *, quiet: bool, keys: bool = True
+) -> Tally:
     """A process of its own sends the flood, with what processor time the others leave: strangers would not
     share the gateway's machine.
     """
     context = multiprocessing.get_context("spawn")
     seen: Queue[Tally] = context.Queue()
-    process = context.Process(target=_flood, args=(url, count, rate_per_s, seed, quiet, seen), daemon=True)
+    flood_args = (url, count, rate_per_s, seed, quiet, keys, seen)
+    process = context.Process(target=_flood, args=flood_args, daemon=True)
     process.start()
     while True:
         try:
@@ -157,13 +163,15 @@ def flooded_by(url: str, count: int, rate_per_s: float, seed: int, *, quiet: boo
                 raise SystemExit("the flood ended early") from None
 
 
-def _flood(url: str, count: int, rate_per_s: float, seed: int, quiet: bool, seen: Queue[Tally]) -> None:
+def _flood(
+    url: str, count: int, rate_per_s: float, seed: int, quiet: bool, keys: bool, seen: Queue[Tally]
+) -> None:
     os.nice(10)
     allow_many_streams()
-    seen.put(uvloop.run(flood(url, count, rate_per_s, seed, quiet=quiet)))
+    seen.put(uvloop.run(flood(url, count, rate_per_s, seed, quiet=quiet, keys=keys)))
 
 
-async def flood(url: str, count: int, rate_per_s: float, seed: int, *, quiet: bool) -> Tally:
+async def flood(url: str, count: int, rate_per_s: float, seed: int, *, quiet: bool, keys: bool) -> Tally:
     """So many requests at this rate, or slower if too many are under way."""
     rng, client, tally = Random(seed), HttpClient(url, PATIENCE), Tally()
     slots, under_way = asyncio.Semaphore(MOST_UNDER_WAY), set()
@@ -184,7 +192,8 @@ async def flood(url: str, count: int, rate_per_s: float, seed: int, *, quiet: bo
         for number in range(count):
             await asyncio.sleep(max(0.0, began_s + number / rate_per_s - time.monotonic()))
             await slots.acquire()
-            task = asyncio.create_task(send(drawn(rng)))
+            case = drawn(rng)
+            task = asyncio.create_task(send(case if keys else without_keys(case)))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
             if not quiet and number % 20_000 == 0:
@@ -347,13 +356,35 @@ def main() -> None:
                     rest = flooded_by(others, count // 10, options.rate, options.seed + 1, quiet=options.json)
                 arms["flood_elsewhere"] = found[0]
             tally.add(rest)
+            keyless = without_any_key(healthy[0], flooded[0], Path(folder), count // 10, options)
         counted = json.loads(stalls_of(own).read_text())
         counted["callback"] = json.loads(stalls_of(other).read_text())["callback"]
-    print(json.dumps(record(arms, tally, watch, counted, took_s)))
+    print(json.dumps(record(arms, tally, watch, counted, took_s) | {"without_keys": keyless}))
+
+
+def without_any_key(
+    healthy: str, flooded: str, folder: Path, count: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """The flood for a gateway where nobody has a key, and who serves afterwards."""
+    with served_by(healthy, flooded, folder / "keyless", keys=False) as (url, _):
+        tally = flooded_by(url, count, options.rate, options.seed + 2, quiet=options.json, keys=False)
+        rng, after = Random(0), Tally()
+        for address in (url, flooded):
+            uvloop.run(send_all(address, [_short_and_valid(rng)], after))
+    return {
+        "requests": sum(tally.sent.values()),
+        "own_5xx": tally.undocumented_5xx,
+        "documented_5xx": dict(tally.documented_5xx),
+        "hangs": tally.hangs,
+        "serve_afterwards": after.valid_answered_200 == 2,
+        "not_as_expected": dict(Counter(tally.not_as_expected).most_common(20)),
+    }
 
 
 @contextmanager
-def served_by(healthy: str, flooded: str, folder: Path, *options: str) -> Iterator[tuple[str, int]]:
+def served_by(
+    healthy: str, flooded: str, folder: Path, *options: str, keys: bool = True
+) -> Iterator[tuple[str, int]]:
     """A gateway with its files in a folder of its own: its address and its process."""
     folder.mkdir()
     port, log = free_port(), folder / "gateway.log"
@@ -362,7 +393,7 @@ def served_by(healthy: str, flooded: str, folder: Path, *options: str) -> Iterat
         for model, url in ((HEALTHY_MODEL, healthy), (MODEL, flooded))
     ]
     file = folder / "gateway.yaml"
-    file.write_text(json.dumps({"gateway": {"port": port, **settings()}, "workers": workers}))
+    file.write_text(json.dumps({"gateway": {"port": port, **settings(keys=keys)}, "workers": workers}))
     script = str(Path(__file__).parent / "hostile" / "watched_gateway.py")
     with (
         log.open("wb") as written,

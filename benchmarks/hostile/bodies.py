@@ -140,6 +140,15 @@ def engine_control(rng: Random, tenant: str) -> Case:
     return rejected("engine_control", tenant, text)
 
 
+def kv_control(rng: Random, tenant: str) -> Case:
+    """Where an engine fetches a KV cache from is nobody's to say, at any depth."""
+    name = rng.choice(("kv_transfer_params", "ec_transfer_params"))
+    inner: dict[str, Any] = {name: {"do_remote_decode": True}}
+    for outer in rng.choice(((), ("vllm_xargs",), ("extra_args", "sampling_params"), ("c", "b", "metadata"))):
+        inner = {outer: inner}
+    return rejected("kv_control", tenant, dumped(rng, chat_fields(rng, tenant) | inner))
+
+
 def hidden_control(rng: Random, tenant: str) -> Case:
     fields = chat_fields(rng, tenant)
     part: dict[str, Any] = rng.choice(
@@ -298,7 +307,7 @@ def openais_own(rng: Random, tenant: str) -> Case:
 
 
 WRONG: tuple[Callable[[Random, str], Case], ...] = (
-    not_json, engine_control, hidden_control, unknown_field, wrong_value, wrong_value, too_deep, twice,
-    huge_number, no_such_model, not_let_in, admin_by_client, odd_query, odd_address,
+    not_json, engine_control, kv_control, hidden_control, unknown_field, wrong_value, wrong_value, too_deep,
+    twice, huge_number, no_such_model, not_let_in, admin_by_client, odd_query, odd_address,
     slow_pattern, many_parts, many_inputs, openais_own,
 )  # fmt: skip
