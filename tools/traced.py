@@ -1,6 +1,6 @@
-"""Runs a module and notes which source files execute: `python -m house_figures.traced OUT MODULE ARG...`.
+"""Runs a module and notes which source files execute: `python -m traced OUT MODULE ARG...`.
 
-SIGUSR1 forgets what was noted so far; SIGUSR2 writes what was noted since, and so does the end. Code that
+SIGRTMIN forgets what was noted so far; SIGRTMAX writes what was noted since, and so does the end. Code that
 runs when a module is imported does not count.
 """
 
@@ -31,10 +31,10 @@ def main() -> None:
     out, module, *arguments = sys.argv[1:]
 
     def write(*_: object) -> None:
-        Path(out).write_text("\n".join(sorted(it for it in _seen if "phasewise" in it)))
+        Path(out).write_text("\n".join(sorted(file for file in _seen if "phasewise" in file)))
 
-    signal.signal(signal.SIGUSR1, lambda *_: _seen.clear())
-    signal.signal(signal.SIGUSR2, write)
+    signal.signal(signal.SIGRTMIN, lambda *_: _seen.clear())
+    signal.signal(signal.SIGRTMAX, write)
     sys.argv = [module, *arguments]
     threading.setprofile(_note)
     sys.setprofile(_note)

@@ -1,1 +1,0 @@
-"""How easy the source is to enter, in figures."""
