@@ -5,7 +5,7 @@ Everything here is pure: the same evidence gives the same verdict.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -39,7 +39,7 @@ from phasewise.diagnosis.analysis.standstill import (
 from phasewise.diagnosis.analysis.streams import stream_summary
 from phasewise.diagnosis.analysis.ttft import start_summary
 from phasewise.diagnosis.analysis.window_summary import (
-    Removals,
+    Unnamed,
     WindowSummary,
     WorkloadShape,
     outcome_counts,
@@ -49,20 +49,15 @@ from phasewise.diagnosis.analysis.window_summary import (
 )
 from phasewise.diagnosis.analysis.workload_profile import workload_profile
 from phasewise.diagnosis.evidence import Evidence, engine_counters
-from phasewise.diagnosis.finding import Cause, Phase
+from phasewise.diagnosis.finding import Phase
 from phasewise.diagnosis.predict.costs import Costs, KnownCosts, fit_window, steps_by_engine
 from phasewise.diagnosis.predict.counted_costs import counted_costs
 from phasewise.diagnosis.predict.effects import OUTSIDE_COSTS, beyond_replay, predict_advice
-from phasewise.diagnosis.predict.removal import WindowReplay, window_replay
 from phasewise.diagnosis.predict.setup import Setup, setup_of
-from phasewise.diagnosis.predict.suspects import Hints
 from phasewise.diagnosis.predict.traffic import Traffic, recorded_traffic
 from phasewise.diagnosis.predict.unnamed import unnamed_in
-from phasewise.diagnosis.rules.case import slots_are_taken
+from phasewise.diagnosis.predict.window_replay import WindowReplay, window_replay
 from phasewise.diagnosis.rules.find import starts_late, streams_slowly
-from phasewise.diagnosis.rules.machine import starved_share
-from phasewise.diagnosis.rules.prompts import repeated_text
-from phasewise.diagnosis.rules.queueing import comes_in_bursts
 from phasewise.diagnosis.verdict import Verdict, judge
 from phasewise.engines.known import engine_named
 from phasewise.engines.port import Ability
@@ -70,8 +65,6 @@ from phasewise.fleet.config import Levers
 
 FIT_SEED, REPLAY_SEED = 0, 1
 """A fixed seed: the same evidence gives the same prediction."""
-MOSTLY_HELD = 0.5
-"""Where the gateway holds requests for this share of their TTFT, it is what makes them late."""
 NO_COSTS = "step costs are unknown: the window has too few recorded steps"
 CALIBRATE = " (run `phasewise engine calibrate URL --save FILE`, then use --costs FILE)"
 
@@ -126,25 +119,10 @@ def _window(evidence: Evidence, slo: Slo, known: Known) -> _Window:
     summary = _analyse(evidence, timelines, readings, slo, fits[0] if fits else None)
     if starts_late(summary) or streams_slowly(summary):
         seen = _recorded(evidence, timelines, fits) if timelines else _counted(evidence, slo)
-        replay = None if seen is None else _replay(seen, summary, evidence, slo, known)
-        if replay is not None:
-            summary = replace(summary, removals=_seen_in_steps(replay.removals(), summary))
-        return _Window(summary, timelines, fits, replay)
+        if seen is not None:
+            summary = replace(summary, unnamed=_unnamed(seen, summary))
+            return _Window(summary, timelines, fits, _replay(seen, summary, evidence, slo, known))
     return _Window(summary, timelines, fits)
-
-
-def _seen_in_steps(removals: Removals, summary: WindowSummary) -> Removals:
-    """What a replay shows; not of chunks, if a setting cuts prompts within a step, nor of a cap for which the
-    gateway held requests back: in a replay they leave the gateway when they did.
-    """
-    untested = set(removals.untested)
-    if any("max_num_batched_tokens" in engine.settings for engine in summary.engines):
-        untested.add(Cause.CHUNKS_SMALL)
-    start = summary.start
-    held_s = 0.0 if start is None else start.seconds(Part.GATEWAY_WAIT)
-    if start is not None and held_s > MOSTLY_HELD * start.parts_mean_s and slots_are_taken(summary):
-        untested.add(Cause.BATCH_CAP_LOW)
-    return replace(removals, untested=frozenset(untested))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,34 +160,19 @@ def _replay(
     seen: _Replayable, summary: WindowSummary, evidence: Evidence, slo: Slo, known: Known
 ) -> WindowReplay | None:
     setup = setup_of(recorded_traffic(seen.timelines), summary.engines, known.levers)
-    unnamed = unnamed_in(seen.steps, seen.costs)
-    if any(engine.age_s is not None and engine.age_s < YOUNG_S for engine in summary.engines):
-        # An engine's first steps take longer, which is known.
-        unnamed = replace(unnamed, in_stretches=0.0)
-    hints = Hints(
-        repeated_text(summary),
-        comes_in_bursts(summary),
-        unnamed,
-        evidence.window_s,
-        evidence.window[1],
-        _alike(summary, evidence.setups),
-        starved_share(summary),
-    )
     measured_s = None
     if summary.seen_by == COUNTERS:
         phases = ((Phase.START, summary.start), (Phase.STREAM, summary.stream))
         measured_s = {phase: it.lost_s if it is not None else 0.0 for phase, it in phases}
-    return window_replay(seen.timelines, setup, seen.costs, slo, hints, measured_s)
+    return window_replay(seen.timelines, setup, seen.costs, slo, evidence.window[1], measured_s)
 
 
-def _alike(summary: WindowSummary, setups: Mapping[str, Hashable]) -> int:
-    """How many engines could have served what the busiest did: with its model and settings. Where prefill and
-    decode have engines of their own, nobody can say.
-    """
-    if not summary.engines or summary.kv_transfer is not None:
-        return 1
-    busiest = max(summary.engines, key=lambda engine: engine.requests)
-    return sum(setups.get(it.name) == setups.get(busiest.name) for it in summary.engines)
+def _unnamed(seen: _Replayable, summary: WindowSummary) -> Unnamed:
+    found = unnamed_in(seen.steps, seen.costs)
+    if any(engine.age_s is not None and engine.age_s < YOUNG_S for engine in summary.engines):
+        # An engine's first steps take longer, which is known.
+        return replace(found, in_stretches=0.0)
+    return found
 
 
 def _predict(advice: Advice, traffic: Traffic, setup: Setup, window: _Window, slo: Slo) -> Advice:

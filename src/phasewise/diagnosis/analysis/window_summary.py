@@ -6,9 +6,8 @@ The rules read only the summary. A figure that was not observed is None.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from statistics import fmean, median
 
 import numpy as np
@@ -28,7 +27,6 @@ from phasewise.diagnosis.analysis.streams import NOTICED_STALL_TOKENS, StreamSum
 from phasewise.diagnosis.analysis.token_ledger import TokenLedger
 from phasewise.diagnosis.analysis.ttft import EngineStart, StartSummary, start_summary
 from phasewise.diagnosis.analysis.workload_profile import WorkloadProfile, arrivals
-from phasewise.diagnosis.finding import Cause, Phase
 
 # --- Whether a measurement can be trusted: a late generator, a cache that was warm before, a drifting server.
 
@@ -156,50 +154,16 @@ class WorkloadShape:
     prefix_cache_on: bool | None = None
 
 
-MOST_OFF = 2.5
-"""A replay whose loss differs from the measured one by more than this factor shows nothing."""
-MOST_MISSING = 0.3
-"""A replay that loses a smaller share of what was lost shows that something else holds requests back."""
-
-
-class Rest(StrEnum):
-    """What is left of a loss without every suspect: load or, if a request alone is slow, what it needs."""
-
-    LOAD = "load"
-    PROMPTS = "prompts"
-    STEPS = "steps"
-
-
 @dataclass(frozen=True, slots=True)
-class Removals:
-    """What was lost in each phase, what a replay of the window loses, and the share of it that goes with each
-    suspect; under None that of what no rule has a name for. Causes that are `untested` could not be replayed.
-    Steps of one size took `slower` times as long at the end as at the beginning; each prompt takes
-    `per_prompt_s` whatever its length, and `in_stretches` is the share of the steps' time that they took
-    longer for a while. `rest` is what no suspect explains.
+class Unnamed:
+    """Steps of one size took `slower` times as long in the last third of the window as in the first; each
+    prompt takes `per_prompt_s` whatever its length; of the time of steps, `in_stretches` is what they took
+    longer for a while. 1 and 0 if that may be chance.
     """
 
-    measured_s: Mapping[Phase, float]
-    lost_s: Mapping[Phase, float]
-    shares: Mapping[Phase, Mapping[Cause | None, float]]
-    untested: frozenset[Cause] = frozenset()
     slower: float = 1.0
     per_prompt_s: float = 0.0
     in_stretches: float = 0.0
-    rest: Rest = Rest.LOAD
-
-    @property
-    def starts_in_time(self) -> bool:
-        """Whether most of the wait for first tokens is missing in the replay."""
-        measured_s = self.measured_s.get(Phase.START, 0.0)
-        return measured_s > 0 and self.lost_s.get(Phase.START, 0.0) < MOST_MISSING * measured_s
-
-
-def replay_agrees(measured_s: float, replayed_s: float) -> bool:
-    """Whether a replay loses about as much as was lost."""
-    if measured_s <= 0 or replayed_s <= 0:
-        return False
-    return max(measured_s / replayed_s, replayed_s / measured_s) <= MOST_OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +173,7 @@ class WindowSummary:
     `synthetic` says that this is a window of `diagnose --probe`, not of live traffic; `probe_cut_short` that
     the probe was interrupted; `probe` is what it measured. `stolen_share` is the share of this machine's
     processor time that its hypervisor gave to others. `rejections` are the reasons for which requests were
-    rejected, with their numbers.
+    rejected, with their numbers. `unnamed` is what steps have that no rule has a name for.
     """
 
     window_s: float
@@ -233,7 +197,7 @@ class WindowSummary:
     rejections: tuple[tuple[str, int], ...] = ()
     streamed_tokens: int = 0
     prompts_share: float | None = None
-    removals: Removals | None = None
+    unnamed: Unnamed = Unnamed()
 
 
 def workload_shape(

@@ -244,15 +244,6 @@ def _by_client(traffic: Traffic, clients: int, engines: int) -> list[list[Record
     return shares
 
 
-def least_outstanding(traffic: Traffic, engines: int) -> Traffic:
-    """The same with each request at the engine that has the fewest."""
-    shares = _by_least_outstanding(traffic, engines)
-    names = {it.request_id: f"{number}" for number, share in enumerate(shares) for it in share}
-    return replace(
-        traffic, requests=tuple(replace(it, engine=names[it.request_id]) for it in traffic.requests)
-    )
-
-
 def _by_least_outstanding(traffic: Traffic, engines: int) -> list[list[RecordedRequest]]:
     shares: list[list[RecordedRequest]] = [[] for _ in range(engines)]
     # The end in the replay is not yet known, so the recorded end is used.

@@ -8,12 +8,12 @@ loaded, a neighbour look so. Which of them it is, steps do not show.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from phasewise.costs.fit.observation import Observation
 from phasewise.costs.fit.step import StepWork, decoding
+from phasewise.diagnosis.analysis.window_summary import Unnamed
 from phasewise.diagnosis.predict.costs import Costs
 from phasewise.diagnosis.predict.counted_costs import not_negative
 
@@ -39,18 +39,6 @@ and if the next varies with it as much as this; noise comes and goes from one st
 FEWEST_ALIKE = 5
 FAST = 10
 """The percentile of steps that none of it has slowed down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unnamed:
-    """Steps of one size took `slower` times as long in the last third of the window as in the first; each
-    prompt takes `per_prompt_s` whatever its length; of the time of steps, `in_stretches` is what they took
-    longer for a while. 1 and 0 if that may be chance.
-    """
-
-    slower: float = 1.0
-    per_prompt_s: float = 0.0
-    in_stretches: float = 0.0
 
 
 def unnamed_in(engines: Iterable[Sequence[Observation]], costs: Costs) -> Unnamed:

@@ -47,7 +47,6 @@ from phasewise.diagnosis.rules.queueing import (
     overload,
     overload_stream,
 )
-from phasewise.diagnosis.rules.removed import weigh
 from phasewise.diagnosis.rules.stalls import chunks_stall, kv_exhausted_stream, slow_client
 from phasewise.diagnosis.rules.standstill import hung_start, hung_stream, paused_start, paused_stream
 from phasewise.diagnosis.rules.uneven import uneven_load, uneven_load_stream
@@ -237,7 +236,6 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
         opened = open_start(summary, start, slo)
         claims = _claims(rule(opened) for rule in START_RULES)
         loss = share_out(claims, opened.account.unclaimed, slo.ttft_s)
-        claims, loss = _weighed(claims, loss, summary, Phase.START)
         loss = _with_silent(loss, claims, start)
         sure = seen(start.requests, start.timed, start.step_timed)
         claims = [_calibrated(claim, Phase.START, summary.seen_by) for claim in claims]
@@ -250,7 +248,6 @@ def explain(summary: WindowSummary, slo: Slo) -> Explanation:
         streaming = open_stream(summary, stream, slo)
         claims = _claims(rule(streaming) for rule in STREAM_RULES)
         loss = share_out(claims, streaming.account.unclaimed, slo.tpot_s, _lost_by_stalls(stream))
-        claims, loss = _weighed(claims, loss, summary, Phase.STREAM)
         claims = [_calibrated(claim, Phase.STREAM, summary.seen_by) for claim in claims]
         timed = 0 if streaming.guessed_step else stream.streams
         sure = seen(stream.streams, timed, stream.step_timed)
@@ -276,35 +273,18 @@ def _rank(finding: Finding) -> float:
     return -finding.lost_s * (LOAD_WEIGHS if finding.cause in LOAD else 1.0)
 
 
-UNKNOWN_SHARE = 0.4
-"""If so much of a loss goes with something that no rule has a name for, no known cause explains the rest."""
-
-
-def _weighed(
-    claims: list[Claim], loss: Loss, summary: WindowSummary, phase: Phase
-) -> tuple[list[Claim], Loss]:
-    found = weigh(claims, loss.shares, summary.removals, phase)
-    if found.unknown > max(UNKNOWN_SHARE, *found.shares, 0.0):
-        return [], Loss((), 1.0)
-    sure = [claim if found.replayed else _untried(claim) for claim in found.claims]
-    return sure, Loss(found.shares, loss.unexplained + found.unknown)
+BY_EXCLUSION = frozenset({Cause.OVERLOAD, Cause.BATCH_CAP_HIGH, Cause.KV_EXHAUSTED})
+"""Causes that take what others leave, or that a larger load makes look like others: nobody has seen what is
+left without them, so that their rivals are not excluded."""
 
 
 def _calibrated(claim: Claim, phase: Phase, seen_by: str) -> Claim:
     """As sure as its kind may be; one that names its rival has said what cannot be excluded."""
+    if claim.cause in BY_EXCLUSION:
+        claim = replace(claim, at_most=least(claim.at_most, Confidence.MEDIUM))
     if claim.rival is not None:
         return claim
     return replace(claim, at_most=least(claim.at_most, at_most(phase, claim.cause, seen_by)))
-
-
-BY_EXCLUSION = frozenset({Cause.OVERLOAD, Cause.BATCH_CAP_HIGH, Cause.KV_EXHAUSTED})
-"""Causes that take what others leave, or that a larger load makes look like others."""
-
-
-def _untried(claim: Claim) -> Claim:
-    """Nobody has seen what is left without it, so that its rivals are not excluded."""
-    doubtful = claim.cause in BY_EXCLUSION
-    return replace(claim, at_most=least(claim.at_most, Confidence.MEDIUM)) if doubtful else claim
 
 
 def _claims(said: Iterator[Claim | None]) -> list[Claim]:

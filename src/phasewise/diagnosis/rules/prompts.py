@@ -313,12 +313,6 @@ def _may_repeat(summary: WindowSummary) -> bool:
     return alike and (cached or 0.0) <= NEVER_CACHED
 
 
-def repeated_text(summary: WindowSummary) -> tuple[Cause, float] | None:
-    """Why text is computed again, and its share of the computed prompt tokens; None if little is."""
-    lost = _lost_reuse(summary)
-    return None if lost is None else (lost.loss.cause, lost.again)
-
-
 def with_uncached_rival(claim: Claim, summary: WindowSummary) -> Claim:
     """The claim that prompts take the time, with its rival where only an engine is seen: prompts of about one
     length, of which nothing is ever found in the prefix cache.

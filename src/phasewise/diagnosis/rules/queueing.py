@@ -278,16 +278,6 @@ def bursts(case: StartCase) -> Claim | None:
     )
 
 
-def comes_in_bursts(summary: WindowSummary) -> bool:
-    """Whether requests come together and leave the engine idle in between."""
-    loads = engine_loads(summary)
-    if not loads:
-        return False
-    idle = min(engine_load.idle_share for engine_load in loads)
-    most = max(engine_load.running_max + engine_load.waiting_max for engine_load in loads)
-    return idle >= IDLE_BETWEEN / 2 and most >= AT_ONCE and _is_bursty(summary, idle, most)
-
-
 def _is_bursty(summary: WindowSummary, idle: float, most: int) -> bool:
     """Whether arrivals are less even than chance makes them: by their gaps, or by how many came together.
 

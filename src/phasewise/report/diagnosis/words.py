@@ -207,26 +207,21 @@ def _how_to_judge(verdict: Verdict) -> str:
 
 
 def _no_known_cause(verdict: Verdict) -> str:
-    removals = verdict.summary.removals
-    if removals is not None and removals.slower > 1:
+    unnamed = verdict.summary.unnamed
+    if unnamed.slower > 1:
         return (
-            f"no known cause: steps of the same size took {removals.slower:.1f} times as long at the end of "
+            f"no known cause: steps of the same size took {unnamed.slower:.1f} times as long at the end of "
             "the window as at its beginning; watch whether a restarted engine slows down again"
         )
-    if removals is not None and removals.per_prompt_s > 0:
+    if unnamed.per_prompt_s > 0:
         return (
-            f"no known cause: every prompt takes {duration(removals.per_prompt_s)} whatever its length; look "
+            f"no known cause: every prompt takes {duration(unnamed.per_prompt_s)} whatever its length; look "
             "at what else the engine does for a new request (structured output, adapters, images)"
         )
-    if removals is not None and removals.in_stretches > 0:
+    if unnamed.in_stretches > 0:
         return (
             "no known cause: steps with the same work take much longer for a while, and then do not; look at "
             "what some requests ask for (structured output, adapters) and at what else the host runs"
-        )
-    if removals is not None and verdict.ruling is Ruling.SLOW_TO_START and removals.starts_in_time:
-        return (
-            "no known cause: by the costs of its steps, this engine could start the same requests in time; "
-            "look for what holds them back in its scheduler and its log"
         )
     unseen = "; see what was not observed" if verdict.summary.not_observed else ""
     return f"no rule explains it from this evidence{unseen}"
