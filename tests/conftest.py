@@ -38,17 +38,24 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Real tests share one engine, so one worker runs them all; the first of them waits for it to start. What
-    needs no engine but podman, Kubernetes or Envoy is for another worker.
+    """Real tests share one engine, so one worker runs them all; the first of them waits for it to start.
 
+    Those with llama.cpp, and those that need podman, Kubernetes or Envoy but no engine, are for others.
     First of all hooks, because pytest-xdist looks for groups in a hook of the same name.
     """
     for item in items:
         if item.get_closest_marker("real"):
-            around = item.path.parent.name in {"deploy", "discovery", "picker"}
-            item.add_marker(pytest.mark.xdist_group("around" if around else "real"))
+            item.add_marker(pytest.mark.xdist_group(_group_of(item)))
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(REAL_TIMEOUT_S))
+
+
+def _group_of(item):
+    if item.path.parent.name in {"deploy", "discovery", "picker"}:
+        return "around"
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    uses_llama_cpp = "llama_cpp_engine" in item.fixturenames or "llama_cpp" in params
+    return "llama.cpp" if uses_llama_cpp else "vllm"
 
 
 def pytest_collection_finish():
