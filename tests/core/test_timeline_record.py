@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from phasewise.core.errors import ConfigError
-from phasewise.core.timeline import Part, Source
+from phasewise.core.timeline import GatewayTimes, Part, Source
 from phasewise.core.timeline_record import UNIT_S, decode, encode, from_record, to_record
 from tests.builders import make_span, make_timeline
 from tests.strategies import timelines
@@ -60,6 +60,15 @@ def test_a_timeline_of_200_tokens_is_under_2_kb():
         client_blocked_s=0.0,
     )
     assert len(encode(timeline)) < 2048
+
+
+def test_the_gateways_stages_are_kept_and_records_without_them_are_read():
+    times = GatewayTimes(0.001, 0.25, 0.003, 1.5)
+    assert decode(encode(make_timeline(in_gateway=times))).in_gateway == times
+    for none in (None, GatewayTimes(parsing_s=0.00001)):
+        record = to_record(make_timeline(in_gateway=none))
+        assert "in_gateway" not in record
+        assert from_record(record).in_gateway is None
 
 
 def test_fields_of_a_newer_phasewise_are_passed_over():

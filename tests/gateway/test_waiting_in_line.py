@@ -50,6 +50,7 @@ async def test_a_waiting_request_is_served_when_a_slot_is_free_and_the_wait_is_t
         timelines = [await gateway.timeline(request_id_of(reply)) for reply in replies]
         starts = [timeline["attempts"][0]["from"] for timeline in timelines]
         assert starts[1] > 2 * starts[0]
+        assert timelines[1]["in_gateway"][-1] > starts[1] / 2, "its stage queue"
         await eventually(lambda: gateway.under_way == 0)
         assert waiting(gateway) == 0
 

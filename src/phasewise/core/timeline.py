@@ -108,6 +108,25 @@ class Placement:
 
 
 @value
+class GatewayTimes:
+    """How long a request's stages in the gateway took: the limits of its key, the reading of its body as its
+    client sent it, parsing, and the wait for a slot before its first attempt. The rest of the gateway's wait
+    is placement and connecting.
+    """
+
+    limits_s: float = 0.0
+    reading_s: float = 0.0
+    parsing_s: float = 0.0
+    queue_s: float = 0.0
+
+    @property
+    def stages(self) -> tuple[tuple[str, float], ...]:
+        """Each stage's name and seconds, in order."""
+        times_s = (self.limits_s, self.reading_s, self.parsing_s, self.queue_s)
+        return tuple(zip(("limits", "reading", "parsing", "queue"), times_s, strict=True))
+
+
+@value
 class Timeline:
     """Everything known about one request's time. Offsets are seconds since `started_unix_s`.
 
@@ -121,6 +140,7 @@ class Timeline:
     has no first-token time. A request that does not `generate`, an embedding, has no output tokens. `cache`
     is the outcome of its cache lookup, None without a cache; an answer from the cache has no attempts, and
     has a single content time if it was sent in one piece. `trace` is what its client or the gateway traces.
+    `in_gateway` is None where the stages were not measured.
     """
 
     request_id: str
@@ -150,6 +170,7 @@ class Timeline:
     placement: Placement | None = None
     cache: CacheNote | None = None
     trace: TraceContext | None = None
+    in_gateway: GatewayTimes | None = None
     version: int = field(default=TIMELINE_VERSION)
 
     @property

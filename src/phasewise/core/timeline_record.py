@@ -19,6 +19,7 @@ from phasewise.core.timeline import (
     TIMELINE_VERSION,
     Attempt,
     AttemptKind,
+    GatewayTimes,
     Outcome,
     Part,
     Placement,
@@ -131,6 +132,10 @@ def _add_nested(record: Record, timeline: Timeline) -> None:
         record["cache"] = _cache_record(timeline.cache)
     if timeline.trace is not None:
         record["trace"] = _trace_record(timeline.trace)
+    if (times := timeline.in_gateway) is not None:
+        units = [_units(seconds) for _, seconds in times.stages]
+        if any(units):
+            record["in_gateway"] = units
 
 
 def from_record(record: Record) -> Timeline:
@@ -156,6 +161,9 @@ def from_record(record: Record) -> Timeline:
         placement=_placement(record["placement"]) if "placement" in record else None,
         cache=_cache(record["cache"]) if "cache" in record else None,
         trace=TraceContext(**record["trace"]) if "trace" in record else None,
+        in_gateway=GatewayTimes(*(units * UNIT_S for units in record["in_gateway"]))
+        if "in_gateway" in record
+        else None,
     )
 
 

@@ -348,3 +348,27 @@ def test_an_answer_that_was_joined_and_taken_up_began_before_its_first_attempt()
     assert timeline.serving_attempt is None
     assert breakdown.ttft_s == pytest.approx(0.05)
     assert breakdown.unexplained_s == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("ends_s", "expected"),
+    [
+        ([100.1, 100.3, 100.4], (0.1, 0.2, 0.1)),
+        ([100.1, 100.3], (0.1, 0.2, 0.7)),
+        ([100.1], (0.1, 0.9, 0.0)),
+        ([], (1.0, 0.0, 0.0)),
+    ],
+)
+def test_a_request_ended_in_the_stage_that_had_not_ended(ends_s, expected):
+    builder = TimelineBuilder(make_request(arrived_s=100.0), EPOCH_S, stage_ends_s=ends_s)
+    stages = builder.build(Outcome.REJECTED, 101.0, "bad_request").in_gateway.stages
+    assert [seconds for _, seconds in stages] == pytest.approx([*expected, 0.0])
+
+
+def test_the_wait_for_a_slot_between_attempts_is_not_the_gateways_queue():
+    builder = TimelineBuilder(make_request(arrived_s=100.0), EPOCH_S, stage_ends_s=[100.0] * 3)
+    builder.note_queue(0.3)
+    builder.begin_attempt(W0, 100.3)
+    builder.end_attempt(Outcome.FAILED, 100.4)
+    builder.note_queue(5.0)
+    assert builder.build(Outcome.FAILED, 106.0).in_gateway.queue_s == pytest.approx(0.3)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phasewise.core.timeline import AttemptKind, Outcome, Part, Source
+from phasewise.core.timeline import AttemptKind, GatewayTimes, Outcome, Part, Source
 from phasewise.diagnosis.analysis.request_life import life_of
 from phasewise.report.request.explain_view import about
 from phasewise.report.request.list_view import workers
@@ -81,8 +81,30 @@ def test_a_request_without_an_answer_says_how_it_ended_and_where_it_waited():
         (), spans=(wait,), attempts=(), outcome=Outcome.REJECTED, reason="queue_timeout", ended_s=3.0
     )
     assert where_the_time_went(life_of(rejected, {})) == (
-        "The request was rejected (queue timeout) without an answer after 3.00 s: 2.90 s in the gateway."
+        "The request was rejected (queue timeout) without an answer after 3.00 s: 2.90 s in the gateway. "
+        "The gateway rejected it: no engine had a free slot in time; raise max_wait_s in "
+        "gateway.slo_classes, or the slots of engines that have room; else add an engine."
     )
+
+
+def test_the_gateways_time_is_split_into_its_stages_which_add_up():
+    wait = make_span(Part.GATEWAY_WAIT, 2.0, Source.GATEWAY_CLOCK)
+    times = GatewayTimes(limits_s=0.1, reading_s=1.5, parsing_s=0.2)
+    found = life_of(make_timeline((2.5, 2.6), spans=(wait,), in_gateway=times), {})
+    rows = {row.name: row.seconds for row in ledger_of(found).start if row.name.startswith("gateway")}
+    assert rows == pytest.approx(
+        {
+            "gateway: limits": 0.1,
+            "gateway: reading": 1.5,
+            "gateway: parsing": 0.2,
+            "gateway: placing, connecting": 0.2,
+        }
+    )
+    assert sum(row.seconds for row in ledger_of(found).start) == pytest.approx(2.5)
+    assert "2.00 s in the gateway (reading its body 1.50 s)" in where_the_time_went(found)
+    more = GatewayTimes(reading_s=1.5, queue_s=1.5)
+    ledger = ledger_of(life_of(make_timeline((2.5, 2.6), spans=(wait,), in_gateway=more), {}))
+    assert sum(row.seconds for row in ledger.start) == pytest.approx(2.5)
 
 
 def test_a_prompt_is_never_given_a_length_that_nobody_counted():

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind, RequestRejected
@@ -49,6 +49,11 @@ class Arrival:
     started_unix_s: float
     started_s: float
     trace: TraceContext | None
+    stage_ends_s: list[float] = field(default_factory=list)
+
+    def end_stage(self) -> None:
+        """Its limits, the reading of its body or parsing has ended, in this order."""
+        self.stage_ends_s.append(time.monotonic())
 
     @classmethod
     def of(cls, endpoint: Endpoint, headers: dict[bytes, bytes], sample: float | None = None) -> Arrival:
@@ -71,7 +76,9 @@ class Arrival:
 
     def timeline(self, request: GenerationRequest) -> TimelineBuilder:
         """The request's timeline, which begins with its head."""
-        return TimelineBuilder(request, self.started_unix_s, self.client_request_id, self.trace)
+        return TimelineBuilder(
+            request, self.started_unix_s, self.client_request_id, self.trace, self.stage_ends_s
+        )
 
 
 class Pipeline:
@@ -117,16 +124,19 @@ class Pipeline:
             if not caller.limits.unlimited and (over := await self._reservations.count(caller, reservation)):
                 await self._reject(over, client, arrival, caller)
                 return
+            arrival.end_stage()
             # 3. Reserve memory for its body and read it: 408, 413, 503, or the client leaves.
             client.watch()
             until_s = arrival.started_s + caller.max_wait_s
             size = _size(headers.get(b"content-length"))
             body = await self._reservations.read_body(client.read_body, size, caller, reservation, until_s)
+            arrival.end_stage()
             # 4. Parse it and its cache headers: 400.
             wishes = self._cache_wishes(endpoint, headers, scope)
             about = (endpoint, body, wishes, caller.tenant, caller.salt)
             read = await self._bodies.read(*about, until_s)
             request = self._request(arrival, read, caller, body)
+            arrival.end_stage()
             call = _call(arrival, request, read, caller, client, reservation)
             # If it has ended engines: 422.
             self._driver.quarantine.check(caller.tenant, call.body)

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from operator import sub
 
 from phasewise.core.decision import Decision
 from phasewise.core.errors import FailureKind
 from phasewise.core.request import GenerationRequest
-from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Placement, Source, Span, Timeline
+from phasewise.core.timeline import (
+    Attempt,
+    AttemptKind,
+    GatewayTimes,
+    Outcome,
+    Part,
+    Placement,
+    Source,
+    Span,
+    Timeline,
+)
 from phasewise.core.trace_context import TraceContext
 from phasewise.core.worker import WorkerRef
 from phasewise.gateway.answer_cache.lookup import CacheLookup
 from phasewise.gateway.upstream.response import Answer
 
 _NO_ANSWER = Answer()
+STAGES = 3
+"""Before a request's flow: limits, reading, parsing."""
 
 
 class TimelineBuilder:
-    """Collects one request's milestones. Times are monotonic seconds and become offsets at the end."""
+    """Collects one request's milestones. Times are monotonic seconds and become offsets at the end.
+
+    `stage_ends_s` are the ends of its limits, reading and parsing, as far as it came; None if not measured.
+    """
 
     __slots__ = (
         "_answer",
@@ -30,8 +47,10 @@ class TimelineBuilder:
         "_placement",
         "_prefill_answer",
         "_prefill_sent_s",
+        "_queue_s",
         "_request",
         "_sent_s",
+        "_stage_ends_s",
         "_started_unix_s",
         "_trace",
         "_worker",
@@ -43,11 +62,14 @@ class TimelineBuilder:
         started_unix_s: float,
         client_request_id: str | None = None,
         trace: TraceContext | None = None,
+        stage_ends_s: Sequence[float] | None = None,
     ) -> None:
         self._request = request
         self._started_unix_s = started_unix_s
         self._client_request_id = client_request_id
         self._trace = trace
+        self._stage_ends_s = stage_ends_s
+        self._queue_s = 0.0
         self._attempts: list[Attempt] = []
         self._worker: WorkerRef | None = None
         self._kind = AttemptKind.LOCAL
@@ -121,6 +143,11 @@ class TimelineBuilder:
             from_s - self._request.arrived_s,
             within=Part.GATEWAY_WAIT,
         )
+
+    def note_queue(self, seconds: float) -> None:
+        """It waited for a slot; between two attempts that counts as earlier attempts."""
+        if not self._attempts:
+            self._queue_s += seconds
 
     def note_sent(self, at_s: float) -> None:
         """The request was written to the worker."""
@@ -222,7 +249,16 @@ class TimelineBuilder:
             placement=self._placement,
             cache=None if self._cache is None else self._cache.note,
             trace=self._trace,
+            in_gateway=self._in_gateway(at_s),
         )
+
+    def _in_gateway(self, at_s: float) -> GatewayTimes | None:
+        if self._stage_ends_s is None:
+            return None
+        # A request that was rejected before its flow ended in one of the stages.
+        ends_s = (self._request.arrived_s, *self._stage_ends_s, at_s)[: STAGES + 1]
+        limits_s, reading_s, parsing_s, *_ = (*map(sub, ends_s[1:], ends_s), 0.0, 0.0)
+        return GatewayTimes(limits_s, reading_s, parsing_s, self._queue_s)
 
     def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
         looked_up = () if self._look_up is None else (self._look_up,)

@@ -107,7 +107,11 @@ class FlowDriver:
         """A step during which the client may leave."""
         try:
             if isinstance(step, Wait):
-                return await wait_for_grant(step)
+                began_s = time.monotonic()
+                try:
+                    return await wait_for_grant(step)
+                finally:
+                    call.timeline.note_queue(time.monotonic() - began_s)
             if isinstance(step, LookUpCache):
                 return await self._stored.look_up(call)
             return await self._count_and_look_up(step, call)

@@ -5,11 +5,11 @@ Colours are the names of CSS variables in report/assets/style.css.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from phasewise.core.latency import PartTime
-from phasewise.core.timeline import Part, Source
+from phasewise.core.timeline import GatewayTimes, Part, Source
 from phasewise.diagnosis.analysis.window_summary import StartSummary, StreamSummary, TokenLedger
 from phasewise.diagnosis.finding import FactSource
 from phasewise.report.bench.phases import PHASES, UNEXPLAINED
@@ -55,6 +55,18 @@ def part_rows(parts: Iterable[PartTime], unexplained_s: float) -> tuple[LedgerRo
         for entry in parts
     )
     return (*text, _unexplained(unexplained_s))
+
+
+def with_gateway_stages(rows: Iterable[LedgerRow], times: GatewayTimes | None) -> Iterator[LedgerRow]:
+    """The rows of one request; the gateway's is split into its stages, and placing and connecting."""
+    for row in rows:
+        if times is None or row.name != PARTS[Part.GATEWAY_WAIT]:
+            yield row
+            continue
+        left_s = row.seconds
+        for stage, seconds in (*times.stages, ("placing, connecting", left_s)):
+            yield replace(row, name=f"{row.name}: {stage}", seconds=min(seconds, left_s))
+            left_s -= min(seconds, left_s)
 
 
 def _part_name(entry: PartTime) -> str:

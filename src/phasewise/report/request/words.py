@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from phasewise.core.latency import TtftBreakdown, e2e_s, tpot_s, ttft_breakdown, ttft_s, wait_so_far
+from phasewise.core.own_rejections import OWN_REJECTIONS
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Timeline
 from phasewise.core.units import counted, duration
 from phasewise.diagnosis.analysis.request_life import LifeStep, RequestLife, StepRole
@@ -17,7 +18,7 @@ from phasewise.diagnosis.analysis.stall_causes import (
 )
 from phasewise.diagnosis.analysis.token_ledger import token_ledger
 from phasewise.report.bench.phases import PHASES
-from phasewise.report.diagnosis.ledger_rows import LedgerRow, part_rows, token_rows
+from phasewise.report.diagnosis.ledger_rows import LedgerRow, part_rows, token_rows, with_gateway_stages
 from phasewise.report.diagnosis.words import STALLS
 
 WORTH_NAMING = 0.1
@@ -39,6 +40,13 @@ _PARTS = {
     Part.ENGINE_QUEUE: "in the engine's queue",
     Part.PREFILL_OTHERS: "for other requests' prompts in the same steps",
     Part.KV_TRANSFER: "for the transfer of its KV",
+}
+
+_STAGES = {
+    "limits": "its key's limits",
+    "reading": "reading its body",
+    "parsing": "parsing it",
+    "queue": "waiting for a slot",
 }
 
 
@@ -65,7 +73,8 @@ def ledger_of(life: RequestLife) -> RequestLedger:
     timeline = life.timeline
     found = _until_first_token(timeline)
     decode = _decode_of_plain_reply(timeline)
-    start = part_rows(found.parts, found.unexplained_s - sum(row.seconds for row in decode))
+    parts = part_rows(found.parts, found.unexplained_s - sum(row.seconds for row in decode))
+    start = tuple(with_gateway_stages(parts, timeline.in_gateway))
     stream = None if life.stream is None else token_ledger((life.stream,))
     rows = () if stream is None else _with_waits(token_rows(stream, recorded=bool(life.steps)), timeline)
     return RequestLedger(
@@ -128,7 +137,13 @@ def where_the_time_went(life: RequestLife) -> str:
     timeline = life.timeline
     if timeline.from_cache:
         return f"Answered from the cache in {duration(e2e_s(timeline) or timeline.ended_s)}."
-    return f"{_failures(timeline)}{_start(life)}.{_stream(life)}"
+    return f"{_failures(timeline)}{_start(life)}.{_stream(life)}{_own_rejection(timeline)}"
+
+
+def _own_rejection(timeline: Timeline) -> str:
+    """What rejected it and what changes that, where that was the gateway."""
+    own = OWN_REJECTIONS.get(timeline.reason or "") if timeline.outcome is Outcome.REJECTED else None
+    return "" if own is None else f" The gateway rejected it: {own}."
 
 
 def _failures(timeline: Timeline) -> str:
@@ -181,7 +196,7 @@ def _what(timeline: Timeline) -> str:
 
 
 def _part(life: RequestLife, part: Part, source: Source, seconds: float) -> str:
-    took = duration(seconds)
+    took, timeline = duration(seconds), life.timeline
     if part is Part.STEP_IN_FLIGHT:
         waited = max(life.of(StepRole.IN_FLIGHT), key=lambda it: it.end_s - it.start_s, default=None)
         return f"{took} waiting for {'a running step' if waited is None else step_in_words(waited)}"
@@ -191,6 +206,10 @@ def _part(life: RequestLife, part: Part, source: Source, seconds: float) -> str:
         if source is not Source.STEP_RECORD:
             return f"{took} prefill (own and others', not separable)"
         return f"{took} own prefill{_of_prompt(life)}"
+    if part is Part.GATEWAY_WAIT and timeline.in_gateway is not None:
+        stage, stage_s = max(timeline.in_gateway.stages, key=lambda stage: stage[1])
+        if stage_s >= seconds / 2 > 0:
+            return f"{took} {_PARTS[part]} ({_STAGES[stage]} {duration(min(stage_s, seconds))})"
     return f"{took} {_PARTS[part]}"
 
 
