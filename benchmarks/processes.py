@@ -232,9 +232,8 @@ class Stream:
                 "messages": [{"role": "user", "content": "hello"}],
             }
         ).encode()  # fmt: skip
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(
-            body
-        )
+        line = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        head = line + b"content-length: %d\r\n\r\n" % len(body)
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             self.own_port = writer.get_extra_info("sockname")[1]

@@ -7,7 +7,7 @@ from random import Random
 from .bodies import chat_fields, dumped
 from .cases import KEYS, RawCase, key_header
 
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n"
 

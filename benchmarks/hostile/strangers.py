@@ -99,7 +99,7 @@ def _extra(kind: str, rng: Random, extra: bytes, accepted: tuple[int, ...] = ())
 
 def _head(line: bytes, tenant: str | None, *headers: bytes) -> bytes:
     """A raw request's head."""
-    lines = [line, b"host: 127.0.0.1"]
+    lines = [line, b"host: 127.0.0.1", b"content-type: application/json"]
     if tenant is not None:
         lines.append(b": ".join(key_header(KEYS[tenant])))
     return b"\r\n".join((*lines, *headers)) + b"\r\n\r\n"

@@ -7,12 +7,13 @@ import logging
 
 import pytest
 
-from phasewise.fleet.config import EdgeLimits
+from phasewise.fleet.config import EdgeLimits, GatewayConfig
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.records.logs import LineFormatter
 from phasewise.gateway.server import edge
 from phasewise.gateway.server.client import ClientTimeouts, ClientWatch
 from phasewise.gateway.server.edge import Edge, EdgeBounds
+from phasewise.gateway.server.request_head import AllowedSites
 from tests.gateway.harness import eventually
 
 
@@ -42,7 +43,7 @@ async def test_a_watch_that_meets_an_error_looks_again(watch, monkeypatch, caplo
     if watch == "clients":
         watching = ClientWatch(ClientTimeouts(look_every_s=0.01))
     else:
-        watching = Edge(EdgeBounds.of(EdgeLimits()), lambda _kind: None)
+        watching = Edge(EdgeBounds.of(EdgeLimits()), lambda _kind: None, AllowedSites.of(GatewayConfig()))
     looks = []
 
     def look(now_s):

@@ -171,6 +171,8 @@ class HttpClient:
     def _head(self, method: str, path: str, headers: Headers, body: bytes) -> bytes:
         line = f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\n"
         parts = [line.encode(), self._access.header_lines]
+        if body and all(name != b"content-type" for name, _ in headers):
+            parts.append(b"content-type: application/json\r\n")
         for name, value in headers:
             parts += (name, b": ", value, b"\r\n")
         if body or method in {"POST", "PUT"}:

@@ -73,6 +73,7 @@ class RejectionKind(StrEnum):
     TOO_LARGE = "too_large"
     BODIES_FULL = "bodies_full"
     BODY_TIMEOUT = "body_timeout"
+    UNSUPPORTED_ENCODING = "unsupported_encoding"
     HEAD_TOO_LARGE = "head_too_large"
     HEAD_TIMEOUT = "head_timeout"
     CACHE_UNAVAILABLE = "cache_unavailable"

@@ -89,7 +89,9 @@ OWN_REJECTIONS: Mapping[str, OwnRejection] = {
         "it had no key that the gateway knows", "send a key whose hash is in gateway.api_keys", _APPLICATION
     ),
     RejectionKind.FORBIDDEN: OwnRejection(
-        "the gateway does not allow it", "the reply says what would allow it", _APPLICATION
+        "the gateway does not allow it",
+        "the reply names what would allow it: gateway.cors, gateway.trusted_hosts or a key",
+        _APPLICATION,
     ),
     RejectionKind.NOT_FOUND: OwnRejection(
         "the gateway has nothing at this address", "check the path that clients ask for", _APPLICATION
@@ -105,6 +107,9 @@ OWN_REJECTIONS: Mapping[str, OwnRejection] = {
     ),
     RejectionKind.BODY_TIMEOUT: OwnRejection(
         "a body did not come in time", "raise gateway.limits.body_s if clients are far away"
+    ),
+    RejectionKind.UNSUPPORTED_ENCODING: OwnRejection(
+        "a body was compressed", "let clients send bodies as they are", _APPLICATION
     ),
     RejectionKind.HEAD_TOO_LARGE: OwnRejection(
         "the headers were larger than they may be", "raise gateway.limits.head", _MEMORY

@@ -50,8 +50,9 @@ from phasewise.gateway.records.traces import TraceSink
 from phasewise.gateway.records.worker_log import WorkerLog
 from phasewise.gateway.reload import Reloader
 from phasewise.gateway.server.certificate import Certificate
-from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Direct, Scope, client_of
+from phasewise.gateway.server.client import ClientTimeouts, ClientWatch, Direct, Scope, client_of, header
 from phasewise.gateway.server.edge import Edge, EdgeBounds
+from phasewise.gateway.server.request_head import AllowedSites, answer_preflight
 from phasewise.gateway.settings import (
     hashing_of,
     lends_rights,
@@ -105,6 +106,8 @@ class GatewayApp:
 
         Not a coroutine itself: every wait of a request passes through each coroutine in the await chain.
         """
+        if scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
+            return answer_preflight(scope, direct)
         return self._router.handle(scope, client_of(direct))
 
     def allow_reload(
@@ -337,7 +340,7 @@ def build_app(
     )
     if config.traces is not None:
         pipeline.set_tracing(config.traces.sample)
-    edge = Edge(bounds, rejections.count, this_machine_only=not config.api_keys)
+    edge = Edge(bounds, rejections.count, AllowedSites.of(config))
     overload.on_stage = edge.heed
     clients_served = ClientWatch(
         client_timeouts or ClientTimeouts(config.limits.body_s, config.limits.read_s)

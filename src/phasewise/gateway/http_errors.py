@@ -58,6 +58,7 @@ HTTP_ERRORS: dict[RejectReason | RejectionKind, HttpError] = {
     RejectionKind.TOO_LARGE: HttpError(413, "invalid_request_error", _CLOSE),
     RejectionKind.BODIES_FULL: HttpError(503, "service_unavailable_error", ((b"retry-after", b"1"), *_CLOSE)),
     RejectionKind.BODY_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
+    RejectionKind.UNSUPPORTED_ENCODING: HttpError(415, "invalid_request_error", _CLOSE),
     RejectionKind.HEAD_TOO_LARGE: HttpError(431, "invalid_request_error", _CLOSE),
     RejectionKind.HEAD_TIMEOUT: HttpError(408, "invalid_request_error", _CLOSE),
     RejectionKind.QUARANTINED: HttpError(422, "invalid_request_error"),

@@ -26,6 +26,7 @@ from phasewise.gateway.parts import Parts
 from phasewise.gateway.server.certificate import certificate_of
 from phasewise.gateway.server.client import ClientTimeouts
 from phasewise.gateway.server.edge import EdgeBounds
+from phasewise.gateway.server.request_head import AllowedSites
 from phasewise.gateway.settings import (
     hashing_of,
     lends_rights,
@@ -45,6 +46,7 @@ RELOADED = frozenset(
     {
         *("api_keys", "admin_key_sha256", "metrics_key_sha256", "slo_classes"),
         *("queue", "limits", "policy", "tls", "reload_on_change", "unknown_fields"),
+        *("cors", "trusted_hosts"),
     }
 )
 """The settings under `gateway` that can change while it serves."""
@@ -168,7 +170,7 @@ class Reloader:
         parts.engines.set_workers(change, ready.access)
         parts.watcher.follow(change)
         parts.edge.bounds = bounds
-        parts.edge.this_machine_only = not config.api_keys
+        parts.edge.sites = AllowedSites.of(config)
         parts.reservations.set_bounds(bounds.body_bytes, bounds.bodies_bytes, tenants_of(config))
         gateway.authenticator.set_keys(config)
         gateway.pipeline.set_hashing(hashing_of(config, ready.workers, gateway.authenticator))

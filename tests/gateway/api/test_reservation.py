@@ -25,7 +25,10 @@ from tests.gateway.test_cache_replay import LONG_ENOUGH, SHORT
 BEARER = [(b"authorization", b"Bearer one")]
 KEY_LINE = b"authorization: Bearer one"
 LARGE = b" " * 900 * 1024
-CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKED = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
 
 
 def key(**limits):

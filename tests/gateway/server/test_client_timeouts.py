@@ -40,6 +40,7 @@ def head_of(body, *extra):
     lines = [
         b"POST /v1/chat/completions HTTP/1.1",
         b"host: localhost",
+        b"content-type: application/json",
         b"content-length: %d" % len(body),
         *extra,
     ]

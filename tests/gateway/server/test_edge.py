@@ -14,7 +14,7 @@ from tests.gateway.harness import chat_body, eventually, running_gateway
 from tests.gateway.server.test_client_timeouts import chunked, connected, head_of
 
 BODY = orjson.dumps(chat_body())
-CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 LENGTH = b"content-length: %d\r\n" % len(BODY)
 HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
@@ -52,7 +52,13 @@ AMBIGUOUS = {
     "a bare carriage return": CHAT + LENGTH + b"x: a\rb\r\n\r\n" + BODY,
     "two hosts": CHAT + b"host: y\r\n" + LENGTH + b"\r\n" + BODY,
     "an absolute address": CHAT.replace(b" /", b" http://y/") + LENGTH + b"\r\n" + BODY,
-    "HTTP/1.0": CHAT.replace(b"1.1", b"1.0") + LENGTH + b"\r\n" + BODY,
+    "chunks in HTTP/1.0": CHAT.replace(b"1.1", b"1.0")
+    + b"transfer-encoding: chunked\r\n\r\n"
+    + chunked(BODY),
+    "two encodings": CHAT
+    + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n"
+    + chunked(BODY),
+    "two origins": CHAT + b"origin: http://localhost\r\norigin: null\r\n" + LENGTH + b"\r\n" + BODY,
     "HTTP/0.9": b"GET /v1/models\r\n\r\n",
     "HTTP/2": CHAT.replace(b"1.1", b"2.0") + LENGTH + b"\r\n" + BODY,
     "HTTP/2's opening": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -303,7 +309,7 @@ async def test_the_rest_of_a_body_that_was_answered_already_is_not_waited_for_fo
     limits = {"head_s": 0.5}
     async with running_engines(1) as engines, running_gateway(engines, limits=limits) as gateway:
         reply = await sent(
-            gateway, b"POST /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\nx"
+            gateway, CHAT.replace(b"/v1/chat/completions", b"/health") + b"content-length: 10\r\n\r\nx"
         )
         assert code_of(reply) == (405, "method_not_allowed")
 
@@ -325,7 +331,7 @@ async def test_a_body_in_very_many_small_chunks_is_rejected_and_one_in_larger_on
     many = b"".join(b"1\r\n%c\r\n" % letter for letter in body[: MOST_SMALL_CHUNKS + 100]) + b"0\r\n\r\n"
     pieces = [body[at : at + 2048] for at in range(0, len(body), 2048)]
     larger = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = CHAT + b"transfer-encoding: chunked\r\n\r\n"
     async with running_engines(1) as engines, running_gateway(engines) as gateway:
         statuses = []
         for sent in (many, larger):

@@ -19,6 +19,7 @@ class Line:
     def __init__(self):
         self.listener = None
         self.paused = False
+        self.may_be_chunked = True
         self.written: list[bytes] = []
 
     def start(self, status, headers):

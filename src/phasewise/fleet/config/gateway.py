@@ -16,15 +16,20 @@ SHA256_PATTERN, NAME_PATTERN = r"^[0-9a-f]{64}$", r"^[a-z0-9][a-z0-9-]{0,40}$"
 
 BYTE_SIZE_PATTERN = r"^\d+(\.\d+)?(KiB|MiB|GiB)$"
 URL_PATTERN = r"^https?://[^\s@?#]+$"
+ORIGIN_PATTERN, HOST_PATTERN = r"^(\*|[a-z][a-z0-9+.-]*://[^\s/?#@]+)$", r"^([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)$"
 ACCEPTED_BY_PATTERN = {
     SHA256_PATTERN: "accepted: 64 hexadecimal digits, as sha256sum prints them",
     NAME_PATTERN: "accepted: up to 41 lower-case letters, digits and hyphens, not starting with a hyphen",
     URL_PATTERN: "accepted: an address such as http://127.0.0.1:4318/v1/traces, without a user or a query",
+    ORIGIN_PATTERN: 'accepted: an origin such as https://chat.example, without a path, or "*" for all',
+    HOST_PATTERN: "accepted: a name or an address such as gateway.example, without a port",
     BYTE_SIZE_PATTERN: "accepted: a number and a unit, such as 512MiB or 1.5GiB",
 }
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 ByteSize = Annotated[str, Field(pattern=BYTE_SIZE_PATTERN)]
+Origin = Annotated[str, Field(pattern=ORIGIN_PATTERN)]
+Host = Annotated[str, Field(pattern=HOST_PATTERN)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -276,6 +281,8 @@ class GatewayConfig(Frozen):
     salt_secret_file: str | None = None
     resume: Literal["text", "off"] = "text"
     unknown_fields: Literal["strict", "pass"] = "strict"
+    cors: tuple[Origin, ...] = ()
+    trusted_hosts: tuple[Host, ...] = ()
     tls: TlsConfig | None = None
     limits: EdgeLimits = EdgeLimits()
     upstream: UpstreamConfig = UpstreamConfig()

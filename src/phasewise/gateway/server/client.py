@@ -39,6 +39,8 @@ class Direct(Protocol):
     listener: Listener | None
     paused: bool
     """Whether the client takes no data now."""
+    may_be_chunked: bool
+    """Whether an answer without a length is written in chunks."""
 
     @property
     def left(self) -> bool:

@@ -32,6 +32,9 @@ client is served at full speed, while one that does not read is noticed soon."""
 BODY_AHEAD_BYTES = 64 * 1024
 """More of a body than this is read only when it is asked for."""
 
+# nginx would otherwise collect a stream until its buffers are full.
+_STREAM = b"x-accel-buffering: no\r\n\r\n"
+_CHUNKED_STREAM = b"transfer-encoding: chunked\r\n" + _STREAM
 _FAILED = b"Internal Server Error"
 _FAILED_HEADERS = ((b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"))
 
@@ -55,6 +58,7 @@ class DirectAnswer:
         "_chunked",
         "_connection",
         "_expects_continue",
+        "_page_headers",
         "_parts",
         "_transport",
         "complete",
@@ -67,7 +71,14 @@ class DirectAnswer:
     )
     may_be_chunked = True
 
-    def __init__(self, connection: ClientConnection, *, keep_alive: bool, expects_continue: bool) -> None:
+    def __init__(
+        self,
+        connection: ClientConnection,
+        *,
+        keep_alive: bool,
+        expects_continue: bool,
+        page_headers: Headers = (),
+    ) -> None:
         self.keep_alive = keep_alive
         self.more_body = True
         self.started = False
@@ -82,6 +93,7 @@ class DirectAnswer:
         self._arrival: asyncio.Future[None] | None = None
         self._chunked = False
         self._expects_continue = expects_continue
+        self._page_headers = page_headers
 
     # --- the request's body -----------------------------------------------------------------------------
 
@@ -128,10 +140,12 @@ class DirectAnswer:
     # --- the answer -------------------------------------------------------------------------------------
 
     def start(self, status: int, headers: Headers) -> None:
-        """Write the head of an answer; without a length it is chunked, if possible."""
+        """Write the head of an answer; without a length it is a stream, and chunked if possible."""
         if not self.left:
-            self._chunked = self.may_be_chunked and all(name != b"content-length" for name, _ in headers)
-            framing = b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"
+            framing = b"\r\n"
+            if all(name != b"content-length" for name, _ in headers):
+                self._chunked = self.may_be_chunked
+                framing = _CHUNKED_STREAM if self._chunked else _STREAM
             self._transport.write(self._head(status, headers) + framing)
 
     def write(self, data: bytes) -> None:
@@ -191,7 +205,7 @@ class DirectAnswer:
         self.started = True
         self._expects_continue = False
         lines = [STATUS_LINE[status]]
-        for name, value in (*self._connection.default_headers, *headers):
+        for name, value in (*self._connection.default_headers, *self._page_headers, *headers):
             if b"\n" in value or b"\r" in value:
                 raise RuntimeError(f"a value of the header {name!r} has a line end in it")
             if name == b"connection":  # it is only ever `close`
@@ -261,6 +275,8 @@ class ClientConnection(asyncio.Protocol):
         self._loop = _loop or asyncio.get_running_loop()
         self._server_state = server_state
         self._answer: DirectAnswer | None = None
+        self.page_headers: Headers = ()
+        """Those that let a web page read the answer to the latest request."""
         self._expects_continue = False
         self._reads = True
         self._write_paused = False
@@ -357,6 +373,7 @@ class ClientConnection(asyncio.Protocol):
         """A request begins."""
         self.url = b""
         self.headers = []
+        self.page_headers = ()
         self._expects_continue = False
 
     def on_url(self, url: bytes) -> None:
@@ -386,7 +403,9 @@ class ClientConnection(asyncio.Protocol):
         answer = (HeadAnswer if method == b"HEAD" else kind)(
             self,
             keep_alive=version != "1.0" and parser.should_keep_alive(),
-            expects_continue=self._expects_continue,
+            # A client that speaks HTTP/1.0 does not know the interim answer.
+            expects_continue=self._expects_continue and version != "1.0",
+            page_headers=self.page_headers,
         )
         before, self.latest = self.latest, answer
         if before is None or before.complete:

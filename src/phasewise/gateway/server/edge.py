@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,37 +16,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from phasewise.core.errors import RejectionKind, RequestRejected
-from phasewise.fleet.config import LOOPBACK_HOSTS, EdgeLimits, byte_size
+from phasewise.fleet.config import EdgeLimits, byte_size
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.gateway.http_errors import HTTP_ERRORS, JSON, error_body
 from phasewise.gateway.overload import Stage
+from phasewise.gateway.server.client import Headers
 from phasewise.gateway.server.connection import WRITE_BUFFER_BYTES, ClientConnection
-
-# --- Distinguishes requests of web pages in a browser from those of programs on this machine.
-#
-# A gateway on loopback may require no key, because only this machine reaches it. But any web page can make a
-# browser send requests. It cannot keep its name out of `host` and `origin`.
-
-_NAMES = "|".join(re.escape(f"[{name}]" if ":" in name else name) for name in sorted(LOOPBACK_HOSTS))
-_HOST = re.compile(rf"(?:{_NAMES})(?::\d+)?".encode(), re.IGNORECASE)
-_ORIGIN = re.compile(rb"https?://" + _HOST.pattern, re.IGNORECASE)
-
-
-def check_same_machine(host: bytes | None, origin: bytes | None) -> None:
-    """Reject a request whose headers name another machine than this one."""
-    if host is not None and not _HOST.fullmatch(host):
-        raise _foreign("host")
-    if origin is not None and not _ORIGIN.fullmatch(origin):
-        raise _foreign("origin")
-
-
-def _foreign(header: str) -> RequestRejected:
-    return RequestRejected(
-        RejectionKind.FORBIDDEN,
-        f"the header {header} names another machine, and this gateway asks for no key",
-        hint="ask for 127.0.0.1 or localhost, or give the gateway api_keys",
-    )
-
+from phasewise.gateway.server.request_head import NOT_REPEATED, AllowedSites, check_body_form
 
 logger = logging.getLogger("phasewise.gateway")
 
@@ -67,8 +42,6 @@ FRAMING_BYTES = 1024 * 1024
 MOST_SMALL_CHUNKS = 4_096
 SMALL_CHUNK_BYTES = 1_024
 """A body may have that many chunks, and one more for each of so many bytes: each costs a microsecond."""
-HTTP_1_0_METHODS = frozenset({b"GET", b"HEAD"})
-"""Load balancers check health in HTTP/1.0, which has no chunked answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +84,11 @@ class Edge:
         self,
         bounds: EdgeBounds,
         count_rejection: Callable[[RejectionKind], None],
-        *,
-        this_machine_only: bool = False,
+        sites: AllowedSites,
     ) -> None:
         self.bounds = bounds
         self.count_rejection = count_rejection
-        self.this_machine_only = this_machine_only
+        self.sites = sites
         self.keeps_alive = True
         self.leaving = False
         self.stopping = False
@@ -336,35 +308,23 @@ class EdgeConnection(ClientConnection):
     def check_head(self, method: bytes, version: str) -> None:
         bounds = self._edge.bounds
         self._check_size(bounds)
-        self._check_version(method, version)
+        self._check_version(version)
         if not self.url.startswith(b"/") or not self.url.isascii():
             raise _bad("the address is not a path", hint="send the path alone, as in GET /health")
-        hosts: list[bytes] = []
-        origin: bytes | None = None
-        keys: list[bytes] = []
-        for name, value in self.headers:
-            if name == b"content-length":
-                _check_length(value, bounds)
-            elif name == b"transfer-encoding":
-                if value.lower() != b"chunked":
-                    raise _bad("only the transfer encoding chunked is taken", hint="send the body as it is")
-            elif name == b"host":
-                hosts.append(value)
-            elif name == b"origin":
-                origin = value
-            elif name in {b"authorization", b"x-api-key"}:
-                keys.append(name)
-        if len(keys) > len(set(keys)):
-            raise _bad("several keys are given")
-        self._check_whom_it_asks(hosts, origin, version)
-
-    def _check_whom_it_asks(self, hosts: list[bytes], origin: bytes | None, version: str) -> None:
-        if len(hosts) > 1:
-            raise _bad("several hosts are named")
-        if not hosts and version == "1.1":
+        head = dict(self.headers)
+        if len(head) < len(self.headers):
+            _check_repeated(self.headers)
+        if b"host" not in head and version == "1.1":
             raise _bad("no host is named", hint="send the header host, as HTTP/1.1 demands")
-        if self._edge.this_machine_only:
-            check_same_machine(hosts[0] if hosts else None, origin)
+        self.page_headers = self._edge.sites.check(method, head)
+        if (length := head.get(b"content-length")) is not None:
+            _check_length(length, bounds)
+        encoding = head.get(b"transfer-encoding")
+        if encoding is not None and (version == "1.0" or encoding.lower() != b"chunked"):
+            reason = "only the transfer encoding chunked is taken, in HTTP/1.1"
+            raise _bad(reason, hint="send the body as it is")
+        if method == b"POST":
+            check_body_form(self.url, head)
 
     def _check_size(self, bounds: EdgeBounds) -> None:
         if max(self._head_bytes, self._block_bytes) > bounds.head_bytes:
@@ -374,8 +334,8 @@ class EdgeConnection(ClientConnection):
         if len(self.headers) > MOST_HEADERS:
             raise RequestRejected(RejectionKind.HEAD_TOO_LARGE, f"more than {MOST_HEADERS} headers were sent")
 
-    def _check_version(self, method: bytes, version: str) -> None:
-        if version != "1.1" and (version != "1.0" or method not in HTTP_1_0_METHODS):
+    def _check_version(self, version: str) -> None:
+        if version not in {"1.1", "1.0"}:
             raise _bad("this needs HTTP/1.1", hint="use a client that speaks it")
         if self.parser.should_upgrade():
             raise _bad("the gateway takes no upgrade to another protocol", hint="stay with HTTP/1.1")
@@ -404,7 +364,7 @@ class EdgeConnection(ClientConnection):
                 return
             latest.left = True
             latest.wake_reader()
-        self.transport.write(_answer(rejection))
+        self.transport.write(_answer(rejection, self.page_headers))
         self._linger()
 
     def answered_for_good(self) -> None:
@@ -432,12 +392,21 @@ class _NoTrailers(list[tuple[bytes, bytes]]):
 _NO_TRAILERS = _NoTrailers()
 
 
-def _answer(rejection: RequestRejected) -> bytes:
+def _answer(rejection: RequestRejected, page_headers: Headers) -> bytes:
     error = HTTP_ERRORS[rejection.kind]
     body = error_body(str(rejection), error.type, code=rejection.kind)
-    headers = (*JSON, (b"content-length", b"%d" % len(body)), (b"connection", b"close"))
+    length = (b"content-length", b"%d" % len(body))
+    headers = (*JSON, length, (b"connection", b"close"), *page_headers)
     lines = b"".join(b"%b: %b\r\n" % header for header in headers)
     return STATUS_LINE[error.status] + lines + b"\r\n" + body
+
+
+def _check_repeated(headers: Headers) -> None:
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in seen and name in NOT_REPEATED:
+            raise _bad(f"the header {name.decode()} is given twice")
+        seen.add(name)
 
 
 def _check_length(value: bytes, bounds: EdgeBounds) -> None:

@@ -62,7 +62,7 @@ class Splice:
         self._head = head
         self._held = bytearray()
         self._waits = False
-        self._passes = client.started
+        self._passes = client.started and direct.may_be_chunked
         """Whether the head was written and nothing waits, so that chunks may pass directly."""
 
     async def run(self) -> None:
@@ -141,7 +141,7 @@ class Splice:
         if not self._client.started:
             self._client.started = True
             self._direct.start(200, self._head)
-        self._passes = True
+        self._passes = self._direct.may_be_chunked
         self._direct.write(out)
 
 
