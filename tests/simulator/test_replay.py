@@ -106,6 +106,23 @@ def recorded_run(happenings, roles, rules, neighbours=None):
     return events
 
 
+def test_a_call_about_a_trial_finds_its_number_without_a_search():
+    class Unsearched(list):
+        def __iter__(self):
+            raise AssertionError("the trials were searched")
+
+    events = []
+    recorder = DecisionRecorder(events.append)
+    rules = SchedulingRules("prefix_affinity", None, 50, True, 4)
+    world = recorder.calls.new_world(rules, [make_worker("w0")], RememberedLeases())
+    recorder._player.trials = Unsearched()
+    for number in range(3):
+        world.breakers.open(make_worker().ref, 1_000.0 * number)
+        trial = world.breakers.begin(make_worker().ref, 1_000.0 * number + 900.0)
+        world.breakers.failed(make_worker().ref, trial, 1_000.0 * number + 901.0)
+        assert events[-1]["arguments"][:2] == ["breakers.failed", number]
+
+
 HAPPENINGS = (*BUSY_DAY_OF_KV_TRANSFERS, *["try_a_pair", "learn", "learn", "reload"])
 
 

@@ -55,6 +55,7 @@ class EventPlayer:
         self.world = world
         self.flows: dict[int, _Flow] = {}
         self.trials: list[BreakerTrial] = []
+        self.trial_numbers: dict[BreakerTrial, int] = {}
         self.returned: Any = None
 
     def request(self, number: int, request: GenerationRequest) -> Any:  # noqa: ANN401
@@ -105,6 +106,7 @@ class EventPlayer:
         self.returned = getattr(getattr(self.world, part), method)(*arguments)
         if not isinstance(self.returned, BreakerTrial):
             return None
+        self.trial_numbers.setdefault(self.returned, len(self.trials))
         self.trials.append(self.returned)
         return len(self.trials) - 1
 
@@ -189,7 +191,8 @@ class DecisionRecorder:
         if self._inside:
             return method(*arguments, **named)
         plain = signature(method).bind(*arguments, **named).args
-        trial = next((at for at, it in enumerate(self._player.trials) if it in plain), None)
+        about = plain[1] if len(plain) > 1 else None
+        trial = self._player.trial_numbers.get(about) if isinstance(about, BreakerTrial) else None
         if trial is not None:
             plain = (plain[0], None, *plain[2:])
         self._take("call", f"{part}.{method.__name__}", trial, *plain)

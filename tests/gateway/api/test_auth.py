@@ -8,6 +8,7 @@ from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.limits import NO_LIMITS, Limits
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import ApiKey, GatewayConfig, SloClass
+from phasewise.gateway.api import auth
 from phasewise.gateway.api.auth import Authenticator, Caller, key_sha256
 from tests.gateway.harness import ADMIN_KEY, running_gateway
 
@@ -43,6 +44,20 @@ def test_a_wrong_or_missing_key_is_rejected_without_repeating_it(given):
     error = rejected(authenticator(KEYS).caller, given)
     assert error.kind is RejectionKind.UNAUTHENTICATED
     assert "three" not in str(error)
+
+
+def test_loading_keys_costs_no_work_for_keys_that_nobody_uses(monkeypatch):
+    salted = []
+    salt_of = auth.tenant_salt
+    monkeypatch.setattr(auth, "tenant_salt", lambda *of: salted.append(of) or salt_of(*of))
+    keys = tuple(ApiKey(sha256=key_sha256(str(number)), tenant=f"t{number}") for number in range(100))
+    door = authenticator(keys)
+    first = door.caller(b"Bearer 7")
+    assert door.caller(b"Bearer 7") is first
+    assert len(salted) == 1
+    door.set_keys(GatewayConfig(api_keys=keys[8:]))
+    assert rejected(door.caller, b"Bearer 7").kind is RejectionKind.UNAUTHENTICATED
+    assert door.caller(b"Bearer 8").tenant == "t8"
 
 
 def test_without_configured_keys_everyone_may_ask():

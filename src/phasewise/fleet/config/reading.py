@@ -21,7 +21,7 @@ from phasewise.fleet.config.fleet import FleetConfig
 from phasewise.fleet.config.gateway import ACCEPTED_BY_PATTERN
 from phasewise.fleet.config.gateway_file import GatewayFile
 from phasewise.fleet.config.kv_transfer import kv_transfer_problems
-from phasewise.fleet.config.source import ConfigSource, Place
+from phasewise.fleet.config.source import ConfigSource, Loader, Place
 
 _SECRET_PARTS = frozenset(
     {
@@ -99,7 +99,7 @@ def fleet_with(
 def is_gateway_file(path: Path) -> bool:
     """Whether this is a gateway's file and not a fleet file: it says where its workers are."""
     try:
-        read = yaml.safe_load(path.read_bytes())
+        read = _parsed(path.read_bytes())
     except (OSError, ValueError, yaml.YAMLError):
         return False  # reading it again reports the error
     return isinstance(read, dict) and not {"workers", "discover"}.isdisjoint(read)
@@ -154,11 +154,19 @@ def _read_yaml(path: Path) -> tuple[object, ConfigSource]:
         raise ConfigError(f"{path} cannot be read ({error.strerror})", hint="check the path") from error
     try:
         text = content.decode()
-        return yaml.safe_load(text) or {}, ConfigSource(str(path), text)
+        return _parsed(text) or {}, ConfigSource(str(path), text)
     except (yaml.YAMLError, ValueError) as error:
         # Nor may the cause be shown: it quotes the file.
         hint = "write `key: value`, and indent what belongs to a key by two spaces"
         raise ConfigError(f"{path} is not YAML: {_why_not_yaml(error)}", hint=hint) from None
+
+
+def _parsed(text: str | bytes) -> object:
+    try:
+        return yaml.load(text, Loader=Loader)  # noqa: S506 - it constructs what SafeLoader does
+    except yaml.YAMLError:
+        # Says what is wrong in more detail.
+        return yaml.safe_load(text)
 
 
 def _why_not_yaml(error: Exception) -> str:

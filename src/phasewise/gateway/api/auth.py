@@ -77,10 +77,11 @@ class Authenticator:
 
     def set_keys(self, config: GatewayConfig) -> None:
         """From now on these keys; tenants keep their salts."""
+        self._config = config
         # Looked up by hash: the timing reveals at most something about the hash, which is not secret.
-        self._callers = {
-            bytes.fromhex(key.sha256): _caller(key, config, self._secret) for key in config.api_keys
-        }
+        self._keys = {key.sha256: key for key in config.api_keys}
+        # Of keys that were used: of ten thousand keys only a few are, while all are loaded in one go.
+        self._callers: dict[bytes, Caller] = {}
         self._anyone = Caller(max_wait_s=config.slo_class("default").max_wait_s)
         priorities = {key.priority for key in config.api_keys}
         self.lowest_priority = min(priorities) if len(priorities) > 1 else NO_PRIORITY
@@ -92,17 +93,21 @@ class Authenticator:
 
         Anthropic's clients send it as `x-api-key`, which counts where there is no `Authorization`.
         """
-        if not self._callers:
+        if not self._keys:
             return self._anyone
         if authorization is None and x_api_key is not None:
             authorization = _SCHEME + x_api_key
-        caller = self._callers.get(_key_hash(authorization))
+        digest = _key_hash(authorization)
+        caller = self._callers.get(digest)
         if caller is None:
-            raise RequestRejected(
-                RejectionKind.UNAUTHENTICATED,
-                "no known API key was given" if authorization is None else "this API key is unknown",
-                hint="send it as Authorization: Bearer KEY, or as x-api-key: KEY",
-            )
+            key = self._keys.get(digest.hex())
+            if key is None:
+                raise RequestRejected(
+                    RejectionKind.UNAUTHENTICATED,
+                    "no known API key was given" if authorization is None else "this API key is unknown",
+                    hint="send it as Authorization: Bearer KEY, or as x-api-key: KEY",
+                )
+            caller = self._callers[digest] = _caller(key, self._config, self._secret)
         return caller
 
     def check_metrics(self, authorization: bytes | None) -> None:
