@@ -344,9 +344,10 @@ def test_a_limit_of_the_gateway_that_rejects_is_named_with_the_setting_that_chan
     assert (verdict.ruling, verdict.top.cause) == (Ruling.FAILING, Cause.GATEWAY_REJECTS)
     counts, meaning = (fact.words for fact in verdict.top.facts)
     assert counts == "173 of 389 requests were rejected by the gateway: bodies_full (173)"
-    assert meaning == "bodies_full: the memory for request bodies was full; raise gateway.limits.bodies"
+    assert meaning.startswith("bodies_full: a body waited too long for memory")
+    assert "raise gateway.limits.bodies" in meaning
     advice = advise(verdict.top, summary)
-    assert advice.fixes[0].what == "raise gateway.limits.bodies"
+    assert advice.fixes[0].what.startswith("raise gateway.limits.bodies")
     assert not any("more engines" in words for words in advice.would_not_help)
     assert Cause.REQUESTS_REJECTED not in {it.cause for it in verdict.findings}
 

@@ -68,7 +68,7 @@ def test_who_is_rejected_at_which_stage():
     watch = OverloadWatch(None, lambda: 0)
     watch.stage = Stage.LARGE_BODIES
     assert rejected(watch) is None
-    assert rejected(watch, body_bytes=10**6) is rejected(watch, body_bytes=None) is RejectionKind.BODIES_FULL
+    assert rejected(watch, body_bytes=10**6) is rejected(watch, body_bytes=None) is RejectionKind.OVERLOADED
     watch.stage = Stage.LOW_PRIORITY
     assert rejected(watch) is None
     assert rejected(watch, priority=-1) is RejectionKind.OVERLOADED

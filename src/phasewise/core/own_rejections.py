@@ -103,7 +103,9 @@ OWN_REJECTIONS: Mapping[str, OwnRejection] = {
         "a body was larger than one may be", "raise gateway.limits.body", _MEMORY
     ),
     RejectionKind.BODIES_FULL: OwnRejection(
-        "the memory for request bodies was full", "raise gateway.limits.bodies", _MEMORY
+        "a body waited too long for memory, or to be parsed after other large ones",
+        "raise gateway.limits.bodies; if phasewise_body_bytes is far below it, raise gateway.processes",
+        "memory, or a core",
     ),
     RejectionKind.BODY_TIMEOUT: OwnRejection(
         "a body did not come in time", "raise gateway.limits.body_s if clients are far away"

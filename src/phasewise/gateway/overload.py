@@ -96,7 +96,9 @@ class OverloadWatch:
             )
         if self.stage >= Stage.LARGE_BODIES and (body_bytes is None or body_bytes > LARGE_BODY_BYTES):
             raise RequestRejected(
-                RejectionKind.BODIES_FULL, "the gateway takes no large bodies now", hint="try again soon"
+                RejectionKind.OVERLOADED,
+                "the gateway has more work than it can do, and takes no large bodies now",
+                hint="try again soon; the operator sees why in phasewise_overload_stage",
             )
 
     async def run(self) -> None:

@@ -195,6 +195,8 @@ async def test_without_a_healthy_engine_the_answer_is_503():
     picking = Picking(1)
     picking.world.cluster.mark_down("w0", "gone")
     assert await rejected(picking.ask()) == (503, "no_healthy_worker")
+    metrics = picking.parts.gateway.metrics.text(afresh=True)
+    assert b'outcome="rejected",reason="no_healthy_worker"} 1' in metrics, "it is counted, and logged soon"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def lines(caplog):
     return [record.getMessage() for record in caplog.records if record.getMessage().startswith("rejected")]
 
 
-def rejected(tenant="acme", reason="bodies_full"):
+def rejected(tenant="acme", reason="too_large"):
     return make_timeline((), outcome=Outcome.REJECTED, reason=reason, tenant=tenant)
 
 
@@ -34,8 +34,8 @@ async def test_a_kind_and_tenant_have_one_line_when_their_time_is_over(caplog):
     assert lines(caplog) == []
     await eventually(lambda: lines(caplog))
     assert lines(caplog)[0] == (
-        "rejected 173 requests of tenant acme in the last 0.05 s: bodies_full, the memory for request bodies "
-        "was full. hint: raise gateway.limits.bodies"
+        "rejected 173 requests of tenant acme in the last 0.05 s: too_large, "
+        "a body was larger than one may be. hint: raise gateway.limits.body"
     )
     assert len(lines(caplog)) == 3
     assert any(line.startswith("rejected 1 request in the last 0.05 s: unauth") for line in lines(caplog))

@@ -110,11 +110,13 @@ class EndpointPicker:
         try:
             picked = await self._place(head, stream, reservation)
         except RequestRejected as why:
+            self._parts.rejections.count(why.kind)
             return (_error(why.kind, str(why), anthropic, why.param),)
         except ClientLeft:
             stopped = RejectReason.GATEWAY_STOPPED
             return (_error(stopped, "the endpoint picker stops", anthropic),) if stream.ended else ()
         if isinstance(picked, Reject):
+            self._parts.rejections.count(picked.reason)
             return (_error(picked.reason, picked.detail, anthropic, retry_after_s=picked.retry_after_s),)
         return picked
 

@@ -11,6 +11,7 @@ from math import inf, prod
 from time import monotonic
 
 from phasewise.core.caching import CacheNote, CacheResult
+from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind
 from phasewise.core.kv_transfer import KvTransferOutcome, KvTransferState
 from phasewise.core.latency import e2e_s, tpot_s, ttft_part_seconds, ttft_s, within
@@ -174,7 +175,7 @@ class PrometheusMetrics:
         if timeline.cache is not None:
             self._cache[timeline.cache.result].count(timeline.cache)
 
-    def count_rejection(self, kind: RejectionKind) -> None:
+    def count_rejection(self, kind: RejectReason | RejectionKind) -> None:
         """Count a request that was rejected and has no timeline."""
         self._counters[REQUESTS].series((NO_LABEL, Outcome.REJECTED, kind)).add(1)
 

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
+from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind
 from phasewise.core.own_rejections import OWN_REJECTIONS
 from phasewise.core.timeline import Outcome, Timeline
@@ -26,7 +27,9 @@ MOST_LINES = 20
 class RejectionLog:
     """A TimelineSink; requests without a timeline are counted by their kind, in the metrics too."""
 
-    def __init__(self, count_in_metrics: Callable[[RejectionKind], None], every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, count_in_metrics: Callable[[RejectReason | RejectionKind], None], every_s: float = EVERY_S
+    ) -> None:
         self._count_in_metrics = count_in_metrics
         self._every_s = every_s
         self._pending: Counter[tuple[str, str | None]] = Counter()
@@ -37,7 +40,7 @@ class RejectionLog:
         if timeline.outcome is Outcome.REJECTED and timeline.reason in OWN_REJECTIONS:
             self._add(timeline.reason or "", timeline.tenant)
 
-    def count(self, kind: RejectionKind) -> None:
+    def count(self, kind: RejectReason | RejectionKind) -> None:
         """A request was rejected that has no timeline."""
         self._count_in_metrics(kind)
         self._add(kind, None)
