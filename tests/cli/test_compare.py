@@ -1,21 +1,33 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from signal import SIGINT
+from types import SimpleNamespace
 from urllib.request import urlopen
 
 import pytest
 from typer.testing import CliRunner
 
+from phasewise.cli import measuring
 from phasewise.cli.app import app
+from phasewise.cli.compare import run_comparison
 from phasewise.core.errors import ConfigError, EngineUnreachable, FleetError
+from phasewise.core.slo import DEFAULT_SLO
+from phasewise.experiments.compare.arms import UrlArm
+from phasewise.experiments.compare.compare import plan_comparison
 from phasewise.experiments.compare.runner import METRICS
+from phasewise.fake_engine.engine import FakeEngineConfig
+from phasewise.fake_engine.fleet import running_engines
+from phasewise.loadgen import session
 from phasewise.loadgen.statistics import window as validity
+from tests.experiments.compare.test_runner import SPEC, Measuring
 
 SMALL = ("--requests", "4", "--warm-up", "0", "--prompt-tokens", "40", "--output-tokens", "3", "--seed", "3")
 
@@ -65,6 +77,42 @@ def test_the_result_for_people_names_both_arms(never_void, tmp_path):
     assert f"B  {b}" in result.stdout
     assert "Is B better than A?" in result.stdout
     assert "--seed 3 repeats these requests" in result.stdout
+
+
+async def test_an_interrupt_after_the_last_reply_of_a_block_is_not_lost(monkeypatch):
+    """The engine's record is read then, for as long as a small block takes."""
+    measured = Measuring()
+
+    async def measure(url, spec, on_start):
+        stopped = asyncio.Event()
+        on_start(SimpleNamespace(stop=stopped.set))
+        if not measured.asked:
+            os.kill(os.getpid(), SIGINT)
+            await stopped.wait()
+        return await measured(url, spec, "")
+
+    monkeypatch.setattr(measuring, "measure", measure)
+    plan = plan_comparison(SPEC, DEFAULT_SLO, control_pairs=0, pairs=4, warm_up=0)
+    result = await run_comparison(UrlArm("http://a"), UrlArm("http://b"), plan)
+    assert result.cut_short
+    assert len(measured.asked) == 1
+
+
+async def test_an_interrupt_before_a_block_begins_ends_the_comparison_at_once(monkeypatch):
+    """A generator that does not run yet cannot be stopped: it would send the whole block."""
+
+    @asynccontextmanager
+    async def watching(target, steps_url):
+        os.kill(os.getpid(), SIGINT)
+        await asyncio.sleep(60)
+        yield
+
+    monkeypatch.setattr(session, "watching", watching)
+    plan = plan_comparison(SPEC, DEFAULT_SLO, control_pairs=0, pairs=4, warm_up=0)
+    async with running_engines(1, FakeEngineConfig()) as (engine,), asyncio.timeout(30):
+        arm = UrlArm(engine.base_url)
+        result = await run_comparison(arm, arm, plan)
+    assert result.cut_short
 
 
 def test_an_interrupt_reports_the_pairs_that_were_whole(tmp_path):

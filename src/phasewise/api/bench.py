@@ -22,7 +22,7 @@ from phasewise.api.diagnose import Diagnosis, diagnosis_of
 from phasewise.api.targets import subject_of
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.core.slo import DEFAULT_SLO, Slo, parse_slo
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.diagnose import Known
@@ -183,9 +183,9 @@ def requests_or_default(requests: int | None, duration_s: float | None) -> int |
 
 
 def check_warm_up(warm_up: int | None, planned: int | None) -> None:
-    """ConfigError for a warm-up that leaves out every request."""
+    """UsageError for a warm-up that leaves out every request."""
     if warm_up is not None and planned is not None and warm_up >= planned:
-        raise ConfigError(
+        raise UsageError(
             f"--warm-up {warm_up} leaves out all {planned} requests",
             hint="lower --warm-up or raise --requests",
         )

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from phasewise.clients import event_loop
 from phasewise.clients.key_file import key_or_its_file
 from phasewise.core import known_keys
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.local.run_files import engine_key_at, find_admin_key
 
@@ -93,12 +93,12 @@ def chosen(option: str, value: str, choices: type[_Choice]) -> _Choice:
     try:
         return choices(value)
     except ValueError:
-        raise ConfigError(f"{option} {value!r}", hint=f"accepted: {', '.join(choices)}") from None
+        raise UsageError(f"{option} {value!r}", hint=f"accepted: {', '.join(choices)}") from None
 
 
 def check_range(option: str, value: float | None, least: float, most: float | None = None) -> None:
-    """ConfigError for a value outside its range; None is the default and always fits."""
+    """UsageError for a value outside its range; None is the default and always fits."""
     if value is None or (value >= least and (most is None or value <= most)):
         return
     accepted = f"at least {least:g}" if most is None else f"{least:g} to {most:g}"
-    raise ConfigError(f"{option} {value:g}", hint=f"accepted: {accepted}")
+    raise UsageError(f"{option} {value:g}", hint=f"accepted: {accepted}")

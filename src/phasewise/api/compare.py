@@ -7,7 +7,7 @@ from pathlib import Path
 from phasewise.api.call import api_key_or_default, check_range, chosen, run, seed_or_random
 from phasewise.clients.host import allow_many_streams
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
-from phasewise.experiments.compare.arms import arm_of
+from phasewise.experiments.compare.arms import arms_of
 from phasewise.experiments.compare.compare import (
     CONTROL_PAIRS,
     DEFAULT_REQUESTS,
@@ -99,7 +99,7 @@ def compare(
         max_pairs=max_pairs,
     )
     allow_many_streams()
-    return run(compare_arms(arm_of(a, "a"), arm_of(b, "b"), plan, _measure))
+    return run(compare_arms(*arms_of(a, b), plan, _measure))
 
 
 async def _measure(url: str, spec: RunSpec, _label: str) -> BenchRun:

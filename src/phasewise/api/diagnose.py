@@ -13,7 +13,7 @@ import orjson
 
 from phasewise.api.call import admin_key_or_default, api_key_or_default, check_range, run, seed_or_random
 from phasewise.api.targets import address_of, is_evidence_file, subject_of
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.slo import Slo, parse_slo
 from phasewise.diagnosis.advice.fix import Advice
 from phasewise.diagnosis.diagnose import Known
@@ -85,12 +85,25 @@ def diagnose(
 
     Works like `phasewise diagnose TARGET`, with the same options. Raises PhasewiseError.
     """
-    if window is not None:
-        check_range("--window", window, 1, 3600)
+    check_range("--window", window, 1, 3600)
     known = Known(None if costs is None else load_fit(Path(costs)))
-    order = GatherOrder(window, probe, model, api_key_or_default(api_key), seed_or_random(seed))
+    order = gather_order(window, model, api_key_or_default(api_key), seed, probing=probe)
     observed, objective = observe(target, slo, order, admin_key, steps_url, _Quiet())
     return judge(observed, objective, known, numbered=is_evidence_file(target))
+
+
+def gather_order(
+    window_s: float | None, model: str | None, api_key: str | None, seed: int | None, *, probing: bool
+) -> GatherOrder:
+    """What to gather; UsageError for options that would be ignored."""
+    of_a_probe = {"--model": model, "--seed": seed}
+    ignored = ["--window"] if probing and window_s is not None else []
+    if not probing:
+        ignored = [option for option, value in of_a_probe.items() if value is not None]
+    if ignored:
+        which = "with" if probing else "without"
+        raise UsageError(f"{', '.join(ignored)} does nothing {which} --probe", hint="leave one of them out")
+    return GatherOrder(window_s, probing, model, api_key, seed_or_random(seed))
 
 
 def judge(observed: Observed, objective: Slo, known: Known, *, numbered: bool) -> Diagnosis:
@@ -109,8 +122,10 @@ def observe(
 ) -> tuple[Observed, Slo]:
     """What is seen of a target, or was kept in a file, and the objectives to judge it by."""
     if is_evidence_file(target):
-        if order.probing:
-            raise not_for_a_file("--probe")
+        asked = {"--probe": order.probing, "--window": order.window_s, "--steps-url": steps_url}
+        for option, value in asked.items():
+            if value:
+                raise not_for_a_file(option)
         observed, objective = read_bundle(Path(target).read_bytes())
         return observed, parse_slo(slo, objective)
     objective = parse_slo(slo)
@@ -125,7 +140,7 @@ def observe(
 
 def not_for_a_file(option: str) -> ConfigError:
     """The error for an option that needs a server where a file was given."""
-    return ConfigError(
+    return UsageError(
         f"{option} needs a server, and this is a file",
         hint="give the server's address, or leave the option out",
     )

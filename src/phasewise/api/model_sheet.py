@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 
 from phasewise.api.call import check_range, chosen
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.costs.roofline.accelerators import ACCELERATORS, ASSUMED, Accelerator, served_by_default
 from phasewise.costs.roofline.architecture import Architecture
@@ -101,7 +101,7 @@ def _display_name(config: str) -> str:
 
 def _traffic(prompt_tokens: int, output_tokens: int, cached_tokens: int) -> UniformTraffic:
     if cached_tokens >= prompt_tokens:
-        raise ConfigError(
+        raise UsageError(
             f"--cached-tokens {cached_tokens} has to be less than --prompt-tokens {prompt_tokens}",
             hint="an engine always computes the last token of a prompt",
         )
@@ -137,12 +137,12 @@ def accelerator_of(gpu: str, gpus: int, own: OwnFigures, price_per_hour: float |
     if gpu == CUSTOM:
         return _custom_accelerator(gpus, own, price_per_hour or 0.0)
     if gpu not in ACCELERATORS:
-        raise ConfigError(
+        raise UsageError(
             f"unknown device {gpu!r}",
             hint=f"known: {', '.join(ACCELERATORS)}; describe any other with --gpu {CUSTOM} and its figures",
         )
     if own.given:
-        raise ConfigError(
+        raise UsageError(
             f"{gpu} is a known device, whose figures are built in",
             hint=f"use --gpu {CUSTOM} to give your own",
         )
@@ -155,21 +155,21 @@ def accelerator_of(gpu: str, gpus: int, own: OwnFigures, price_per_hour: float |
 
 
 def above_zero(option: str, value: float) -> None:
-    """ConfigError for values such as nan or 0."""
+    """UsageError for values such as nan or 0."""
     if not isfinite(value) or value <= 0:
-        raise ConfigError(f"{option} is {value:g}", hint="give a finite number above 0")
+        raise UsageError(f"{option} is {value:g}", hint="give a finite number above 0")
 
 
 def _custom_accelerator(gpus: int, own: OwnFigures, price_per_hour: float) -> Accelerator:
     for option, figure in own.given.items():
         above_zero(option, figure)
     if own.peak_tflops is None or own.bandwidth_gbs is None or own.memory_gb is None:
-        raise ConfigError(
+        raise UsageError(
             "a custom device needs its figures",
             hint="give --peak-tflops, --bandwidth-gbs and --memory-gb",
         )
     if gpus > 1 and own.link_gbs is None:
-        raise ConfigError(
+        raise UsageError(
             "several custom devices need --link-gbs",
             hint="give the bandwidth between two devices in GB/s, one way",
         )

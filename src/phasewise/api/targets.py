@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phasewise.clients.http_client import origin
-from phasewise.core.errors import ConfigError, FleetError
+from phasewise.clients.http_client import is_address, origin
+from phasewise.core.errors import FleetError, UsageError
 from phasewise.core.units import counted
 from phasewise.diagnosis.gather.target import WatchTarget
 from phasewise.diagnosis.observed.bundle import MAGIC
@@ -25,7 +25,7 @@ def is_fleet_file(target: str) -> bool:
 def is_evidence_file(target: str) -> bool:
     """Whether the target is a file of kept evidence, by its first bytes."""
     path = Path(target)
-    if "://" in target or not path.is_file():
+    if not path.is_file():
         return False
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
@@ -35,8 +35,8 @@ def address_of(target: str, home: Path) -> str:
     """The target's address; FleetError if the file's fleet does not run."""
     if is_fleet_file(target):
         return _gateway_of(Path(target), home)
-    if "://" not in target:
-        raise ConfigError(
+    if not is_address(target) or Path(target).exists():
+        raise UsageError(
             f"{target!r} {_what_is_wrong(Path(target))}",
             hint="give http://host:port of a gateway or an engine, a file that ends in .yaml, or one that "
             "`phasewise diagnose --save-evidence` wrote",

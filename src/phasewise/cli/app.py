@@ -12,7 +12,7 @@ import typer
 from phasewise import __version__
 from phasewise.cli.lazy_group import Branch, LazyGroup, Leaf, Panels
 from phasewise.core import known_keys
-from phasewise.core.errors import PhasewiseError
+from phasewise.core.errors import PhasewiseError, UsageError
 from phasewise.report.console import fail
 
 _CACHE = {
@@ -131,12 +131,12 @@ def engine_key(url: str) -> str | None:
 
 
 def main() -> None:
-    """Run the command line. Exit code 1 for a domain error, 130 for Ctrl-C."""
+    """Run the command line. Exit code 1 for a domain error, 2 for wrong usage, 130 for Ctrl-C."""
     known_keys.find = engine_key
     try:
         app()
     except PhasewiseError as error:
         fail(error)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -28,7 +28,7 @@ from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
 from phasewise.core import timeline_record
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.loadgen.run import BenchRun
@@ -177,7 +177,7 @@ def bench(
     job = Job(origin(url), spec, parse_slo(slo, DEFAULT_SLO), warm_up)
     _check_outputs(timelines, html)
     if diagnose and (sweep or find_max_rate):
-        raise ConfigError(
+        raise UsageError(
             "--diagnose was given together with --sweep or --find-max-rate",
             hint="run --diagnose with a single load",
         )
@@ -189,7 +189,7 @@ def bench(
         work = _undiagnosed(run_search(job, start, attainment))
     elif sweep:
         if rate is not None or concurrency is not None:
-            raise ConfigError(
+            raise UsageError(
                 "--sweep was given together with --rate or --concurrency",
                 hint="remove --rate and --concurrency",
             )
@@ -241,12 +241,12 @@ def _check_search(
     sweep: str, requests: int | None, duration: float | None, concurrency: int | None, attainment: float
 ) -> None:
     if sweep or (requests, duration, concurrency) != (None, None, None):
-        raise ConfigError(
+        raise UsageError(
             "--find-max-rate was given together with --sweep, --requests, --duration or --concurrency",
             hint="remove them: the search chooses the rates and the number of requests",
         )
     if not 0 < attainment < 1:
-        raise ConfigError(f"--attainment {attainment:g}", hint="give a share between 0 and 1, such as 0.9")
+        raise UsageError(f"--attainment {attainment:g}", hint="give a share between 0 and 1, such as 0.9")
 
 
 def _check_outputs(timelines: Path | None, html: Path | None) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from phasewise.cli.measuring import measure_with_view
 from phasewise.cli.outputs import Interrupts
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.core.latency import e2e_s, meets
 from phasewise.core.slo import Slo
 from phasewise.core.units import significant
@@ -144,4 +144,4 @@ def parse_sweep(text: str, spacing: Spacing, burstiness: float) -> tuple[Load, .
             return tuple(ClosedLoop(int(value)) for value in values.split(","))
     except ValueError:
         pass
-    raise ConfigError(f"--sweep {text!r}", hint="write rate=1,2,4 or concurrency=1,4,16")
+    raise UsageError(f"--sweep {text!r}", hint="write rate=1,2,4 or concurrency=1,4,16")

@@ -12,7 +12,7 @@ import typer
 from phasewise.cli.options import AdminKey
 from phasewise.cli.targets import GatewayOption, ask, gateway_address
 from phasewise.clients.http_client import Timeouts
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.units import counted
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.local.run_files import find_admin_key
@@ -60,7 +60,7 @@ def purge(
     named = {"tenant": tenant, "namespace": namespace, "tag": tag}
     order: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if everything == bool(order):
-        raise ConfigError(
+        raise UsageError(
             "give either --all or a selection of answers",
             hint="select by --tenant, --namespace or --tag; an answer has to match all that are given",
         )
@@ -149,7 +149,7 @@ def _only_model(gateway: str | None, admin_key: str | None) -> str:
     workers = _asked(gateway, admin_key, "GET", "/phasewise/v1/workers")["workers"]
     models = sorted({str(worker["model"]) for worker in workers})
     if len(models) != 1:
-        raise ConfigError(
+        raise UsageError(
             f"the gateway serves {len(models)} models, so --model is required",
             hint=f"use --model with one of: {', '.join(models)}",
         )
@@ -161,7 +161,7 @@ def _field(given: str) -> tuple[str, Any]:
     """NAME=VALUE as a pair; the value is parsed as JSON, or else taken as text."""
     name, is_given, value = given.partition("=")
     if not is_given or not name:
-        raise ConfigError("--field takes NAME=VALUE", hint="such as --field max_tokens=64")
+        raise UsageError("--field takes NAME=VALUE", hint="such as --field max_tokens=64")
     try:
         return name, orjson.loads(value)
     except orjson.JSONDecodeError:

@@ -16,7 +16,7 @@ import typer
 from phasewise.cli.measuring import command_line
 from phasewise.cli.outputs import reject_unwritable
 from phasewise.core.caching import Vector
-from phasewise.core.errors import ConfigError, EmbedderUnreachable
+from phasewise.core.errors import ConfigError, EmbedderUnreachable, UsageError
 from phasewise.core.ports import Embedder
 from phasewise.core.value import value
 from phasewise.fleet.config import HttpEmbedderConfig, OnnxEmbedderConfig, phasewise_home
@@ -159,7 +159,7 @@ def _embedder_config(
     if url is None and model_there is None and key_file is None:
         return OnnxEmbedderConfig(model=model)
     if url is None or model_there is None:
-        raise ConfigError(
+        raise UsageError(
             "--embedder-url and --embedder-model are only valid together",
             hint="such as --embedder-url http://127.0.0.1:8000 --embedder-model bge-small",
         )

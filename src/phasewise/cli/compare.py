@@ -13,7 +13,7 @@ from phasewise.cli.outputs import Interrupts, reject_unwritable
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
-from phasewise.experiments.compare.arms import Arm, arm_of
+from phasewise.experiments.compare.arms import Arm, arms_of
 from phasewise.experiments.compare.compare import (
     CONTROL_PAIRS,
     DEFAULT_REQUESTS,
@@ -148,7 +148,7 @@ def compare(
         max_pairs=max_pairs,
     )
     allow_many_streams()
-    result = event_loop.run(run_comparison(arm_of(a, "a", _say), arm_of(b, "b", _say), plan))
+    result = event_loop.run(run_comparison(*arms_of(a, b, _say), plan))
     if html is not None:
         page = render_page(result, command=repeating_command(spec.seed), circumstances=page_facts(spec))
         html.write_text(page, encoding="utf-8")

@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from phasewise import __version__
-from phasewise.api.call import seed_or_random
-from phasewise.api.diagnose import judge, not_for_a_file, observe
+from phasewise.api.diagnose import gather_order, judge, not_for_a_file, observe
 from phasewise.api.targets import is_evidence_file
 from phasewise.cli.diagnose_outputs import HtmlPage, SaveEvidence, SaveTraffic, VerdictOutputs, say
 from phasewise.cli.options import AdminKey, Costs
@@ -20,7 +19,6 @@ from phasewise.cli.outputs import reject_unwritable
 from phasewise.cli.targets import gateway_address
 from phasewise.diagnosis.diagnose import Known
 from phasewise.diagnosis.gather.costs_file import load_fit
-from phasewise.diagnosis.gather.watch import GatherOrder
 from phasewise.diagnosis.observed.bundle import bundle_of
 from phasewise.fleet.config import phasewise_home
 from phasewise.report import console
@@ -51,8 +49,8 @@ def diagnose(
         typer.Option(
             min=1.0,
             max=3600.0,
-            help="Without --probe: seconds to watch live traffic. (default: 20, and up to 60 while few "
-            "requests have ended)",
+            help="Without --probe: how long to watch live traffic, such as 30s or 2m. (default: 20, and up "
+            "to 60 while few requests have ended)",
         ),
     ] = None,
     slo: Annotated[
@@ -98,6 +96,7 @@ def diagnose(
     Exit codes: 0 healthy, 3 slow or failing, 4 not enough traffic to judge, 5 the machine that sends the
     probe is too busy to judge, 1 an error, 2 wrong usage.
     """
+    order = gather_order(window, model, api_key, seed, probing=send_probe)
     outputs = VerdictOutputs(html, save_traffic, as_json)
     outputs.check()
     reject_unwritable("--save-evidence", save_evidence)
@@ -105,7 +104,6 @@ def diagnose(
     target = target or gateway_address(None, phasewise_home(os.environ), "TARGET")
     if save_evidence is not None and is_evidence_file(target):
         raise not_for_a_file("--save-evidence")
-    order = GatherOrder(window, send_probe, model, api_key, seed_or_random(seed))
     observed, objective = observe(target, slo, order, admin_key, steps_url, _Progress())
     if save_evidence is not None:
         # Before it is judged: if that fails, the file shows why.

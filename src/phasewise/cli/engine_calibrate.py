@@ -18,7 +18,7 @@ from phasewise.cli.outputs import Interrupts, reject_unwritable
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
 from phasewise.clients.http_client import origin
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.diagnosis.gather.costs_file import save_fit
 from phasewise.experiments.calibrate.calibrate import CalibrateSpec
@@ -105,7 +105,7 @@ def calibrate(
 ) -> None:
     """Measure how long an engine's steps take by size and kind, and what limits each phase."""
     if not minutes > 0:
-        raise ConfigError(f"--minutes {minutes:g}", hint="give a number above 0, such as 2")
+        raise UsageError(f"--minutes {minutes:g}", hint="give a number above 0, such as 2")
     home = phasewise_home(os.environ)
     check_given(gpu, config, home)
     reject_unwritable("--save", save)

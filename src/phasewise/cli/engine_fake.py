@@ -10,7 +10,7 @@ import typer
 from phasewise.cli.help_style import RESULT
 from phasewise.clients import event_loop
 from phasewise.clients.step_feed import PORT_OFFSET
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.fake_engine.engine import DEFAULT_MODEL, FakeEngine, FakeEngineConfig
 from phasewise.fake_engine.faults import Fault, FaultKind
 from phasewise.fake_engine.fleet import run_engines
@@ -90,7 +90,7 @@ def fake(
     They batch, chunk prompts, reuse prefixes and preempt as vLLM does. POST /fake/fault injects a failure.
     """
     if port + count - 1 + (PORT_OFFSET if steps else 0) > 65_535:
-        raise ConfigError(
+        raise UsageError(
             f"{count} engines from port {port} on would need ports above 65535",
             hint="lower --port or use --no-steps",
         )

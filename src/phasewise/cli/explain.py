@@ -20,7 +20,7 @@ from phasewise.cli.outputs import reject_unwritable
 from phasewise.cli.requests import checked, explain_command, read_requests, read_running
 from phasewise.cli.targets import GatewayOption, ask, gateway_address
 from phasewise.clients.http_client import HttpClient
-from phasewise.core.errors import ConfigError, PhasewiseError
+from phasewise.core.errors import ConfigError, PhasewiseError, UsageError
 from phasewise.core.timeline import Timeline
 from phasewise.core.timeline_record import to_record
 from phasewise.costs.roofline.model_config import architecture_of
@@ -125,7 +125,7 @@ def _not_found(request_id: str, url: str) -> ConfigError:
 
 def _given(request_id: str) -> str:
     if not request_id:
-        raise ConfigError("the request id is empty", hint="`phasewise requests` lists the ids")
+        raise UsageError("the request id is empty", hint="`phasewise requests` lists the ids")
     return request_id
 
 

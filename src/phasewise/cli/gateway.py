@@ -21,7 +21,7 @@ from phasewise.cli.help_style import RESULT
 from phasewise.clients.engine_metrics import identify_engine
 from phasewise.clients.http_client import HttpClient, Timeouts, origin
 from phasewise.clients.key_file import key_or_its_file
-from phasewise.core.errors import ConfigError, PhasewiseError, UpstreamError
+from phasewise.core.errors import ConfigError, PhasewiseError, UpstreamError, UsageError
 from phasewise.core.worker import UNKNOWN_MODEL
 from phasewise.engines.known import USUAL
 from phasewise.fleet.config import (
@@ -171,7 +171,7 @@ def _serve_file(
     typed = [each.opts[0] for each in elsewhere if _is_typed(ctx, each.name or "")]
     with _usage_errors():
         if typed:
-            raise ConfigError(f"{', '.join(typed)} was given together with {path}", hint="set it in the file")
+            raise UsageError(f"{', '.join(typed)} was given together with {path}", hint="set it in the file")
         config = load_gateway_file(path).gateway
         _reject_taken_ports(config.host, config.port, f"gateway.port in {path}", take_over, picker_port)
         read = partial(_read_file, path, admin_key, home)
@@ -217,7 +217,7 @@ def _reject_taken_ports(host: str, port: int, setting: str, take_over: bool, pic
             missing = "the endpoint picker needs packages that are not installed"
             raise ConfigError(missing, hint="pip install 'phasewise[envoy]'")
         if picker_port == port:
-            raise ConfigError(f"the endpoint picker cannot use the gateway's own port {port}", hint=other)
+            raise UsageError(f"the endpoint picker cannot use the gateway's own port {port}", hint=other)
         wanted.append(WantedPort(picker_port, host, "the endpoint picker", other))
     if not take_over:
         reject_taken_ports(wanted)
@@ -231,7 +231,7 @@ def _is_typed(ctx: typer.Context, name: str) -> bool:
 def _cache_config(mode: CacheMode, semantic: bool) -> CacheConfig | None:
     if mode is CacheMode.OFF:
         if semantic:
-            raise ConfigError("--semantic requires --cache", hint="add --cache shadow")
+            raise UsageError("--semantic requires --cache", hint="add --cache shadow")
         return None
     return CacheConfig(
         mode="serve" if mode is CacheMode.SERVE else "shadow",
@@ -249,7 +249,7 @@ def _gateway_config(
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         option = f"--{problem['loc'][0]}: " if problem["loc"] else ""
-        raise ConfigError(
+        raise UsageError(
             option + problem["msg"].removeprefix("Value error, "),
             hint="set client keys with --api-key-file" if not keys else None,
         ) from error

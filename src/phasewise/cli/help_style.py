@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from phasewise.core.slo import parse_duration_s
+
 RESULT = "Results"
 """The help panel for outputs."""
 
+SECONDS = "SECONDS"
 METAVARS = {
     "KEY": ("--admin-key", "--api-key"),
     "URL": ("--steps-url", "--embedder-url", "url"),
@@ -29,7 +34,7 @@ METAVARS = {
         ),
         *("--context", "--max-model-len", "--max-num-batched-tokens", "--block-size", "--kv-tokens"),
     ),
-    "SECONDS": ("--duration", "--think", "--timeout", "--window", "--start-up"),
+    SECONDS: ("--duration", "--think", "--timeout", "--window", "--start-up"),
     "MINUTES": ("--minutes",),
     "PER_SECOND": ("--rate",),
     "SHARE": ("--attainment", "--margin", "--alpha", "--jitter"),
@@ -88,8 +93,16 @@ def styled(params: list[Any]) -> list[Any]:
             each.metavar = ""
         elif each.metavar is None:
             each.metavar = _METAVAR_OF.get(each.opts[0])
+        if each.metavar == SECONDS and "process_value" not in vars(each):
+            each.process_value = partial(_in_seconds, each.process_value)
     options = [each for each in params if each.param_type_name == "option"]
     if all(each.rich_help_panel for each in options if each.name != "help"):
         for each in options:
             each.rich_help_panel = each.rich_help_panel or (RESULT if len(options) > 1 else None)
     return params
+
+
+def _in_seconds(process: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:  # noqa: ANN401 - see above
+    """A value of seconds, which may be typed with a unit: 500ms, 30s, 2m or 1h."""
+    has_unit = isinstance(value, str) and value[-1:].isalpha()
+    return process(ctx, parse_duration_s(value) if has_unit else value)

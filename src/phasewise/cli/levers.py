@@ -17,7 +17,7 @@ from phasewise.cli.levers_measure import measure_levers
 from phasewise.cli.levers_tour import take_tour
 from phasewise.cli.measuring import command_line
 from phasewise.cli.outputs import reject_unwritable
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
 from phasewise.experiments.lever_runs.launch import EngineSize
@@ -142,7 +142,7 @@ def levers(
         take_tour(target, model, api_key, seed, html)
         return
     if target is not None:
-        raise ConfigError(f"{target} is a target, which only --tour has", hint="add --tour")
+        raise UsageError(f"{target} is a target, which only --tour has", hint="add --tour")
     effort = QUICK if quick else WHOLE
     cases = chosen(CASES, [name.strip() for name in only.split(",") if name.strip()], effort)
     if list_only:
@@ -153,7 +153,7 @@ def levers(
     )
     if not measure:
         if only or quick or again or pairs is not None or size != EngineSize(gpus=gpus):
-            raise ConfigError("these options are for measurements", hint="add --measure")
+            raise UsageError("these options are for measurements", hint="add --measure")
         _show(model, gpu, gpus or 1, markdown, as_json)
         return
     effort = replace(effort, pairs=pairs or effort.pairs)
@@ -196,7 +196,7 @@ def _deployment(model: str | None, gpu: str, gpus: int) -> tuple[Deployment, str
     if model is None and (gpu, gpus) == (USUAL_GPU, 1):
         return typical_deployment(), MODELLED_ON
     if model is None:
-        raise ConfigError("--gpu and --gpus need a model", hint="add --model CONFIG")
+        raise UsageError("--gpu and --gpus need a model", hint="add --model CONFIG")
     asked = model_sheet(model, gpu=gpu, gpus=gpus).asked
     fits = "" if asked.deployment.fits else ", whose memory is too small for it: try more --gpus"
     return asked.deployment, f"{asked.name} on {gpus} x {gpu}{fits}"

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 import time
+from dataclasses import replace
 
 from phasewise import __version__
 from phasewise.cli.outputs import Interrupts
@@ -24,6 +25,9 @@ from phasewise.report.live_view import live_line, status
 async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Interrupts) -> BenchRun:
     """Measure with live progress. Ctrl-C ends a running measurement early and cancels one that is not yet
     running.
+
+    It may also come after the last reply, while the engine's record is read. The run is whole then, and
+    counts as cut short, so that nothing more is measured.
     """
     generators: list[LoadGenerator] = []
 
@@ -36,7 +40,8 @@ async def measure_with_view(url: str, spec: RunSpec, label: str, interrupts: Int
 
     try:
         async with live_line(label, words, sys.stderr):
-            return await measure(url, spec, started)
+            run = await measure(url, spec, started)
+        return replace(run, cut_short=run.cut_short or interrupts.requested)
     finally:
         interrupts.running = None
 

@@ -13,7 +13,7 @@ import typer
 
 from phasewise.cli.engine import AsJson, EnginePython, current_engine
 from phasewise.clients.embedding_folder import EMBEDDING_MODELS, EmbeddingModel, embedding_folder, is_whole
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.engines.demo_model import (
     DEMO_MODELS,
@@ -102,7 +102,7 @@ def quantize_command(
     """
     if scheme not in SCHEMES:
         known = "; ".join(f"{each.name}: {each.about}" for each in SCHEMES.values())
-        raise ConfigError(f"unknown scheme {scheme!r}", hint=known)
+        raise UsageError(f"unknown scheme {scheme!r}", hint=known)
     home = phasewise_home(os.environ)
     started_s = time.monotonic()
     changed = again or not is_quantized(model, scheme, home)
@@ -130,7 +130,7 @@ def fetch_gguf_here(name: str, home: Path) -> None:
 
 def _known_gguf(name: str, home: Path) -> Path:
     if name not in DEMO_MODELS:
-        raise ConfigError(f"{name} has no GGUF file", hint=f"these have: {', '.join(DEMO_MODELS)}")
+        raise UsageError(f"{name} has no GGUF file", hint=f"these have: {', '.join(DEMO_MODELS)}")
     return gguf_file(name, home)
 
 
@@ -150,7 +150,7 @@ def _known(name: str, home: Path) -> tuple[Path, bool]:
         return model_folder(name, home), is_fetched(name, home)
     if name in EMBEDDING_MODELS:
         return embedding_folder(name, home), is_whole(name, home)
-    raise ConfigError(
+    raise UsageError(
         f"unknown model {name!r}",
         hint=f"known: {', '.join((*DEMO_MODELS, *EMBEDDING_MODELS))}; "
         "give any other model as a folder or a hub id",

@@ -8,7 +8,7 @@ import typer
 
 from phasewise.api.model_sheet import CUSTOM, model_sheet
 from phasewise.cli.options import AsJson, SloText
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.accelerators import ACCELERATORS, ASSUMPTION_MEANINGS
 from phasewise.costs.roofline.precision import KvDtype, WeightScheme
 from phasewise.report.console import out
@@ -75,7 +75,7 @@ def _assumed(pairs: list[str]) -> dict[str, float]:
         try:
             given[name.strip()] = float(value)
         except ValueError:
-            raise ConfigError(
+            raise UsageError(
                 f"--assume {pair} is not NAME=VALUE with a number", hint="for example --assume compute=0.6"
             ) from None
     return given

@@ -9,7 +9,7 @@ import typer
 
 from phasewise.cli import help_style
 from phasewise.clients.key_file import key_or_its_file
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.loadgen.session import CacheState
 from phasewise.loadgen.workload.arrivals import Spacing
 from phasewise.loadgen.workload.choices import DEFAULT_CONCURRENCY
@@ -149,10 +149,10 @@ Costs = Annotated[
 
 
 def reject_typed_beside(ctx: typer.Context, option: str, allowed: set[str]) -> None:
-    """ConfigError for options that would be ignored."""
+    """UsageError for options that would be ignored."""
     sources = {each.opts[0]: ctx.get_parameter_source(each.name or "") for each in ctx.command.params}
     typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     if ignored := sorted(typed - allowed - {option}):
-        raise ConfigError(
+        raise UsageError(
             f"{option} was given together with {', '.join(ignored)}", hint=f"remove what {option} ignores"
         )

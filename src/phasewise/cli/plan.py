@@ -14,7 +14,7 @@ import yaml
 from phasewise.api.call import seed_or_random
 from phasewise.cli import options, simulated_engines
 from phasewise.cli.outputs import reject_unwritable
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.core.units import share
 from phasewise.experiments.plan.candidates import MOST_ENGINES
@@ -101,7 +101,7 @@ def plan(
     """Find the cheapest fleet that meets its objectives, and whether disaggregation pays."""
     reject_unwritable("--save", save)
     if not 0 < attainment < 1:
-        raise ConfigError(
+        raise UsageError(
             f"--attainment {attainment:g} is not a share", hint="give one between 0 and 1, such as 0.95"
         )
     objectives = parse_slo(slo, DEFAULT_SLO)
@@ -111,7 +111,7 @@ def plan(
     )
     replays = isinstance(source, Trace)
     if rate is None and not replays:
-        raise ConfigError("how much traffic is to be served?", hint="give --rate, --trace or --recorded")
+        raise UsageError("how much traffic is to be served?", hint="give --rate, --trace or --recorded")
     if requests is None and duration is None and rate is not None and not replays:
         requests = max(LEAST_REQUESTS, round(rate * turns * LEAST_S))
     load = choices.choose_load(rate, spacing, burstiness, None, speed if replays else None)

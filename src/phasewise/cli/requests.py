@@ -28,7 +28,7 @@ from phasewise.clients.timeline_feed import (
     PATH,
     timelines_in,
 )
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.latency import longest_stall_s, took_s, tpot_s, ttft_s
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.units import counted
@@ -87,7 +87,7 @@ def moment_in(text: str | None, *, may_come: bool = False) -> float | None:
             return datetime.fromisoformat(text).astimezone().timestamp()
         clock = datetime.strptime(text, "%H:%M:%S" if text.count(":") == 2 else "%H:%M")
     except (ValueError, OverflowError):
-        raise ConfigError(
+        raise UsageError(
             f"{text!r} is no time", hint="give 14:02, 14:02:30, 2026-01-31T14:02, or an age such as 15m or 2h"
         ) from None
     at = now.replace(hour=clock.hour, minute=clock.minute, second=clock.second, microsecond=0)
@@ -172,10 +172,10 @@ def requests(
     newest 10,000 of them. `phasewise explain ID` shows where the time of one of them went.
     """
     if running and outcome is not None:
-        raise ConfigError("--running was given together with --outcome", hint="give one of them")
+        raise UsageError("--running was given together with --outcome", hint="give one of them")
     since_s, until_s = moment_in(since), moment_in(until, may_come=True)
     if since_s is not None and until_s is not None and since_s > until_s:
-        raise ConfigError(
+        raise UsageError(
             f"--since {since} is later than --until {until}",
             hint="swap them; a time of day that is yet to come is yesterday's for --since",
         )

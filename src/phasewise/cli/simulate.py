@@ -19,7 +19,7 @@ from phasewise.cli.measuring import repeating_command
 from phasewise.cli.outputs import reject_unwritable
 from phasewise.cli.simulate_scaling import try_rules
 from phasewise.core import timeline_record
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.core.units import elapsed
 from phasewise.experiments.simulate.fleet_plan import fleet_plan, left_out, with_engines
@@ -200,14 +200,14 @@ def _reject_contradictions(
     scale: list[str] | None, vary: list[str] | None, timelines: Path | None, fleets: int
 ) -> None:
     if scale and (vary or timelines is not None):
-        raise ConfigError("--scale was given with --vary or --timelines", hint="leave out one of them")
+        raise UsageError("--scale was given with --vary or --timelines", hint="leave out one of them")
     if timelines is not None and fleets > 1:
-        raise ConfigError("--timelines was given with several fleets", hint="leave out --vary")
+        raise UsageError("--timelines was given with several fleets", hint="leave out --vary")
 
 
 def _trials(rules: list[str], start_up_s: float, least: int, most: int) -> list[ScalingTrial]:
     if least > most:
-        raise ConfigError(f"--min-engines {least} is above --max-engines {most}", hint="exchange them")
+        raise UsageError(f"--min-engines {least} is above --max-engines {most}", hint="exchange them")
     return [ScalingTrial(*parse_rule(it), start_up_s, least, most) for it in rules]
 
 
@@ -221,7 +221,7 @@ def _varied(plan: FleetPlan, vary: list[str]) -> list[tuple[str, FleetPlan]]:
             if min(counts) < 1:
                 raise ValueError
         except ValueError:
-            raise ConfigError(
+            raise UsageError(
                 f"--vary {each} is not a pool with numbers of engines", hint="write it as main=4,8,16"
             ) from None
         plans = [with_engines(it, pool, count) for it in plans for count in counts]

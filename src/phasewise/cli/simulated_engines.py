@@ -16,7 +16,7 @@ import typer
 from phasewise.api.model_sheet import OwnFigures, accelerator_of
 from phasewise.cli import options
 from phasewise.core import timeline_record
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.timeline import Timeline
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.deployment import Deployment
@@ -111,21 +111,21 @@ def engine_figures(
 ) -> tuple[EngineFigures, str]:
     """How fast engines are, and where that is known from."""
     if costs is not None and model is not None:
-        raise ConfigError("--costs and --model were both given", hint="give only one of them")
+        raise UsageError("--costs and --model were both given", hint="give only one of them")
     if costs is None and model is None:
-        raise ConfigError(
+        raise UsageError(
             "a simulation needs to know how fast an engine is",
             hint="give either --costs FILE (phasewise engine calibrate URL --save FILE) or --model CONFIG",
         )
     if costs is not None and (gpu is not None or gpus is not None):
-        raise ConfigError(
+        raise UsageError(
             "--gpu and --gpus do nothing with --costs",
             hint="measured step times are those of the devices they were measured on",
         )
     if model is not None:
         gpu, gpus = gpu or DEFAULT_GPU, gpus or 1
         if gpu not in ACCELERATORS:
-            raise ConfigError(f"unknown device {gpu!r}", hint=f"known: {', '.join(ACCELERATORS)}")
+            raise UsageError(f"unknown device {gpu!r}", hint=f"known: {', '.join(ACCELERATORS)}")
         architecture = architecture_of(read_model_config(model, phasewise_home(os.environ), os.environ), None)
         deployment = Deployment(architecture, accelerator_of(gpu, gpus, OwnFigures(), None), gpus)
         engine = modelled_engine(deployment, architecture.max_model_len or 8192, link_gbs * 1e9)
@@ -158,7 +158,7 @@ def source_of(
             preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
         )
     if trace is not None:
-        raise ConfigError("--trace and --recorded were both given", hint="give only one of them")
+        raise UsageError("--trace and --recorded were both given", hint="give only one of them")
     return _recorded_traffic(recorded)
 
 

@@ -15,7 +15,7 @@ import typer
 
 from phasewise.cli.engine import EnginePython, current_engine
 from phasewise.cli.model import fetch_gguf_here
-from phasewise.core.errors import ConfigError, EngineStartFailed, FleetError
+from phasewise.core.errors import EngineStartFailed, FleetError, UsageError
 from phasewise.fleet.config import (
     LLAMA_CPP,
     VLLM,
@@ -114,7 +114,7 @@ def up(
     """
     home = phasewise_home(os.environ)
     if demo and (fleet_file is not None or model is not None):
-        raise ConfigError("--demo has a fleet and a model of its own", hint="leave out the file and --model")
+        raise UsageError("--demo has a fleet and a model of its own", hint="leave out the file and --model")
     fleet = fleet_with(
         DEMO_FLEET if demo else load_fleet(fleet_file) if fleet_file is not None else FleetConfig(),
         model=model,

@@ -17,7 +17,7 @@ from phasewise.cli import options
 from phasewise.cli.diagnose_outputs import HtmlPage, SaveTraffic, VerdictOutputs, say
 from phasewise.cli.verify_fleet import VerifyOrder, verify_fleet
 from phasewise.clients import event_loop
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.core.slo import parse_slo
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.experiments.compare.compare import (
@@ -162,7 +162,7 @@ def verify(
 
 def _reject_address(fleet: str) -> None:
     if not is_fleet_file(fleet):
-        raise ConfigError(
+        raise UsageError(
             f"{fleet} is not a fleet file: verify starts and stops its own fleets, and never changes a "
             "running server",
             hint="save its traffic with `phasewise diagnose URL --save-traffic window.jsonl`, then run "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import socket
 import ssl
 import time
@@ -19,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from phasewise.clients.http_connection import Connection, Headers, Reader, Timeouts
 from phasewise.core import known_keys
-from phasewise.core.errors import ConfigError, FailureKind, UpstreamError
+from phasewise.core.errors import FailureKind, UpstreamError, UsageError
 
 __all__ = ["Access", "Headers", "HttpClient", "Reply", "StreamedReply", "Timeouts"]
 
@@ -222,7 +223,7 @@ def _split_address(base_url: str) -> SplitResult:
         usable = False
     if secretive or not usable:
         shown = "an address with a user, a query or a fragment" if secretive else repr(base_url)
-        raise ConfigError(f"{shown} is not a usable address", hint="write it as http://host:port")
+        raise UsageError(f"{shown} is not a usable address", hint="write it as http://host:port")
     return parts
 
 
@@ -313,6 +314,17 @@ def no_answer(url: str, error: UpstreamError) -> str:
     return f"nothing answers at {url}: {error.message.removeprefix(url).strip()}"
 
 
+_WITHOUT_SCHEME = re.compile(r"[\w.\[\]:-]*[\w\]]:\d+(/.*)?", re.ASCII)
+
+
+def is_address(text: str) -> bool:
+    """Whether the text is meant as an address: it has a scheme, or is host:port."""
+    return "://" in text or _WITHOUT_SCHEME.fullmatch(text) is not None
+
+
 def origin(url: str) -> str:
-    """The address without the /v1 that users of OpenAI's client library add."""
-    return url.rstrip("/").removesuffix("/v1")
+    """The address without the /v1 that users of OpenAI's client library add; http:// where only host:port was
+    typed.
+    """
+    with_scheme = f"http://{url}" if "://" not in url and is_address(url) else url
+    return with_scheme.rstrip("/").removesuffix("/v1")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
-from phasewise.clients.http_client import HttpClient, Timeouts
+from phasewise.clients.http_client import HttpClient, Timeouts, origin
 from phasewise.core.errors import EngineUnreachable, FailureKind, UpstreamError
 from phasewise.core.steps import STEP_RECORD_VERSION, EngineStep, FinishedRequest, KvTransfer
 
@@ -98,7 +98,7 @@ class StepFeed:
     def __init__(
         self, steps_url: str, clock: Callable[[], float] = time.time, *, since_unix_s: float | None = None
     ) -> None:
-        self._client = HttpClient(steps_url.rstrip("/").removesuffix("/steps"), TIMEOUTS)
+        self._client = HttpClient(origin(steps_url).removesuffix("/steps"), TIMEOUTS)
         self._clock = clock
         self._since_unix_s = since_unix_s
         self._boot: str | None = None

@@ -1,7 +1,8 @@
 """Every error phasewise raises on purpose, as one tree.
 
 PhasewiseError
-├── ConfigError              a file, an option or a variable is not usable
+├── ConfigError              a file or a variable is not usable
+│   └── UsageError           options or arguments are not accepted; a command exits with 2
 ├── EngineError
 │   ├── EngineNotInstalled   no engine environment was found
 │   ├── EngineInstallFailed  a step of the installation failed
@@ -35,7 +36,11 @@ class PhasewiseError(Exception):
 
 
 class ConfigError(PhasewiseError):
-    """A file, an option or a variable is not usable."""
+    """A file or a variable is not usable."""
+
+
+class UsageError(ConfigError):
+    """Options or arguments are not accepted, whatever the server is; a command exits with 2."""
 
 
 class EngineError(PhasewiseError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import exp, sqrt
 from random import Random
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.costs.fit.step import StepSeconds, StepWork
 
 
@@ -26,12 +26,12 @@ class Jitter:
 
     def __post_init__(self) -> None:
         if not (0 <= self.spread <= 2 and 0 <= self.drift_spread <= 2):
-            raise ConfigError(
+            raise UsageError(
                 f"steps cannot vary by {self.spread:g} and drift by {self.drift_spread:g}",
                 hint="use 0 to 2; 0.1 is about 10% of a step's length",
             )
         if not self.drift_steps > 0:
-            raise ConfigError(f"drift_steps is {self.drift_steps:g}", hint="use a number above 0")
+            raise UsageError(f"drift_steps is {self.drift_steps:g}", hint="use a number above 0")
 
     def of_engine(self, index: int) -> Jitter:
         """The same noise for one engine of a fleet, but drawn independently; the first engine keeps the seed.

@@ -68,8 +68,9 @@ async def measure(url: str, spec: RunSpec, on_start: OnStart = _nothing) -> Benc
             await _prime(client, target, plan, limits)
         run_id = f"bench-{secrets.token_hex(4)}"
         generator = LoadGenerator(client, target, plan, run_id, limits, fixed_lengths)
-        on_start(generator)
         async with watching(target, spec.steps_url) as watch:
+            # Only now: stopping a generator that does not run yet would end nothing.
+            on_start(generator)
             run = await generator.run()
         engine = await watch.record()
         target = await looked_at_again(client, target)

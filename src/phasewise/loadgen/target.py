@@ -12,7 +12,7 @@ from urllib.parse import quote
 import orjson
 
 from phasewise.clients.http_client import Headers, HttpClient, Reply, no_answer
-from phasewise.core.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError
+from phasewise.core.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError, UsageError
 from phasewise.loadgen.workload.plan import Fit, Plan, PlannedRequest, Thread, refitted
 from phasewise.loadgen.workload.prompts import Message, stream, word_count
 
@@ -126,7 +126,7 @@ def request_headers(api_key: str | None) -> Headers:
     """
     key = (api_key or "").strip()
     if not key.isprintable():
-        raise ConfigError(
+        raise UsageError(
             "the API key holds a line break or another character that cannot be sent",
             hint="give --api-key or PHASEWISE_API_KEY the key alone, on one line",
         )

@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 from typing import Protocol
 
-from phasewise.core.errors import ConfigError, EngineStartFailed
+from phasewise.core.errors import EngineStartFailed, UsageError
 from phasewise.simulator.blocks import BlockPool
 
 Address = tuple[str, int]
@@ -42,7 +42,7 @@ class Connector:
     def __post_init__(self) -> None:
         times_s = (self.floor_s, self.handshake_s, self.handshake_timeout_s)
         if min(times_s) < 0 or min(self.lease_s, self.bytes_per_s, self.kv_bytes_per_token) <= 0:
-            raise ConfigError(
+            raise UsageError(
                 "a connector's times must not be negative",
                 hint="lease_s, bytes_per_s and kv_bytes_per_token must be above 0",
             )

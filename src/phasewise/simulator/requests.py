@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.core.steps import EngineStep, FinishedRequest
 from phasewise.costs.fit.step import StepWork, chunk_pairs
 from phasewise.simulator.blocks import BlockHash, chain_hash, root_hash
@@ -29,15 +29,15 @@ class EngineShape:
     def __post_init__(self) -> None:
         smallest = min(self.max_num_seqs, self.block_size, self.total_blocks, self.mean_output_tokens)
         if smallest < 1 or self.max_model_len < 2:
-            raise ConfigError("an engine's sizes must be positive", hint="max_model_len must be at least 2")
+            raise UsageError("an engine's sizes must be positive", hint="max_model_len must be at least 2")
         if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ConfigError(
+            raise UsageError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens} is below "
                 f"max_num_seqs={self.max_num_seqs}",
                 hint="a step must hold one token of every running request",
             )
         if self.total_blocks * self.block_size < self.max_model_len:
-            raise ConfigError(
+            raise UsageError(
                 f"{self.total_blocks} blocks of {self.block_size} tokens hold less than one request of "
                 f"max_model_len={self.max_model_len}",
                 hint="raise total_blocks or lower max_model_len",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.costs.fit.step import StepCost, StepSeconds, StepWork
 
 
@@ -24,7 +24,7 @@ class PhaseScaled:
 
     def __post_init__(self) -> None:
         if not (self.prefill > 0 and self.decode > 0):
-            raise ConfigError(
+            raise UsageError(
                 f"phases cannot take {self.prefill:g} and {self.decode:g} times as long",
                 hint="use factors above 0; 1.1 is 10% slower",
             )
@@ -66,5 +66,5 @@ PRESETS: Mapping[str, StepCost] = MappingProxyType(
 def preset(name: str) -> StepCost:
     """A cost by its name."""
     if name not in PRESETS:
-        raise ConfigError(f"unknown preset {name!r}", hint=f"accepted: {', '.join(PRESETS)}")
+        raise UsageError(f"unknown preset {name!r}", hint=f"accepted: {', '.join(PRESETS)}")
     return PRESETS[name]

@@ -9,12 +9,12 @@ import pytest
 
 from phasewise.core.errors import FleetError
 from phasewise.experiments.compare import arms
-from phasewise.experiments.compare.arms import FleetArm, UrlArm, arm_of
+from phasewise.experiments.compare.arms import FleetArm, UrlArm, arms_of
 
 
 async def test_an_address_is_measured_as_it_is():
-    arm = arm_of("http://127.0.0.1:8000/v1/", "A", print)
-    assert arm == UrlArm("http://127.0.0.1:8000")
+    arm, same = arms_of("http://127.0.0.1:8000/v1/", "127.0.0.1:8000", print)
+    assert arm == same == UrlArm("http://127.0.0.1:8000")
     async with arm.serving() as url:
         assert url == arm.name == "http://127.0.0.1:8000"
 
@@ -28,7 +28,7 @@ async def test_a_fleet_is_started_for_a_block_and_stopped_after_it(monkeypatch):
 
     monkeypatch.setattr(arms, "run_phasewise", phasewise)
     said: list[str] = []
-    arm = arm_of("fleets/small.yaml", "B", said.append)
+    _, arm = arms_of("fleets/other.yaml", "fleets/small.yaml", said.append)
     assert arm == FleetArm(Path("fleets/small.yaml"), "compare-b")
 
     async def broken_block() -> None:

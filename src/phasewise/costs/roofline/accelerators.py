@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Self
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.costs.roofline.precision import Arithmetic
 
 MIB = 1 << 20
@@ -138,15 +138,13 @@ class Assumptions:
         known = {each.name for each in fields(self)}
         for name, value in given.items():
             if name not in known:
-                raise ConfigError(
-                    f"unknown assumption {name!r}", hint=f"accepted: {', '.join(sorted(known))}"
-                )
+                raise UsageError(f"unknown assumption {name!r}", hint=f"accepted: {', '.join(sorted(known))}")
             if not isfinite(value):
-                raise ConfigError(f"{name} is {value:g}", hint="use a finite number")
+                raise UsageError(f"{name} is {value:g}", hint="use a finite number")
             if name in _SHARES and not 0 < value <= 1:
-                raise ConfigError(f"{name} is {value:g}", hint="it is a share: use above 0, at most 1")
+                raise UsageError(f"{name} is {value:g}", hint="it is a share: use above 0, at most 1")
             if value < 0:
-                raise ConfigError(f"{name} is {value:g}", hint="use 0 or more")
+                raise UsageError(f"{name} is {value:g}", hint="use 0 or more")
         return replace(self, **given)
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.units import size
 from phasewise.costs.roofline.accelerators import ACCELERATORS
 from phasewise.costs.roofline.model_config import architecture_of
@@ -76,7 +76,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 def check_given(gpu: str | None, config: str | None, home: Path) -> None:
     """Reject unusable options before anything is probed."""
     if gpu is not None and gpu not in ACCELERATORS:
-        raise ConfigError(f"--gpu {gpu} is unknown", hint=f"known: {', '.join(ACCELERATORS)}")
+        raise UsageError(f"--gpu {gpu} is unknown", hint=f"known: {', '.join(ACCELERATORS)}")
     if config is not None:
         architecture_of(read_model_config(config, home, os.environ))
 

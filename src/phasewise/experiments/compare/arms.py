@@ -13,8 +13,8 @@ from typing import Protocol
 
 import orjson
 
-from phasewise.clients.http_client import origin
-from phasewise.core.errors import FleetError
+from phasewise.clients.http_client import is_address, origin
+from phasewise.core.errors import FleetError, UsageError
 
 FLEET_FILES = (".yaml", ".yml")
 
@@ -83,11 +83,27 @@ class FleetArm:
                     raise
 
 
-def arm_of(text: str, side: str, say: Callable[[str], None] = lambda words: None) -> Arm:
-    """An address or a fleet file, as the user typed it; `say` gets messages about long operations."""
-    if text.endswith(FLEET_FILES):
-        return FleetArm(Path(text), f"compare-{side.lower()}", say)
-    return UrlArm(origin(text))
+def arms_of(a: str, b: str, say: Callable[[str], None] = lambda words: None) -> tuple[Arm, Arm]:
+    """Two addresses or two fleet files, as the user typed them; `say` gets messages about long operations.
+
+    One of each is rejected: a fleet is started fresh for every block, and a server that already runs is not.
+    """
+    files = [text for text in (a, b) if text.endswith(FLEET_FILES)]
+    for text in (a, b):
+        if text not in files and not is_address(text):
+            raise UsageError(
+                f"{text!r} is neither an address nor a fleet file",
+                hint="give http://host:port, or a file that ends in .yaml",
+            )
+    if len(files) == 1:
+        raise UsageError(
+            f"{a} and {b} are an address and a fleet file, which start a block in different states",
+            hint=f"start the fleet with `phasewise up {files[0]} --detach` and give its gateway's "
+            "address, or give two fleet files",
+        )
+    if files:
+        return FleetArm(Path(a), "compare-a", say), FleetArm(Path(b), "compare-b", say)
+    return UrlArm(origin(a)), UrlArm(origin(b))
 
 
 async def run_phasewise(*arguments: str) -> bytes:

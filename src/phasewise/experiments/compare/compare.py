@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.core.slo import Slo
 from phasewise.experiments.compare.arms import Arm
 from phasewise.experiments.compare.runner import Measure, PairsMeasured, measure_pairs, never
@@ -51,12 +51,12 @@ def plan_comparison(
     requests = spec.plan.requests or 0
     left_out = round(WARM_UP_SHARE * requests) if warm_up is None else warm_up
     if left_out >= requests:
-        raise ConfigError(
+        raise UsageError(
             f"--warm-up {left_out} leaves out all {requests} requests",
             hint="lower --warm-up or raise --requests",
         )
     if not (0 < margin < 1 and 0 < alpha < 1):
-        raise ConfigError(
+        raise UsageError(
             f"--margin {margin:g} and --alpha {alpha:g}", hint="both have to be between 0 and 1, such as 0.05"
         )
     check_control_pairs(control_pairs)
@@ -64,9 +64,9 @@ def plan_comparison(
 
 
 def check_control_pairs(control_pairs: int) -> None:
-    """ConfigError for a control with too few pairs to show anything."""
+    """UsageError for a control with too few pairs to show anything."""
     if 0 < control_pairs < FEWEST_PAIRS:
-        raise ConfigError(
+        raise UsageError(
             f"--control-pairs {control_pairs}",
             hint=f"use at least {FEWEST_PAIRS}, or 0 for no control",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.experiments.levers.cases import RESTARTED
 from phasewise.experiments.levers.catalogue import (
     LEVER_METRICS,
@@ -85,7 +85,7 @@ def chosen(cases: Sequence[Case], only: Sequence[str], effort: Effort) -> tuple[
     for name in only:
         if name not in known:
             levers = dict.fromkeys(case.lever for case in cases)
-            raise ConfigError(f"there is no lever {name!r}", hint=f"accepted: {', '.join(levers)}")
+            raise UsageError(f"there is no lever {name!r}", hint=f"accepted: {', '.join(levers)}")
     quick = effort.name == QUICK.name
     named = [case for case in cases if not only or {case.lever, case.name} & {*only}]
     return tuple(

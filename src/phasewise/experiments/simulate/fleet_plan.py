@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.request import DEFAULT_MAX_WAIT_S
 from phasewise.core.worker import DEFAULT_SLOTS
 from phasewise.costs.fit.solve import FittedCost
@@ -100,7 +100,7 @@ def with_engines(plan: FleetPlan, pool: str, engines: int) -> FleetPlan:
     """The same with another number of engines in a pool."""
     names = [it.name for it in plan.pools]
     if pool not in names:
-        raise ConfigError(f"no pool is named {pool!r}", hint=f"the fleet has {', '.join(names)}")
+        raise UsageError(f"no pool is named {pool!r}", hint=f"the fleet has {', '.join(names)}")
     return replace(
         plan, pools=tuple(replace(it, engines=engines) if it.name == pool else it for it in plan.pools)
     )

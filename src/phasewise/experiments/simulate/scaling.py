@@ -8,7 +8,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.slo import Slo
 from phasewise.core.worker import Role
 from phasewise.costs.fit.step import StepCost, chunk_pairs
@@ -71,7 +71,7 @@ def parse_rule(text: str) -> tuple[str, float | None]:
     """`concurrency=32`, or a rule with its usual setting."""
     rule, given, setting = text.partition("=")
     if rule not in KNOBS:
-        raise ConfigError(f"no scaling rule is named {rule!r}", hint=f"accepted: {', '.join(KNOBS)}")
+        raise UsageError(f"no scaling rule is named {rule!r}", hint=f"accepted: {', '.join(KNOBS)}")
     most = 1.0 if rule in SHARES else inf
     try:
         if (chosen := float(setting) if given else KNOBS[rule]) is None or 0 < chosen <= most:
@@ -80,7 +80,7 @@ def parse_rule(text: str) -> tuple[str, float | None]:
         pass
     accepted = "a number above zero" + (" and at most 1" if rule in SHARES else "")
     example = KNOBS[rule] or 4
-    raise ConfigError(f"--scale {text} does not have {accepted}", hint=f"write it as {rule}={example:g}")
+    raise UsageError(f"--scale {text} does not have {accepted}", hint=f"write it as {rule}={example:g}")
 
 
 def try_rule(
@@ -95,7 +95,7 @@ def try_rule(
     if trial.rule == HINDSIGHT:
         return _hindsight(trial, plan, traffic)
     if trial.rule == "slo" and any(it.role is not Role.MIXED for it in plan.pools):
-        raise ConfigError("the rule slo does not know prefill and decode apart", hint="use mixed pools")
+        raise UsageError("the rule slo does not know prefill and decode apart", hint="use mixed pools")
     fleet = new_fleet(replace(plan, times_engines=trial.rule == "phasewise"))
     scaler = Autoscaler(fleet, _rule(trial, slo), trial.start_up_s, trial.least, trial.most)
     fleet.run(traffic)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from random import Random
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.experiments.simulate.fleet_plan import BLOCK_TOKENS
 from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop, Replay, arrival_times_s
 from phasewise.loadgen.workload.drafts import Conversations
@@ -36,12 +36,12 @@ def traffic_of(
     drawn = _sessions(source, conversations, seed)
     if isinstance(load, ClosedLoop):
         if requests is None:
-            raise ConfigError("a closed loop without an end", hint="give --requests, or a --rate")
+            raise UsageError("a closed loop without an end", hint="give --requests, or a --rate")
         return _closed(list(islice(drawn, -(-requests // turns))), load.concurrency)
     if isinstance(load, Replay):
-        raise ConfigError("a replay needs a trace", hint="give --trace, or a --rate")
+        raise UsageError("a replay needs a trace", hint="give --trace, or a --rate")
     if requests is None and duration_s is None:
-        raise ConfigError("the run has no end", hint="give --requests or --duration")
+        raise UsageError("the run has no end", hint="give --requests or --duration")
     times_s: Iterator[float] = islice(arrival_times_s(load, stream(seed, "arrivals")), -(-limit // turns))
     if duration_s is not None:
         times_s = takewhile(lambda at_s: at_s < duration_s, times_s)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from itertools import accumulate
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 
 LEAST_S = 20.0
 """A step with less time than this is not begun."""
@@ -52,7 +52,7 @@ def chosen_steps(only: Sequence[str]) -> tuple[Step, ...]:
     """The steps of these groups, all if none is named. Faults are sized by a calibration."""
     for name in only:
         if name not in GROUPS:
-            raise ConfigError(f"there is no step {name!r}", hint=f"accepted: {', '.join(GROUPS)}")
+            raise UsageError(f"there is no step {name!r}", hint=f"accepted: {', '.join(GROUPS)}")
     named = {step for name in only or GROUPS for step in GROUPS[name]} | {Step.ENVIRONMENT}
     if "faults" in only:
         named.add(Step.CALIBRATION)

@@ -15,7 +15,7 @@ from typing import TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.spelling import did_you_mean
 from phasewise.fleet.config.fleet import FleetConfig
 from phasewise.fleet.config.gateway import ACCEPTED_BY_PATTERN
@@ -143,7 +143,7 @@ def byte_size(text: str) -> int:
     """`1GiB` as bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(KiB|MiB|GiB)", text)
     if match is None:
-        raise ConfigError(f"{text!r} is not a size", hint="write it as 512MiB or 1.5GiB")
+        raise UsageError(f"{text!r} is not a size", hint="write it as 512MiB or 1.5GiB")
     return int(float(match[1]) * {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[match[2]])
 
 

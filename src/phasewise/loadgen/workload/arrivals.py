@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 from random import Random
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 
 
 class Spacing(StrEnum):
@@ -38,11 +38,11 @@ class OpenLoop:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s < inf:
-            raise ConfigError(f"the rate is {self.rate_per_s:g} requests per second", hint="use one above 0")
+            raise UsageError(f"the rate is {self.rate_per_s:g} requests per second", hint="use one above 0")
         if not 0 < self.burstiness < inf:
-            raise ConfigError(f"the burstiness is {self.burstiness:g}", hint="use one above 0; 1 is Poisson")
+            raise UsageError(f"the burstiness is {self.burstiness:g}", hint="use one above 0; 1 is Poisson")
         if self.burstiness != 1 and self.spacing is not Spacing.GAMMA:
-            raise ConfigError(
+            raise UsageError(
                 f"{self.spacing} arrivals do not accept a burstiness of {self.burstiness:g}",
                 hint="leave it out, or use gamma arrivals",
             )
@@ -59,7 +59,7 @@ class ClosedLoop:
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
-            raise ConfigError(f"the concurrency is {self.concurrency}", hint="use 1 or more")
+            raise UsageError(f"the concurrency is {self.concurrency}", hint="use 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Replay:
 
     def __post_init__(self) -> None:
         if not 0 < self.speed < inf:
-            raise ConfigError(f"the replay speed is {self.speed:g}", hint="use one above 0")
+            raise UsageError(f"the replay speed is {self.speed:g}", hint="use one above 0")
 
 
 Load = OpenLoop | ClosedLoop | Replay

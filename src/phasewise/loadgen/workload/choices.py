@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.loadgen.workload.arrivals import ClosedLoop, Load, OpenLoop, Replay, Spacing
 from phasewise.loadgen.workload.drafts import Conversations
 from phasewise.loadgen.workload.lengths import Lengths
@@ -32,7 +32,7 @@ def choose_source(
             PRESETS[preset], prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
         )
     if (prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes) != (None,) * 4:
-        raise ConfigError(
+        raise UsageError(
             "--trace was given together with --prompt-tokens, --output-tokens or a shared prefix",
             hint="a trace has its own lengths: remove one of them",
         )
@@ -69,7 +69,7 @@ def _behind_prefix(shape: Shape, prefix_tokens: int) -> Shape:
     """
     exact = shape.prompt.spread == 0
     if prefix_tokens < 0 or (exact and 0 < prefix_tokens > shape.prompt.low_tokens - TEMPLATE_TOKENS - 1):
-        raise ConfigError(
+        raise UsageError(
             f"a shared prefix of {prefix_tokens} tokens does not fit prompts of {shape.prompt.low_tokens}",
             hint=f"raise --prompt-tokens or lower --shared-prefix-tokens: a prompt has {TEMPLATE_TOKENS} "
             "tokens of a chat template and a word of its own",
@@ -93,7 +93,7 @@ def choose_load(
 ) -> Load:
     """An open loop if a rate was given, else a closed loop; a trace without either keeps its own times."""
     if rate is not None and concurrency is not None:
-        raise ConfigError("--rate and --concurrency were both given", hint="give only one of them")
+        raise UsageError("--rate and --concurrency were both given", hint="give only one of them")
     if rate is not None:
         return OpenLoop(rate, spacing, burstiness)
     if concurrency is None and speed is not None:
@@ -104,7 +104,7 @@ def choose_load(
 def choose_conversations(turns: int, think_s: float) -> Conversations | None:
     """Conversations of several turns; None for a single turn."""
     if turns < 1 or think_s < 0:
-        raise ConfigError(
+        raise UsageError(
             f"--turns {turns} and --think {think_s:g}", hint="use at least 1 turn, and at least 0 s"
         )
     return Conversations(turns, think_s) if turns > 1 else None

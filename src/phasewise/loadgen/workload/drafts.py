@@ -8,7 +8,7 @@ from itertools import cycle
 from math import inf
 from random import Random
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.loadgen.workload.presets import Shape
 from phasewise.loadgen.workload.prompts import (
     TEMPLATE_TOKENS,
@@ -176,9 +176,9 @@ class Conversations:
 
     def __post_init__(self) -> None:
         if self.turns < 1:
-            raise ConfigError(f"the number of turns is {self.turns}", hint="use 1 or more")
+            raise UsageError(f"the number of turns is {self.turns}", hint="use 1 or more")
         if not 0 <= self.think_s < inf:
-            raise ConfigError(f"the think time is {self.think_s:g} s", hint="use 0 or more")
+            raise UsageError(f"the think time is {self.think_s:g} s", hint="use 0 or more")
 
 
 def later_turns(

@@ -7,7 +7,7 @@ from math import exp, log
 from random import Random
 from typing import Self
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 
 _REDRAWS = 16
 """How often lengths outside the bounds are drawn again before they are cut, so that few lie on a bound."""
@@ -28,7 +28,7 @@ class Lengths:
 
     def __post_init__(self) -> None:
         if not 1 <= self.low_tokens <= self.median_tokens <= self.high_tokens or self.spread < 0:
-            raise ConfigError(
+            raise UsageError(
                 f"lengths around {self.median_tokens} tokens are not within "
                 f"{self.low_tokens} to {self.high_tokens}",
                 hint="use at least 1 token, and a median within the bounds",

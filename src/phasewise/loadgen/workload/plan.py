@@ -12,7 +12,7 @@ from math import ceil, floor
 from random import Random
 from typing import Self
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import ConfigError, UsageError
 from phasewise.core.units import bound
 from phasewise.loadgen.workload.arrivals import ClosedLoop, Load, OpenLoop, Replay, arrival_times_s
 from phasewise.loadgen.workload.drafts import (
@@ -82,21 +82,21 @@ class PlanSpec:
 
     def __post_init__(self) -> None:
         if self.requests is not None and not 1 <= self.requests <= PLAN_LIMIT:
-            raise ConfigError(f"the number of requests is {self.requests}", hint=f"use 1 to {PLAN_LIMIT}")
+            raise UsageError(f"the number of requests is {self.requests}", hint=f"use 1 to {PLAN_LIMIT}")
         if self.duration_s is not None and not self.duration_s > 0:
-            raise ConfigError(f"the duration is {bound(self.duration_s)}", hint="use one above 0")
+            raise UsageError(f"the duration is {bound(self.duration_s)}", hint="use one above 0")
         if self.conversations is not None and not isinstance(self.source, Shape):
             named = f"the trace {self.source.name}" if isinstance(self.source, Trace) else "written prompts"
-            raise ConfigError(
+            raise UsageError(
                 f"conversations cannot be combined with {named}",
                 hint="its requests are independent: leave one of the two out",
             )
         if isinstance(self.source, Trace):
             return
         if isinstance(self.load, Replay):
-            raise ConfigError("a replay needs a trace", hint="give a trace, or a rate or concurrency")
+            raise UsageError("a replay needs a trace", hint="give a trace, or a rate or concurrency")
         if self.requests is None and self.duration_s is None:
-            raise ConfigError("the run has no end", hint="give --requests or --duration")
+            raise UsageError("the run has no end", hint="give --requests or --duration")
         if isinstance(self.load, OpenLoop) and self.requests is None and self.duration_s is not None:
             self._check_arrivals(self.load, self.duration_s)
 
@@ -105,7 +105,7 @@ class PlanSpec:
         per_s = load.rate_per_s * turns
         if per_s * duration_s > PLAN_LIMIT:
             what = "requests" if turns == 1 else f"conversations of {turns} turns"
-            raise ConfigError(
+            raise UsageError(
                 f"{load.rate_per_s:g} {what} per second for {duration_s:g} s are more than the {PLAN_LIMIT} "
                 "requests that a plan may hold",
                 hint=f"use a duration of at most {floor(PLAN_LIMIT / per_s)} s, or a lower rate",

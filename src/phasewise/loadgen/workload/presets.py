@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from phasewise.core.errors import ConfigError
+from phasewise.core.errors import UsageError
 from phasewise.loadgen.workload.lengths import Lengths
 
 FOLLOW_UP = Lengths(median_tokens=48, spread=0.6, low_tokens=8, high_tokens=256)
@@ -44,7 +44,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.shared_prefixes < 1:
-            raise ConfigError(
+            raise UsageError(
                 f"{self.shared_prefixes} shared prefixes", hint="use 1 or more; none is a length of 0"
             )
 
