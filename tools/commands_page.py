@@ -23,7 +23,7 @@ each option means and its default. `phasewise --version --verbose` prints what a
   [its own](diagnose.md#exit-codes). `status` exits with 1 unless every process serves, `check` if anything is
   wrong, `replay` if a decision differs, `bench` if the run is void. `explain` exits
   with 2 if several requests have the id.
-- SECONDS is a number, or has a unit: 500ms, 30s, 2m, 1h. An address without a scheme, `localhost:8000`, is http.
+- SECONDS may have a unit: 500ms, 30s, 2m, 1h. An address without a scheme, `localhost:8000`, is http.
 - Engines, models, logs, admin keys and the history of `verify` are in the data folder: `PHASEWISE_HOME`, else
   `$XDG_DATA_HOME/phasewise`, else `~/.local/share/phasewise`.
 

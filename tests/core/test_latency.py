@@ -5,7 +5,17 @@ import math
 import pytest
 from hypothesis import given
 
-from phasewise.core.latency import chunk_gaps_s, e2e_s, goodput, meets, stalls, tpot_s, ttft_breakdown, ttft_s
+from phasewise.core.latency import (
+    chunk_gaps_s,
+    e2e_s,
+    fitted,
+    goodput,
+    meets,
+    stalls,
+    tpot_s,
+    ttft_breakdown,
+    ttft_s,
+)
 from phasewise.core.slo import Slo
 from phasewise.core.timeline import Outcome, Part, Source
 from tests.builders import make_attempt, make_span, make_timeline
@@ -155,3 +165,10 @@ def test_the_end_of_the_gateways_wait_that_the_engine_measured_too_counts_once()
 def test_an_engine_that_reports_more_than_the_whole_ttft_is_not_corrected():
     found = ttft_breakdown(make_timeline((0.5, 0.6), engine_spans=[make_span(Part.PREFILL, 0.6)]))
     assert (found.seconds(Part.PREFILL), found.unexplained_s) == (pytest.approx(0.6), pytest.approx(-0.1))
+
+
+def test_as_shown_parts_that_two_clocks_measured_add_up_and_nothing_is_negative():
+    measured = ttft_breakdown(make_timeline((0.5, 0.6), engine_spans=[make_span(Part.PREFILL, 0.6)]))
+    shown = fitted(measured)
+    assert (shown.seconds(Part.PREFILL), shown.unexplained_s) == (pytest.approx(0.5), 0.0)
+    assert fitted(shown) is shown

@@ -23,7 +23,7 @@ from phasewise.loadgen.target import Target
 from phasewise.loadgen.workload.arrivals import ClosedLoop, OpenLoop
 from phasewise.loadgen.workload.plan import Fit, Plan, PlannedRequest
 from phasewise.loadgen.workload.prompts import Message
-from phasewise.report.bench.table import PART_NAMES, render, render_sweep
+from phasewise.report.bench.table import PART_NAMES, render, render_sweep, rest_name
 from tests.builders import EPOCH_S, make_span, make_timeline
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.15)
@@ -104,6 +104,18 @@ def test_the_typical_parts_and_the_unexplained_add_up_to_ttft(ttfts_s):
     )
     assert min(ttfts_s) <= typical.ttft_s * (1 + 1e-9)
     assert typical.ttft_s <= max(ttfts_s) * (1 + 1e-9)
+
+
+def test_typical_parts_that_overlap_leave_nothing_negative():
+    typical = typical_ttft([make_reported(0.29)])
+    assert typical is not None
+    assert typical.unexplained_s == 0.0
+    assert sum(part.seconds for part in typical.parts) == pytest.approx(0.29)
+
+
+@pytest.mark.parametrize(("rest_s", "name"), [(0.0028, "network and parsing"), (0.02, "unexplained")])
+def test_what_no_source_resolves_is_not_called_unexplained(rest_s, name):
+    assert rest_name(rest_s) == name
 
 
 def test_the_typical_request_is_one_around_the_median():

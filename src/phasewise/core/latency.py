@@ -7,7 +7,7 @@ never 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -171,11 +171,23 @@ class TtftBreakdown:
         return sum(seen) if seen else None
 
 
+def fitted(breakdown: TtftBreakdown) -> TtftBreakdown:
+    """As it is shown. Where two clocks measured the same time, the parts come to more than the TTFT: they are
+    made shorter in proportion, so that nothing negative is left.
+    """
+    over_s = -breakdown.unexplained_s
+    if over_s <= 0:
+        return breakdown
+    scale = breakdown.ttft_s / (breakdown.ttft_s + over_s)
+    parts = tuple(replace(entry, seconds=entry.seconds * scale) for entry in breakdown.parts)
+    return TtftBreakdown(breakdown.ttft_s, parts, 0.0)
+
+
 def ttft_breakdown(timeline: Timeline) -> TtftBreakdown | None:
     """Split TTFT into its parts; None for a request without content.
 
     The unexplained part is the time that no clock measured. It is negative where durations from two clocks
-    overlap by an unknown amount, and is shown as it is.
+    overlap by an unknown amount; `fitted` is for showing it.
     """
     total_s = ttft_s(timeline)
     if total_s is None:

@@ -53,15 +53,14 @@ def typical_ttft(timelines: Sequence[Timeline]) -> TypicalTtft | None:
         key = (entry.part, entry.source)
         seconds[key] = seconds.get(key, 0.0) + entry.seconds / len(band)
     order = list(Part)
-    return TypicalTtft(
-        requests=len(band),
-        ttft_s=sum(breakdown.ttft_s for breakdown in band) / len(band),
-        parts=tuple(
-            PartTime(part, source, value)
-            for (part, source), value in sorted(seconds.items(), key=lambda item: order.index(item[0][0]))
-        ),
-        unexplained_s=sum(breakdown.unexplained_s for breakdown in band) / len(band),
+    parts = tuple(
+        PartTime(part, source, value)
+        for (part, source), value in sorted(seconds.items(), key=lambda item: order.index(item[0][0]))
     )
+    ttft_s = sum(breakdown.ttft_s for breakdown in band) / len(band)
+    unexplained_s = sum(breakdown.unexplained_s for breakdown in band) / len(band)
+    shown = latency.fitted(latency.TtftBreakdown(ttft_s, parts, unexplained_s))
+    return TypicalTtft(len(band), shown.ttft_s, shown.parts, shown.unexplained_s)
 
 
 def reported_by_engine(timeline: Timeline) -> bool:

@@ -46,6 +46,15 @@ def test_every_figure_compares_requests_of_the_probe():
     assert (found.streams, found.stall_s, found.joined_tokens) == (4, pytest.approx(STALLED), 1564)
 
 
+def test_a_stall_is_whole_behind_a_gateway_with_two_engines():
+    """Only half of the streams run on the engine that reads the long prompt; the median would halve it."""
+    *alone, _, _, _, _, joined = whole_probe()
+    stalled = (*(0.08,) * 10, STALLED, *(0.08,) * 10)
+    streams = [request(20, 64, 0.1, gaps) for gaps in (stalled, stalled, (0.08,) * 30, (0.08,) * 30)]
+    found = probe_reading([*alone, *streams, joined])
+    assert found.stall_s == pytest.approx(STALLED)
+
+
 def test_they_are_four_lines_that_name_sizes_and_times():
     first, cache, batch, stall = probe_in_words(probe_reading(whole_probe()))
     assert first == "TTFT 100 ms with 64 prompt tokens, 1.60 s with 1564: 1.00 s per 1,000 tokens"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from phasewise.core.latency import chunk_gaps_s, tpot_s, ttft_s
@@ -31,7 +32,8 @@ class ProbeReading:
 
     `short` and `long` are prompts alone, `again` is the long one a second time. `alone_tpot_s` is a
     token's time in a single stream, `together_tpot_s` in one of `streams`, without stalls. `stall_s` is the
-    median over these streams of the longest gap, which the prompt of `joined_tokens` caused.
+    longest gap of these streams while the prompt of `joined_tokens` was read: behind a gateway, streams on
+    other engines than the prompt's have none.
     """
 
     short: Start | None
@@ -70,7 +72,6 @@ def probe_reading(timelines: Sequence[Timeline]) -> ProbeReading | None:
     alone = [it for it in shorts if not any(_overlap(it, other) for other in known if other is not it)]
     together = [it for it in shorts if it not in alone]
     first, again, joined = (longs[at] if at < len(longs) else None for at in range(3))
-    stalls = [max(chunk_gaps_s(it), default=0.0) for it in together] if joined is not None else []
     return ProbeReading(
         short=_median_start(alone),
         long=None if first is None else _median_start([first]),
@@ -78,8 +79,19 @@ def probe_reading(timelines: Sequence[Timeline]) -> ProbeReading | None:
         alone_tpot_s=_median([found for it in alone if (found := tpot_s(it)) is not None]),
         streams=len(together),
         together_tpot_s=_median([median(gaps) for it in together if (gaps := chunk_gaps_s(it))]),
-        stall_s=_median(stalls),
+        stall_s=None if joined is None else max((_stall_s(it, joined) for it in together), default=None),
         joined_tokens=None if joined is None else joined.prompt_tokens,
+    )
+
+
+def _stall_s(stream: Timeline, prompt: Timeline) -> float:
+    """The stream's longest gap between two chunks that overlaps the prompt's TTFT."""
+    since_s = prompt.started_unix_s - stream.started_unix_s
+    first_s = ttft_s(prompt)
+    until_s = since_s + (prompt.ended_s if first_s is None else first_s)
+    gaps = pairwise(stream.content_times_s)
+    return max(
+        (end_s - start_s for start_s, end_s in gaps if start_s < until_s and end_s > since_s), default=0.0
     )
 
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from phasewise.core.errors import ConfigError, RejectionKind, RequestRejected
-from phasewise.core.latency import TtftBreakdown, ttft_breakdown
+from phasewise.core.latency import TtftBreakdown, fitted, ttft_breakdown
 from phasewise.core.request import Endpoint
 from phasewise.core.timeline_record import from_record
 from phasewise.gateway.api import cache_routes
@@ -363,7 +363,8 @@ async def _send_lines(client: Client, lines: list[bytes], headers: Headers) -> N
     await client.finish()
 
 
-def _breakdown_ms(breakdown: TtftBreakdown) -> dict[str, Any]:
+def _breakdown_ms(measured: TtftBreakdown) -> dict[str, Any]:
+    breakdown = fitted(measured)
     return {
         "total_ms": round(breakdown.ttft_s * 1e3, 3),
         "parts": [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from phasewise.core.latency import e2e_s, part_seconds, tpot_s, ttft_breakdown
+from phasewise.core.latency import e2e_s, fitted, part_seconds, tpot_s, ttft_breakdown
 from phasewise.core.timeline import Outcome, Part, Span, Timeline
 
 SERVER_TIMING = b"server-timing"
@@ -27,8 +27,11 @@ def server_timing(total_s: float, spans: Sequence[Span]) -> bytes:
     seconds: dict[Part, float] = {}
     for (part, _), value in part_seconds(spans).items():
         seconds[part] = seconds.get(part, 0.0) + value
-    parts = [f"{_BEFORE[part]}{value * 1e3:.3f}" for part, value in seconds.items()]
-    parts.append(f"{_UNEXPLAINED};dur={_ms(total_s - sum(seconds.values()))}")
+    measured_s = sum(seconds.values())
+    # Where two clocks measured the same time, the parts are made shorter, so that they add up.
+    scale = 1e3 if measured_s <= total_s else 1e3 * total_s / measured_s
+    parts = [f"{_BEFORE[part]}{value * scale:.3f}" for part, value in seconds.items()]
+    parts.append(f"{_UNEXPLAINED};dur={_ms(max(0.0, total_s - measured_s))}")
     return f"total;dur={total_s * 1e3:.3f}, {', '.join(parts)}".encode()
 
 
@@ -43,9 +46,10 @@ def timing_comment(timeline: Timeline) -> bytes:
 
 
 def _parts_of_stream(timeline: Timeline) -> Iterator[tuple[str, float]]:
-    breakdown = ttft_breakdown(timeline)
-    if breakdown is None:
+    measured = ttft_breakdown(timeline)
+    if measured is None:
         return
+    breakdown = fitted(measured)
     yield "ttft", breakdown.ttft_s
     for part in Part:
         if (seconds := breakdown.seconds(part)) is not None:

@@ -63,7 +63,7 @@ def _request_attributes(timeline: Timeline, operation: str, model: str) -> Attri
         "phasewise.reason": timeline.reason,
         "phasewise.tenant": timeline.tenant,
         "phasewise.slo.class": timeline.slo_class,
-        "phasewise.ttft.unexplained": None if breakdown is None else breakdown.unexplained_s,
+        "phasewise.ttft.unexplained": None if breakdown is None else max(0.0, breakdown.unexplained_s),
         "phasewise.longest_stall": longest_stall_s(timeline),
         "phasewise.client_blocked": timeline.client_blocked_s,
         "phasewise.cache.result": None if cache is None else cache.result.value,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from phasewise.core.units import NONE, bound, count, counted, duration, durations, number, share
 from phasewise.loadgen.notes import TypicalTtft
@@ -10,6 +11,7 @@ from phasewise.loadgen.results import BenchReport
 from phasewise.loadgen.statistics.summary import Summary, readings_needed
 from phasewise.report.bench import run_charts
 from phasewise.report.bench.phases import PHASES, UNEXPLAINED, Measured, PhaseStyle
+from phasewise.report.bench.table import rest_name
 from phasewise.report.charts import Chart
 from phasewise.report.drawn_charts import chart_grid, drawn
 from phasewise.report.layout import section
@@ -195,7 +197,9 @@ def _typical(typical: TypicalTtft | None) -> Html:
     rows = [
         (PHASES[entry.part], entry.source.value.replace("_", " "), entry.seconds) for entry in typical.parts
     ]
-    rows.append((UNEXPLAINED, "not measured", typical.unexplained_s))
+    rows.append(
+        (replace(UNEXPLAINED, name=rest_name(typical.unexplained_s)), "not measured", typical.unexplained_s)
+    )
     whole_s = sum(max(seconds, 0.0) for _, _, seconds in rows)
     pieces = (
         element(
@@ -225,7 +229,8 @@ def _typical(typical: TypicalTtft | None) -> Html:
         element(
             "figcaption",
             f"The mean of the {counted(typical.requests, 'request')} around the median TTFT, so that "
-            "the parts add up. Unexplained: time that no source reports, such as network and tokenization.",
+            "the parts add up. Unexplained: time that no source reports; up to 5 ms it is the way between "
+            "client and engine, and parsing.",
         ),
     )
 

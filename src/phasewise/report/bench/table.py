@@ -163,13 +163,22 @@ def _outcomes(report: BenchReport) -> Table:
     return table
 
 
+RESOLVED_S = 0.005
+"""The way between client and engine and parsing take a few milliseconds, which no source resolves."""
+
+
+def rest_name(seconds: float) -> str:
+    """What no source reports of a TTFT: below what sources resolve it is no riddle."""
+    return "unexplained" if seconds > RESOLVED_S else "network and parsing"
+
+
 def _ttft_parts(typical: TypicalTtft) -> Table:
     title = f"Where TTFT goes, for the {typical.requests} requests around the median"
     table = Table("part", "seen by", title=title, title_justify="left")
     table.add_column("ms", justify="right")
     table.add_column("share", justify="right")
     rows = [(PART_NAMES[part.part], part.source.value, part.seconds) for part in typical.parts]
-    for name, source, seconds in (*rows, ("unexplained", "-", typical.unexplained_s)):
+    for name, source, seconds in (*rows, (rest_name(typical.unexplained_s), "-", typical.unexplained_s)):
         part = share(seconds / typical.ttft_s) if typical.ttft_s > 0 else NONE
         table.add_row(name, source.replace("_", " "), milliseconds(seconds), part)
     table.add_row("TTFT", "", milliseconds(typical.ttft_s), "")

@@ -45,16 +45,27 @@ class LedgerRow:
 
 def start_rows(start: StartSummary) -> tuple[LedgerRow, ...]:
     """The mean TTFT of the requests whose engine reported its phases."""
-    return part_rows(start.parts, start.unexplained_s)
+    return with_rest(rows_of_parts(start.parts), start.unexplained_s)
 
 
-def part_rows(parts: Iterable[PartTime], unexplained_s: float) -> tuple[LedgerRow, ...]:
-    """The parts of a TTFT, of one request or of a mean, and the unexplained one last."""
-    text = (
+def rows_of_parts(parts: Iterable[PartTime]) -> tuple[LedgerRow, ...]:
+    """The parts of a TTFT, of one request or of a mean."""
+    return tuple(
         LedgerRow(_part_name(entry), entry.seconds, _source(entry.source), PHASES[entry.part].colour)
         for entry in parts
     )
-    return (*text, _unexplained(unexplained_s))
+
+
+def with_rest(rows: Iterable[LedgerRow], rest_s: float) -> tuple[LedgerRow, ...]:
+    """The rows, and the unexplained part last.
+
+    Where two clocks measured the same time, the rows come to more than the whole: they are made shorter in
+    proportion, so that they add up and nothing negative is left.
+    """
+    text, measured_s = tuple(rows), 0.0
+    if rest_s < 0 and (measured_s := sum(row.seconds for row in text)) > 0:
+        text = tuple(replace(row, seconds=row.seconds * (1 + rest_s / measured_s)) for row in text)
+    return (*text, LedgerRow(UNEXPLAINED_ROW, max(0.0, rest_s), NO_CLOCK, UNEXPLAINED.colour))
 
 
 def with_gateway_stages(rows: Iterable[LedgerRow], times: GatewayTimes | None) -> Iterator[LedgerRow]:
@@ -89,11 +100,11 @@ def stream_rows(stream: StreamSummary) -> tuple[LedgerRow, ...]:
     source = FactSource.STEP_RECORD if stream.step_timed else FactSource.COUNTERS
     step_s = min(stream.step_s, stream.tpot_mean_s)
     prompts_s = min(stream.chunk_excess_s or 0.0, stream.tpot_mean_s - step_s)
-    return (
+    rows = (
         LedgerRow("decode steps", step_s, source, "--decode"),
         LedgerRow("other requests' prefill", prompts_s, source, "--prefill"),
-        _unexplained(stream.tpot_mean_s - step_s - prompts_s),
     )
+    return with_rest(rows, stream.tpot_mean_s - step_s - prompts_s)
 
 
 def token_rows(ledger: TokenLedger, *, recorded: bool) -> tuple[LedgerRow, ...]:
@@ -118,11 +129,7 @@ def token_rows(ledger: TokenLedger, *, recorded: bool) -> tuple[LedgerRow, ...]:
         ("cold steps", ledger.cold_s, steps, "--step-in-flight"),
     )
     text = (LedgerRow(name, seconds or 0.0, source, colour) for name, seconds, source, colour in rows)
-    return (*text, _unexplained(ledger.unexplained_s))
-
-
-def _unexplained(seconds: float) -> LedgerRow:
-    return LedgerRow(UNEXPLAINED_ROW, seconds, NO_CLOCK, UNEXPLAINED.colour)
+    return with_rest(text, ledger.unexplained_s)
 
 
 def worth_a_row(rows: tuple[LedgerRow, ...], whole_s: float) -> tuple[LedgerRow, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from phasewise.core.latency import TtftBreakdown, e2e_s, tpot_s, ttft_breakdown, ttft_s, wait_so_far
+from phasewise.core.latency import TtftBreakdown, e2e_s, fitted, tpot_s, ttft_breakdown, ttft_s, wait_so_far
 from phasewise.core.own_rejections import OWN_REJECTIONS
 from phasewise.core.timeline import Attempt, AttemptKind, Outcome, Part, Source, Timeline
 from phasewise.core.units import counted, duration
@@ -18,7 +18,13 @@ from phasewise.diagnosis.analysis.stall_causes import (
 )
 from phasewise.diagnosis.analysis.token_ledger import token_ledger
 from phasewise.report.bench.phases import PHASES
-from phasewise.report.diagnosis.ledger_rows import LedgerRow, part_rows, token_rows, with_gateway_stages
+from phasewise.report.diagnosis.ledger_rows import (
+    LedgerRow,
+    rows_of_parts,
+    token_rows,
+    with_gateway_stages,
+    with_rest,
+)
 from phasewise.report.diagnosis.words import STALLS
 
 WORTH_NAMING = 0.1
@@ -73,12 +79,14 @@ def ledger_of(life: RequestLife) -> RequestLedger:
     timeline = life.timeline
     found = _until_first_token(timeline)
     decode = _decode_of_plain_reply(timeline)
-    parts = part_rows(found.parts, found.unexplained_s - sum(row.seconds for row in decode))
+    parts = with_rest(
+        (*rows_of_parts(found.parts), *decode), found.unexplained_s - sum(row.seconds for row in decode)
+    )
     start = tuple(with_gateway_stages(parts, timeline.in_gateway))
     stream = None if life.stream is None else token_ledger((life.stream,))
     rows = () if stream is None else _with_waits(token_rows(stream, recorded=bool(life.steps)), timeline)
     return RequestLedger(
-        _seen(start[:-1] + decode + start[-1:]),
+        _seen(start),
         found.ttft_s,
         _seen(rows),
         0.0 if stream is None else stream.total_s,
@@ -96,12 +104,11 @@ def _with_waits(rows: Sequence[LedgerRow], timeline: Timeline) -> tuple[LedgerRo
     wait = LedgerRow(
         "gateway, waiting for a worker", waited_s, "gateway clock", PHASES[Part.GATEWAY_WAIT].colour
     )
-    left = replace(rows[-1], seconds=rows[-1].seconds - waited_s)
-    return (*rows[:-1], wait, left)
+    return with_rest((*rows[:-1], wait), rows[-1].seconds - waited_s)
 
 
 def _until_first_token(timeline: Timeline) -> TtftBreakdown:
-    return ttft_breakdown(timeline) or wait_so_far(timeline)
+    return fitted(ttft_breakdown(timeline) or wait_so_far(timeline))
 
 
 def _decode_of_plain_reply(timeline: Timeline) -> tuple[LedgerRow, ...]:
@@ -180,7 +187,7 @@ def _start(life: RequestLife) -> str:
     named = [_part(life, *it) for it in parts if it[2] >= least_s > 0 or it[0] is Part.PREFILL]
     for row in _decode_of_plain_reply(timeline):
         named.append(f"{duration(row.seconds)} decode of {counted(timeline.output_tokens or 0, 'token')}")
-    left_s = found.unexplained_s - sum(row.seconds for row in _decode_of_plain_reply(timeline))
+    left_s = max(0.0, found.unexplained_s - sum(row.seconds for row in _decode_of_plain_reply(timeline)))
     if left_s >= least_s > 0 or not named:
         named.append(f"{duration(left_s)} unexplained")
     return f"{_what(timeline)} {duration(found.ttft_s)}: {', then '.join(named)}"
