@@ -2,6 +2,7 @@
 
 PYTHON ?= python3.11
 BIN := .venv/bin
+WORKERS ?= auto
 
 setup: .venv/.installed ## make the development environment
 
@@ -15,7 +16,7 @@ check: setup ## lint, types, contracts and every test that needs no engine
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest -m 'not real'
+	$(BIN)/pytest -m 'not real' -n $(WORKERS) --dist loadgroup
 
 real: setup ## the tests against the real engine (installs it into .phasewise first)
 	PHASEWISE_HOME=$(CURDIR)/.phasewise $(BIN)/phasewise engine install

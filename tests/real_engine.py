@@ -88,6 +88,7 @@ def _environment(steps_port: int) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "HF_HUB_OFFLINE": "1",
+        "PHASEWISE_FIXES": "on",
         "PHASEWISE_STEPS_ADDR": f"127.0.0.1:{steps_port}",
     }
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.real_engine import free_port
 
 READY_WITHIN_S = 60.0
@@ -59,7 +61,7 @@ class RedisServer:
     def _program(self) -> list[str]:
         program = shutil.which("redis-server")
         if program is None:
-            raise RuntimeError(f"redis-server is not installed. hint: {INSTALL_HINT}")
+            pytest.skip(f"redis-server is not installed. hint: {INSTALL_HINT}")
         return [program]
 
     def _variables(self) -> dict[str, str]:

@@ -23,8 +23,10 @@ _NIXL_BINDINGS = re.compile(r"nixl(_\w+)?\._bindings")
 
 
 def apply() -> None:
-    """Apply every fix that fits this process; vLLM may call this more than once."""
-    if os.environ.get("PHASEWISE_FIXES", "").strip().lower() == "off":
+    """Apply every fix that fits this process, where PHASEWISE_FIXES asks for them: the recorder alone changes
+    nothing. vLLM may call this more than once.
+    """
+    if os.environ.get("PHASEWISE_FIXES", "").strip().lower() != "on":
         return
     for fix in (silence_iteration_log, keep_worker_unpinned, calm_nixl_progress):
         try:

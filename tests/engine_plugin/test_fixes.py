@@ -11,7 +11,8 @@ from phasewise_engine_plugin import fixes
 
 @pytest.fixture
 def fake_vllm(monkeypatch):
-    """As much of vLLM as the fixes touch, on the CPU platform."""
+    """As much of vLLM as the fixes touch, on the CPU platform, where the fixes are asked for."""
+    monkeypatch.setenv("PHASEWISE_FIXES", "on")
 
     class LoggingStatLogger:
         def _log_iteration_details(self, scheduler_stats, engine_idx):
@@ -89,7 +90,12 @@ def test_a_changed_vllm_costs_one_line_and_the_other_fixes_still_apply(fake_vllm
     assert "silence_iteration_log" in caplog.text
 
 
-def test_fixes_can_be_switched_off(fake_vllm, monkeypatch):
-    monkeypatch.setenv("PHASEWISE_FIXES", "off")
+@pytest.mark.parametrize("asked", [None, "", "off"])
+def test_the_recorder_changes_nothing_unless_fixes_are_asked_for(fake_vllm, fake_nixl, monkeypatch, asked):
+    monkeypatch.delenv("PHASEWISE_FIXES")
+    if asked is not None:
+        monkeypatch.setenv("PHASEWISE_FIXES", asked)
+    before = dict(vars(fake_vllm.logger)), dict(vars(fake_vllm.cpu)), list(sys.meta_path)
     fixes.apply()
-    assert fake_vllm.cpu.discover_numa_topology() == [[0, 1]]
+    assert (dict(vars(fake_vllm.logger)), dict(vars(fake_vllm.cpu)), sys.meta_path) == before
+    assert fake_nixl().nixlAgent("a", SimpleNamespace(pthrDelay=0)) == ("a", 0)

@@ -46,6 +46,12 @@ def test_steps_are_asked_for_only_where_the_recorder_is_installed():
     assert "PHASEWISE_STEPS_ADDR" not in without.env
 
 
+def test_only_a_recorder_on_a_cpu_is_asked_to_fix_the_engine():
+    assert command().env["PHASEWISE_FIXES"] == "on"
+    for engine in (make_engine("cuda"), make_engine(plugin_version=None)):
+        assert "PHASEWISE_FIXES" not in command(engine=engine).env
+
+
 def test_model_hub_is_left_alone_only_for_a_folder():
     assert command().env["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in command(model=HUB).env

@@ -161,6 +161,7 @@ def engine_command(
     if model.is_folder:
         env["HF_HUB_OFFLINE"] = "1"
     if recorder:
+        env |= {"PHASEWISE_FIXES": "on"} if on_cpu else {}
         env["PHASEWISE_STEPS_ADDR"] = f"{LOOPBACK}:{place.steps_port}"
     env |= connector_environment(place, LOOPBACK, on_cpu=on_cpu)
     env |= _cpu_environment(place) if on_cpu else _gpu_environment(place)
