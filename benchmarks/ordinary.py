@@ -107,7 +107,7 @@ def smaller(kind: Kind) -> Kind:
 async def run(chosen: Mapping[str, Kind], *, quick: bool) -> dict[str, Any]:
     """All kinds one after the other, then the steady load."""
     by_kind: dict[str, dict[str, Any]] = {}
-    with fake_engines(2, COST, SHAPE) as engines:
+    with fake_engines(QUICK["engines"] if quick else 2, COST, SHAPE) as engines:
         for group in groups(chosen, quick=quick):
             measured = await measure(group, engines, quick=quick)
             by_kind |= measured
@@ -149,7 +149,7 @@ class Seen:
 
 def groups(chosen: Mapping[str, Kind], *, quick: bool) -> list[dict[str, Kind]]:
     """Kinds that share a gateway: none, but in the short form all that can."""
-    alike = {name: kind for name, kind in chosen.items() if quick and not kind.keys and kind.engines == 2}
+    alike = {name: kind for name, kind in chosen.items() if quick and not kind.keys}
     return [
         *([alike] if alike else []),
         *({name: kind} for name, kind in chosen.items() if name not in alike),
@@ -178,7 +178,7 @@ async def measure(
                     before_s = gateway.cpu_s()
                     seen[name].through.append(await surrounded(kind, gateway.url, urls, seen[name].requests))
                     seen[name].cpu_s.append(gateway.cpu_s() - before_s)
-        if quick and (first.keys or own):
+        if quick and first.keys:
             longest: dict[str, Any] = {"longest_s": 0.0, "longest": "not measured"}
         else:
             stalls = Path(stack.enter_context(tempfile.TemporaryDirectory()), "stalls.json")
