@@ -193,7 +193,7 @@ async def flood(url: str, count: int, rate_per_s: float, seed: int, *, quiet: bo
             await asyncio.sleep(max(0.0, began_s + number / rate_per_s - time.monotonic()))
             await slots.acquire()
             case = drawn(rng)
-            task = asyncio.create_task(send(case if keys else without_keys(case)))
+            task = asyncio.create_task(send(case if keys else without_keys(case)))  # type: ignore[type-var]
             under_way.add(task)
             task.add_done_callback(under_way.discard)
             if not quiet and number % 20_000 == 0:

@@ -107,7 +107,7 @@ def smaller(kind: Kind) -> Kind:
 async def run(chosen: Mapping[str, Kind], *, quick: bool) -> dict[str, Any]:
     """All kinds one after the other, then the steady load."""
     by_kind: dict[str, dict[str, Any]] = {}
-    with fake_engines(QUICK["engines"] if quick else 2, COST, SHAPE) as engines:
+    with fake_engines(int(QUICK["engines"]) if quick else 2, COST, SHAPE) as engines:
         for group in groups(chosen, quick=quick):
             measured = await measure(group, engines, quick=quick)
             by_kind |= measured
@@ -249,8 +249,9 @@ async def measure_steady(engine: str, streams: int, seconds: float) -> dict[str,
     ]
     slow = COST | {"floor_s": 0.2}
     with (
-        fake_engines(1, slow, SHAPE, model=STREAMS_MODEL) as (streaming,),
-        served([engine], {}, others={STREAMS_MODEL: streaming}) as gateway,
+        # A worker without `slots` gets 256 requests at once, vLLM's default: for 500 it takes two.
+        fake_engines(2, slow, SHAPE, model=STREAMS_MODEL) as streaming,
+        served([engine], {}, streaming) as gateway,
         open_streams(gateway.url, streams),
     ):
         spent_s = gateway.cpu_s()
@@ -325,14 +326,16 @@ async def _stream_all(url: str, count: int, begun: Event, over: Event) -> None:
 def served(
     urls: Sequence[str],
     settings: Mapping[str, Any],
+    streaming: Sequence[str] = (),
     *,
-    others: Mapping[str, str] | None = None,
     stalls: Path | None = None,
 ) -> Iterator[Served]:
     """A gateway with default settings; at its end it writes its longest callback to `stalls`."""
     port = free_port()
     workers = [{"name": f"e{index}", "url": url, "model": MODEL} for index, url in enumerate(urls)]
-    workers += [{"name": model, "url": url, "model": model} for model, url in (others or {}).items()]
+    workers += [
+        {"name": f"s{index}", "url": url, "model": STREAMS_MODEL} for index, url in enumerate(streaming)
+    ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file, log = folder / "gateway.yaml", folder / "gateway.log"
