@@ -6,6 +6,7 @@ only them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from enum import StrEnum
 
@@ -131,16 +132,16 @@ class Timeline:
     """Everything known about one request's time. Offsets are seconds since `started_unix_s`.
 
     The start is the *intended* arrival: when the load generator meant to send, or when the gateway had read
-    the request's head. `content_times_s` holds one offset per chunk that carried content; tokens are counted
-    separately, because chunks are not tokens. `prefix_marks` identify equal prompt prefixes, `text_marks`
-    equal text anywhere in prompts. `finished_s` is the time of the chunk that announced the end, which may
-    carry no text. With several `choices`, their streams are interleaved. `client_request_id` is the client's
-    own name for its request and need not be unique. `client_blocked_s` is how long the stream waited for its
-    client to read, None where that was not observed. A reply that was not `streamed` arrives as a whole and
-    has no first-token time. A request that does not `generate`, an embedding, has no output tokens. `cache`
-    is the outcome of its cache lookup, None without a cache; an answer from the cache has no attempts, and
-    has a single content time if it was sent in one piece. `trace` is what its client or the gateway traces.
-    `in_gateway` is None where the stages were not measured.
+    the request's head. `content_times_s` holds one offset per chunk that carried content (of long streams an
+    array); tokens are counted separately, because chunks are not tokens. `prefix_marks` identify equal prompt
+    prefixes, `text_marks` equal text anywhere in prompts. `finished_s` is the time of the chunk that
+    announced the end, which may carry no text. With several `choices`, their streams are interleaved.
+    `client_request_id` is the client's own name for its request and need not be unique. `client_blocked_s` is
+    how long the stream waited for its client to read, None where that was not observed. A reply that was not
+    `streamed` arrives as a whole and has no first-token time. A request that does not `generate`, an
+    embedding, has no output tokens. `cache` is the outcome of its cache lookup, None without a cache; an
+    answer from the cache has no attempts, and has a single content time if it was sent in one piece. `trace`
+    is what its client or the gateway traces. `in_gateway` is None where the stages were not measured.
     """
 
     request_id: str
@@ -150,7 +151,7 @@ class Timeline:
     ended_s: float
     attempts: tuple[Attempt, ...] = ()
     spans: tuple[Span, ...] = ()
-    content_times_s: tuple[float, ...] = ()
+    content_times_s: Sequence[float] = ()
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None

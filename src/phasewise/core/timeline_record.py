@@ -7,12 +7,12 @@ stays under 2 KB. Fields that hold their default are left out; unknown fields ar
 from __future__ import annotations
 
 from itertools import accumulate
-from operator import sub
 from typing import Any
 
 import orjson
 
 from phasewise.core.caching import CacheNote, CacheResult
+from phasewise.core.content_times import differences
 from phasewise.core.decision import Option, Terms
 from phasewise.core.errors import ConfigError
 from phasewise.core.timeline import (
@@ -76,7 +76,7 @@ def to_record(timeline: Timeline) -> Record:
         "end": _units(timeline.ended_s),
         "attempts": [_attempt_record(attempt) for attempt in timeline.attempts],
         "spans": [_span_record(span) for span in timeline.spans],
-        "content": _differences(timeline.content_times_s) if timeline.content_times_s else [],
+        "content": differences(timeline.content_times_s, _UNITS_PER_S) if timeline.content_times_s else [],
     }
     _add_optional(record, timeline)
     _add_unusual(record, timeline)
@@ -173,12 +173,6 @@ def _marks(record: Record) -> dict[str, Any]:
 
 def _units(seconds: float) -> int:
     return round(seconds * _UNITS_PER_S)
-
-
-def _differences(times_s: tuple[float, ...]) -> list[int]:
-    # Differences of rounded times, not rounded differences: the error of a long stream does not add up.
-    units = [round(value * _UNITS_PER_S) for value in times_s]
-    return [*units[:1], *map(sub, units[1:], units)]
 
 
 def _attempt_record(attempt: Attempt) -> Record:

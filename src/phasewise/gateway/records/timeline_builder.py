@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import sub
 
+from phasewise.core.content_times import offsets
 from phasewise.core.decision import Decision
 from phasewise.core.errors import FailureKind
 from phasewise.core.request import GenerationRequest
@@ -227,9 +228,7 @@ class TimelineBuilder:
             ended_s=at_s - origin_s,
             attempts=attempts,
             spans=self._spans(attempts, at_s),
-            content_times_s=tuple([time_s - origin_s for time_s in answer.content_times_s])
-            if answer.content_times_s
-            else (),
+            content_times_s=offsets(answer.content_times_s, origin_s) if answer.content_times_s else (),
             prompt_tokens=read.prompt_tokens,
             cached_tokens=read.cached_tokens,
             output_tokens=report.output_tokens,
