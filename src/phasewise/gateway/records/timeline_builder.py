@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import sub
 
 from phasewise.core.content_times import offsets
 from phasewise.core.decision import Decision
@@ -27,8 +26,6 @@ from phasewise.gateway.answer_cache.lookup import CacheLookup
 from phasewise.gateway.upstream.response import Answer
 
 _NO_ANSWER = Answer()
-STAGES = 3
-"""Before a request's flow: limits, reading, parsing."""
 
 
 class TimelineBuilder:
@@ -255,9 +252,9 @@ class TimelineBuilder:
         if self._stage_ends_s is None:
             return None
         # A request that was rejected before its flow ended in one of the stages.
-        ends_s = (self._request.arrived_s, *self._stage_ends_s, at_s)[: STAGES + 1]
-        limits_s, reading_s, parsing_s, *_ = (*map(sub, ends_s[1:], ends_s), 0.0, 0.0)
-        return GatewayTimes(limits_s, reading_s, parsing_s, self._queue_s)
+        limited_s, read_s, parsed_s = (*self._stage_ends_s, at_s, at_s, at_s)[:3]
+        arrived_s = self._request.arrived_s
+        return GatewayTimes(limited_s - arrived_s, read_s - limited_s, parsed_s - read_s, self._queue_s)
 
     def _spans(self, attempts: tuple[Attempt, ...], ended_s: float) -> tuple[Span, ...]:
         looked_up = () if self._look_up is None else (self._look_up,)
