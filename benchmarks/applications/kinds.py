@@ -27,6 +27,10 @@ PROSE = (
     "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。",
     "Größe heißt für Müller über fünf Brücken zu gehen, „ohne Öl“, und doch fröhlich zu grüßen. ",
 )
+WHAT_IT_IS = (
+    "What to look up in place {index}: a path, a name (any case), or a list of both such as [a, b]; leave it "
+    "out, or null, for everything that the caller may read."
+)
 UNKNOWN: dict[str, Any] = {
     "client_metadata": {"editor": "x"},
     "enable_thinking": False,
@@ -104,8 +108,8 @@ def prose(number: int) -> str:
 def tools(number: int) -> list[dict[str, Any]]:
     """Definitions of many tools, each with a schema."""
     fields = {
-        f"field_{index}": {"type": ["string", "null"], "description": f"What {index} is, e.g. [1, 2]: {{x}}"}
-        for index in range(20)
+        f"field_{index}": {"type": ["string", "null"], "description": WHAT_IT_IS.format(index=index)}
+        for index in range(8)
     }
     schema = {"type": "object", "properties": fields, "required": list(fields)}
     one = {"type": "function", "function": {"name": "look_up_00", "parameters": schema}}
