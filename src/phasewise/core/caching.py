@@ -49,6 +49,7 @@ class Bypass(StrEnum):
     NO_USER_TURN = "no_user_turn"
     TOO_LONG = "too_long"
     LARGE_NUMBER = "large_number"
+    UNKNOWN_FIELD = "unknown_field"
 
 
 @value

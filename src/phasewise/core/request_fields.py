@@ -3,10 +3,11 @@
 To add a field, add a row; fields with equal cells may share one. A cell that is `-` or missing says nothing.
 A field that means something else on another endpoint has a row for each.
 
-- type: its JSON type; a `count` multiplies the sequences that an engine runs. Or how it is not passed on:
-  `ignored` cannot change the answer: it is taken out and named in x-phasewise-ignored. `unsupported` would
-  change the answer: it is an error unless it is null or `off`. `rejected` is an error, and so is `gateway`,
-  which the gateway sets.
+- type: its JSON type; a `count` multiplies the sequences that an engine runs. Or, where the gateway lends
+  rights, how it is not passed on: `ignored` cannot change the answer: it is taken out and named in
+  x-phasewise-ignored. `unsupported` would change the answer: it is an error unless it is null or `off`.
+  `closed` controls the engine and is an error. Elsewhere these are passed on, but for two: `never`, and
+  `gateway`, which the gateway sets.
 - on: the endpoints that have it, joined by `+`. `text` is completions, `both` are chat and completions,
   `msg` is messages, `anth` are messages and their count of tokens, `turns` is all that takes a conversation,
   `most` is all that generates, `older` are chat, completions and embeddings, `openai` these and responses.
@@ -122,30 +123,34 @@ stop_sequences                list     msg
 store,prompt_cache_key,prompt_cache_options,prompt_cache_retention,safety_identifier ignored chat+resp
 service_tier                  ignored  chat+resp+msg
 metadata                      ignored  chat+msg
-prediction                    ignored  chat
+prediction,verbosity          ignored  chat
+client_metadata               ignored  resp
 stream_options                ignored  resp
 cache_control,speed,user_profile_id,workspace_id ignored anth
 diagnostics                   ignored  msg
 context_management            ignored  anth
 # theirs, which would change the answer
 modalities                    unsupported chat      -       -          ["text"]
-verbosity                     unsupported chat      -       -          "medium"
 functions                     unsupported chat      -       -          []
 function_call                 unsupported chat      -       -          "none"
 audio,web_search_options unsupported chat
 moderation                    unsupported chat+resp
 background                    unsupported resp      -       -          false
-previous_response_id,conversation,prompt,image,access_programs unsupported resp
+previous_response_id,conversation,prompt unsupported resp -     -          -               root
+image,access_programs         unsupported resp
 context_management            unsupported resp
 container,mcp_servers,inference_geo,compaction,fallbacks,fallback_credit_token,thread unsupported anth
 # the engine's own: some reach other hosts' memory or other tenants' cache, or fetch what a client names
-cache_salt                    gateway  all       prompt  same
-kv_transfer_params            gateway  all
-priority                      rejected all       -       same
-ec_transfer_params,return_token_ids,request_id,session_id,prompt_embeds,vllm_xargs,chat_template rejected all
-mm_processor_kwargs,media_io_kwargs,mm_payload,return_mm_kwargs,return_prompt_text rejected all
-return_token_offsets,routed_experts_prompt_start,stream_interval,watermarking,padding rejected all
-previous_input_messages,enable_response_messages rejected resp
+kv_transfer_params,ec_transfer_params never all
+request_id                    gateway  all
+cache_salt                    closed   all       prompt  same       -               root
+priority                      closed   all       -       same
+chat_template,prompt_embeds,vllm_xargs closed all -      -          -               root
+mm_processor_kwargs,media_io_kwargs closed all   -       -          -               root
+previous_input_messages       closed   resp      -       -          -               root
+return_token_ids,session_id,mm_payload,return_mm_kwargs,return_prompt_text closed all
+return_token_offsets,routed_experts_prompt_start,stream_interval,watermarking,padding closed all
+enable_response_messages      closed   resp
 """
 OBSTACLES = {
     "between": "the answer is written between two texts",
@@ -170,6 +175,20 @@ INSTEAD = {
     "prompt": "the gateway stores no prompts: send its text in instructions and input",
 }
 """What to send instead of fields that are unsupported; the others are left out."""
+_OTHER_HOSTS = "it says whose memory the engine reads"
+CLOSED_BECAUSE = {
+    "kv_transfer_params": _OTHER_HOSTS,
+    "ec_transfer_params": _OTHER_HOSTS,
+    "request_id": "engines merge requests of one id",
+    "cache_salt": "it keeps tenants apart in the engine's cache",
+    "priority": "it decides whose request the engine serves first, as a key's priority does here",
+    "chat_template": "a template is a program that the engine runs",
+    "prompt_embeds": "the engine loads tensors from it",
+    "vllm_xargs": "it can hold any control of the engine",
+    "mm_processor_kwargs": "it decides how much memory the engine takes for an image",
+    "media_io_kwargs": "it decides how much memory the engine takes for a file",
+}
+"""Why clients may not set a field; the others are closed because they control the engine."""
 _ENDPOINTS: dict[str, tuple[Endpoint, ...]] = {
     "all": tuple(Endpoint),
     "both": (Endpoint.CHAT, Endpoint.COMPLETIONS),
@@ -186,7 +205,7 @@ _ENDPOINTS: dict[str, tuple[Endpoint, ...]] = {
 }
 FieldType = Literal[
     "anything", "boolean", "count", "integer", "items", "list", "messages", "model", "number", "object",
-    "prompt", "system", "text", "texts", "ignored", "unsupported", "rejected", "gateway",
+    "prompt", "system", "text", "texts", "ignored", "unsupported", "closed", "gateway", "never",
 ]  # fmt: skip
 
 
@@ -208,8 +227,8 @@ class RequestField:
 
     @property
     def is_passed_on(self) -> bool:
-        """Whether engines get it from clients."""
-        return self.type not in {"ignored", "unsupported", "rejected", "gateway"}
+        """Whether engines get it from clients even where the gateway lends rights."""
+        return self.type not in {"ignored", "unsupported", "closed", "gateway", "never"}
 
 
 def _rows() -> Iterator[RequestField]:

@@ -156,6 +156,7 @@ _ASKS: dict[Bypass, Callable[[Any], bool]] = {
 """Whether the value of a field asks for what keeps a request out of the cache. The first reason is given."""
 _ASKING_FIELDS = {name: why for name, row in FIELDS.items() if (why := row.bypass) in _ASKS}
 """Most requests have none of them, and need not be asked for each."""
+_KNOWN = {on: frozenset(fields_where(lambda it: it.is_passed_on, on)) for on in Endpoint}
 _NUMBERS = (int, float)
 _TOO_LARGE = 2**63
 _TOOL_ROLES = ("tool", "function")
@@ -170,6 +171,8 @@ def why_bypassed(endpoint: Endpoint, fields: Mapping[str, Any], max_temperature:
     """
     if not endpoint.is_completion:
         return Bypass.NOT_CHAT
+    if not fields.keys() <= _KNOWN[endpoint] or not fields.get("model"):
+        return Bypass.UNKNOWN_FIELD
     if not _ASKING_FIELDS.keys().isdisjoint(fields) and (why := _asks_for_more(fields)) is not None:
         return why
     temperature = fields.get("temperature")

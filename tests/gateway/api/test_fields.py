@@ -1,4 +1,4 @@
-"""Clients own few fields: the rest is rejected by name, and bodies go on as they came."""
+"""Where rights are lent clients own few fields: the rest is rejected by name or left out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.request import Endpoint
+from phasewise.core.request_fields import FIELDS_ON
 from phasewise.gateway.api.body_checks import DEEPEST
 from phasewise.gateway.api.conversations import MEDIUM_AS_TEXT_BYTES
 from phasewise.gateway.api.fields import (
@@ -16,6 +17,7 @@ from phasewise.gateway.api.fields import (
     ENGINE_CONTROLS,
     parse_body,
     request_id_from,
+    shown_names,
 )
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -83,9 +85,20 @@ def test_engine_controls_are_rejected_by_name_and_without_their_value(field):
     assert "s3cret" not in str(error)
 
 
-@given(st.text(min_size=1).filter(lambda name: name not in ALLOWED_FIELDS[Endpoint.CHAT]))
-def test_an_unknown_field_is_rejected_whatever_its_name(name):
-    assert rejection({**CHAT, name: 1}).param == name[:64]
+@given(st.text(min_size=1).filter(lambda name: name not in FIELDS_ON[Endpoint.CHAT]))
+def test_an_unknown_field_is_left_out_and_named_whatever_its_name(name):
+    parsed = parse({**CHAT, name: None})
+    assert (parsed.ignored, orjson.loads(parsed.upstream_body)) == ((name,), CHAT)
+    shown = shown_names(parsed.ignored)
+    assert len(shown) <= 64
+    assert shown.isascii()
+    assert shown.decode().isprintable()
+
+
+def test_a_header_names_some_of_many_fields():
+    parsed = parse({**CHAT, **{f"f{number}": 1 for number in range(18_000)}})
+    assert len(parsed.ignored) == 18_000
+    assert shown_names(parsed.ignored).endswith(b"f31, ...")
 
 
 def test_an_escaped_name_does_not_hide_a_field():
@@ -216,8 +229,8 @@ def test_no_engine_control_is_allowed():
 
 def test_each_endpoint_has_its_own_fields():
     assert parse({"model": "m", "prompt": "hi", "suffix": "!"}, Endpoint.COMPLETIONS).model == "m"
-    assert rejection({"model": "m", "prompt": "hi"}, Endpoint.CHAT).param == "prompt"
-    assert rejection(CHAT, Endpoint.COMPLETIONS).param == "messages"
+    assert parse({**CHAT, "prompt": "hi"}).ignored == ("prompt",)
+    assert parse({**CHAT, "prompt": "hi"}, Endpoint.COMPLETIONS).ignored == ("messages",)
 
 
 @pytest.mark.parametrize("extra", ["top_k", "min_p", "repetition_penalty", "ignore_eos"])

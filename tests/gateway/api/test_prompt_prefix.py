@@ -7,7 +7,8 @@ import pytest
 
 from phasewise.core.prefixes import HASHED_BYTES
 from phasewise.core.request import Endpoint
-from phasewise.gateway.api.fields import ALLOWED_FIELDS, parse_body
+from phasewise.core.request_fields import FIELDS_ON
+from phasewise.gateway.api.fields import parse_body
 from phasewise.gateway.api.prompt_prefix import OPENING_FIELDS, ROOT_FIELDS, PrefixHashing
 
 HASHING = PrefixHashing(key=b"k" * 32)
@@ -25,7 +26,8 @@ def hashes(*messages, salt=None, endpoint=Endpoint.CHAT, **fields):
     body = {"model": "m", **fields}
     if messages:
         body["messages"] = list(messages)
-    return HASHING.hashes(endpoint, parse_body(endpoint, orjson.dumps(body)).fields, salt)
+    parsed = parse_body(endpoint, orjson.dumps(body), lends_rights=False)
+    return HASHING.hashes(endpoint, parsed.fields, salt)
 
 
 def in_common(one, other):
@@ -155,7 +157,30 @@ def test_another_key_gives_other_hashes():
 
 def test_the_fields_looked_at_are_fields_that_clients_may_set():
     for endpoint in Endpoint:
-        assert {*ROOT_FIELDS[endpoint], *OPENING_FIELDS[endpoint]} <= ALLOWED_FIELDS[endpoint]
+        assert {*ROOT_FIELDS[endpoint], *OPENING_FIELDS[endpoint]} <= FIELDS_ON[endpoint].keys()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chat_template",
+        "chat_template_kwargs",
+        "cache_salt",
+        "mm_processor_kwargs",
+        "prompt_embeds",
+        "made_up",
+    ],
+)
+def test_what_may_change_the_prompt_separates_equal_messages(name):
+    plain = hashes(LONG)
+    assert hashes(LONG, **{name: None}) == plain
+    assert set(hashes(LONG, **{name: {"a": "a"}})).isdisjoint(plain)
+    assert set(hashes(LONG, **{name: {"a": "a"}})).isdisjoint(hashes(LONG, **{name: {"a": "b"}}))
+
+
+@pytest.mark.parametrize("name", ["priority", "session_id", "return_token_ids"])
+def test_what_cannot_change_the_prompt_separates_nothing(name):
+    assert hashes(LONG, **{name: 1}) == hashes(LONG) != ()
 
 
 LONG = {"role": "user", "content": "river " * 400}

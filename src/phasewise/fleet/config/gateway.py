@@ -280,7 +280,7 @@ class GatewayConfig(Frozen):
     redis: RedisConfig | None = None
     salt_secret_file: str | None = None
     resume: Literal["text", "off"] = "text"
-    unknown_fields: Literal["strict", "pass"] = "strict"
+    unknown_fields: Literal["drop", "pass"] = "drop"
     cors: tuple[Origin, ...] = ()
     trusted_hosts: tuple[Host, ...] = ()
     tls: TlsConfig | None = None

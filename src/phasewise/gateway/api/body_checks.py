@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.core.request_fields import CLOSED_BECAUSE, fields_where
 
 # --- Bounds the number of JSON containers and values, before parsing, and the depth.
 #
@@ -87,6 +88,38 @@ def _outside_strings(body: bytes) -> Iterator[bytes]:
 
 def _too_many(message: str) -> RequestRejected:
     return RequestRejected(RejectionKind.BAD_REQUEST, message)
+
+
+# --- Parameters of transfers between engines, which say whose memory an engine reads.
+
+_TRANSFER = frozenset(fields_where(lambda it: it.type == "never"))
+_TRANSFER_SIGN = b"_transfer_params"
+_ESCAPED_LETTER = re.compile(rb"\\u00[567]")
+"""Ordinary writers escape none of the letters of these names."""
+
+
+def may_name_transfer(body: bytes) -> bool:
+    """Whether a body, JSON or a form, may name these parameters; few others do."""
+    return _TRANSFER_SIGN in body or (b"\\u00" in body and _ESCAPED_LETTER.search(body) is not None)
+
+
+def check_transfer(fields: dict[str, Any]) -> None:
+    """Reject parsed JSON with such parameters at any depth: engines merge objects of several fields."""
+    waiting: list[Any] = [fields]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            for name in _TRANSFER & value.keys():
+                if value[name] is not None:
+                    raise RequestRejected(
+                        RejectionKind.BAD_REQUEST,
+                        f"{name} is closed: {CLOSED_BECAUSE[name]}, so only the gateway sets it",
+                        param=name,
+                        hint="leave it out",
+                    )
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
 
 
 LARGEST_NUMBER = 2**63 - 1

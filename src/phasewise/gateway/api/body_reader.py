@@ -49,7 +49,11 @@ class BodyReader:
         judge: Callable[[Weight], None] | None = None,
     ) -> Read:
         """Read a body; raises RequestRejected, and what `judge` raises."""
-        found = Read(parse_body(endpoint, body, passes_unknown=self.passes_unknown, judge=judge))
+        lends_rights, passes_unknown = self.lends_rights, self.passes_unknown
+        parsed = parse_body(
+            endpoint, body, lends_rights=lends_rights, passes_unknown=passes_unknown, judge=judge
+        )
+        found = Read(parsed)
         if self.entrance is not None and endpoint.is_completion:
             found.lookup = self.entrance.enter(endpoint, found.parsed.fields, wishes, tenant)
         if self.hashing is not None and len(body) >= BLOCK_BYTES:

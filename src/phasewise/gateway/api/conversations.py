@@ -16,12 +16,12 @@ _CLIENTS_TOOLS = frozenset({"function", "custom", "namespace"})
 """The types of tools that a client runs. An engine, or a server that it knows, would run the others."""
 
 
-def check_media(turns: object, name: str, keys: tuple[str, ...]) -> int:
+def check_media(turns: object, name: str, keys: tuple[str, ...], *, lends_rights: bool = True) -> int:
     """Reject parts with a URL, a reference into the engine's cache, or tensors. Turns have them under `keys`.
 
-    The engine would fetch a URL from its own network, and its cache may hold another tenant's data. Checked
-    after parsing, because an escaped letter could hide a name in the bytes. Returns how many bytes of the
-    other parts do not count as text.
+    The engine would fetch a URL from its own network, and its cache may hold another tenant's data. Where the
+    gateway lends no rights, only the engine's files are closed. Checked after parsing, because an escaped
+    letter could hide a name in the bytes. Returns how many bytes of the other parts do not count as text.
     """
     if not isinstance(turns, list):
         return 0
@@ -35,7 +35,7 @@ def check_media(turns: object, name: str, keys: tuple[str, ...]) -> int:
                 continue
             for index, part in enumerate(parts):
                 if isinstance(part, dict) and not part.keys() <= _TEXT_PART:
-                    media_bytes += _check_part(part, f"{name}[{place}].{key}[{index}]")
+                    media_bytes += _check_part(part, f"{name}[{place}].{key}[{index}]", lends_rights)
     return media_bytes
 
 
@@ -77,22 +77,28 @@ _INLINE = {
 """How a medium is sent to Anthropic's endpoints, and to OpenAI's."""
 
 
-def _check_part(part: dict[str, Any], place: str) -> int:
+def _check_part(part: dict[str, Any], place: str, lends_rights: bool) -> int:
     # By the fields, whatever the part's type: engines use the fields if there is no type.
     media_bytes = 0
     for name, held in part.items():
         param = f"{place}.{name[:64]}"
-        if name == "uuid" or name.endswith("_embeds") or (name == "type" and str(held).endswith("_embeds")):
-            raise _bad(f"{param} is set by the gateway, not by clients", param)
+        if lends_rights and name == "uuid":
+            raise _bad(f"{param} is closed: it names what the engine has cached, maybe for others", param)
+        is_tensor = name.endswith("_embeds") or (name == "type" and str(held).endswith("_embeds"))
+        if lends_rights and is_tensor:
+            raise _bad(f"{param} is closed: the engine loads tensors from it", param)
         if name in {"input_audio", "source"} or name.endswith("url"):
-            if not _is_inline(held):
-                raise _bad(
-                    f"{param} is an address, and engines here load none", param, _INLINE[name == "source"]
+            if not _begins_with(held, ("data:",) if lends_rights else ("data:", "http:", "https:")):
+                closed = (
+                    "is an address, which an engine would fetch from its own network"
+                    if lends_rights
+                    else "is neither an http, an https nor a data: URL"
                 )
+                raise _bad(f"{param} {closed}", param, _INLINE[name == "source"])
             media_bytes += _beyond_its_tokens(held)
         elif name == "content" and isinstance(held, list):
             inner = (it for it in held if isinstance(it, dict))
-            media_bytes += sum(_check_part(it, f"{param}[]") for it in inner)
+            media_bytes += sum(_check_part(it, f"{param}[]", lends_rights) for it in inner)
     return media_bytes
 
 
@@ -102,9 +108,9 @@ def _beyond_its_tokens(media: object) -> int:
     return max(0, data_bytes - MEDIUM_AS_TEXT_BYTES)
 
 
-def _is_inline(media: object) -> bool:
+def _begins_with(media: object, schemes: tuple[str, ...]) -> bool:
     url = media.get("url") if isinstance(media, dict) else media
-    return url is None or (isinstance(url, str) and url[:5].lower() == "data:")
+    return url is None or (isinstance(url, str) and url[:6].lower().startswith(schemes))
 
 
 def _bad(message: str, param: str, hint: str | None = None) -> RequestRejected:

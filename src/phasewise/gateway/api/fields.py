@@ -1,8 +1,8 @@
 """Checks a client's body by the table of fields, and builds the body for the engine.
 
-Engine controls are rejected by name: some reach other hosts' memory or other tenants' cache, or make the
-engine fetch a URL. So are unknown fields, unless the gateway is to pass them on. The engine checks the values
-of allowed fields.
+Where the gateway lends rights, engine controls are rejected by name: some reach other tenants' cache or make
+the engine fetch a URL. Unknown fields are left out. Where it lends none, all of them are passed on. The
+engine checks the values.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ import orjson
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.prefixes import MARK_SIZES_BYTES, TEXT_LIMIT_BYTES
 from phasewise.core.request import Endpoint
-from phasewise.core.request_fields import FIELDS_ON, INSTEAD, PROMPT_FIELD, RequestField, fields_where
-from phasewise.core.spelling import did_you_mean
+from phasewise.core.request_fields import (
+    CLOSED_BECAUSE,
+    FIELDS_ON,
+    INSTEAD,
+    PROMPT_FIELD,
+    RequestField,
+    fields_where,
+)
 from phasewise.core.value import value
 from phasewise.gateway.api.body_checks import (
     DEEPEST,
@@ -26,6 +32,8 @@ from phasewise.gateway.api.body_checks import (
     check_depth,
     check_json_bounds,
     check_schemas,
+    check_transfer,
+    may_name_transfer,
 )
 from phasewise.gateway.api.conversations import check_items, check_media, check_tools, tools_in
 from phasewise.gateway.api.reading_times import Weight
@@ -81,9 +89,10 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
 
 ALLOWED_FIELDS = {on: frozenset(fields_where(lambda it: it.is_passed_on, on)) for on in Endpoint}
 IGNORED_FIELDS = {on: frozenset(fields_where(lambda it: it.type == "ignored", on)) for on in Endpoint}
-"""Fields that cannot change the answer. They are removed from the body, and the response names them."""
-ENGINE_CONTROLS = frozenset(fields_where(lambda it: it.type in {"rejected", "gateway"}))
-"""Fields that the engine knows and clients may not set; listed for a clearer error message."""
+"""Fields that cannot change the answer. Where rights are lent they are removed and named in the response."""
+ENGINE_CONTROLS = frozenset(fields_where(lambda it: it.type in {"closed", "gateway", "never"}))
+"""Fields that the engine knows, and that clients may not set where rights are lent."""
+_GATEWAYS = frozenset(fields_where(lambda it: it.type == "gateway"))
 
 # fmt: off
 _RENDERER_CONTROLS = frozenset(
@@ -111,6 +120,8 @@ _USAGE_WANTED = b',"stream_options":{"include_usage":true}}'
 _NOT_STORED = b',"store":false}'
 _NUMBERS = frozenset({int, float})
 _COUNTS = frozenset(COUNT_FIELDS)
+_MOST_SHOWN, _NAME_SHOWN = 32, 64
+_NOT_IN_NAMES = re.compile(r"[^\w.:-]", re.ASCII)
 
 
 @value
@@ -122,6 +133,7 @@ class _Rules:
     """
 
     allowed: frozenset[str]
+    ignored: frozenset[str]
     objects: frozenset[str]
     schemas: frozenset[str]
     generates: bool
@@ -134,6 +146,7 @@ class _Rules:
 _RULES = {
     on: _Rules(
         allowed=ALLOWED_FIELDS[on],
+        ignored=IGNORED_FIELDS[on],
         objects=frozenset(fields_where(lambda it: it.type == "object", on)),
         schemas=frozenset(fields_where(lambda it: it.holds_schema, on)),
         generates=on.generates,
@@ -152,8 +165,9 @@ class Parsed:
 
     `hide_usage`: the gateway asked for the usage chunk, not the client. `splittable`: it may be
     disaggregated. `media_bytes` are images and audio beyond MEDIUM_AS_TEXT_BYTES each. `fields` is the parsed
-    body without those that were `ignored`. Of a body that another process has read there is only the
-    beginning of its `text`.
+    body without those that cannot change the answer; `ignored` are those that the engine does not get. Of a
+    body that another process has read there is only the beginning of its `text`. `model` is empty if the
+    engine is to judge what the client named.
     """
 
     model: str
@@ -173,6 +187,7 @@ def parse_body(
     endpoint: Endpoint,
     body: bytes,
     *,
+    lends_rights: bool = True,
     passes_unknown: bool = False,
     judge: Callable[[Weight], None] | None = None,
 ) -> Parsed:
@@ -180,41 +195,41 @@ def parse_body(
 
     `judge` is given the body's weight before its checks, and may raise.
     """
-    check_json_bounds(body)
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise _bad("the body is not JSON") from None
-    if not isinstance(fields, dict):
-        raise _bad("the body is not a JSON object")
+    fields = _object_in(body)
     values = _check_depth(fields, body)
     rules = _RULES[endpoint]
+    transfer = may_name_transfer(body)
     if judge is not None:
         # In Anthropic's protocol messages bring tools too.
-        known = fields.keys() <= rules.allowed and rules.schemas.isdisjoint(fields)
+        known = fields.keys() <= rules.allowed and rules.schemas.isdisjoint(fields) and not transfer
         judge(Weight.of(endpoint, body, values, with_schemas=not known or endpoint in _ANTHROPICS))
-    ignored: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    if not fields.keys() <= rules.allowed:
-        ignored = _take_out_ignored(endpoint, fields, passes_unknown=passes_unknown)
-        unknown = tuple(fields.keys() - rules.allowed)
+    if transfer:
+        check_transfer(fields)
+        # Of fields given twice only the last was looked at.
         body = orjson.dumps(fields)
+    ignored: tuple[str, ...] = ()
+    extra: set[str] = set()
+    if not fields.keys() <= rules.allowed:
+        ignored = _take_out(endpoint, fields, lends_rights=lends_rights, passes_unknown=passes_unknown)
+        extra = fields.keys() - rules.allowed - rules.ignored
+        if ignored:
+            body = orjson.dumps(fields)
         # Nobody knows what an engine does with them.
-        check_schemas(fields, body, unknown)
+        check_schemas(fields, body, extra)
     _check_values(fields, rules.objects)
     if not rules.schemas.isdisjoint(fields):
         check_schemas(fields, body, sorted(rules.schemas))
-    media_bytes = 0 if rules.several else _check_conversation(endpoint, rules, fields, body)
-    model = fields.get("model")
-    if not isinstance(model, str) or not 0 < len(model) <= MODEL_NAME_LIMIT:
-        raise _bad("model must be the name of a model", "model")
+    media_bytes = 0
+    if not rules.several:
+        media_bytes = _check_conversation(endpoint, rules, fields, body, lends_rights=lends_rights)
+    model = _model(fields, lends_rights=lends_rights)
     stream = fields.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise _bad("stream must be true or false", "stream")
     hide_usage, upstream_body = False, body
     if stream and rules.reports_usage:
         hide_usage, upstream_body = _ask_for_usage(fields, body)
-    if endpoint is _RESPONSES:
+    if lends_rights and endpoint is _RESPONSES:
         upstream_body = _not_stored(body)
     choices = _choices(rules, fields)
     return Parsed(
@@ -224,10 +239,10 @@ def parse_body(
         hide_usage=hide_usage,
         upstream_body=upstream_body,
         choices=choices,
-        # An unknown field may define the prompt.
-        splittable=not unknown and splittable(endpoint, fields, choices),
+        # An unknown field may define the prompt, and so do some controls.
+        splittable=not extra and splittable(endpoint, fields, choices),
         media_bytes=media_bytes,
-        fields=fields,
+        fields=_without(rules.ignored, fields),
         ignored=ignored,
     )
 
@@ -243,18 +258,59 @@ def request_id_from(value: bytes | None) -> str | None:
     return value.decode() if value is not None and REQUEST_ID.fullmatch(value) else None
 
 
-def _take_out_ignored(endpoint: Endpoint, fields: dict[str, Any], *, passes_unknown: bool) -> tuple[str, ...]:
-    ignored: list[str] = []
-    for name in [name for name in fields if name not in ALLOWED_FIELDS[endpoint]]:
-        row = FIELDS_ON[endpoint].get(name)
-        if name in ENGINE_CONTROLS or (row is None and not passes_unknown):
-            raise _rejected_field(name, endpoint)
-        if row is not None:
-            if row.type == "unsupported" and fields[name] not in row.off:
-                raise _unsupported(row)
-            del fields[name]
-            ignored.append(name)
-    return tuple(ignored)
+def _object_in(body: bytes) -> dict[str, Any]:
+    check_json_bounds(body)
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise _bad("the body is not JSON") from None
+    if not isinstance(fields, dict):
+        raise _bad("the body is not a JSON object")
+    return fields
+
+
+def _take_out(
+    endpoint: Endpoint, fields: dict[str, Any], *, lends_rights: bool, passes_unknown: bool
+) -> tuple[str, ...]:
+    """Take out what the engine does not get, by name."""
+    if not lends_rights:
+        left_out = tuple(_GATEWAYS & fields.keys())
+    else:
+        extra = [name for name in fields if name not in ALLOWED_FIELDS[endpoint]]
+        left_out = tuple(name for name in extra if _is_left_out(endpoint, name, fields[name], passes_unknown))
+    for name in left_out:
+        del fields[name]
+    return left_out
+
+
+def _is_left_out(endpoint: Endpoint, name: str, given: object, passes_unknown: bool) -> bool:
+    row = FIELDS_ON[endpoint].get(name)
+    if name in ENGINE_CONTROLS and given is not None:
+        raise _closed(name, name)
+    if row is not None and row.type == "unsupported" and given not in row.off:
+        raise _unsupported(row)
+    return row is not None or not passes_unknown
+
+
+def _without(names: frozenset[str], fields: dict[str, Any]) -> dict[str, Any]:
+    if names.isdisjoint(fields):
+        return fields
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def _model(fields: dict[str, Any], *, lends_rights: bool) -> str:
+    model = fields.get("model")
+    if isinstance(model, str) and 0 < len(model) <= MODEL_NAME_LIMIT:
+        return model
+    if lends_rights:
+        raise no_model()
+    return ""
+
+
+def shown_names(names: tuple[str, ...]) -> bytes:
+    """Names of fields for a header. Clients chose them: many, long, and of any characters."""
+    shown = [_NOT_IN_NAMES.sub("?", name[:_NAME_SHOWN]) for name in names[:_MOST_SHOWN]]
+    return ", ".join([*shown, *(["..."] if len(names) > _MOST_SHOWN else [])]).encode()
 
 
 def _not_stored(body: bytes) -> bytes:
@@ -302,23 +358,26 @@ def _check_numbers(name: str, values: Iterable[object]) -> None:
             raise _bad(f"{name} is too large a number", name)
 
 
-def _check_conversation(endpoint: Endpoint, rules: _Rules, fields: dict[str, Any], body: bytes) -> int:
-    if "chat_template_kwargs" in fields:
+def _check_conversation(
+    endpoint: Endpoint, rules: _Rules, fields: dict[str, Any], body: bytes, *, lends_rights: bool
+) -> int:
+    if lends_rights and "chat_template_kwargs" in fields:
         _check_template_kwargs(fields["chat_template_kwargs"])
     if endpoint is _CHAT:
         pass
     elif endpoint is _RESPONSES:
-        check_tools(fields.get("tools"))
+        if lends_rights:
+            check_tools(fields.get("tools"))
         check_items(fields.get("input"))
     elif tools := list(tools_in(fields.get("messages"))):
         check_schemas({"tool": tools}, body, ("tool",))
-    return check_media(fields.get(rules.prompt), rules.prompt, rules.parts)
+    return check_media(fields.get(rules.prompt), rules.prompt, rules.parts, lends_rights=lends_rights)
 
 
 def _check_template_kwargs(kwargs: object) -> None:
     if isinstance(kwargs, dict) and not TEMPLATE_CONTROLS.isdisjoint(kwargs):
         name = next(name for name in kwargs if name in TEMPLATE_CONTROLS)
-        raise _rejected_control(f"chat_template_kwargs.{name}")
+        raise _closed(name, f"chat_template_kwargs.{name}")
 
 
 def _output_limit(endpoint: Endpoint, fields: dict[str, Any]) -> int | None:
@@ -354,15 +413,6 @@ def _choices(rules: _Rules, fields: dict[str, Any]) -> int:
     return choices
 
 
-def _rejected_field(name: str, endpoint: Endpoint) -> RequestRejected:
-    shown = name[:64]
-    if name in ENGINE_CONTROLS:
-        return _rejected_control(shown)
-    otherwise = "leave it out; the operator can let engines judge such fields with unknown_fields: pass"
-    hint = did_you_mean(name, ALLOWED_FIELDS[endpoint]) or otherwise
-    return _bad(f"{shown!r} is not a field of this endpoint", shown, hint)
-
-
 def _unsupported(row: RequestField) -> RequestRejected:
     return _bad(
         f"{row.name} would change the answer, and no engine here can do what it asks for",
@@ -371,8 +421,18 @@ def _unsupported(row: RequestField) -> RequestRejected:
     )
 
 
-def _rejected_control(name: str) -> RequestRejected:
-    return _bad(f"{name} is set by the gateway, not by clients", name)
+def _closed(name: str, place: str) -> RequestRejected:
+    why = CLOSED_BECAUSE.get(name, "it controls the engine")
+    return _bad(
+        f"{place} is closed: {why}, and here clients or engines have keys",
+        place,
+        hint="leave it out",
+    )
+
+
+def no_model() -> RequestRejected:
+    """The body names no model, and it is not clear which one it is for."""
+    return _bad("model must be the name of a model", "model")
 
 
 def _bad(message: str, param: str | None = None, hint: str | None = None) -> RequestRejected:

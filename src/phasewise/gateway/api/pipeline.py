@@ -18,7 +18,7 @@ from phasewise.core.trace_context import TraceContext, trace_of
 from phasewise.gateway.answer_cache.headers import USUAL, CacheWishes, cache_wishes, with_all_lines
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
 from phasewise.gateway.api.body_reader import BodyReader, Read
-from phasewise.gateway.api.fields import Parsed, request_id_from
+from phasewise.gateway.api.fields import Parsed, no_model, request_id_from, shown_names
 from phasewise.gateway.api.large_bodies import Bodies
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
 from phasewise.gateway.api.reservations import Reservations
@@ -251,13 +251,19 @@ class Pipeline:
                 # The client has its answer, and the other sinks must still get the request.
                 logger.exception("a request is missing in one of its records")
 
+    def _only_model(self) -> str:
+        models = self._world.cluster.models
+        if len(models) != 1:
+            raise no_model()
+        return models[0]
+
     def _request(self, arrival: Arrival, read: Read, caller: Caller, body: bytes) -> GenerationRequest:
         parsed = read.parsed
         prefix, text = self._marking.marks(arrival.endpoint, body, parsed, arrival.started_s)
         return GenerationRequest(
             request_id=arrival.request_id,
             endpoint=arrival.endpoint,
-            model=parsed.model,
+            model=parsed.model or self._only_model(),
             arrived_s=arrival.started_s,
             prompt_bytes=len(body),
             max_output_tokens=parsed.max_output_tokens,
@@ -289,7 +295,7 @@ def _call(
 ) -> Call:
     headers, parsed, lookup = arrival.reply_headers, read.parsed, read.lookup
     if parsed.ignored:
-        headers = [*headers, (b"x-phasewise-ignored", ", ".join(parsed.ignored).encode())]
+        headers = [*headers, (b"x-phasewise-ignored", shown_names(parsed.ignored))]
     timeline = arrival.timeline(request)
     if lookup is not None:
         timeline.note_cache(lookup)

@@ -21,7 +21,7 @@ from phasewise.core.prefixes import (
     text_marks,
 )
 from phasewise.core.request import Endpoint
-from phasewise.core.request_fields import FIELDS, PROMPT_FIELD, fields_where
+from phasewise.core.request_fields import FIELDS, FIELDS_ON, PROMPT_FIELD, fields_where
 from phasewise.gateway.api.fields import Parsed, prompt_bytes, prompt_text
 
 ROOT_FIELDS = {on: fields_where(lambda it: it.prefix == "root", on) for on in Endpoint}
@@ -84,8 +84,14 @@ def _is_read_again(fields: dict[str, Any]) -> bool:
 
 
 def _root(endpoint: Endpoint, fields: dict[str, Any], salt: bytes | None) -> bytes:
-    """What separates equal prompts. An adapter is requested by its name, so the model field covers both."""
-    chosen = {name: value for name in ROOT_FIELDS[endpoint] if (value := fields.get(name)) is not None}
+    """What separates equal prompts. An adapter is requested by its name, so the model field covers both.
+
+    An unknown field may change the prompt from its beginning on.
+    """
+    unknown = fields.keys() - FIELDS_ON[endpoint].keys()
+    chosen = {
+        name: fields[name] for name in (*ROOT_FIELDS[endpoint], *unknown) if fields.get(name) is not None
+    }
     return _canonical([fields.get("model"), None if salt is None else salt.decode(), chosen])
 
 

@@ -35,6 +35,7 @@ class Obstacle:
 
 SENT_AGAIN = frozenset(fields_where(lambda it: it.resume == "same"))
 TOKENIZED = {on: fields_where(lambda it: it.resume == "tokens", on) for on in Endpoint}
+_IGNORED = frozenset(fields_where(lambda it: it.type == "ignored", Endpoint.CHAT))
 COUNTED = fields_where(lambda it: it.resume == "rest")
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -56,6 +57,8 @@ def obstacle(fields: Fields, answer: Answer, text: str) -> Obstacle | None:
 
 
 def _field_obstacle(name: str, value: object) -> str | None:
+    if name in _IGNORED:
+        return None
     row = FIELDS.get(name)
     if row is not None and row.obstacle is not None:
         return None if any(_same(value, it) for it in row.off) else row.obstacle
