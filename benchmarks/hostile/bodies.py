@@ -168,7 +168,7 @@ def hidden_control(rng: Random, tenant: str) -> Case:
 
 def unknown_field(rng: Random, tenant: str) -> Case:
     name = rng.choice(("__proto__", "constructor", "", "x" * 300, "Model", "max-tokens", CANARIES[tenant]))
-    return rejected("unknown_field", tenant, dumped(rng, chat_fields(rng, tenant) | {name: 1}))
+    return served(Endpoint.CHAT, tenant, dumped(rng, chat_fields(rng, tenant) | {name: 1}), "unknown_field")
 
 
 def wrong_value(rng: Random, tenant: str) -> Case:

@@ -128,7 +128,7 @@ async def test_two_keys_in_one_header_are_rejected_and_bearer_counts_before_x_ap
 # --- what reaches an engine -------------------------------------------------------------------------------
 
 
-async def got_by_engine(path, body, answer=b"{}", **options):
+async def got_by_engine(path, body, answer=b"{}", of_worker=None, **options):
     """What a worker is sent for a request."""
     seen = []
 
@@ -136,18 +136,26 @@ async def got_by_engine(path, body, answer=b"{}", **options):
         seen.append(orjson.loads(sent))
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(answer), answer))
 
-    async with listening(reply) as worker, running_gateway([worker], **options) as gateway:
-        await gateway.fetch("POST", path, body)
+    async with listening(reply) as worker:
+        keyed = worker.model_copy(update=of_worker or {})
+        async with running_gateway([keyed], **options) as gateway:
+            await gateway.fetch("POST", path, body)
     (only,) = seen
     return only
 
 
-async def test_an_engine_never_stores_a_response_and_gets_the_gateways_id():
+@pytest.mark.parametrize("lends_rights", [False, True])
+async def test_an_engine_stores_no_response_for_keys_and_gets_the_gateways_id(tmp_path, lends_rights):
+    (tmp_path / "key").write_text("engines")
     body = {**BODIES[Endpoint.RESPONSES], "store": True, "user": "u"}
-    sent = await got_by_engine("/v1/responses", body)
+    if not lends_rights:
+        body["request_id"] = "resp_of_another"
+    of_worker = {"api_key_file": str(tmp_path / "key")} if lends_rights else {}
+    sent = await got_by_engine("/v1/responses", body, of_worker=of_worker)
     request_id = sent.pop("request_id")
     assert request_id.startswith("resp_")
-    assert sent == {**BODIES[Endpoint.RESPONSES], "user": "u", "store": False}
+    assert request_id != "resp_of_another"
+    assert sent == {**BODIES[Endpoint.RESPONSES], "user": "u", "store": not lends_rights}
 
 
 async def test_a_message_is_passed_on_as_it_came():

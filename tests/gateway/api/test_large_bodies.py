@@ -211,7 +211,7 @@ def test_what_was_costly_counts_at_once_and_is_forgotten_slowly():
 
 
 async def test_a_rejected_body_is_learnt_from_too(large):
-    body = a_chat(CODE * 1_000)[:-1] + b',"made_up":1}'
+    body = a_chat(CODE * 1_000)[:-1] + b',"priority":1}'
     before = dict(large.times._ns)
     with pytest.raises(RequestRejected):
         await large.read(Endpoint.CHAT, body, USUAL, "a", None, later())

@@ -203,7 +203,7 @@ async def test_without_a_healthy_engine_the_answer_is_503():
     ("about", "content", "expected"),
     [
         ({}, b"{", (400, "bad_request")),
-        ({}, chat(cache_salt="mine"), (400, "bad_request")),
+        ({}, chat(kv_transfer_params={"a": 1}), (400, "bad_request")),
         ({}, chat(model="other"), (404, "no_worker_for_model")),
         ({"path": "/v1/load_lora_adapter"}, b"{}", (404, "not_found")),
         ({"method": "GET"}, b"", (404, "not_found")),
