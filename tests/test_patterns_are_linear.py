@@ -31,6 +31,7 @@ ENDS = ("", "a b", '!"\n')
 ANCHORED = {
     "phasewise.semantic_match.guards.reading._MEASURE": "fullmatch",
     "phasewise.cli.measuring._KEY_OPTION": "fullmatch",
+    "phasewise.clients.http_client._WITHOUT_SCHEME": "fullmatch",
     "phasewise.fake_engine.server._SECONDS": "fullmatch",
     "phasewise.fleet.engines.demo_model._HUB_ID": "fullmatch",
     "phasewise.core.slo._DURATION": "fullmatch",
