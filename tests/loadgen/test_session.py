@@ -23,6 +23,8 @@ from phasewise.loadgen.workload.drafts import Conversations
 from phasewise.loadgen.workload.lengths import Lengths
 from phasewise.loadgen.workload.plan import PlanSpec
 from phasewise.loadgen.workload.presets import Shape
+from phasewise.loadgen.workload.texts import FREE_TEXT
+from phasewise.loadgen.workload.traces import Trace, TracedRequest
 from phasewise.report.bench.table import render
 from phasewise.simulator.engine import EngineShape
 from phasewise.simulator.step_times import PRESETS
@@ -68,6 +70,50 @@ async def test_a_warm_run_finds_every_prompt_cached_and_says_so():
     assert run.primed
     assert min(cached(run)) >= 120 - 16
     assert len(run.timelines) == 4
+
+
+def traced(*lengths: int) -> Trace:
+    """Requests as in Mooncake's trace: the first block is shared, and every full block has an id."""
+    ids = [
+        (0, *(100 * number + block for block in range(tokens // 512)))
+        for number, tokens in enumerate(lengths)
+    ]
+    requests = [TracedRequest(0.0, tokens, 3, ids[at]) for at, tokens in enumerate(lengths)]
+    return Trace("mooncake", tuple(requests))
+
+
+TWO_TURNS = Conversations(2, 0.0)
+LONG = Shape("test.", Lengths.fixed(2000), Lengths.fixed(40))
+
+
+@pytest.mark.parametrize(
+    ("source", "more"),
+    [
+        (traced(6758, 7322, 2290, 512 * 3), {}),
+        (replace(LONG, shared_prefix_tokens=1500, shared_share=1.0), {}),
+        (
+            replace(LONG, prompt=Lengths.fixed(500), follow_up=Lengths.fixed(300)),
+            {"conversations": TWO_TURNS},
+        ),
+        (FREE_TEXT, {}),
+    ],
+    ids=["trace", "shared prefix", "turns", "written"],
+)
+async def test_prompts_are_as_long_as_planned_from_every_source(source, more):
+    """The fake engine counts 1.37 tokens for one of our words."""
+    config = FakeEngineConfig(shape=EngineShape(max_model_len=16_384))
+    spec = RunSpec(PlanSpec(source, ClosedLoop(2), requests=4, **more), seed=1)
+    async with running_engines(1, config) as (engine,):
+        run = await measure(engine.base_url, spec)
+    assert {timeline.outcome for timeline in run.timelines} == {Outcome.SUCCEEDED}
+    sent = {timeline.request_id.rpartition("-")[2]: timeline.prompt_tokens for timeline in run.timelines}
+    for planned in run.plan.requests:
+        assert sent[str(planned.index)] == pytest.approx(planned.prompt_tokens, rel=0.02)
+    if isinstance(source, Trace):
+        asked = sorted(request.prompt_tokens for request in source.requests)
+        assert sorted(sent.values()) == pytest.approx(asked, rel=0.02)
+    if source.__class__ is Shape and not more:
+        assert list(sent.values()) == pytest.approx([2000] * 4, rel=0.02)
 
 
 async def test_prompts_of_a_cold_run_still_share_what_they_are_meant_to_share():

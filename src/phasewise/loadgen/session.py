@@ -20,7 +20,7 @@ from phasewise.loadgen.engine_watch import watching
 from phasewise.loadgen.generator import LoadGenerator, RunLimits
 from phasewise.loadgen.recording import allows_fixed_lengths
 from phasewise.loadgen.run import BenchRun
-from phasewise.loadgen.target import Target, find_target, fit_prompts, looked_at_again
+from phasewise.loadgen.target import Target, find_target, fit_prompts, looked_at_again, ruler_of
 from phasewise.loadgen.workload.arrivals import ClosedLoop
 from phasewise.loadgen.workload.plan import CONTEXT_TOKENS, Plan, PlanSpec, make_plan
 from phasewise.loadgen.workload.prompts import write_opening
@@ -88,7 +88,8 @@ async def _planned(client: HttpClient, target: Target, spec: RunSpec) -> Plan:
     rng = Random(spec.seed)  # noqa: S311 - a repeatable workload, no secret
     # Words that no earlier run began with, so that its prefixes are not in the cache.
     opening = write_opening(Random(secrets.randbits(64)))  # noqa: S311 - nothing to be guessed
-    plan_spec = replace(spec.plan, context_tokens=target.context_tokens or CONTEXT_TOKENS)
+    ruler = await ruler_of(client, target)
+    plan_spec = replace(spec.plan, context_tokens=target.context_tokens or CONTEXT_TOKENS, ruler=ruler)
     return await fit_prompts(client, target, make_plan(plan_spec, rng, opening), rng)
 
 

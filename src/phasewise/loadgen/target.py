@@ -14,7 +14,7 @@ import orjson
 from phasewise.clients.http_client import Headers, HttpClient, Reply, no_answer
 from phasewise.core.errors import ConfigError, EngineUnreachable, FailureKind, UpstreamError, UsageError
 from phasewise.loadgen.workload.plan import Fit, Plan, PlannedRequest, Thread, refitted
-from phasewise.loadgen.workload.prompts import Message, stream, word_count
+from phasewise.loadgen.workload.prompts import A_WORD_A_TOKEN, WORDS, Message, TextRuler, stream, word_count
 
 FIT_ROUNDS = 12
 """One round fixes a prompt whose words are single tokens; where some are split, other words are tried."""
@@ -169,6 +169,16 @@ async def fit_prompts(client: HttpClient, target: Target, plan: Plan, rng: Rando
         return plan
     fit = Fit(len(off_tokens), off=sum(map(bool, off_tokens)), most_off_tokens=max(off_tokens, default=0))
     return replace(plan, threads=tuple(fitted), fit=fit)
+
+
+async def ruler_of(client: HttpClient, target: Target) -> TextRuler:
+    """How the address counts tokens: of our words as often as they are drawn, and of its chat template."""
+    words = " ".join(WORDS)
+    texts = (words, f"{words} {words}")
+    once, twice = [await count_prompt_tokens(client, target, (Message("user", text),)) for text in texts]
+    if once is None or twice is None or twice <= once:
+        return A_WORD_A_TOKEN
+    return TextRuler((twice - once) / len(WORDS), max(2 * once - twice, 0))
 
 
 async def count_prompt_tokens(client: HttpClient, target: Target, messages: Sequence[Message]) -> int | None:

@@ -165,4 +165,4 @@ def test_parents_come_first_and_unexplained_is_what_the_breakdown_says(timeline)
     assert parts <= {*TTFT_PARTS, Part.DECODE, "unexplained"}
     breakdown = ttft_breakdown(timeline)
     shown = found[0].attributes.get("phasewise.ttft.unexplained")
-    assert shown == (None if breakdown is None else breakdown.unexplained_s)
+    assert shown == (None if breakdown is None else max(0.0, breakdown.unexplained_s))

@@ -14,6 +14,7 @@ from phasewise.loadgen.workload.prompts import (
     TEMPLATE_TOKENS,
     WORDS,
     Message,
+    TextRuler,
     opened,
     stream,
     word_count,
@@ -42,7 +43,7 @@ class Draft:
     as_written: bool = False
 
 
-def drafts_of_shape(shape: Shape, seed: int, opening: str) -> Iterator[Draft]:
+def drafts_of_shape(shape: Shape, ruler: TextRuler, seed: int, opening: str) -> Iterator[Draft]:
     """Endless requests of a shape."""
     sizes, words, choices = stream(seed, "sizes"), stream(seed, "words"), stream(seed, "choices")
     used: set[int] = set()
@@ -52,23 +53,23 @@ def drafts_of_shape(shape: Shape, seed: int, opening: str) -> Iterator[Draft]:
         shares = choices.random() < shape.shared_share and shape.shared_prefix_tokens > 0
         chosen = choices.randrange(shape.shared_prefixes)
         if not shares:
-            messages = _open(write_messages(prompt_tokens, None, words), opening)
+            messages = _open(write_messages(prompt_tokens, None, words, ruler), opening)
             yield Draft(messages, max_tokens, prompt_tokens, shared_words=_opening_words(messages, opening))
             continue
-        system = write_text(shape.shared_prefix_tokens, stream(seed, "shared prefix", chosen))
-        messages = _open(write_messages(prompt_tokens, system, words), opening)
+        system = write_text(ruler.words(shape.shared_prefix_tokens), stream(seed, "shared prefix", chosen))
+        messages = _open(write_messages(prompt_tokens, system, words, ruler), opening)
         yield Draft(
             messages,
             max_tokens,
             # A short prompt still has the whole system prompt.
-            max(prompt_tokens, _words(messages) + TEMPLATE_TOKENS),
+            max(prompt_tokens, shape.shared_prefix_tokens + ruler.template_tokens + 1),
             shared_words=word_count(system) if chosen in used else _opening_words(messages, opening),
         )
         used.add(chosen)
 
 
 def drafts_of_trace(
-    trace: Trace, requests: Iterable[TracedRequest], seed: int, opening: str
+    trace: Trace, requests: Iterable[TracedRequest], ruler: TextRuler, seed: int, opening: str
 ) -> Iterator[Draft]:
     """The given requests of a trace, in order, with text in which equal blocks are equal words.
 
@@ -76,18 +77,18 @@ def drafts_of_trace(
     of the prompt, but never off a full block, which others may share. Such a prompt is a few tokens longer
     than the trace's.
     """
-    seen = _SeenBlocks(trace.block_tokens)
+    block_words = max(ruler.words(trace.block_tokens), 1)
+    seen = _SeenBlocks(block_words)
     for number, request in enumerate(requests):
-        kept_words = (
-            min(request.prompt_tokens // trace.block_tokens, len(request.block_ids)) * trace.block_tokens
-        )
-        words = max(request.prompt_tokens - TEMPLATE_TOKENS, kept_words, 1)
-        text = opened(_traced_text(trace, request, words, seed, number), opening)
+        kept_blocks = min(request.prompt_tokens // trace.block_tokens, len(request.block_ids))
+        kept_words = kept_blocks * block_words
+        words = max(ruler.words(request.prompt_tokens - ruler.template_tokens), kept_words, 1)
+        text = opened(_traced_text(block_words, request, words, seed, number), opening)
         messages = (Message("user", text),)
         yield Draft(
             messages,
             max(request.output_tokens, 1),
-            max(request.prompt_tokens, words + TEMPLATE_TOKENS),
+            max(request.prompt_tokens, max(kept_blocks * trace.block_tokens, 1) + ruler.template_tokens),
             shared_words=max(seen.walk(request.block_ids, words), _opening_words(messages, opening)),
             kept_words=kept_words,
         )
@@ -126,7 +127,7 @@ def written_tokens(text: str) -> int:
 class _SeenBlocks:
     """The prefixes of all requests so far, as a tree whose edges are block ids."""
 
-    block_tokens: int
+    block_words: int
     _children: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def walk(self, block_ids: tuple[int, ...], words: int) -> int:
@@ -136,13 +137,13 @@ class _SeenBlocks:
             size = len(self._children)
             node = self._children.setdefault((node, block), size + 1)
             known += len(self._children) == size
-        return min(known * self.block_tokens, words)
+        return min(known * self.block_words, words)
 
 
-def _traced_text(trace: Trace, request: TracedRequest, words: int, seed: int, number: int) -> str:
+def _traced_text(block_words: int, request: TracedRequest, words: int, seed: int, number: int) -> str:
     drawn: list[str] = []
     for block in request.block_ids:
-        drawn += stream(seed, "block", block).choices(WORDS, k=trace.block_tokens)
+        drawn += stream(seed, "block", block).choices(WORDS, k=block_words)
     if len(drawn) < words:
         drawn += stream(seed, "request", number).choices(WORDS, k=words - len(drawn))
     return " ".join(drawn[:words])
@@ -155,10 +156,6 @@ def _open(messages: tuple[Message, ...], opening: str) -> tuple[Message, ...]:
 
 def _opening_words(messages: tuple[Message, ...], opening: str) -> int:
     return min(word_count(opening), word_count(messages[0].content))
-
-
-def _words(messages: tuple[Message, ...]) -> int:
-    return sum(word_count(message.content) for message in messages)
 
 
 # --- Conversations of several turns: what a user writes next, and how long that takes.
@@ -182,7 +179,12 @@ class Conversations:
 
 
 def later_turns(
-    conversations: Conversations, shape: Shape, first: Draft, budget_tokens: int, rng: Random
+    conversations: Conversations,
+    shape: Shape,
+    first: Draft,
+    budget_tokens: int,
+    rng: Random,
+    ruler: TextRuler,
 ) -> Iterator[Draft]:
     """The turns after the first, as long as prompt and output fit into `budget_tokens`.
 
@@ -191,11 +193,12 @@ def later_turns(
     """
     before = first
     for turn in range(1, conversations.turns):
-        text = write_text(shape.follow_up.draw(rng), rng)
+        user_tokens = shape.follow_up.draw(rng)
+        text = write_text(ruler.words(user_tokens), rng)
         max_tokens = shape.output.draw(rng)
         think_s = rng.expovariate(1 / conversations.think_s) if conversations.think_s else 0.0
-        prompt_tokens = before.prompt_tokens + before.max_tokens + word_count(text) + TEMPLATE_TOKENS
-        if prompt_tokens + max_tokens > budget_tokens - turn * TEMPLATE_TOKENS:
+        prompt_tokens = before.prompt_tokens + before.max_tokens + user_tokens + ruler.template_tokens
+        if prompt_tokens + max_tokens > budget_tokens - turn * ruler.template_tokens:
             return
         before = Draft((Message("user", text),), max_tokens, prompt_tokens, think_s=think_s)
         yield before

@@ -25,7 +25,15 @@ from phasewise.loadgen.workload.drafts import (
     written_tokens,
 )
 from phasewise.loadgen.workload.presets import Shape
-from phasewise.loadgen.workload.prompts import TEMPLATE_TOKENS, Message, resized, stream, word_count
+from phasewise.loadgen.workload.prompts import (
+    A_WORD_A_TOKEN,
+    TEMPLATE_TOKENS,
+    Message,
+    TextRuler,
+    resized,
+    stream,
+    word_count,
+)
 from phasewise.loadgen.workload.texts import Written
 from phasewise.loadgen.workload.traces import Trace, TracedRequest
 
@@ -79,6 +87,7 @@ class PlanSpec:
     duration_s: float | None = None
     context_tokens: int = CONTEXT_TOKENS
     conversations: Conversations | None = None
+    ruler: TextRuler = A_WORD_A_TOKEN
 
     def __post_init__(self) -> None:
         if self.requests is not None and not 1 <= self.requests <= PLAN_LIMIT:
@@ -238,12 +247,13 @@ def _plan_shape(spec: PlanSpec, asked: Shape, seed: int, opening: str) -> Plan:
     shape = fitted(asked, spec.context_tokens)
     threads: list[Thread] = []
     index, limit = 0, _most_requests(spec)
-    for at_s, first in zip(_times_s(spec, seed), drafts_of_shape(shape, seed, opening), strict=False):
+    drafts = drafts_of_shape(shape, spec.ruler, seed, opening)
+    for at_s, first in zip(_times_s(spec, seed), drafts, strict=False):
         turns = [first]
         if spec.conversations is not None:
             budget_tokens = spec.context_tokens - CONTEXT_MARGIN_TOKENS
             turns_rng = stream(seed, "conversation", len(threads))
-            turns += later_turns(spec.conversations, shape, first, budget_tokens, turns_rng)
+            turns += later_turns(spec.conversations, shape, first, budget_tokens, turns_rng, spec.ruler)
         threads.append(_thread(turns[: limit - index], index, at_s))
         index += len(threads[-1])
         if index == limit:
@@ -272,7 +282,7 @@ def _plan_trace(spec: PlanSpec, trace: Trace, seed: int, opening: str) -> Plan:
             "tokens",
             hint="plan fewer requests",
         )
-    drafts = drafts_of_trace(trace, taken.requests, seed, opening)
+    drafts = drafts_of_trace(trace, taken.requests, spec.ruler, seed, opening)
     threads = (
         _thread([draft], index, at_s)
         for index, (at_s, draft) in enumerate(zip(times_s, drafts, strict=False))

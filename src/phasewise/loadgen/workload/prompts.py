@@ -38,6 +38,24 @@ TEMPLATE_TOKENS = 12
 OPENING_WORDS = 6
 """255 words to the sixth power: two runs' openings meet once in 270 million million."""
 
+
+@dataclass(frozen=True, slots=True)
+class TextRuler:
+    """How an engine counts tokens: of a word of this module, on average, and of the chat template around one
+    user's message.
+    """
+
+    tokens_per_word: float = 1.0
+    template_tokens: int = TEMPLATE_TOKENS
+
+    def words(self, tokens: int) -> int:
+        """How many words come to this many tokens."""
+        return round(tokens / self.tokens_per_word)
+
+
+A_WORD_A_TOKEN = TextRuler()
+"""As usual tokenizers count, and until one is asked."""
+
 Role = Literal["system", "user", "assistant"]
 
 
@@ -49,9 +67,9 @@ class Message:
     content: str
 
 
-def write_text(tokens: int, rng: Random) -> str:
-    """Words that come to about `tokens` tokens."""
-    return " ".join(rng.choices(WORDS, k=max(tokens, 1)))
+def write_text(words: int, rng: Random) -> str:
+    """So many words, at least one."""
+    return " ".join(rng.choices(WORDS, k=max(words, 1)))
 
 
 def write_opening(rng: Random) -> str:
@@ -87,10 +105,12 @@ def resized(text: str, by_tokens: int, rng: Random, kept_words: int = 0) -> str:
     return " ".join(words[: max(len(words) + by_tokens, kept_words, 1)])
 
 
-def write_messages(prompt_tokens: int, shared_prefix: str | None, rng: Random) -> tuple[Message, ...]:
+def write_messages(
+    prompt_tokens: int, shared_prefix: str | None, rng: Random, ruler: TextRuler = A_WORD_A_TOKEN
+) -> tuple[Message, ...]:
     """A conversation of about `prompt_tokens` tokens in all, with a given system prompt or none."""
-    shared_tokens = 0 if shared_prefix is None else word_count(shared_prefix)
-    user = Message("user", write_text(prompt_tokens - shared_tokens - TEMPLATE_TOKENS, rng))
+    shared_words = 0 if shared_prefix is None else word_count(shared_prefix)
+    user = Message("user", write_text(ruler.words(prompt_tokens - ruler.template_tokens) - shared_words, rng))
     return (user,) if shared_prefix is None else (Message("system", shared_prefix), user)
 
 
