@@ -9,9 +9,11 @@ import orjson
 import pytest
 
 from phasewise.core.errors import RejectionKind, RequestRejected
+from phasewise.fake_engine.engine import FakeEngineConfig
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.gateway.overload import OverloadWatch, Stage, stage_of
+from phasewise.simulator.requests import EngineShape
 from tests.gateway.harness import eventually, running_gateway
 
 
@@ -105,9 +107,15 @@ async def test_a_blocked_loop_shows_in_the_metrics():
 
 async def test_one_tenant_holds_at_most_half_of_the_memory_for_bodies():
     keys = [{"sha256": key_sha256(name), "tenant": name} for name in ("a", "b")]
+    shape = EngineShape(max_model_len=1_000_000, total_blocks=20_000)
     async with (
-        running_engines(1) as (engine,),
-        running_gateway([engine], api_keys=keys, limits={"bodies": "2MiB", "body": "1MiB"}) as gateway,
+        running_engines(1, FakeEngineConfig(shape=shape)) as (engine,),
+        running_gateway(
+            [engine],
+            api_keys=keys,
+            limits={"bodies": "2MiB", "body": "1MiB"},
+            slo_classes=[{"max_wait_s": 1.0}],
+        ) as gateway,
     ):
         reservations = gateway.app.gateway.pipeline._reservations
 
@@ -122,5 +130,7 @@ async def test_one_tenant_holds_at_most_half_of_the_memory_for_bodies():
         other = asks(b"b")
         await eventually(lambda: reservations.reserved_bytes > 1_000_000)
         engine.clear_faults()
-        await asyncio.gather(waiting, other)
+        for asked in (waiting, other):
+            asked.cancel()
+        await asyncio.gather(waiting, other, return_exceptions=True)
         await eventually(lambda: not reservations.reserved_bytes)
