@@ -274,16 +274,31 @@ async def test_a_request_arrives_as_it_was_given_under_the_prefix_of_its_origin(
 
     async with serving(keep) as (_, server):
         client = HttpClient(f"{server.url}/engines/a/")
-        await client.fetch("POST", "/v1/x?y=1", headers=[(b"x-request-id", b"r1")], body=b"b" * size)
+        headers = [(b"content-type", b"audio/wav"), (b"x-request-id", b"r1")]
+        await client.fetch("POST", "/v1/x?y=1", headers=headers, body=b"b" * size)
         client.close()
     head, _, body = seen[0].partition(b"\r\n\r\n")
     assert body == b"b" * size
     assert head.split(b"\r\n") == [
         b"POST /engines/a/v1/x?y=1 HTTP/1.1",
         b"host: " + server.url.removeprefix("http://").encode(),
+        b"content-type: audio/wav",
         b"x-request-id: r1",
         b"content-length: %d" % size,
     ]
+
+
+async def test_a_body_whose_type_is_not_given_is_json():
+    seen = []
+
+    async def keep(peer):
+        seen.append(await peer.request())
+        await peer.send(sized(b""))
+
+    async with serving(keep) as (client, _):
+        await client.fetch("POST", "/v1/x", body=b"{}")
+        await client.fetch("POST", "/v1/x")
+    assert [b"\r\ncontent-type: application/json\r\n" in head for head in seen] == [True, False]
 
 
 @pytest.mark.parametrize(
