@@ -225,6 +225,16 @@ def test_a_gateways_file_is_served_with_the_admin_key_that_the_commands_find(sta
     assert started[0].gateway.admin_key_sha256 == key_sha256(key)
 
 
+@pytest.mark.usefixtures("started")
+def test_a_gateways_file_is_read_once_at_the_start(monkeypatch, gateway_file):
+    served, read = [], []
+    load = command.load_gateway_file
+    monkeypatch.setattr(command, "load_gateway_file", lambda path: read.append(path) or load(path))
+    monkeypatch.setattr(command, "serve", lambda *_given, first, **_more: served.append(first))
+    assert CliRunner().invoke(app, ["gateway", gateway_file]).exit_code == 0
+    assert (len(served), len(read)) == (1, 1)
+
+
 def test_a_gateways_file_that_names_an_admin_key_gets_no_other(started, tmp_path):
     path = tmp_path / "gateway.yaml"
     worker = "{name: a, url: 'http://a:1', model: m}"

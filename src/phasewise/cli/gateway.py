@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -172,16 +171,21 @@ def _serve_file(
     with _usage_errors():
         if typed:
             raise UsageError(f"{', '.join(typed)} was given together with {path}", hint="set it in the file")
-        config = load_gateway_file(path).gateway
+        file = load_gateway_file(path)
+        config = file.gateway
         _reject_taken_ports(config.host, config.port, f"gateway.port in {path}", take_over, picker_port)
-        read = partial(_read_file, path, admin_key, home)
-        _announce_file(read().gateway, _where_the_key_is(config, admin_key, home), picker_port)
-        serve(read, path, home, take_over=take_over, picker_port=picker_port)
+        # A file of many keys takes a while to read: once is enough.
+        file = _with_admin_key(file, admin_key, home)
+        _announce_file(file.gateway, _where_the_key_is(config, admin_key, home), picker_port)
+
+        def read() -> GatewayFile:
+            return _with_admin_key(load_gateway_file(path), admin_key, home)
+
+        serve(read, path, home, first=file, take_over=take_over, picker_port=picker_port)
 
 
-def _read_file(path: Path, admin_key: str | None, home: Path | None) -> GatewayFile:
-    """The file; the admin key of this machine's gateways fits if it names none of its own."""
-    file = load_gateway_file(path)
+def _with_admin_key(file: GatewayFile, admin_key: str | None, home: Path | None) -> GatewayFile:
+    """The admin key of this machine's gateways fits if the file names none of its own."""
     if file.gateway.admin_key_sha256 is None and home is not None:
         with suppress(OSError):  # without a folder to keep a key in, the admin routes stay closed
             key = admin_key or _kept_admin_key(home)[0]

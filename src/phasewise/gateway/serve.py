@@ -53,16 +53,18 @@ def serve(
     path: Path | None = None,
     home: Path | None = None,
     *,
+    first: GatewayFile | None = None,
     take_over: bool = False,
     picker_port: int | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, let running streams finish, and return.
 
-    `read` gives the configuration, now and at each SIGHUP; `path` is the file that it reads. The gateway is
-    recorded under `home`, if there is one, while it serves. With `take_over` it continues where the one that
-    runs at the same address leaves. With `picker_port` it places requests for Envoy too.
+    `read` gives the configuration at each SIGHUP, and now unless it has given `first`; `path` is the file
+    that it reads. The gateway is recorded under `home`, if there is one, while it serves. With `take_over` it
+    continues where the one that runs at the same address leaves. With `picker_port` it places requests for
+    Envoy too.
     """
-    file = read()
+    file = first or read()
     config = file.gateway
     before = _before(config, home) if take_over else None
     folder = _own_folder() if before is None else before.folder
@@ -73,7 +75,7 @@ def serve(
         if record is not None:
             with suppress(OSError):
                 record.write(())  # whichever process serves first, commands find it
-        serve_one = partial(_serve_here, read, path, record, picker_port)
+        serve_one = partial(_serve_here, file, read, path, record, picker_port)
         if config.processes == 1:
             board_fd = create_board() if before is None else before.board_fd
             column = Board(board_fd).free_column() or 0
@@ -152,6 +154,7 @@ def _serve_together(
 
 
 def _serve_here(
+    file: GatewayFile,
     read: Callable[[], GatewayFile],
     path: Path | None,
     record: GatewayRun | None,
@@ -164,7 +167,8 @@ def _serve_here(
     """
     in_force = _in_force(place.folder, os.getppid())
     is_alone = place.lifeline is None
-    file = read() if is_alone else GatewayFile.model_validate_json(in_force.read_bytes())
+    if not is_alone:
+        file = GatewayFile.model_validate_json(in_force.read_bytes())
     # uvicorn raises the signal again after a clean shutdown; the process then just exits.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
