@@ -3,7 +3,7 @@
     python benchmarks/drop_in.py [--quick] [--json] [--home DIR]
 
 `phasewise up` starts one engine with the demo model and the gateway in front of it; with --quick, the engine
-is a fake one. Three questions:
+is a fake one. Four questions:
 
 - fields: every field of the request types in the installed `openai` package is sent by itself, with a value
   that asks for something. It is accepted unless the gateway rejects it; what the engine says to it is its
@@ -11,7 +11,10 @@ is a fake one. Three questions:
 - calls: both vendors' own clients make the calls of sdk_calls.py, each of which checks its answer. Embeddings
   are asked of a second engine, with `--runner pooling`;
 - ids: `phasewise explain` is asked for a request of each endpoint by every id that its user can have, and by
-  a beginning of it. An id is accepted if that very request is explained.
+  a beginning of it. An id is accepted if that very request is explained;
+- fields without keys (`engine_fields`, `fields_equal`, `differing`): every field of the engine's own
+  /openapi.json, those of clients that no engine knows, and the requests of three coding agents are sent to
+  the engine and through a gateway, both without keys. With --quick it is a few fields.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from typing import Any
 import anthropic
 import openai
 import orjson
+from drop_in_fields import compare_fields
 from ending import end_in_order_when_told
 from engine_placement import phasewise as run_phasewise
 from openai.types import completion_create_params, embedding_create_params
@@ -162,6 +166,9 @@ def main() -> None:
     if embedding:
         with real_fleet(POOLING_FLAGS) as (url, model):
             failed |= asyncio.run(make_calls(url, model, embedding))
+    fields = fields_without_keys(quick=options.quick)
+    found["differing"] = found.get("differing", {}) | fields.pop("fields_differing")
+    found |= fields
     record = {
         **found,
         "sdk_calls": len(CALLS),
@@ -188,8 +195,8 @@ def quick_fleet() -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def real_fleet(flags: list[str]) -> Iterator[tuple[str, str]]:
-    """A gateway in front of an engine with the demo model and these flags."""
+def real_fleet(flags: list[str], *options: str) -> Iterator[tuple[str, str]]:
+    """A gateway in front of an engine with the demo model and these flags; `options` are those of `up`."""
     engine_port, gateway_port = free_ports()
     settings = {
         "name": FLEET,
@@ -202,10 +209,20 @@ def real_fleet(flags: list[str]) -> Iterator[tuple[str, str]]:
         # YAML reads JSON too.
         file.write_text(json.dumps(settings))
         try:
-            state = run_phasewise("up", str(file), "--detach")
+            state = run_phasewise("up", str(file), "--detach", *options)
             yield state["gateway"]["url"], state["model"]
         finally:
             run_phasewise("down", "--name", FLEET)
+
+
+def fields_without_keys(*, quick: bool) -> dict[str, Any]:
+    """Fields of an engine without a key, sent directly and through a gateway without keys."""
+    if quick:
+        with fake_engines(1, QUICK_COST, QUICK_SHAPE) as urls, gateway(urls, 8, {}) as front:
+            return asyncio.run(compare_fields(urls[0], front.url, MODEL, quick=True))
+    with real_fleet(TOOL_FLAGS, "--no-engine-keys") as (url, model):
+        engine = run_phasewise("status")["fleets"][0]["engines"][0]["url"]
+        return asyncio.run(compare_fields(engine, url, model, quick=False))
 
 
 async def make_calls(url: str, model: str, calls: Iterable[Call]) -> dict[str, str]:

@@ -39,6 +39,10 @@ class Clients:
 Call = Callable[[Clients], Awaitable[None]]
 
 
+NOBODYS = {"kv_transfer_params": {"do_remote_prefill": True}}
+"""What no client may send."""
+
+
 async def rejection_of(asked: Awaitable[Any]) -> Exception:
     """The error that a client raises."""
     try:
@@ -197,9 +201,10 @@ async def continues_a_response_by_hand(it: Clients) -> None:
 
 async def gets_openais_errors(it: Clients) -> None:
     """Errors as the client's own classes, with words."""
-    bad = await rejection_of(it.openai.responses.create(model=it.model, input="x", previous_response_id="r"))
+    closed = it.openai.responses.create(model=it.model, input="x", extra_body=NOBODYS)
+    bad = await rejection_of(closed)
     assert isinstance(bad, openai.BadRequestError)
-    assert "previous_response_id" in str(bad)
+    assert "kv_transfer_params" in str(bad)
     missing = await rejection_of(it.openai.models.retrieve("nobody-serves-this"))
     assert isinstance(missing, openai.NotFoundError)
     assert "no worker serves" in str(missing)
@@ -293,10 +298,10 @@ async def gets_anthropics_errors(it: Clients) -> None:
     assert isinstance(missing, anthropic.NotFoundError)
     body: Any = missing.body
     assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
-    salted = it.anthropic.messages.create(model=it.model, **asked, extra_body={"cache_salt": "x"})
-    bad = await rejection_of(salted)
+    closed = it.anthropic.messages.create(model=it.model, **asked, extra_body=NOBODYS)
+    bad = await rejection_of(closed)
     assert isinstance(bad, anthropic.BadRequestError)
-    assert "cache_salt" in str(bad)
+    assert "kv_transfer_params" in str(bad)
 
 
 CALLS: tuple[Call, ...] = (
