@@ -27,8 +27,8 @@ from tests.gateway.harness import chat_body, eventually
 READER = BodyReader(PrefixHashing(b"k" * 32), CacheEntrance(1.0, "space", semantic=True))
 
 
-LONG = orjson.dumps(chat_body("word " * 600_000))
-"""Three megabytes: never read here."""
+LONG = orjson.dumps(chat_body("word " * 700_000))
+"""Over three megabytes: never read here."""
 CODE = "    return {key: [value, (1, 2)] for key, value in rows.items()}\n"
 
 
@@ -206,7 +206,7 @@ def test_what_was_costly_counts_at_once_and_is_forgotten_slowly():
     times.check(mebibyte)
     # Whatever was learnt, so much is never read here.
     with pytest.raises(TakesLong):
-        times.check(replace(mebibyte, size_bytes=2_600_000))
+        times.check(replace(mebibyte, size_bytes=3_400_000))
     assert mebibyte.size_bytes * START_NS < MOST_HERE_S * 1e9
 
 

@@ -178,7 +178,7 @@ async def test_what_applications_send_at_once_is_served_with_default_settings(na
 
 async def test_a_large_question_that_was_answered_before_is_answered_by_the_cache():
     cache = CacheConfig(mode="serve")
-    question = padded(3_000_000, **LONG_ENOUGH)
+    question = padded(3_500_000, **LONG_ENOUGH)
     async with running_engines(1, SHORT) as engines, running_gateway(engines, cache=cache) as gateway:
         assert (await send(gateway, question)).status == 200
 

@@ -12,7 +12,7 @@ SMALL_BYTES = 1_500
 """Not worth a judgement."""
 VALUE_BYTES = 512
 """A value of JSON takes as long as so many bytes of text: checks visit each."""
-START_NS, LEAST_NS, MOST_NS = 5.0, 2.0, 40.0
+START_NS, LEAST_NS, MOST_NS = 5.0, 1.5, 40.0
 """Per byte: at first, and the bounds of what is learnt. Text takes 0.7 to 5, the worst that was found 25."""
 LEARNT_FROM_BYTES = 32 * 1024
 FORGETS = 16
@@ -24,7 +24,7 @@ MOST_COMMAS = 50_000
 class Weight:
     """How much a body is to read: its bytes, and VALUE_BYTES more for each value.
 
-    Where something in it is checked as a schema, so is each mark of a pattern or of JSON in a string.
+    Where something in it is checked as a schema, marks of patterns and of JSON in strings count as values.
     """
 
     endpoint: Endpoint
@@ -35,7 +35,8 @@ class Weight:
     def of(cls, endpoint: Endpoint, body: bytes, values: int, *, with_schemas: bool) -> Weight:
         """Of a parsed body."""
         if with_schemas:
-            values += sum(count_of(body, mark) for mark in (b"(", b"[", b"{")) + count_of(body, b"\\") // 4
+            marks = sum(count_of(body, mark) for mark in (b"(", b"[", b"{")) + count_of(body, b"\\") // 4
+            values = max(values, marks)
         return cls(endpoint, with_schemas, len(body) + values * VALUE_BYTES)
 
 
@@ -47,8 +48,8 @@ class ReadingTimes:
     """Learns what reading takes per byte, from thread CPU time, for each endpoint with and without schemas.
 
     A costly body counts at once, a cheap one slowly. So up to 125 kB of weight is always read here, and never
-    more than 2.5 MB: 1 MB of text in about 5 ms. A hostile body of 4,900 values, after many cheap ones, takes
-    at most some 35 ms, and the next such body is read elsewhere.
+    more than 3.3 MB: 1 MB of text in about 5 ms. A hostile body of 6,500 values, after many cheap ones, takes
+    at most some 40 ms, and the next such body is read elsewhere.
     """
 
     def __init__(self) -> None:
