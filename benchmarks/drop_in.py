@@ -14,7 +14,9 @@ is a fake one. Four questions:
   a beginning of it. An id is accepted if that very request is explained;
 - fields without keys (`engine_fields`, `fields_equal`, `differing`): every field of the engine's own
   /openapi.json, those of clients that no engine knows, and the requests of three coding agents are sent to
-  the engine and through a gateway, both without keys. With --quick it is a few fields.
+  the engine and through a gateway, both without keys. With --quick it is a few fields;
+- paths: every path of the engine's own /openapi.json is sent to it and through a gateway, both without keys;
+  not with --quick, because a fake engine has no such document.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ import anthropic
 import openai
 import orjson
 from drop_in_fields import compare_fields
+from drop_in_paths import compare_paths
 from ending import end_in_order_when_told
 from engine_placement import phasewise as run_phasewise
 from openai.types import completion_create_params, embedding_create_params
@@ -166,9 +169,8 @@ def main() -> None:
     if embedding:
         with real_fleet(POOLING_FLAGS) as (url, model):
             failed |= asyncio.run(make_calls(url, model, embedding))
-    fields = fields_without_keys(quick=options.quick)
-    found["differing"] = found.get("differing", {}) | fields.pop("fields_differing")
-    found |= fields
+    found |= compare_without_keys(quick=options.quick)
+    found["differing"] = found.get("differing", {}) | found.pop("fields_differing")
     record = {
         **found,
         "sdk_calls": len(CALLS),
@@ -215,14 +217,15 @@ def real_fleet(flags: list[str], *options: str) -> Iterator[tuple[str, str]]:
             run_phasewise("down", "--name", FLEET)
 
 
-def fields_without_keys(*, quick: bool) -> dict[str, Any]:
-    """Fields of an engine without a key, sent directly and through a gateway without keys."""
+def compare_without_keys(*, quick: bool) -> dict[str, Any]:
+    """Paths and fields of an engine without a key, sent directly and through a gateway without keys."""
     if quick:
         with fake_engines(1, QUICK_COST, QUICK_SHAPE) as urls, gateway(urls, 8, {}) as front:
             return asyncio.run(compare_fields(urls[0], front.url, MODEL, quick=True))
     with real_fleet(TOOL_FLAGS, "--no-engine-keys") as (url, model):
         engine = run_phasewise("status")["fleets"][0]["engines"][0]["url"]
-        return asyncio.run(compare_fields(engine, url, model, quick=False))
+        paths = asyncio.run(compare_paths(engine, url, model))
+        return paths | asyncio.run(compare_fields(engine, url, model, quick=False))
 
 
 async def make_calls(url: str, model: str, calls: Iterable[Call]) -> dict[str, str]:

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from phasewise.core.request import Endpoint
+from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint
 from phasewise.core.request_fields import PROMPT_FIELD
 from phasewise.gateway.api.fields import ALLOWED_FIELDS, ENGINE_CONTROLS, IGNORED_FIELDS, TEMPLATE_CONTROLS
 
 from .cases import ADMIN_KEY, CANARIES, KEYS, MODEL, Case, key_header
 
 VALID_SHARE = 0.45
-ENDPOINTS = tuple(Endpoint)
-OUTPUT_LIMIT = dict.fromkeys(Endpoint, "max_tokens") | {Endpoint.RESPONSES: "max_output_tokens"}
+ENDPOINTS = WITH_KNOWN_FIELDS
+OUTPUT_LIMIT = dict.fromkeys(WITH_KNOWN_FIELDS, "max_tokens") | {Endpoint.RESPONSES: "max_output_tokens"}
 LETTERS = 'abc xyz 019 äöü ß 漢字 🎈 "quoted" \\back\\ \t {}[],: \u2028 \u0000'
 WRONG_VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1.5, 1e308, 2**63, -(2**63), 2**64, 10**30, "", "x" * 5000, [], {}, [[[]]],

@@ -14,7 +14,7 @@ DEFAULT_MAX_WAIT_S = 10.0
 
 
 class Endpoint(StrEnum):
-    """The endpoints that engines serve: OpenAI's, and Anthropic's messages."""
+    """The endpoints that engines serve: OpenAI's, and Anthropic's messages; and one for all other paths."""
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
@@ -22,6 +22,7 @@ class Endpoint(StrEnum):
     RESPONSES = "/v1/responses"
     MESSAGES = "/v1/messages"
     COUNT_TOKENS = "/v1/messages/count_tokens"
+    FORWARDED = "forwarded paths"
 
     @property
     def generates(self) -> bool:
@@ -35,8 +36,9 @@ class Endpoint(StrEnum):
 
 
 # Looking up a member of an enum takes ten times as long as a look-up in a set.
-_WITHOUT_DECODE = frozenset({Endpoint.EMBEDDINGS, Endpoint.COUNT_TOKENS})
+_WITHOUT_DECODE = frozenset({Endpoint.EMBEDDINGS, Endpoint.COUNT_TOKENS, Endpoint.FORWARDED})
 _COMPLETIONS = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
+WITH_KNOWN_FIELDS: tuple[Endpoint, ...] = tuple(it for it in Endpoint if it is not Endpoint.FORWARDED)
 
 
 @value

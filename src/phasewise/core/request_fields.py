@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from phasewise.core.caching import Bypass
-from phasewise.core.request import Endpoint
+from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint
 from phasewise.core.value import value
 
 _TABLE = """
@@ -190,7 +190,7 @@ CLOSED_BECAUSE = {
 }
 """Why clients may not set a field; the others are closed because they control the engine."""
 _ENDPOINTS: dict[str, tuple[Endpoint, ...]] = {
-    "all": tuple(Endpoint),
+    "all": WITH_KNOWN_FIELDS,
     "both": (Endpoint.CHAT, Endpoint.COMPLETIONS),
     "chat": (Endpoint.CHAT,),
     "text": (Endpoint.COMPLETIONS,),
@@ -198,7 +198,7 @@ _ENDPOINTS: dict[str, tuple[Endpoint, ...]] = {
     "resp": (Endpoint.RESPONSES,),
     "msg": (Endpoint.MESSAGES,),
     "anth": (Endpoint.MESSAGES, Endpoint.COUNT_TOKENS),
-    "turns": tuple(it for it in Endpoint if it not in {Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS}),
+    "turns": tuple(it for it in WITH_KNOWN_FIELDS if it not in {Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS}),
     "most": tuple(it for it in Endpoint if it.generates),
     "older": (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS),
     "openai": (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS, Endpoint.RESPONSES),

@@ -11,6 +11,10 @@ from phasewise.engines.port import Engine
 
 ENGINES: tuple[Engine, ...] = (vllm, llama_cpp)
 USUAL: Engine = vllm
+INFERENCE_PATHS = {
+    path: methods for engine in reversed(ENGINES) for path, methods in engine.INFERENCE_PATHS.items()
+}
+"""Of every kind: an engine that lacks one says so itself."""
 
 
 def engine_of(metrics: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> Engine | None:

@@ -23,6 +23,9 @@ WITHOUT_STEPS = "it does not show its slots (start llama-server with --slots)"
 SERVER: bytes | None = b"llama.cpp"
 """What it calls itself in the `Server` header of every reply."""
 PREFIX = "llamacpp:"
+INFERENCE_PATHS: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("/tokenize", "/detokenize", "/rerank", "/v1/rerank", "/reranking", "/v1/reranking"), ("POST",)
+)
 TIMINGS = "timings"
 CAN: frozenset[Ability] = frozenset()
 

@@ -38,6 +38,8 @@ class Engine(Protocol):
     """Where it lists the requests that it computes, if it does."""
     CAN: frozenset[Ability]
     """What it can do of what not every kind can."""
+    INFERENCE_PATHS: Mapping[str, tuple[str, ...]]
+    """Paths of its API that the gateway forwards without knowing their fields, with their methods."""
     FLAGS: Mapping[str, str]
     """The flag of each of its settings, by our names: the levers of a fleet file first."""
 

@@ -24,6 +24,14 @@ CAN = frozenset(Ability)
 WITHOUT_METRICS = "vLLM serves /metrics unless it was started with --disable-log-stats"
 WITHOUT_STEPS = "no step recorder answers (add it with `phasewise engine install --plugin-only`)"
 PREFIX = "vllm:"
+INFERENCE_PATHS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("/tokenize", "/detokenize", "/pooling", "/classify", "/v2/embed"), ("POST",)),
+    **dict.fromkeys(("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"), ("POST",)),
+    **dict.fromkeys(("/generative_scoring", "/v1/systemone"), ("POST",)),
+    **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), ("POST",)),
+    **dict.fromkeys(("/version", "/load"), ("GET",)),
+    "/ping": ("GET", "POST"),
+}
 
 
 def speaks(metrics: bytes) -> bool:

@@ -20,6 +20,7 @@ from phasewise.fleet.config.credentials import access_of
 from phasewise.fleet.local.gateway_run import GatewayRun, WorkerReport, gateway_url, picker_address
 from phasewise.gateway.answer_cache.cached_responses import CachedResponses
 from phasewise.gateway.api.auth import Authenticator
+from phasewise.gateway.api.model_cards import ModelCards
 from phasewise.gateway.api.pipeline import Pipeline
 from phasewise.gateway.api.quotas import GatewayQuotas, ProcessQuotas, build_quotas
 from phasewise.gateway.api.reservations import Reservations
@@ -335,9 +336,7 @@ def build_app(
         hashing_of(config, workers, authenticator),
     )
     pipeline.request_flow = scheduling.request_flow
-    pipeline.set_trust(
-        lends_rights=lends_rights(config, file.workers), passes_unknown=config.unknown_fields == "pass"
-    )
+    pipeline.set_trust(config, lends_rights=lends_rights(config, file.workers))
     if config.traces is not None:
         pipeline.set_tracing(config.traces.sample)
     edge = Edge(bounds, rejections.count, AllowedSites.of(config))
@@ -359,6 +358,7 @@ def build_app(
         overload,
         worker_log,
         WorkerRoutes(world.cluster, engines.connect),
+        ModelCards(world.cluster),
         LiveRoutes(live, pages, lambda: edge.stopping),
         cache,
     )
@@ -375,6 +375,7 @@ def build_app(
         timeouts=probe_timeouts,
         on_look=looked_at,
         on_silence=lambda name, for_s: engines.clients[name].abort_silent(for_s),
+        on_models=gateway.model_cards.note,
         progress=progress,
     )
     return GatewayApp(

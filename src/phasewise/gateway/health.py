@@ -39,7 +39,8 @@ class HealthWatcher:
     """Watches the workers of one cluster view from `start` to `stop`.
 
     `on_look` is called with the worker's name after every check. `on_silence` is called with its name and a
-    time while its checks time out: requests that have waited for that long get no answer. `progress` looks
+    time while its checks time out: requests that have waited for that long get no answer. `on_models` is
+    called with its name and its list of models whenever it comes back. `progress` looks
     further at workers that have answered.
     """
 
@@ -52,6 +53,7 @@ class HealthWatcher:
         timeouts: Timeouts = PROBE_TIMEOUTS,
         on_look: Callable[[str], None] = lambda _name: None,
         on_silence: Callable[[str, float], None] = lambda _name, _for_s: None,
+        on_models: Callable[[str, bytes], None] = lambda _name, _reply: None,
         progress: ProgressWatch | None = None,
     ) -> None:
         self._cluster = cluster
@@ -59,6 +61,7 @@ class HealthWatcher:
         self._silence_s = SILENCES_TO_DOWN * timeouts.head_s
         self._on_look = on_look
         self._on_silence = on_silence
+        self._on_models = on_models
         self._progress = progress
         self._guard = ErrorGuard("checking workers")
         self._connect = lambda worker: connect(worker, timeouts)
@@ -136,6 +139,8 @@ class HealthWatcher:
             else health is not Health.UP or not probe.is_certain
         ):
             self._cluster.mark_up(probe.name, await probe.incarnation(), probe.model, probe.steps_url)
+            with suppress(UpstreamError):
+                self._on_models(probe.name, await probe.models())
         if self._progress is not None:
             await self._progress.look(probe.name)
 
@@ -210,6 +215,10 @@ class _Probe:
                 self.steps_url = await find_recorder(self._worker.url)
                 self._recorder = self._connected_recorder()
             self.model = model
+
+    async def models(self) -> bytes:
+        """What it says of its models."""
+        return (await self._engine.fetch("GET", "/v1/models")).body
 
     def _connected_recorder(self) -> HttpClient | None:
         if self.steps_url is None:

@@ -46,7 +46,7 @@ RELOADED = frozenset(
     {
         *("api_keys", "admin_key_sha256", "metrics_key_sha256", "slo_classes"),
         *("queue", "limits", "policy", "tls", "reload_on_change", "unknown_fields"),
-        *("cors", "trusted_hosts"),
+        *("cors", "trusted_hosts", "engine_paths"),
     }
 )
 """The settings under `gateway` that can change while it serves."""
@@ -174,9 +174,7 @@ class Reloader:
         parts.reservations.set_bounds(bounds.body_bytes, bounds.bodies_bytes, tenants_of(config))
         gateway.authenticator.set_keys(config)
         gateway.pipeline.set_hashing(hashing_of(config, ready.workers, gateway.authenticator))
-        gateway.pipeline.set_trust(
-            lends_rights=ready.lends_rights, passes_unknown=config.unknown_fields == "pass"
-        )
+        gateway.pipeline.set_trust(config, lends_rights=ready.lends_rights)
         gateway.metrics.set_labels(slos_of(config))
         gateway.live.view.slos = slos_of(config)
         gateway.overload.memory_limit_bytes = memory_limit_of(config.limits)

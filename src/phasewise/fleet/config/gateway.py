@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -15,6 +16,7 @@ SHA256_PATTERN, NAME_PATTERN = r"^[0-9a-f]{64}$", r"^[a-z0-9][a-z0-9-]{0,40}$"
 # --- The base of all configuration: frozen models that reject unknown keys, and shared formats.
 
 BYTE_SIZE_PATTERN = r"^\d+(\.\d+)?(KiB|MiB|GiB)$"
+ENGINE_PATH_PATTERN = r"^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$"
 URL_PATTERN = r"^https?://[^\s@?#]+$"
 ORIGIN_PATTERN, HOST_PATTERN = r"^(\*|[a-z][a-z0-9+.-]*://[^\s/?#@]+)$", r"^([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)$"
 ACCEPTED_BY_PATTERN = {
@@ -23,6 +25,7 @@ ACCEPTED_BY_PATTERN = {
     URL_PATTERN: "accepted: an address such as http://127.0.0.1:4318/v1/traces, without a user or a query",
     ORIGIN_PATTERN: 'accepted: an origin such as https://chat.example, without a path, or "*" for all',
     HOST_PATTERN: "accepted: a name or an address such as gateway.example, without a port",
+    ENGINE_PATH_PATTERN: "accepted: a plain path such as /v1/score, without a slash at its end",
     BYTE_SIZE_PATTERN: "accepted: a number and a unit, such as 512MiB or 1.5GiB",
 }
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
@@ -255,6 +258,20 @@ class TracesConfig(Frozen):
     slow_per_s: Annotated[int, Field(ge=0, le=10_000)] = 100
 
 
+EnginePath = Annotated[str, Field(pattern=ENGINE_PATH_PATTERN)]
+# fmt: off
+_NEVER_FORWARDED = frozenset(
+    {
+        "invocations", "inference", "cohere", "sleep", "sleeping", "wake", "pause", "paused", "resume",
+        "abort", "reset", "rpc", "weight", "weights", "scale", "scaling", "profile", "profiling", "lora",
+        "fault", "shutdown", "slots", "props", "realtime", "release",
+    }
+)
+# fmt: on
+"""Words of paths that control an engine, or that reach any other of its paths."""
+_NEVER_FORWARDED_NAMES = ("server_info", "world_size", "kv_event")
+
+
 class GatewayConfig(Frozen):
     """The gateway's address, API keys and limits."""
 
@@ -283,6 +300,7 @@ class GatewayConfig(Frozen):
     unknown_fields: Literal["drop", "pass"] = "drop"
     cors: tuple[Origin, ...] = ()
     trusted_hosts: tuple[Host, ...] = ()
+    engine_paths: tuple[EnginePath, ...] = ()
     tls: TlsConfig | None = None
     limits: EdgeLimits = EdgeLimits()
     upstream: UpstreamConfig = UpstreamConfig()
@@ -295,6 +313,18 @@ class GatewayConfig(Frozen):
     reload_on_change: bool = False
     quarantine_s: Annotated[float, Field(ge=0, le=86_400)] = 600.0
     record_decisions: str | None = None
+
+    @field_validator("engine_paths")
+    @classmethod
+    def _no_controls(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            words = re.split(r"[^a-z0-9]+", path.lower())
+            named = any(name in path.lower() for name in _NEVER_FORWARDED_NAMES)
+            if named or not _NEVER_FORWARDED.isdisjoint(words):
+                raise ValueError(
+                    f"engine_paths has {path}, which controls engines: only paths of inference are forwarded"
+                )
+        return paths
 
     @model_validator(mode="after")
     def _one_process_records(self) -> GatewayConfig:

@@ -16,7 +16,7 @@ import orjson
 
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.prefixes import MARK_SIZES_BYTES, TEXT_LIMIT_BYTES
-from phasewise.core.request import Endpoint
+from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint
 from phasewise.core.request_fields import (
     CLOSED_BECAUSE,
     FIELDS_ON,
@@ -46,7 +46,7 @@ from phasewise.gateway.kv_transfer.bodies import splittable
 
 def prompt_text(endpoint: Endpoint, fields: dict[str, Any]) -> bytes:
     """The beginning of a request's text, message by message; empty for token ids."""
-    prompt = fields.get(PROMPT_FIELD[endpoint])
+    prompt = fields.get(PROMPT_FIELD.get(endpoint, ""))
     is_text = endpoint in _SEVERAL_PROMPTS or (endpoint is _RESPONSES and isinstance(prompt, str))
     texts = _prompts(prompt) if is_text else _chat_texts(prompt)
     taken: list[str] = []
@@ -155,7 +155,7 @@ _RULES = {
         several=on in _SEVERAL_PROMPTS,
         parts=("content", "output") if on is Endpoint.RESPONSES else ("content",),
     )
-    for on in Endpoint
+    for on in WITH_KNOWN_FIELDS
 }
 
 
@@ -167,7 +167,8 @@ class Parsed:
     disaggregated. `media_bytes` are images and audio beyond MEDIUM_AS_TEXT_BYTES each. `fields` is the parsed
     body without those that cannot change the answer; `ignored` are those that the engine does not get. Of a
     body that another process has read there is only the beginning of its `text`. `model` is empty if the
-    engine is to judge what the client named.
+    engine is to judge what the client named. `takes_salt`: it is a JSON object with at least one
+    field.
     """
 
     model: str
@@ -181,6 +182,7 @@ class Parsed:
     fields: dict[str, Any] = field(default_factory=dict)
     text: bytes | None = None
     ignored: tuple[str, ...] = ()
+    takes_salt: bool = True
 
 
 def parse_body(
@@ -195,7 +197,7 @@ def parse_body(
 
     `judge` is given the body's weight before its checks, and may raise.
     """
-    fields = _object_in(body)
+    fields = object_in(body)
     values = _check_depth(fields, body)
     rules = _RULES[endpoint]
     transfer = may_name_transfer(body)
@@ -258,7 +260,8 @@ def request_id_from(value: bytes | None) -> str | None:
     return value.decode() if value is not None and REQUEST_ID.fullmatch(value) else None
 
 
-def _object_in(body: bytes) -> dict[str, Any]:
+def object_in(body: bytes) -> dict[str, Any]:
+    """The JSON object that a body is; raises RequestRejected."""
     check_json_bounds(body)
     try:
         fields = orjson.loads(body)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from phasewise import __version__
-from phasewise.core.request import Endpoint
+from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint
 from phasewise.core.request_fields import FIELDS_ON, PROMPT_FIELD
+from phasewise.engines.known import INFERENCE_PATHS
 from phasewise.fleet.config.gateway import Frozen
 from phasewise.gateway.api.body_checks import LARGEST_NUMBER
 from phasewise.gateway.api.cache_routes import PurgeOrder, Question
@@ -58,7 +59,7 @@ _SCHEMAS: dict[str, Json] = {
     "texts": {"type": ["string", "array", "null"], "items": {"type": "string"}},
     "ignored": {"description": "Accepted and ignored; the reply names it in `x-phasewise-ignored`."},
 }
-NOTHING_BUT_EDGE = (400, 403, 405, 408, 413, 431)
+NOTHING_BUT_EDGE = (400, 403, 405, 408, 413, 415, 431)
 """The statuses that any route may return, because they are decided before routing."""
 _ENGINES_WORK = (401, 404, 422, 429, 503, 504)
 _ENGINES_OWN = "An engine's own rejection, passed on as it came."
@@ -150,6 +151,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Read the configuration again.", "application/json", (*_ADMIN, 409), "admin"
     ),
 }
+_FORWARDED = "Forwarded to an engine, which knows its fields; closed where keys lend rights."
+OPERATIONS |= {
+    (method, path): Operation(_FORWARDED, "application/json", (400, *_ENGINES_WORK), "client")
+    for path, methods in INFERENCE_PATHS.items()
+    for method in methods
+}
 _PARAMETER_SCHEMAS: dict[str, Json] = {
     "limit": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
     "since_unix_s": {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12},
@@ -166,7 +173,9 @@ def openapi_document(addresses: Iterable[tuple[str, str]]) -> Json:
     """The document of a gateway with these routes."""
     paths: dict[str, Json] = {}
     for method, path in addresses:
-        paths.setdefault(path, {})[method.lower()] = _operation(path, OPERATIONS[method, path])
+        others, described = paths.setdefault(path, {}), _operation(path, OPERATIONS[method, path])
+        described["operationId"] += f"_{method.lower()}" if others else ""
+        others[method.lower()] = described
     return {
         "openapi": "3.1.0",
         "info": {
@@ -177,7 +186,7 @@ def openapi_document(addresses: Iterable[tuple[str, str]]) -> Json:
         },
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR, **{_schema_name(it): _body_schema(it) for it in Endpoint}},
+            "schemas": {"Error": _ERROR, **{_schema_name(it): _body_schema(it) for it in WITH_KNOWN_FIELDS}},
             "responses": {f"Error{status}": _error_response(status) for status in sorted(_codes_by_status())},
             "securitySchemes": {
                 "client": {"type": "http", "scheme": "bearer", "description": "A client's key."},
@@ -228,7 +237,7 @@ def _operation(path: str, operation: Operation) -> Json:
         described["parameters"] = [_parameter(name, path) for name in operation.parameters]
     if operation.body is not None:
         described["requestBody"] = _json_body(operation.body.model_json_schema())
-    if path in set(Endpoint):
+    if path in WITH_KNOWN_FIELDS:
         _describe_engines_work(described, Endpoint(path))
     return described
 

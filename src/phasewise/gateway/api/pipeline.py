@@ -15,10 +15,12 @@ from phasewise.core.ports import TimelineSink
 from phasewise.core.request import Endpoint, GenerationRequest
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.core.trace_context import TraceContext, trace_of
+from phasewise.fleet.config import GatewayConfig
 from phasewise.gateway.answer_cache.headers import USUAL, CacheWishes, cache_wishes, with_all_lines
 from phasewise.gateway.api.auth import Authenticator, Caller, salted
 from phasewise.gateway.api.body_reader import BodyReader, Read
 from phasewise.gateway.api.fields import Parsed, no_model, request_id_from, shown_names
+from phasewise.gateway.api.forwarded import form_boundary, only_model, parse_form, target
 from phasewise.gateway.api.large_bodies import Bodies
 from phasewise.gateway.api.prompt_prefix import Marking, PrefixHashing
 from phasewise.gateway.api.reservations import Reservations
@@ -34,6 +36,8 @@ from phasewise.scheduling import Reject, RequestFlow, World, request_flow
 logger = logging.getLogger("phasewise.gateway")
 
 _ANTHROPICS = frozenset({Endpoint.MESSAGES, Endpoint.COUNT_TOKENS})
+# Looking up a member of an enum is slow.
+_FORWARDED = Endpoint.FORWARDED
 _OUR_FAULT = Ending(Outcome.FAILED, "gateway_error")
 
 
@@ -106,11 +110,16 @@ class Pipeline:
         self._bodies = Bodies(BodyReader(hashing, None if driver.found is None else driver.found.entrance))
         self._marking = Marking(authenticator.hash_key(b"marks"))
         self._sample: float | None = None
+        self.engine_paths: frozenset[str] = frozenset()
+        """The paths that the operator has added to those that are forwarded."""
         self.request_flow: Callable[[GenerationRequest, World], RequestFlow] = request_flow
         """What begins a flow; a recorder has one of its own."""
 
     async def generate(self, endpoint: Endpoint, scope: Scope, client: Client) -> None:
-        """Serve one request. A stage that ends it early answers with the status in its comment."""
+        """Serve one request. A stage that ends it early answers with the status in its comment.
+
+        A forwarded path goes to the engine as it stands in `scope`.
+        """
         headers, reservation = headers_of(scope), Reservation()
         arrival, caller = Arrival.of(endpoint, headers, self._sample), None
         try:
@@ -134,10 +143,20 @@ class Pipeline:
             # 4. Parse it and its cache headers: 400.
             wishes = self._cache_wishes(endpoint, headers, scope)
             about = (endpoint, body, wishes, caller.tenant, caller.salt)
-            read = await self._bodies.read(*about, until_s)
+            boundary = form_boundary(headers.get(b"content-type")) if endpoint is _FORWARDED else None
+            if boundary is not None:
+                read = Read(parse_form(body, boundary, lends_rights=self.lends_rights))
+            else:
+                read = await self._bodies.read(*about, until_s)
+            if endpoint is _FORWARDED and not read.parsed.model:
+                read.parsed = replace(read.parsed, model=only_model(self._world.cluster, scope))
             request = self._request(arrival, read, caller, body)
             arrival.end_stage()
             call = _call(arrival, request, read, caller, client, reservation)
+            if endpoint is _FORWARDED:
+                call.method, call.path = target(scope)
+            if boundary is not None:
+                call.content_type = headers[b"content-type"]
             # If it has ended engines: 422.
             self._driver.quarantine.check(caller.tenant, call.body)
             # A stream may last long, so the parsed body is freed.
@@ -173,8 +192,13 @@ class Pipeline:
         """Whether clients have rights through this gateway that they would not have at the engines."""
         return self._bodies.reader.lends_rights
 
-    def set_trust(self, *, lends_rights: bool, passes_unknown: bool) -> None:
-        """From now on what engines leave open is closed, or not, and they get unknown fields, or not."""
+    def set_trust(self, config: GatewayConfig, *, lends_rights: bool) -> None:
+        """From now on what engines leave open is closed, or not, and they get unknown fields, or not.
+
+        Paths that the operator has added are forwarded even if rights are lent.
+        """
+        self.engine_paths = frozenset(config.engine_paths)
+        passes_unknown = config.unknown_fields == "pass"
         self._bodies.reader = replace(
             self._bodies.reader, lends_rights=lends_rights, passes_unknown=passes_unknown
         )
@@ -301,7 +325,7 @@ def _call(
         timeline.note_cache(lookup)
     return Call(
         path=arrival.endpoint.value,
-        body=salted(parsed.upstream_body, caller.salt),
+        body=salted(parsed.upstream_body, caller.salt if parsed.takes_salt else None),
         request_id=arrival.request_id,
         hide_usage=parsed.hide_usage,
         client=client,

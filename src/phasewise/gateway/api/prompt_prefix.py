@@ -200,7 +200,9 @@ class Marking:
 
     def marks(self, endpoint: Endpoint, body: bytes, parsed: Parsed, now_s: float) -> tuple[Marks, Marks]:
         """Marks of the prompt's prefix and of its text; none without budget."""
-        if len(body) < MARK_SIZES_BYTES[0] or not self._budget.allows(now_s):
+        if endpoint not in PROMPT_FIELD or len(body) < MARK_SIZES_BYTES[0]:
+            return (), ()
+        if not self._budget.allows(now_s):
             return (), ()
         began_s = self._clock()
         prefix = prefix_marks(prompt_bytes(endpoint, body), self._key)

@@ -15,9 +15,11 @@ from phasewise.core.errors import ConfigError, RejectionKind, RequestRejected
 from phasewise.core.latency import TtftBreakdown, fitted, ttft_breakdown
 from phasewise.core.request import Endpoint
 from phasewise.core.timeline_record import from_record
+from phasewise.engines.known import INFERENCE_PATHS
 from phasewise.gateway.api import cache_routes
 from phasewise.gateway.api.auth import Authenticator
 from phasewise.gateway.api.cache_routes import CacheAdmin
+from phasewise.gateway.api.model_cards import ModelCards
 from phasewise.gateway.api.openapi import openapi_document
 from phasewise.gateway.api.pipeline import Pipeline
 from phasewise.gateway.api.worker_routes import WorkerRoutes
@@ -44,6 +46,7 @@ PIECE_BYTES = 64 * 1024
 DEFAULT_OPEN_LIMIT = 1_000
 
 _MODELS = "/v1/models/"
+_METHODS_OF_ADDED = frozenset({"GET", "POST"})
 
 Handler = Callable[[Scope, Client], Awaitable[None]]
 
@@ -65,6 +68,7 @@ class Gateway:
     overload: OverloadWatch
     worker_log: WorkerLog
     worker_routes: WorkerRoutes
+    model_cards: ModelCards
     live: LiveRoutes
     cache: CacheAdmin | None = None
 
@@ -103,6 +107,7 @@ class Router:
             ("POST", "/phasewise/v1/cache/purge"): self._purge_cache,
             ("POST", "/phasewise/v1/cache/explain"): self._explain_cache,
             ("POST", "/phasewise/v1/reload"): self._reload,
+            **{(method, path): self._forward for path, on in INFERENCE_PATHS.items() for method in on},
         }
         self._document = orjson.dumps(openapi_document(self._table))
 
@@ -120,6 +125,8 @@ class Router:
         handler = self._table.get((method, scope["path"]))
         try:
             if handler is None:
+                # Engines redirect to the path without the slash, which not every client follows.
+                scope["path"] = scope["path"].removesuffix("/") or "/"
                 handler = self._find(method, scope["path"])
             await handler(scope, client)
         except RequestRejected as rejection:
@@ -130,6 +137,11 @@ class Router:
             clients.discard(client)
 
     def _find(self, method: str, path: str) -> Handler:
+        if handler := self._table.get((method, path)):
+            return handler
+        is_added = path in self._gateway.pipeline.engine_paths
+        if is_added and method in _METHODS_OF_ADDED:
+            return self._forward
         folder, _, last = path.rpartition("/")
         folder = _MODELS.removesuffix("/") if path.startswith(_MODELS) else folder
         templates = f"{folder}/{{id}}", f"{folder.rpartition('/')[0]}/{{id}}/{last}"
@@ -137,6 +149,7 @@ class Router:
             if handler := self._table.get((method, template)):
                 return handler
         methods = {known for known, at in self._table if at in {path, *templates}}
+        methods |= _METHODS_OF_ADDED if is_added else set()
         if methods:
             raise RequestRejected(
                 RejectionKind.METHOD_NOT_ALLOWED, f"this address takes {', '.join(sorted(methods))} only"
@@ -151,8 +164,19 @@ class Router:
         """What a client with a wrong base URL should do."""
         served = f"/v1{path.removeprefix('/v1/v1')}"
         if (method, served) not in self._table:
-            return "GET /openapi.json lists every address"
+            return "GET /openapi.json lists every address; gateway.engine_paths adds an engine's own"
         return f"this is {served}: OpenAI's clients take a base URL with /v1, Anthropic's one without"
+
+    def _forward(self, scope: Scope, client: Client) -> Awaitable[None]:
+        """To an engine, as the path and the body came."""
+        pipeline, path = self._gateway.pipeline, scope["path"]
+        if pipeline.lends_rights and path not in pipeline.engine_paths:
+            raise RequestRejected(
+                RejectionKind.NOT_FOUND,
+                f"{path} is closed, because this gateway lends rights: it has keys, or an engine has",
+                hint="the operator can open it with gateway.engine_paths",
+            )
+        return pipeline.generate(Endpoint.FORWARDED, scope, client)
 
     # --- OpenAI's and Anthropic's -----------------------------------------------------------------------
 
@@ -178,7 +202,7 @@ class Router:
 
     async def _models(self, scope: Scope, client: Client) -> None:
         self._check_client(scope)
-        models = [_model_entry(name) for name in self._gateway.cluster.models]
+        models = [self._gateway.model_cards.entry(name) for name in self._gateway.cluster.models]
         await _send_json(client, {"object": "list", "data": models})
 
     async def _model(self, scope: Scope, client: Client) -> None:
@@ -190,7 +214,7 @@ class Router:
                 f"no worker serves a model of the name {name[:LONGEST_ID]}",
                 hint="GET /v1/models lists those that are served",
             )
-        await _send_json(client, _model_entry(name))
+        await _send_json(client, self._gateway.model_cards.entry(name))
 
     # --- monitoring -----------------------------------------------------------------------------------
 
@@ -335,10 +359,6 @@ class Router:
 
     def _check_admin(self, scope: Scope) -> None:
         self._gateway.authenticator.check_admin(header(scope, b"authorization"))
-
-
-def _model_entry(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "phasewise"}
 
 
 async def _nothing_to_read() -> str:

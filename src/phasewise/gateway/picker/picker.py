@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from phasewise.core.decision import RejectReason
 from phasewise.core.errors import RejectionKind, RequestRejected
 from phasewise.core.kv_transfer import EngineAccount
-from phasewise.core.request import Endpoint, GenerationRequest
+from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint, GenerationRequest
 from phasewise.gateway.api.auth import Caller, salted
 from phasewise.gateway.api.pipeline import Arrival
 from phasewise.gateway.http_errors import HTTP_ERRORS, error_body, error_headers
@@ -34,7 +34,7 @@ from phasewise.scheduling.steps import Generate, Reject
 
 logger = logging.getLogger("phasewise.gateway")
 
-_ENDPOINTS = frozenset(Endpoint)
+_ENDPOINTS = frozenset(WITH_KNOWN_FIELDS)
 _KEYS = ("authorization", "x-api-key")
 SHED = frozenset({RejectReason.QUEUE_FULL, RejectReason.QUEUE_TIMEOUT})
 """The protocol asks for 429 where the gateway itself answers with 503."""
@@ -274,7 +274,7 @@ async def _wait(step: steps.Wait, stream: MessageStream) -> steps.Outcome:
 
 def _endpoint(head: RequestHead) -> Endpoint:
     if head.method != "POST" or head.path not in _ENDPOINTS:
-        hint = f"POST to {', '.join(Endpoint)}"
+        hint = f"POST to {', '.join(WITH_KNOWN_FIELDS)}"
         raise RequestRejected(RejectionKind.NOT_FOUND, "there is nothing at this address", hint=hint)
     if not head.is_streamed:
         logger.error("Envoy's ext_proc filter needs request_body_mode: FULL_DUPLEX_STREAMED")

@@ -48,6 +48,8 @@ class Call:
     cache: CacheLookup | None = None
     leads: Flight | None = None
     follows: Flight | None = None
+    method: str = "POST"
+    content_type: bytes = b"application/json"
 
     @property
     def typed(self) -> bool:

@@ -20,7 +20,7 @@ from phasewise.gateway.server.client import Headers
 from phasewise.gateway.upstream.call import CLIENT_LEFT, CLIENT_STALLED, SERVED, Call, Ending
 from phasewise.gateway.upstream.continued_stream import ClientsView, ContinuedStream, completion_ending
 from phasewise.gateway.upstream.relay import Begun, relay_plain, relay_rejection, relay_stream
-from phasewise.gateway.upstream.response import NO_REPORT, account_of, read_plain_answer
+from phasewise.gateway.upstream.response import NO_REPORT, PlainRelay, account_of, read_plain_answer
 from phasewise.gateway.upstream.resumption import Obstacle, resumption
 from phasewise.gateway.upstream.tokenizing import failure_of_continuing, tokens_so_far
 from phasewise.scheduling import Cancelled, Failed, Generate, Prefill, Prefilled, Succeeded
@@ -30,7 +30,8 @@ Settling = Coroutine[Any, Any, tuple[Result, Ending]]
 """An attempt that was begun: it runs when it is awaited."""
 
 _CUT_OFF = "length"
-_RESPONSES = Endpoint.RESPONSES.value
+_RESPONSES, _FORWARDED = Endpoint.RESPONSES.value, Endpoint.FORWARDED
+NOT_IMPLEMENTED = 501
 
 
 class Exchange:
@@ -104,7 +105,7 @@ class Exchange:
         answer = call.timeline.answer
         if not self._resumes or answer is None or error.kind is FailureKind.NOT_CONTINUED:
             return Failed(now_s, error.kind, content_sent=True, tokens=tokens), note
-        found = resumption(Endpoint(call.path), call.body, answer, call.resumption)
+        found = resumption(call.timeline.request.endpoint, call.body, answer, call.resumption)
         if isinstance(found, Obstacle):
             return Failed(now_s, error.kind, content_sent=True, tokens=tokens), f"{note}; {found.reason}"
         call.resumption = found
@@ -122,16 +123,18 @@ class Exchange:
         worker = self._client(step)
         headers = _headers(step, call)
         async with await worker.send(
-            "POST", call.path, headers=headers, body=body, not_after_s=not_after_s
+            call.method, call.path, headers=headers, body=body, not_after_s=not_after_s
         ) as reply:
             call.timeline.note_sent(reply.sent_at_s)
             content_type = _content_type(reply)
             head = [(b"content-type", content_type), *call.reply_headers]
             if reply.status == 200:
                 if content_type.startswith(b"text/event-stream"):
-                    return await relay_stream(reply, head, call, begun)
+                    relay = None if call.timeline.request.endpoint is not _FORWARDED else PlainRelay()
+                    return await relay_stream(reply, head, call, begun, relay)
                 return await relay_plain(reply, head, call, begun)
-            if 400 <= reply.status < 500:
+            # An engine without this ability is healthy.
+            if 400 <= reply.status < 500 or reply.status == NOT_IMPLEMENTED:
                 return await relay_rejection(reply, head, call)
             raise _server_error(reply)
 
@@ -251,7 +254,7 @@ def _tokens_of_failed(call: Call, kind: FailureKind) -> int:
 
 
 def _headers(step: Generate | Prefill, call: Call) -> Headers:
-    headers = [(b"content-type", b"application/json"), (b"x-request-id", _attempt_id(step, call).encode())]
+    headers = [(b"content-type", call.content_type), (b"x-request-id", _attempt_id(step, call).encode())]
     if (trace := call.timeline.trace) is not None:
         headers += engine_headers(trace, call.request_id, call.timeline.attempt_number)
     return headers

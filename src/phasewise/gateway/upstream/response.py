@@ -340,6 +340,32 @@ class StreamRelay:
         return held
 
 
+class PlainRelay(StreamRelay):
+    """Relays a stream whose events the gateway does not know, as it comes. It is complete when it ends."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(Answer(), hide_usage=False, typed=True)
+
+    def feed(self, data: bytes, at_s: float) -> bytes:
+        """All that has come."""
+        del at_s
+        if self.on_content is not None:
+            self.on_content()
+            self.on_content = None
+        return data
+
+    def takes_usual(self, data: bytes, start: int, end: int, at_s: float) -> bool:
+        """Once it has begun, everything passes."""
+        del data, start, end, at_s
+        return True
+
+    def close(self) -> bytes:
+        """Nothing is held back."""
+        return b""
+
+
 def _is_usage_chunk(event: bytes, chunk: Chunk) -> bool:
     # With continuous usage, engines put it into ordinary chunks too; those stay.
     return chunk.usage is not None and _NO_CHOICES.search(event) is not None
