@@ -276,7 +276,7 @@ def _body_schema(endpoint: Endpoint) -> Json:
             name: _SCHEMAS[FIELDS_ON[endpoint][name].type]
             for name in sorted(ALLOWED_FIELDS[endpoint] | IGNORED_FIELDS[endpoint])
         },
-        "additionalProperties": False,
+        "additionalProperties": True,
     }
 
 
