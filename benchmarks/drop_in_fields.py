@@ -6,6 +6,7 @@ the same keys at the same places. What differs has to be one of KINDS.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import orjson
@@ -41,7 +42,10 @@ KINDS = {
     "ec_transfer_params": "it says whose memory an engine reads, and belongs to the gateway",
     "request_id": "it is the gateway's",
 }
+FAILS = "the engine fails at it, which the gateway reports in its own words"
 """Why a field may differ: ten rows at most."""
+FIRST_FAILURE, UNAVAILABLE = 500, 503
+RECOVERS_WITHIN_S = 10.0
 _SAMPLES: dict[str, Any] = {
     "messages": TURN,
     "prompt": "Once",
@@ -76,13 +80,18 @@ async def compare_fields(engine: str, gateway: str, model: str, *, quick: bool) 
     try:
         for path, field, body in await _probes(direct, model, quick=quick):
             here, there = [await _send(client, path, body) for client in (direct, through)]
+            if there[0] == UNAVAILABLE:
+                # The engine failed at an earlier field: it is asked again in a moment.
+                await asyncio.sleep(RECOVERS_WITHIN_S)
+                there = await _send(through, path, body)
             tried += 1
             if here[:2] == there[:2]:
                 equal += 1
                 continue
-            said = f"{path} {field}={orjson.dumps(body.get(field)).decode()[:60]}: {here[0]}, {there[0]}"
-            differing.setdefault(KINDS.get(field, "unexplained"), []).append(
-                said if field in KINDS else f"{said} engine: {here[2][:160]} gateway: {there[2][:160]}"
+            kind = FAILS if here[0] >= FIRST_FAILURE else KINDS.get(field, "unexplained")
+            differing.setdefault(kind, []).append(
+                f"{path} {field}={orjson.dumps(body.get(field)).decode()[:60]}: "
+                f"{here[0]} {here[2][:160]} | {there[0]} {there[2][:160]}"
             )
     finally:
         direct.close()
