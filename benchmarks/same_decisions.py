@@ -65,8 +65,6 @@ FLEETS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
     "disaggregated_always": ("least_outstanding", PHASES, "always"),
 }
 SHAPE = EngineShape(total_blocks=2_000)
-CANARY_S = {"auto": None, "always": 2.0}
-"""Without a canary, `auto` tries KV transfers that were not timed yet."""
 PREFILL = b'{"is":"Prefill"'
 Config = dict[str, Any]
 
@@ -121,7 +119,7 @@ async def record_and_replay(name: str, seconds: float) -> dict[str, Any]:
             for it in engines:
                 it.inject("slow", factor=FASTER)
             config = gateway_config(policy, roles, engines, record)
-            config["gateway"]["kv_transfer"] = {"when": when, "canary_s": CANARY_S[when]}
+            config["gateway"]["kv_transfer"] = {"when": when}
             write(file, config)
             command = [sys.executable, "-m", "phasewise.cli", "gateway", str(file)]
             with running(command, environment={"PHASEWISE_HOME": folder}) as process:

@@ -63,7 +63,7 @@ DRAWS = 20
 REPEATS_ALLOWED = 1.3
 GATEWAY: dict[Layout, dict[str, Any]] = {
     Layout.MIXED: {},
-    Layout.DISAGGREGATED: {"kv_transfer": {"when": "always", "canary_s": None}},
+    Layout.DISAGGREGATED: {"kv_transfer": {"when": "always"}},
 }
 BUSY = 0.8
 

@@ -107,7 +107,7 @@ def _worker(engine: FakeEngine, name: str, role: str) -> dict[str, Any]:
 @contextmanager
 def _gateway(workers: list[dict[str, Any]]) -> Iterator[tuple[str, Any, Path]]:
     port = free_port()
-    kv_transfer = {"when": "always", "timeout_s": TIMEOUT_S, "lease_s": LEASE_S, "canary_s": None}
+    kv_transfer = {"when": "always", "timeout_s": TIMEOUT_S, "lease_s": LEASE_S}
     settings = {"port": port, "admin_key_sha256": ADMIN_KEY_SHA256, "keep_timelines": 100_000}
     with tempfile.TemporaryDirectory() as folder:
         file, log = Path(folder) / "gateway.yaml", Path(folder) / "gateway.log"

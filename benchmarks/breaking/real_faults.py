@@ -47,7 +47,6 @@ gateway:
     when: always
     timeout_s: 8
     lease_s: {LEASE_S}
-    canary_s: null
 """
 URL = "http://127.0.0.1:18690"
 TOKENS = 40

@@ -51,8 +51,7 @@ class Arm(StrEnum):
 GATEWAYS: dict[Arm, dict[str, Any]] = {
     Arm.MIXED: {"policy": "least_outstanding"},
     Arm.MIXED_AGAIN: {"policy": "least_outstanding"},
-    # No canary: the decode engine's counters shall tell of our requests alone.
-    Arm.DISAGGREGATED: {"kv_transfer": {"when": "always", "canary_s": None}},
+    Arm.DISAGGREGATED: {"kv_transfer": {"when": "always"}},
     Arm.DECIDING: {"kv_transfer": {"when": "auto"}},
 }
 POOLS: dict[Layout, list[dict[str, Any]]] = {
@@ -104,7 +103,7 @@ def real_engines(layout: Layout, pools: list[dict[str, Any]] | None = None) -> I
             "model": MODEL,
             "first_engine_port": free_engine_port(),
             "pools": pools or POOLS[layout],
-            "gateway": {"port": free_port(), "kv_transfer": {"when": "always", "canary_s": None}},
+            "gateway": {"port": free_port(), "kv_transfer": {"when": "always"}},
         }
         # YAML reads JSON too.
         file.write_text(json.dumps(settings))

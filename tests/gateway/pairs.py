@@ -15,7 +15,7 @@ from tests.gateway.harness import running_gateway, worker_for
 
 LEASE_S = 6
 QUICK = Connector(handshake_timeout_s=0.05, lease_s=LEASE_S)
-PAIRS = {"when": SplitRule.ALWAYS, "timeout_s": 0.5, "lease_s": LEASE_S, "canary_s": None}
+PAIRS = {"when": SplitRule.ALWAYS, "timeout_s": 0.5, "lease_s": LEASE_S}
 LONG_TEXT = " ".join(f"word{number}" for number in range(300))
 
 

@@ -26,7 +26,7 @@ PATIENT = Timeouts(connect_s=5.0, head_s=120.0, idle_s=60.0)
 @pytest.fixture
 async def gateway(real_pair):
     kv_transfer = KvTransferConfig(
-        when=SplitRule.ALWAYS, timeout_s=real_pair.lease_s / 2, lease_s=real_pair.lease_s, canary_s=None
+        when=SplitRule.ALWAYS, timeout_s=real_pair.lease_s / 2, lease_s=real_pair.lease_s
     )
     async with running_gateway(
         real_pair.workers, timeouts=PATIENT, poll_interval_s=1.0, kv_transfer=kv_transfer

@@ -204,17 +204,30 @@ def test_breakers_can_open_sooner_and_stay_open_longer():
     assert open_s == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0]
 
 
-def test_a_circuit_opened_by_hand_stays_open_for_the_longest_time_though_requests_succeed():
+def test_a_circuit_opened_by_hand_admits_a_trial_per_back_off_and_only_a_proof_closes_it():
     breakers = make_breakers()
-    fail(breakers, W0, 1)
     succeed(breakers, W0, REMEMBERED - 2)
-    breakers.open(W0, 10.0)
-    breakers.open(W1, 10.0)
-    for ref in (W0, W1):
-        breakers.succeeded(ref, None)
-        assert breakers.is_open(ref)
-        assert breakers.allowance(ref, 10.0 + LONGEST_OPEN_S - 0.01) == 0
-        assert breakers.allowance(ref, 10.0 + LONGEST_OPEN_S) == 1
+    breakers.open(W0, 10.0, at_least_s=4.0)
+    breakers.succeeded(W0, None)
+    for now_s in (14.0, 18.0, 22.0):
+        assert breakers.allowance(W0, now_s - 0.01) == 0
+        assert breakers.allowance(W0, now_s) == 1
+        trial = breakers.begin(W0, now_s)
+        trial.answered = lambda: True
+        assert breakers.allowance(W0, now_s) == 0
+        breakers.succeeded(W0, trial)
+        breakers.check_invariants()
+        assert breakers.is_open(W0)
+    breakers.open(W0, 22.0, at_least_s=4.0)
+    assert breakers.allowance(W0, 29.9) == 0, "each time it stays open for longer"
+    breakers.proved(W0)
+    assert not breakers.any_open
+
+
+def test_a_proof_closes_no_circuit_that_failures_opened():
+    breakers = make_breakers(open_circuits=[W0])
+    breakers.proved(W0)
+    assert breakers.is_open(W0)
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -226,23 +239,7 @@ def test_a_circuit_opened_by_hand_opens_again_during_a_trial_and_after_its_succe
     breakers.succeeded(W0, trial)
     breakers.check_invariants()
     assert breakers.is_open(W0), "requests from before it opened do not count"
-    assert breakers.allowance(W0, 3.0 + LONGEST_OPEN_S - 0.01) == 0
-
-
-def test_a_circuit_that_is_opened_twice_stays_open_from_the_second_time_on():
-    breakers = make_breakers()
-    breakers.open(W0, 0.0)
-    breakers.open(W0, 1.0)
-    assert breakers.allowance(W0, LONGEST_OPEN_S) == 0
-    assert breakers.allowance(W0, 1.0 + LONGEST_OPEN_S) == 1
-
-
-def test_after_it_was_opened_a_worker_is_tried_like_any_other():
-    breakers = make_breakers()
-    breakers.open(W0, 0.0)
-    assert open_after(breakers, W0, 100.0) == LONGEST_OPEN_S
-    breakers.succeeded(W0, breakers.begin(W0, 200.0))
-    assert not breakers.any_open
+    assert breakers.allowance(W0, 3.0) == 0
 
 
 def test_opening_the_circuit_of_a_restarted_worker_forgets_its_former_incarnation():

@@ -52,9 +52,9 @@ def make_paces(*, fetch_s_per_token=5e-6, slow=None, prefill_reads=0.5, fetches=
     return book
 
 
-def make_policy(rule=SplitRule.AUTO, *, paces=None, prefixes=None, threshold_tokens=512, tries_untimed=False):
+def make_policy(rule=SplitRule.AUTO, *, paces=None, prefixes=None, threshold_tokens=512):
     paces, prefixes = paces or make_paces(), prefixes or PrefixIndex()
-    return SplitPolicy(rule, threshold_tokens, least_outstanding, paces, prefixes, tries_untimed)
+    return SplitPolicy(rule, threshold_tokens, least_outstanding, paces, prefixes)
 
 
 def idle(*workers):
@@ -131,10 +131,9 @@ def test_a_slow_network_makes_kv_transfers_lose():
     assert decide(LONG, [busy(P0), busy(D0, streams=4)], paces=paces).prefill is None
 
 
-def test_nothing_is_transferred_before_a_kv_transfer_was_timed_unless_the_policy_tries_untimed_ones():
+def test_a_kv_transfer_is_tried_before_one_was_timed():
     paces, candidates = make_paces(fetches=False), [busy(P0), busy(D0, streams=4)]
-    assert decide(LONG, candidates, paces=paces).prefill is None
-    assert decide(LONG, candidates, paces=paces, tries_untimed=True).prefill is P0
+    assert decide(LONG, candidates, paces=paces).prefill is P0
     paces.learn_fetch(D0.ref, 500, 0.02)
     assert decide(LONG, candidates, paces=paces).prefill is P0
 

@@ -106,14 +106,13 @@ def test_another_models_readings_are_no_help():
     assert book.pace(OTHER.ref) is None
 
 
-def test_fetching_is_unknown_until_a_worker_of_the_model_has_fetched():
+def test_fetching_takes_nothing_until_a_worker_of_the_model_has_fetched():
     book = make_book()
     learn_reads(book, PREFILL)
     learn_steps(book, DECODE[0])
-    assert not book.pace(DECODE[0].ref).fetch_known
+    assert book.pace(DECODE[0].ref).fetch_s(3_000) == 0
     for tokens in (100, 1_500, 700) * 3:
         book.learn_fetch(DECODE[0].ref, tokens, 0.004 + 5e-6 * tokens)
-    assert book.pace(DECODE[1].ref).fetch_known
     assert book.pace(DECODE[1].ref).fetch_s(3_000) == pytest.approx(0.019, rel=0.05)
 
 

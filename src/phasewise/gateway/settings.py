@@ -61,7 +61,6 @@ def rules_of(config: GatewayConfig, workers: Sequence[Worker]) -> SchedulingRule
         name,
         kv_transfer.when if has_prefill_workers(workers) else None,
         kv_transfer.threshold_tokens,
-        kv_transfer.canary_s is None,
         config.queue.max_waiting,
         config.queue.aging_s,
         times_engines=True,

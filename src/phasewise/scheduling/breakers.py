@@ -45,7 +45,10 @@ def _not_yet() -> bool:
 
 @dataclass(slots=True)
 class _Breaker:
-    """The state of one worker's breaker. Its circuit is open while `open_until_s` is set."""
+    """The state of one worker's breaker. Its circuit is open while `open_until_s` is set.
+
+    With `needs_proof` an answer closes it no more.
+    """
 
     ref: WorkerRef
     failed: deque[bool] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -53,11 +56,12 @@ class _Breaker:
     open_until_s: float | None = None
     trials: set[BreakerTrial] = field(default_factory=set)
     tried_s: float = 0.0
+    needs_proof: bool = False
 
     @property
     def passed(self) -> bool:
         # A whole answer may take minutes, so its beginning counts.
-        return any(trial.answered() for trial in self.trials)
+        return not self.needs_proof and any(trial.answered() for trial in self.trials)
 
 
 class Breakers:
@@ -110,6 +114,9 @@ class Breakers:
         trial = BreakerTrial()
         breaker.trials.add(trial)
         breaker.tried_s = now_s
+        if breaker.needs_proof:
+            # Its answer will say nothing: the next may try once this one had time to be proved.
+            breaker.open_until_s = now_s + breaker.open_s
         return trial
 
     def succeeded(self, ref: WorkerRef, trial: BreakerTrial | None) -> None:
@@ -121,7 +128,7 @@ class Breakers:
         if breaker is None or breaker.ref != ref:
             return
         if breaker.open_until_s is not None:
-            if trial in breaker.trials:
+            if trial in breaker.trials and not breaker.needs_proof:
                 self._close(breaker)
             return
         breaker.failed.append(False)
@@ -143,13 +150,21 @@ class Breakers:
         if failures >= self._failures_to_open and 2 * failures >= len(breaker.failed):
             self._trip(breaker, now_s)
 
-    def open(self, ref: WorkerRef, now_s: float) -> None:
+    def open(self, ref: WorkerRef, now_s: float, at_least_s: float = FIRST_OPEN_S) -> None:
         """Open the worker's circuit, whatever the outcomes of its requests; trials under way no longer count.
 
-        For faults that look like success to requests. Requests would close the circuit at once, so it stays
-        open for the longest time.
+        For faults that look like success to requests: one of them tries the worker now and then, but only a
+        proof closes the circuit.
         """
-        self._trip(self._breaker_of(ref), now_s, self._longest_open_s)
+        breaker = self._breaker_of(ref)
+        breaker.needs_proof = True
+        self._trip(breaker, now_s, at_least_s)
+
+    def proved(self, ref: WorkerRef) -> None:
+        """The worker did what its requests cannot tell: a circuit that was opened for it closes."""
+        breaker = self._open.get(ref)
+        if breaker is not None and breaker.needs_proof:
+            self._close(breaker)
 
     def abandoned(self, ref: WorkerRef, trial: BreakerTrial | None) -> None:
         """The gateway or its client ended the request.
@@ -208,7 +223,7 @@ class Breakers:
         self._open[breaker.ref] = breaker
 
     def _close(self, breaker: _Breaker) -> None:
-        breaker.open_until_s = None
+        breaker.open_until_s, breaker.needs_proof = None, False
         breaker.trials.clear()
         breaker.failed.clear()
         del self._open[breaker.ref]

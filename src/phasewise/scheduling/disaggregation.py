@@ -147,8 +147,7 @@ _COST, _READ_COST = attrgetter("cost_s"), attrgetter("read_cost_s")
 class SplitPolicy:
     """Places requests of a fleet with prefill workers; `whole` places requests without measured figures.
 
-    A KV transfer that was never timed has no price, so it is not chosen. With `tries_untimed` it costs
-    nothing until it is timed; for fleets where no canary times it first.
+    A KV transfer that was never timed costs nothing until it is.
     """
 
     rule: SplitRule
@@ -156,7 +155,6 @@ class SplitPolicy:
     whole: WholePolicy
     paces: EngineSpeeds
     prefixes: PrefixIndex
-    tries_untimed: bool = False
 
     def __call__(
         self, request: GenerationRequest, candidates: Sequence[Candidate], can_transfer: CanTransfer
@@ -205,8 +203,7 @@ class SplitPolicy:
             decision = self.whole(request, _takers_of_whole(candidates))
             return replace(decision, reason=f"the engines' speed is unknown yet; {decision.reason}")
         wholes = sorted([Way(it.read_cost_s + it.write_cost_s, it) for it in priced], key=_COST)
-        may_split = request.splittable and (self.tries_untimed or priced[0].pace.fetch_known)
-        return _decision(wholes, _splits(priced, size, can_transfer) if may_split else [], size)
+        return _decision(wholes, _splits(priced, size, can_transfer) if request.splittable else [], size)
 
     def _priced(
         self, request: GenerationRequest, candidates: Sequence[Candidate], size: Size

@@ -28,8 +28,8 @@ class EnginePace:
 
     Prefill takes `read_s_per_token` per token and `read_s_per_pair` per token before it, and at least
     `read_floor_s`: a step costs at least the reading of the weights. A decode step of n streams takes
-    `step_s` + n x `step_s_per_stream`. A fetch takes `fetch_floor_s` and `fetch_s_per_token`; without
-    `fetch_known` no fetch was timed yet.
+    `step_s` + n x `step_s_per_stream`. A fetch takes `fetch_floor_s` and `fetch_s_per_token`,
+    nothing if none was timed yet.
     """
 
     read_floor_s: float
@@ -39,7 +39,6 @@ class EnginePace:
     step_s_per_stream: float
     fetch_floor_s: float = 0.0
     fetch_s_per_token: float = 0.0
-    fetch_known: bool = False
 
     def read_s(self, tokens: float, cached_tokens: float = 0) -> float:
         """Seconds to compute a prompt of so many tokens, of which some are cached."""
@@ -347,7 +346,6 @@ class EngineSpeeds:
             step_s_per_stream=form.step.second_rate * step,
             fetch_floor_s=form.fetch.first_rate * fetch,
             fetch_s_per_token=form.fetch.second_rate * fetch,
-            fetch_known=form.fetch.weight > 0.0,
         )
 
     def _of(self, worker: WorkerRef) -> tuple[_Form, _Factors, _Factors]:

@@ -1,6 +1,6 @@
-"""When each pair of workers last transferred KV, and which pairs failed at their last trial.
+"""When each pair of workers last transferred KV, and which pairs failed since.
 
-The gateway's audit and canary write it. Breakers, not these records, decide which pairs get requests.
+The gateway's audit writes it. Breakers, not these records, decide which pairs get requests.
 """
 
 from __future__ import annotations
@@ -18,47 +18,23 @@ class KvTransferProofs:
         # By name, so that former incarnations do not pile up.
         self._proven: dict[tuple[str, str], tuple[WorkerRef, float]] = {}
         self._failed: dict[tuple[str, str], tuple[WorkerRef, float]] = {}
-        self._put_off: dict[tuple[str, str], tuple[WorkerRef, float]] = {}
 
     def prove(self, prefill: WorkerRef, decode: WorkerRef, at_s: float) -> bool:
-        """KV was transferred. Returns whether the pair's last trial had failed."""
+        """KV was transferred. Returns whether the pair had failed."""
         names = (prefill.name, decode.name)
         self._proven[names] = (pair_ref(prefill, decode), at_s)
         return self._failed.pop(names, None) is not None
 
-    def fail(self, prefill: WorkerRef, decode: WorkerRef, at_s: float) -> bool:
-        """KV was not transferred. Returns whether this is the first failure in a row."""
-        names, pair = (prefill.name, decode.name), pair_ref(prefill, decode)
-        known = self._failed.get(names)
-        self._failed[names] = (pair, at_s)
-        return known is None or known[0] != pair
-
-    def put_off(self, prefill: WorkerRef, decode: WorkerRef, at_s: float) -> None:
-        """A trial was inconclusive."""
-        self._put_off[prefill.name, decode.name] = (pair_ref(prefill, decode), at_s)
-
-    def last_tried_s(self, prefill: WorkerRef, decode: WorkerRef) -> float | None:
-        """When these two incarnations were last tried, with any result."""
-        names, pair = (prefill.name, decode.name), pair_ref(prefill, decode)
-        known = (book.get(names) for book in (self._proven, self._failed, self._put_off))
-        return max((at_s for ref, at_s in filter(None, known) if ref == pair), default=None)
-
-    def is_proven(self, prefill: WorkerRef, decode: WorkerRef) -> bool:
-        """Whether these two incarnations ever transferred KV."""
-        found = self._proven.get((prefill.name, decode.name))
-        return found is not None and found[0] == pair_ref(prefill, decode)
-
-    def is_failing(self, prefill: WorkerRef, decode: WorkerRef) -> bool:
-        """Whether the last trial of these two incarnations failed."""
-        found = self._failed.get((prefill.name, decode.name))
-        return found is not None and found[0] == pair_ref(prefill, decode)
+    def fail(self, prefill: WorkerRef, decode: WorkerRef, at_s: float) -> None:
+        """KV was not transferred."""
+        self._failed[prefill.name, decode.name] = (pair_ref(prefill, decode), at_s)
 
     def last_proven_s(self, decode: str) -> float | None:
         """When KV was last transferred to this worker."""
         return max((at_s for (_, name), (_, at_s) in self._proven.items() if name == decode), default=None)
 
     def failing(self, decode: str) -> int:
-        """How many prefill workers' last trial with this worker failed."""
+        """How many prefill workers transfer no KV to this worker any more."""
         return sum(name == decode for _, name in self._failed)
 
 

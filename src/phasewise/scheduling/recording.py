@@ -24,7 +24,7 @@ from phasewise.scheduling.steps import Generate, Outcome, Step, Wait
 from phasewise.scheduling.world import World, let_waiting_in
 
 RECORD_VERSION = 1
-_OF_BREAKERS = ("begin", "succeeded", "failed", "open", "abandoned", "adopt", "forget")
+_OF_BREAKERS = ("begin", "succeeded", "failed", "open", "proved", "abandoned", "adopt", "forget")
 RECORDED_CALLS: Mapping[str, Sequence[str]] = {
     "cluster": ("set_workers", "mark_up", "mark_down", "mark_still", "annotate", "report_unreachable"),
     "breakers": _OF_BREAKERS,

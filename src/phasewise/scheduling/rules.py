@@ -28,7 +28,6 @@ class SchedulingRules:
     policy: str
     split: SplitRule | None = None
     threshold_tokens: int = 0
-    tries_untimed: bool = False
     max_waiting: int = 1_000
     aging_s: float = DEFAULT_AGING_S
     times_engines: bool = False
@@ -43,7 +42,7 @@ class SchedulingRules:
         policy = POLICIES[self.policy](prefixes)
         if self.split is None:
             return whole(policy)
-        return SplitPolicy(self.split, self.threshold_tokens, policy, paces, prefixes, self.tries_untimed)
+        return SplitPolicy(self.split, self.threshold_tokens, policy, paces, prefixes)
 
 
 def new_world(

@@ -218,16 +218,14 @@ class KvTransferConfig(Frozen):
     """When prompts are computed on prefill workers, and how long a KV transfer to decode workers may take.
 
     `threshold_tokens` is for `when: threshold` only. `timeout_s` is how long a decode worker may take until
-    its first token, `lease_s` how long a prefill worker keeps KV that was not fetched, and `canary_s` how
-    often a KV transfer is tried where no request has proved one (None: never). KV is requested within the
-    first half of the lease, so that what arrives within the second half was not released before.
+    its first token, and `lease_s` how long a prefill worker keeps KV that was not fetched. KV is requested
+    within the first half of the lease, so that what arrives within the second half was not released before.
     """
 
     when: SplitRule = SplitRule.AUTO
     threshold_tokens: Annotated[int, Field(ge=1)] = 512
     timeout_s: Seconds = 15.0
     lease_s: Annotated[int, Field(ge=6, le=3_600)] = 30
-    canary_s: Annotated[float, Field(ge=1, le=86_400)] | None = 60.0
 
     @model_validator(mode="after")
     def _in_time(self) -> KvTransferConfig:

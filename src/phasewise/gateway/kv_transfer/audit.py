@@ -21,6 +21,7 @@ from phasewise.core.timeline import AttemptKind, Outcome, Timeline
 from phasewise.core.worker import Role, Worker, WorkerRef
 from phasewise.gateway.guard import ErrorGuard
 from phasewise.scheduling import World
+from phasewise.scheduling.breakers import LONGEST_PAIR_OPEN_S
 from phasewise.scheduling.kv_proofs import TOLERATED_SHARE, KvBalance, KvTransferProofs
 from phasewise.scheduling.world import Health
 
@@ -30,6 +31,8 @@ LOOK_EVERY_S = 2.0
 LOOK_ANYWAY_EVERY_S = 30.0
 """When nothing is due, so that KV transfers of other gateways are not counted as ours later."""
 BEGIN_WITHIN_S = 2.0
+TO_BE_JUDGED_S = 3 * LOOK_EVERY_S
+"""A request that ends is judged within so long, alone if the next pair is tried later than that."""
 REPORT_EVERY_S = 60.0
 CHECK_HINT = "`phasewise check FILE` names what is wrong"
 
@@ -42,6 +45,7 @@ class KvTransferAudit:
         world: World,
         clients: Mapping[str, HttpClient],
         proofs: KvTransferProofs,
+        balance: KvBalance,
         *,
         look_every_s: float = LOOK_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
@@ -51,7 +55,7 @@ class KvTransferAudit:
         self._proofs = proofs
         self._look_every_s = look_every_s
         self._clock = clock
-        self._balance = KvBalance()
+        self._balance = balance
         self._decodes = frozenset(it.name for it in self._workers(Role.DECODE))
         # Tokens per prefill worker whose KV transfers to a decode worker ended since its last reading, and
         # before.
@@ -149,15 +153,15 @@ class KvTransferAudit:
         verdict = self._balance.counted(worker.ref, moved, hits, under_way)
         if verdict.recomputed_tokens:
             self._report_recomputed(worker, verdict.recomputed_tokens, judged)
-            # The sums do not show which pair failed: the canary clears the others.
-            for prefill in judged:
+            # The sums do not show which pair failed: each is tried again, one after the other.
+            for turn, prefill in enumerate(judged, 1):
                 self._proofs.fail(prefill, worker.ref, self._clock())
-                self._open_circuit(prefill, worker.ref)
+                self._open_circuit(prefill, worker.ref, turn * TO_BE_JUDGED_S)
         elif verdict.sound:
             for prefill, tokens in judged.items():
                 # All missing tokens may belong to one pair.
                 if verdict.missing_tokens <= TOLERATED_SHARE * tokens:
-                    self._proofs.prove(prefill, worker.ref, self._clock())
+                    self._note_proof(prefill, worker.ref)
 
     def _report_recomputed(self, worker: Worker, tokens: int, judged: Iterable[WorkerRef]) -> None:
         now_s = self._clock()
@@ -172,11 +176,16 @@ class KvTransferAudit:
             CHECK_HINT,
         )
 
-    def _open_circuit(self, prefill: WorkerRef, decode: WorkerRef) -> None:
+    def _note_proof(self, prefill: WorkerRef, decode: WorkerRef) -> None:
+        self._world.pairs.proved(pair_ref(prefill, decode))
+        if self._proofs.prove(prefill, decode, self._clock()):
+            logger.info("%s transfers KV to %s again", prefill.name, decode.name)
+
+    def _open_circuit(self, prefill: WorkerRef, decode: WorkerRef, at_least_s: float) -> None:
         """Open the pair's circuit: counters are conclusive."""
         if not (self._world.cluster.is_current(prefill) and self._world.cluster.is_current(decode)):
             return
-        self._world.pairs.open(pair_ref(prefill, decode), self._clock())
+        self._world.pairs.open(pair_ref(prefill, decode), self._clock(), at_least_s)
 
     async def _look_at_prefill(self, worker: Worker) -> None:
         with suppress(UpstreamError):
@@ -195,7 +204,7 @@ class KvTransferAudit:
             prefill.name,
         )
         for decode in self._workers(Role.DECODE):
-            self._open_circuit(prefill.ref, decode.ref)
+            self._open_circuit(prefill.ref, decode.ref, LONGEST_PAIR_OPEN_S)
 
     def _workers(self, role: Role) -> Sequence[Worker]:
         return [it.worker for it in self._world.cluster.snapshot() if it.worker.role is role]

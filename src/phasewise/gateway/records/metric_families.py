@@ -166,13 +166,13 @@ KV_TRANSFER_FAILING = MetricFamily(
     "phasewise_kv_transfer_failing_pairs",
     "gauge",
     ("worker",),
-    "Prefill workers whose last KV transfer trial with the decode worker failed.",
+    "Prefill workers whose KV did not come to the decode worker, and was not proved to come since.",
 )
 KV_TRANSFER_PROOF_AGE = MetricFamily(
     "phasewise_kv_transfer_proof_age_seconds",
     "gauge",
     ("worker",),
-    "Time since a request or a canary last proved a KV transfer to the decode worker.",
+    "Time since a request last proved a KV transfer to the decode worker.",
 )
 WAITING = MetricFamily(
     "phasewise_waiting_requests", "gauge", ("model",), "Requests that wait in the gateway for a worker, now."
