@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from threading import Thread
 
-from phasewise.core.content_times import offsets
+from phasewise.core import content_times
 from phasewise.core.decision import Decision
 from phasewise.core.errors import FailureKind
 from phasewise.core.request import GenerationRequest
@@ -26,6 +29,22 @@ from phasewise.gateway.answer_cache.lookup import CacheLookup
 from phasewise.gateway.upstream.response import Answer
 
 _NO_ANSWER = Answer()
+
+
+def _content_times(answer: Answer, origin_s: float) -> Sequence[float]:
+    if not answer.content_times_s:
+        return ()
+    if len(answer.content_times_s) >= content_times.LONG:
+        load_numpy()
+    return content_times.offsets(answer.content_times_s, origin_s)
+
+
+@cache
+def load_numpy() -> Thread:
+    """Load it in a thread, once: it takes long, and few gateways have long streams."""
+    thread = Thread(target=lambda: content_times.use(importlib.import_module("numpy")), daemon=True)
+    thread.start()
+    return thread
 
 
 class TimelineBuilder:
@@ -225,7 +244,7 @@ class TimelineBuilder:
             ended_s=at_s - origin_s,
             attempts=attempts,
             spans=self._spans(attempts, at_s),
-            content_times_s=offsets(answer.content_times_s, origin_s) if answer.content_times_s else (),
+            content_times_s=_content_times(answer, origin_s),
             prompt_tokens=read.prompt_tokens,
             cached_tokens=read.cached_tokens,
             output_tokens=report.output_tokens,
