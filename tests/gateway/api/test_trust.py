@@ -10,7 +10,7 @@ import pytest
 from phasewise.clients.http_client import HttpClient
 from phasewise.core.caching import Bypass
 from phasewise.core.errors import RequestRejected
-from phasewise.core.request import Endpoint
+from phasewise.core.request import WITH_KNOWN_FIELDS, Endpoint
 from phasewise.core.request_fields import FIELDS_ON, PROMPT_FIELD
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.api.auth import key_sha256
@@ -50,7 +50,7 @@ def trusting(body, endpoint=Endpoint.CHAT):
     return parse_body(endpoint, body, lends_rights=False)
 
 
-@pytest.mark.parametrize("endpoint", PROMPT_FIELD, ids=lambda endpoint: endpoint.name)
+@pytest.mark.parametrize("endpoint", WITH_KNOWN_FIELDS, ids=lambda endpoint: endpoint.name)
 def test_without_keys_every_field_and_every_null_passes_unchanged(endpoint):
     every = {**UNKNOWN, **dict.fromkeys([*FIELDS_ON[endpoint], "client_metadata"])}
     for name in ("model", PROMPT_FIELD[endpoint], "request_id"):
@@ -62,7 +62,7 @@ def test_without_keys_every_field_and_every_null_passes_unchanged(endpoint):
         assert parsed.ignored == ()
 
 
-@pytest.mark.parametrize("endpoint", PROMPT_FIELD, ids=lambda endpoint: endpoint.name)
+@pytest.mark.parametrize("endpoint", WITH_KNOWN_FIELDS, ids=lambda endpoint: endpoint.name)
 def test_with_keys_unknown_fields_and_nulls_are_left_out_and_named(endpoint):
     body = body_of(endpoint, **{**UNKNOWN, "client_metadata": {"a": "b"}})
     parsed = parse_body(endpoint, body)
@@ -78,7 +78,7 @@ def test_with_keys_a_control_is_rejected_with_the_reason(name):
 
 
 @pytest.mark.parametrize("lends_rights", [False, True])
-@pytest.mark.parametrize("endpoint", PROMPT_FIELD, ids=lambda endpoint: endpoint.name)
+@pytest.mark.parametrize("endpoint", WITH_KNOWN_FIELDS, ids=lambda endpoint: endpoint.name)
 @pytest.mark.parametrize(
     "hidden",
     [
