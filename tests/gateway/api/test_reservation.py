@@ -254,3 +254,20 @@ async def test_a_body_that_never_fits_is_rejected_at_once():
     with pytest.raises(RequestRejected) as caught:
         await take(reservations(120), 121, wait_s=60.0)
     assert "gateway.limits.bodies" in caught.value.hint
+
+
+async def test_a_body_that_took_longer_to_send_than_requests_may_wait_still_gets_its_turn():
+    body, patience_s = padded(3_000_000, max_tokens=1), 0.5
+    async with (
+        running_engines(1) as engines,
+        running_gateway(engines, slo_classes=(SloClass(max_wait_s=patience_s),)) as gateway,
+        connected(gateway) as (reader, writer),
+    ):
+        turn = gateway.app.gateway.pipeline._bodies._turns["default"]
+        await turn.acquire()
+        writer.write(head_of(body) + body[:-1])
+        await asyncio.sleep(1.2 * patience_s)
+        writer.write(body[-1:])
+        await eventually(lambda: turn._waiters)
+        turn.release()
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")

@@ -147,7 +147,8 @@ class Pipeline:
             if boundary is not None:
                 read = Read(parse_form(body, boundary, lends_rights=self.lends_rights))
             else:
-                read = await self._bodies.read(*about, until_s)
+                # A body that came slowly waits for its turn as long as any other.
+                read = await self._bodies.read(*about, time.monotonic() + caller.max_wait_s)
             if endpoint is _FORWARDED and not read.parsed.model:
                 read.parsed = replace(read.parsed, model=only_model(self._world.cluster, scope))
             request = self._request(arrival, read, caller, body)
