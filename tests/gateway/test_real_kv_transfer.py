@@ -84,9 +84,7 @@ async def test_the_same_text_comes_from_kv_that_another_engine_computed(gateway,
     await eventually(lambda: real_pair.prefill.counters().gauge(usage) == 0, timeout_s=20.0)
 
 
-async def test_paces_learned_from_the_first_requests_decide_and_explain_shows_how(
-    real_pair, monkeypatch
-):
+async def test_paces_learned_from_the_first_requests_decide_and_explain_shows_how(real_pair, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     kv_transfer = KvTransferConfig(
         when=SplitRule.AUTO, timeout_s=real_pair.lease_s / 2, lease_s=real_pair.lease_s
