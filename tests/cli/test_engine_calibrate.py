@@ -127,18 +127,23 @@ def test_a_second_interrupt_ends_it_at_once():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "hint"),
+    ("arguments", "error", "hint", "code"),
     [
-        ([f"http://127.0.0.1:{free_port()}"], "error: nothing answers at", "check the address"),
-        (["http://127.0.0.1:9", "--minutes", "0"], "error: --minutes 0", "a number above 0"),
-        (["http://127.0.0.1:9", "--minutes", "nan"], "error: --minutes nan", "a number above 0"),
-        (["http://127.0.0.1:9", "--gpu", "abacus"], "error: --gpu abacus is unknown", "H100"),
-        (["http://127.0.0.1:9", "--config", "/none/config.json"], "there is no /none/config", "config.json"),
+        ([f"http://127.0.0.1:{free_port()}"], "error: nothing answers at", "check the address", 1),
+        (["http://127.0.0.1:9", "--minutes", "0"], "error: --minutes 0", "a number above 0", 2),
+        (["http://127.0.0.1:9", "--minutes", "nan"], "error: --minutes nan", "a number above 0", 2),
+        (["http://127.0.0.1:9", "--gpu", "abacus"], "error: --gpu abacus is unknown", "H100", 2),
+        (
+            ["http://127.0.0.1:9", "--config", "/none/config.json"],
+            "there is no /none/config",
+            "config.json",
+            1,
+        ),
     ],
 )
-def test_a_wrong_turn_is_one_sentence_and_a_hint(arguments, error, hint):
+def test_a_wrong_turn_is_one_sentence_and_a_hint(arguments, error, hint, code):
     done = run(*arguments)
-    assert done.returncode == 1
+    assert done.returncode == code
     assert error in done.stderr
     assert hint in done.stderr.partition("hint:")[2]
     assert "Traceback" not in done.stderr

@@ -175,7 +175,7 @@ async def test_requests_are_listed_by_when_they_ran_and_how_they_ended():
 async def test_a_request_that_was_rejected_before_its_model_was_read_hides_no_column():
     async with running_engines(1) as engines, running_gateway(engines) as gateway:
         await asked(gateway, 3)
-        await asked(gateway, 3, max_tokenz=1)
+        await asked(gateway, 3, kv_transfer_params={})
         shown = await listed(gateway)
     assert shown.startswith("finished requests, newest first; model fake-model\n")
 
