@@ -64,9 +64,9 @@ def test_without_keys_every_field_and_every_null_passes_unchanged(endpoint):
 
 @pytest.mark.parametrize("endpoint", WITH_KNOWN_FIELDS, ids=lambda endpoint: endpoint.name)
 def test_with_keys_unknown_fields_and_nulls_are_left_out_and_named(endpoint):
-    body = body_of(endpoint, **{**UNKNOWN, "client_metadata": {"a": "b"}})
-    parsed = parse_body(endpoint, body)
-    assert {"anything", "max_tokenz", "provider", "client_metadata"} <= set(parsed.ignored)
+    nulls = dict.fromkeys(["priority", "cache_salt", *NEVER])
+    parsed = parse_body(endpoint, body_of(endpoint, **UNKNOWN, **nulls, client_metadata={"a": "b"}))
+    assert {"anything", "max_tokenz", "provider", "client_metadata", *nulls} <= set(parsed.ignored)
     assert set(orjson.loads(parsed.upstream_body)).isdisjoint(parsed.ignored)
 
 

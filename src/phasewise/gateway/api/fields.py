@@ -288,7 +288,7 @@ def _take_out(
 
 def _is_left_out(endpoint: Endpoint, name: str, given: object, passes_unknown: bool) -> bool:
     row = FIELDS_ON[endpoint].get(name)
-    if name in ENGINE_CONTROLS:
+    if name in ENGINE_CONTROLS and given is not None:
         raise _closed(name, name)
     if row is not None and row.type == "unsupported" and given not in row.off:
         raise _unsupported(row)
