@@ -24,7 +24,7 @@ each option means and its default. `phasewise --version --verbose` prints what a
   wrong, `replay` if a decision differs, `bench` if the run is void. `explain` exits
   with 2 if several requests have the id.
 - SECONDS may have a unit: 500ms, 30s, 2m, 1h. An address without a scheme, `localhost:8000`, is http.
-- Engines, models, logs, admin keys and the history of `verify` are in the data folder: `PHASEWISE_HOME`, else
+- Engines, models, logs, admin keys and predictions are in the data folder: `PHASEWISE_HOME`, else
   `$XDG_DATA_HOME/phasewise`, else `~/.local/share/phasewise`.
 
 | variable | meaning |

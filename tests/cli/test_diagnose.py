@@ -30,7 +30,7 @@ from phasewise.fleet.local.state import FleetState, MemberState, ProcessIdentity
 from phasewise.loadgen.workload.traces import read_trace
 from phasewise.report.diagnosis.words import headline
 from phasewise.simulator.step_times import PRESETS
-from tests.experiments.verify.builders import make_verdict
+from tests.experiments.compare.builders import make_verdict
 from tests.fake_engine_thread import running_fake_engine
 from tests.paths import ROOT
 
@@ -301,7 +301,7 @@ def test_without_a_target_the_only_gateway_that_runs_here_is_judged(tmp_path, mo
     assert asked == ["http://127.0.0.1:9"]
 
 
-@pytest.mark.parametrize("command", ["diagnose", "verify"])
+@pytest.mark.parametrize("command", ["diagnose", "compare"])
 def test_every_option_stands_on_the_commands_own_page(command):
     page = (ROOT / "docs" / "reference" / f"{command}.md").read_text()
     options = [

@@ -13,7 +13,7 @@ from phasewise.diagnosis.diagnose import CALIBRATE, NO_COSTS, Known, diagnose
 from tests.builders import EPOCH_S, make_step, make_timeline
 from tests.diagnosis.predict.traffic_builders import make_fit
 from tests.diagnosis.summaries import make_engine, make_summary
-from tests.experiments.verify.builders import make_evidence, make_fix, make_verdict
+from tests.experiments.compare.builders import make_evidence, make_fix, make_verdict
 
 FIXES = (
     make_fix(LeverChange("max_num_seqs", 8)),

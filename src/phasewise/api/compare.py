@@ -10,10 +10,10 @@ from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.experiments.compare.arms import arms_of
 from phasewise.experiments.compare.compare import (
     CONTROL_PAIRS,
-    DEFAULT_REQUESTS,
     MOST_PAIRS,
     compare_arms,
     plan_comparison,
+    requests_in_block,
 )
 from phasewise.experiments.compare.verdict import ComparisonResult
 from phasewise.loadgen.run import BenchRun
@@ -31,7 +31,7 @@ def compare(
     *,
     concurrency: int | None = None,
     rate: float | None = None,
-    requests: int = DEFAULT_REQUESTS,
+    requests: int | None = None,
     spacing: str = Spacing.POISSON,
     burstiness: float = 1.0,
     speed: float = 1.0,
@@ -66,20 +66,21 @@ def compare(
     check_range("--control-pairs", control_pairs, 0)
     check_range("--warm-up", warm_up, 0)
     file = None if trace is None else Path(trace)
+    source = choices.choose_source(
+        chosen("--preset", preset, PresetName),
+        file,
+        prompt_tokens,
+        output_tokens,
+        shared_prefix_tokens,
+        shared_prefixes,
+    )
     spec = RunSpec(
         plan=PlanSpec(
-            source=choices.choose_source(
-                chosen("--preset", preset, PresetName),
-                file,
-                prompt_tokens,
-                output_tokens,
-                shared_prefix_tokens,
-                shared_prefixes,
-            ),
+            source=source,
             load=choices.choose_load(
                 rate, chosen("--spacing", spacing, Spacing), burstiness, concurrency, speed if trace else None
             ),
-            requests=requests,
+            requests=requests_in_block(source, requests),
             conversations=choices.choose_conversations(turns, think),
         ),
         seed=seed_or_random(seed),

@@ -74,8 +74,8 @@ def _gateway_of(file: Path, home: Path) -> str:
     if state is None:
         raise FleetError(
             f"fleet {fleet.name} of {file} is not running",
-            hint=f"start it with `phasewise up {file} --detach`, or let `phasewise verify {file}` start it, "
-            "put a load on it and diagnose it; if it runs under another --name, give its "
+            hint=f"start it with `phasewise up {file} --detach`, or let `phasewise compare {file} --fix` "
+            "start it, put a load on it and diagnose it; if it runs under another --name, give its "
             "gateway's address",
         )
     return state.gateway.url

@@ -49,9 +49,8 @@ PANELS: Panels = {
     },
     "Prove": {
         "bench": Leaf("bench:bench", "Measure TTFT, TPOT, stalls and goodput under load."),
-        "compare": Leaf("compare:compare", "Test whether B is faster than A, metric by metric."),
-        "verify": Leaf(
-            "verify:verify", "Apply the first suggested fix to a copy of a fleet, and measure its effect."
+        "compare": Leaf(
+            "compare:compare", "Test whether B is faster than A, or whether a fix helps a fleet."
         ),
         "replay": Leaf("replay:replay", "Replay a gateway's record, and compare every decision."),
         "levers": Leaf("levers:levers", "Show which lever helps which phase, modelled and measured."),

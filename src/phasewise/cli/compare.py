@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import os
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, TypeVar
 
+import orjson
 import typer
 
 from phasewise.api.call import seed_or_random
+from phasewise.api.targets import is_fleet_file
 from phasewise.cli import options
+from phasewise.cli.compare_fleet import compare_with_settings, try_fix
+from phasewise.cli.diagnose_outputs import VerdictOutputs
 from phasewise.cli.measuring import measure_with_view, page_facts, repeating_command
 from phasewise.cli.outputs import Interrupts, reject_unwritable
 from phasewise.clients import event_loop
 from phasewise.clients.host import allow_many_streams
+from phasewise.core.errors import UsageError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
+from phasewise.costs.fit.step_fit import StepFit
+from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.experiments.compare.arms import Arm, arms_of
 from phasewise.experiments.compare.compare import (
     CONTROL_PAIRS,
@@ -22,10 +34,15 @@ from phasewise.experiments.compare.compare import (
     ComparePlan,
     compare_arms,
     plan_comparison,
+    requests_in_block,
 )
+from phasewise.experiments.compare.ledger import score
+from phasewise.experiments.compare.ledger_file import LEDGER_VERSION, LedgerFile, default_ledger
 from phasewise.experiments.compare.verdict import ComparisonResult
+from phasewise.fleet.config import phasewise_home
 from phasewise.loadgen.run import BenchRun
 from phasewise.loadgen.session import CacheState, RunSpec
+from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS
 from phasewise.loadgen.workload import choices
 from phasewise.loadgen.workload.arrivals import Spacing
 from phasewise.loadgen.workload.plan import PlanSpec
@@ -33,24 +50,74 @@ from phasewise.loadgen.workload.presets import PresetName
 from phasewise.report.compare_page import render_page
 from phasewise.report.compare_table import render
 from phasewise.report.console import err, out
+from phasewise.report.fix_trial_view import fix_trial_facts
+from phasewise.report.fix_trial_view import render as render_fix_trial
+from phasewise.report.ledger_view import render as render_ledger
+
+CHANGE = "A fleet and its changed copy"
+_Result = TypeVar("_Result")
 
 
 def compare(
+    ctx: typer.Context,
     a: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="A", help="A server's address, or a fleet file; its fleet is started for every block."
         ),
-    ],
+    ] = None,
     b: Annotated[
-        str, typer.Argument(metavar="B", help="The other server. A and B are both addresses or both files.")
-    ],
+        str | None,
+        typer.Argument(metavar="B", help="The other server. A and B are both addresses or both files."),
+    ] = None,
     *,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="LEVER=VALUE",
+            help="Instead of B: the fleet of A with this lever, such as prefix_cache=false, or engine flag, "
+            "such as --block-size=32. Can be repeated.",
+            rich_help_panel=CHANGE,
+        ),
+    ] = None,
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix",
+            help="Instead of B: diagnose the fleet of A under the load, predict the effect of its first fix, "
+            "and compare with a copy that has it.",
+            rich_help_panel=CHANGE,
+        ),
+    ] = False,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history",
+            help="Show every prediction of --fix with its outcome, and the score. Starts no fleet.",
+            rich_help_panel=CHANGE,
+        ),
+    ] = False,
+    ledger_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            metavar="FILE",
+            help="The file of predictions and outcomes. (default: ledger.jsonl in the data folder)",
+            rich_help_panel=CHANGE,
+        ),
+    ] = None,
+    costs: options.Costs = None,
     concurrency: options.Concurrency = None,
     rate: options.Rate = None,
     requests: Annotated[
-        int, typer.Option(min=4, help="Requests per block.", rich_help_panel=options.WHEN)
-    ] = DEFAULT_REQUESTS,
+        int | None,
+        typer.Option(
+            min=4,
+            help=f"Requests per block. (default: {DEFAULT_REQUESTS}, or all of a --trace)",
+            rich_help_panel=options.WHEN,
+        ),
+    ] = None,
     spacing: options.SpacingChoice = Spacing.POISSON,
     burstiness: options.Burstiness = 1.0,
     speed: options.Speed = 1.0,
@@ -87,7 +154,7 @@ def compare(
         int,
         typer.Option(
             min=0,
-            help="Pairs of A against itself, to measure the noise; 0 for none.",
+            help="Pairs of A against itself, to measure the noise; 0 for none, as with --fix.",
             rich_help_panel=options.SEVERAL,
         ),
     ] = CONTROL_PAIRS,
@@ -120,12 +187,24 @@ def compare(
     api_key: options.ApiKey = None,
     timeout: options.Timeout = 600.0,
 ) -> None:
-    """Test whether B is better than A: send the same requests to both in turn, and judge each metric."""
+    """Test whether B is better than A: send the same requests to both in turn, and judge each metric.
+
+    B may be the fleet of A with a change: --set names it, --fix takes it from the verdict and keeps score of
+    its prediction. A fleet file is not changed.
+    """
+    ledger = LedgerFile(default_ledger(phasewise_home(os.environ)) if ledger_file is None else ledger_file)
+    if history:
+        options.reject_typed_beside(ctx, "--history", {"--ledger", "--json"})
+        show_history(ledger, as_json=as_json)
+        return
+    a = _checked_sides(a, b, settings, fix=fix)
+    source = choices.choose_source(
+        preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
+    )
+    requests = requests_in_block(source, requests, _say)
     spec = RunSpec(
         plan=PlanSpec(
-            source=choices.choose_source(
-                preset, trace, prompt_tokens, output_tokens, shared_prefix_tokens, shared_prefixes
-            ),
+            source=source,
             load=choices.choose_load(rate, spacing, burstiness, concurrency, speed if trace else None),
             requests=requests,
             conversations=choices.choose_conversations(turns, think),
@@ -137,6 +216,8 @@ def compare(
         timeout_s=timeout,
     )
     reject_unwritable("--html", html)
+    if fix and not options.typed(ctx, "control_pairs"):
+        control_pairs = 0
     plan = plan_comparison(
         spec,
         parse_slo(slo, DEFAULT_SLO),
@@ -144,11 +225,16 @@ def compare(
         alpha=alpha,
         margin=margin,
         control_pairs=control_pairs,
-        pairs=pairs,
+        # Every pair starts a fleet: a fix is tried with the fewest pairs that can show a worthwhile one.
+        pairs=FEWEST_PAIRS if fix and pairs is None else pairs,
         max_pairs=max_pairs,
     )
     allow_many_streams()
-    result = event_loop.run(run_comparison(*arms_of(a, b, _say), plan))
+    if fix:
+        fit = None if costs is None else load_fit(costs)
+        _try_fix(Path(a), plan, ledger, fit, VerdictOutputs(html, None, as_json))
+        return
+    result = _compared(a, b, settings or (), plan)
     if html is not None:
         page = render_page(result, command=repeating_command(spec.seed), circumstances=page_facts(spec))
         html.write_text(page, encoding="utf-8")
@@ -162,6 +248,84 @@ def compare(
         raise typer.Exit(130)
     if not result.trusted:
         raise typer.Exit(1)
+
+
+def _checked_sides(a: str | None, b: str | None, settings: list[str] | None, *, fix: bool) -> str:
+    """A, if there is exactly one B: another server, --set or --fix."""
+    if a is None:
+        raise typer.BadParameter("give two servers, or a fleet file with --set or --fix", param_hint="A")
+    given = [name for name, is_given in (("B", b), ("--set", settings), ("--fix", fix)) if is_given]
+    if not given:
+        raise typer.BadParameter("give the other server, --set or --fix", param_hint="B")
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} were given together", hint="give one of them")
+    if b is None and not is_fleet_file(a):
+        raise UsageError(
+            f"{a} is not a fleet file: {given[0]} starts and stops its own fleets, and never changes a "
+            "running server",
+            hint="save its traffic with `phasewise diagnose URL --save-traffic window.jsonl`, then run "
+            f"`phasewise compare fleet.yaml {given[0]} --trace window.jsonl` with a fleet file of "
+            "such an engine",
+        )
+    return a
+
+
+def _compared(a: str, b: str | None, settings: Sequence[str], plan: ComparePlan) -> ComparisonResult:
+    if b is not None:
+        return event_loop.run(run_comparison(*arms_of(a, b, _say), plan))
+    return _until_interrupted(compare_with_settings(Path(a), settings, plan))
+
+
+def _until_interrupted(work: Coroutine[None, None, _Result]) -> _Result:
+    try:
+        return event_loop.run(work)
+    except asyncio.CancelledError:
+        _say("stopped before anything was measured")
+        raise typer.Exit(130) from None
+
+
+def _try_fix(
+    file: Path, plan: ComparePlan, ledger: LedgerFile, fit: StepFit | None, outputs: VerdictOutputs
+) -> None:
+    done = _until_interrupted(try_fix(file, plan, ledger, fit, as_json=outputs.as_json))
+    diagnosed = done.diagnosed
+    if outputs.as_json:
+        outputs.print_json(diagnosed.verdict, {"fix_trial": fix_trial_facts(done)})
+    else:
+        out.print(render_fix_trial(done))
+        out.print(
+            f"--seed {plan.spec.seed} repeats these requests; `phasewise compare --history` shows all "
+            "predictions",
+            soft_wrap=True,
+        )
+    outputs.write_files(diagnosed.verdict, diagnosed.evidence, str(file))
+    if done.cut_short:
+        raise typer.Exit(130)
+    if not done.trusted:
+        raise typer.Exit(1)
+
+
+def show_history(ledger: LedgerFile, *, as_json: bool) -> None:
+    """Show every prediction with its outcome, and the score."""
+    contents = ledger.read()
+    if as_json:
+        facts = {
+            "v": LEDGER_VERSION,
+            "score": asdict(score(contents.entries)),
+            "entries": [asdict(entry) for entry in contents.entries],
+            "passed_over": contents.passed_over,
+        }
+        typer.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        return
+    if contents.entries:
+        out.print(render_ledger(contents.entries))
+    else:
+        _say(f"{ledger.path} has no predictions yet: run `phasewise compare FLEET --fix`")
+    if contents.passed_over:
+        _say(
+            f"{contents.passed_over} lines were skipped: incomplete, or written by another version of "
+            "phasewise"
+        )
 
 
 async def run_comparison(a: Arm, b: Arm, plan: ComparePlan) -> ComparisonResult:

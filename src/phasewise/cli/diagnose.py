@@ -90,8 +90,8 @@ def diagnose(
 
     Watches live traffic, or sends a short load with --probe. Works on a stock vLLM from its /metrics, better
     with phasewise's step recorder in the engine, best through a phasewise gateway.
-    `phasewise verify` tries the fix that it suggests. `phasewise diagnose FILE` judges evidence that
-    --save-evidence kept. Ctrl-C ends the window early; the verdict covers what was observed.
+    `phasewise compare FLEET --fix` tries the fix that it suggests. `phasewise diagnose FILE` judges evidence
+    that --save-evidence kept. Ctrl-C ends the window early; the verdict covers what was observed.
 
     Exit codes: 0 healthy, 3 slow or failing, 4 not enough traffic to judge, 5 the machine that sends the
     probe is too busy to judge, 1 an error, 2 wrong usage.

@@ -12,8 +12,8 @@ import typer
 from phasewise.cli.outputs import reject_unwritable
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Verdict, verdict_record
-from phasewise.experiments.verify.window_trace import trace_of
 from phasewise.loadgen.workload.traces import mooncake_lines
+from phasewise.loadgen.workload.window_trace import trace_of
 from phasewise.report.console import err
 from phasewise.report.diagnosis.page import report_page
 
@@ -28,7 +28,7 @@ SaveTraffic = Annotated[
     typer.Option(
         metavar="FILE.jsonl",
         help="Write the arrival times, lengths and shared prefixes of the requests to this file, without any "
-        "text: a trace that `bench`, `compare` and `verify` replay with --trace.",
+        "text: a trace that `bench` and `compare` replay with --trace.",
     ),
 ]
 SaveEvidence = Annotated[

@@ -156,3 +156,9 @@ def reject_typed_beside(ctx: typer.Context, option: str, allowed: set[str]) -> N
         raise UsageError(
             f"{option} was given together with {', '.join(ignored)}", hint=f"remove what {option} ignores"
         )
+
+
+def typed(ctx: typer.Context, name: str) -> bool:
+    """Whether a parameter was given on the command line."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

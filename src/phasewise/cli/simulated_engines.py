@@ -23,12 +23,12 @@ from phasewise.costs.roofline.deployment import Deployment
 from phasewise.costs.roofline.model_config import architecture_of
 from phasewise.diagnosis.gather.costs_file import load_fit
 from phasewise.experiments.simulate.fleet_plan import EngineFigures, modelled_engine
-from phasewise.experiments.verify.window_trace import trace_of
 from phasewise.fleet.config import phasewise_home
 from phasewise.fleet.engines.model_config_file import read_model_config
 from phasewise.loadgen.workload import choices
 from phasewise.loadgen.workload.presets import PresetName, Shape
 from phasewise.loadgen.workload.traces import Trace
+from phasewise.loadgen.workload.window_trace import trace_of
 from phasewise.report.console import err
 from phasewise.simulator.links import LinkSpeed
 from phasewise.simulator.requests import EngineShape

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from phasewise.core.statistics import Interval
 from phasewise.core.units import change, share
-from phasewise.experiments.compare.runner import METRICS
-from phasewise.experiments.verify.ledger import (
+from phasewise.experiments.compare.ledger import (
     Entry,
     MeasuredOutcome,
     Prediction,
@@ -20,6 +19,7 @@ from phasewise.experiments.verify.ledger import (
     Score,
     score,
 )
+from phasewise.experiments.compare.runner import METRICS
 
 HELD_WORDS = {
     PredictionCheck.HELD: ("held", "bold green"),

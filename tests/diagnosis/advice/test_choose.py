@@ -162,7 +162,7 @@ def test_a_cause_of_either_phase_is_judged_by_the_phase_that_lost_time():
 
 def test_only_the_first_change_is_verified_by_one_command():
     first, *others = [fix for fix in advice_on(Cause.KV_EXHAUSTED).fixes if fix.lever is not None]
-    assert "phasewise verify FLEET.yaml --trace window.jsonl (from --save-traffic)" in first.verify
+    assert "phasewise compare FLEET.yaml --fix --trace window.jsonl (from --save-traffic)" in first.verify
     assert all(fix.verify.startswith("phasewise compare") for fix in others)
 
 

@@ -363,7 +363,7 @@ def test_a_fix_that_cannot_be_predicted_says_why():
 
 
 def test_the_first_fix_is_reported_with_flag_prediction_price_and_check():
-    fix = make_fix(fleet_line="pools: [{levers: {max_num_seqs: 16}}]", verify="phasewise verify f")
+    fix = make_fix(fleet_line="pools: [{levers: {max_num_seqs: 16}}]", verify="phasewise compare f")
     advice = Advice(
         (fix, make_fix(what="add an engine", engine_flag=None)), ("speculation: it shortens decode",)
     )
@@ -374,7 +374,7 @@ def test_the_first_fix_is_reported_with_flag_prediction_price_and_check():
         "     fleet file:  pools: [{levers: {max_num_seqs: 16}}]",
         "     predicted: TTFT p50 -40 to -62%",
         "     price: each step takes longer",
-        "     verify: phasewise verify f",
+        "     verify: phasewise compare f",
         "Would not help    - speculation: it shortens decode",
     ):
         assert f"{line}\n" in reported

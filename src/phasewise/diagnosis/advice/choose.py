@@ -25,9 +25,9 @@ USELESS: dict[Cause, tuple[str, ...]] = advice_start.USELESS | advice_stream.USE
 
 FREE_TO_TRY = frozenset({Cause.PREFIX_CACHE_OFF, Cause.PREFIX_SALTED})
 
-VERIFY_FIRST = "phasewise verify FLEET.yaml --trace window.jsonl (from --save-traffic)"
+VERIFY_FIRST = "phasewise compare FLEET.yaml --fix --trace window.jsonl (from --save-traffic)"
 """A fix is verified under the observed load, which `--save-traffic window.jsonl` saves."""
-VERIFY_OTHER = "phasewise compare FLEET.yaml CHANGED.yaml"
+VERIFY_OTHER = "phasewise compare FLEET.yaml --set LEVER=VALUE"
 
 
 def advise(finding: Finding, summary: WindowSummary) -> Advice:

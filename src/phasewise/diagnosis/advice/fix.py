@@ -8,7 +8,7 @@ from enum import StrEnum
 from phasewise.core.statistics import Interval
 from phasewise.engines.port import Ability
 
-LeverValue = bool | int | str | None
+LeverValue = bool | int | str | dict[str, object] | None
 """A lever's value; None resets it to the engine's default."""
 
 
@@ -26,8 +26,8 @@ class Figure(StrEnum):
 class LeverChange:
     """One key of a pool in a fleet file and its new value: a lever, or `replicas`.
 
-    `speculation` takes the number of draft tokens. If the current value is unknown,
-    `times` is the factor to apply to it, and `value` is None.
+    `speculation` takes the number of draft tokens, or what a fleet file has there. If the current value
+    is unknown, `times` is the factor to apply to it, and `value` is None.
     """
 
     name: str
@@ -37,7 +37,7 @@ class LeverChange:
     @property
     def fleet_value(self) -> object:
         """The value as a fleet file has it."""
-        if self.name == "speculation" and self.value is not None:
+        if self.name == "speculation" and isinstance(self.value, int):
             return {"method": "ngram", "tokens": self.value}
         return self.value
 

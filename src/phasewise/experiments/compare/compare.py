@@ -14,6 +14,9 @@ from phasewise.experiments.compare.runner import Measure, PairsMeasured, measure
 from phasewise.experiments.compare.verdict import ComparisonResult, Rules, remarks_on
 from phasewise.loadgen.session import RunSpec
 from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS, Control
+from phasewise.loadgen.workload.plan import PLAN_LIMIT
+from phasewise.loadgen.workload.presets import Shape
+from phasewise.loadgen.workload.traces import Trace
 
 DEFAULT_REQUESTS = 24
 """Requests per block."""
@@ -74,6 +77,18 @@ def check_control_pairs(control_pairs: int) -> None:
 
 def _say_nothing(words: str) -> None:
     pass
+
+
+def requests_in_block(
+    source: Shape | Trace, asked: int | None, say: Callable[[str], None] = _say_nothing
+) -> int:
+    """The requests of a block: as many as asked for, else the default, or all of a trace."""
+    if not isinstance(source, Trace):
+        return DEFAULT_REQUESTS if asked is None else asked
+    traced = len(source.requests)
+    taken = min(PLAN_LIMIT if asked is None else asked, traced, PLAN_LIMIT)
+    say(f"a block has {taken} of the trace's {traced} requests")
+    return taken
 
 
 async def compare_arms(

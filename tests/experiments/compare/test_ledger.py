@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from phasewise.core.errors import ConfigError
 from phasewise.core.statistics import Interval
-from phasewise.experiments.verify.ledger import (
+from phasewise.experiments.compare.ledger import (
     Entry,
     PredictionCheck,
     judge_prediction,
     score,
     share_interval,
 )
-from phasewise.experiments.verify.ledger_file import LedgerFile
-from tests.experiments.verify.builders import make_outcome, make_prediction
+from phasewise.experiments.compare.ledger_file import LedgerFile
+from tests.experiments.compare.builders import make_outcome, make_prediction
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`phasewise verify --history` as it is typed."""
+"""`phasewise compare --history` as it is typed."""
 
 import json
 
@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 from phasewise.cli.app import app
 from phasewise.core.errors import ConfigError
 from phasewise.core.statistics import Interval
-from phasewise.experiments.verify.ledger import PredictionCheck
-from phasewise.experiments.verify.ledger_file import LedgerFile
+from phasewise.experiments.compare.ledger import PredictionCheck
+from phasewise.experiments.compare.ledger_file import LedgerFile
 from phasewise.report import console
-from tests.experiments.verify.builders import make_outcome, make_prediction
+from tests.experiments.compare.builders import make_outcome, make_prediction
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _a_wide_screen(monkeypatch):
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(app, ["verify", "--history", *arguments])
+    return CliRunner().invoke(app, ["compare", "--history", *arguments])
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_the_ledger_in_the_data_folder_is_the_default_and_an_empty_one_says_how_
     done = invoke()
     assert done.exit_code == 0
     assert str(tmp_path / "ledger.jsonl") in done.stderr.replace("\n", "")
-    assert "phasewise verify FLEET" in done.stderr
+    assert "phasewise compare FLEET --fix" in done.stderr
 
 
 def test_lines_that_cannot_be_read_are_counted(file):

@@ -17,10 +17,8 @@ from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.verdict import Verdict
 from phasewise.experiments.compare.arms import Arm
 from phasewise.experiments.compare.compare import ComparePlan, compare_arms
-from phasewise.experiments.compare.runner import METRICS, Measure
-from phasewise.experiments.compare.verdict import ComparisonResult
-from phasewise.experiments.verify.fleet_change import FleetChange, changed_fleet
-from phasewise.experiments.verify.ledger import (
+from phasewise.experiments.compare.fleet_change import FleetChange, changed_fleet
+from phasewise.experiments.compare.ledger import (
     Entry,
     MeasuredOutcome,
     Prediction,
@@ -28,11 +26,10 @@ from phasewise.experiments.verify.ledger import (
     judge_prediction,
     measured_ratio,
 )
-from phasewise.experiments.verify.ledger_file import LedgerFile
+from phasewise.experiments.compare.ledger_file import LedgerFile
+from phasewise.experiments.compare.runner import METRICS, Measure
+from phasewise.experiments.compare.verdict import ComparisonResult
 from phasewise.fleet.config import FleetConfig
-
-FLEET_NAMES = ("verify-a", "verify-b")
-"""The names of the original fleet and its changed copy while they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyPlan:
+class FixTrialPlan:
     """Which fleet, and how it is compared with its changed copy."""
 
     file: Path
@@ -70,8 +67,8 @@ def _reject_none(fleet: FleetConfig) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyTools:
-    """The callbacks of a verification.
+class FixTrialTools:
+    """The callbacks of a trial.
 
     `arm` creates one side of the comparison from a fleet file; `diagnose` puts the load on an address and
     returns the verdict; `show` shows the verdict before the long part begins, and `announce` the prediction.
@@ -91,7 +88,7 @@ class VerifyTools:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class FixTrial:
     """The result. `nothing` says why nothing was measured: there was no fix to try, or the fix could not be
     tried to the end."""
 
@@ -115,7 +112,7 @@ class Verification:
         return not self.nothing and self.comparison is not None and self.comparison.trusted
 
 
-async def verify_top_fix(plan: VerifyPlan, tools: VerifyTools) -> Verification:
+async def try_top_fix(plan: FixTrialPlan, tools: FixTrialTools) -> FixTrial:
     """Diagnose the fleet, then try the first fix of the top finding that changes a lever and can be applied.
 
     Once there is a verdict it is returned, whatever happens to the fix.
@@ -124,7 +121,7 @@ async def verify_top_fix(plan: VerifyPlan, tools: VerifyTools) -> Verification:
     tools.show(diagnosed)
     chosen = _choose(diagnosed, plan, tools)
     if isinstance(chosen, str):
-        return Verification(diagnosed, nothing=chosen)
+        return FixTrial(diagnosed, nothing=chosen)
     fix, change = chosen
     predictions = predictions_of(diagnosed.verdict, fix, plan.setting, tools.clock())
     try:
@@ -132,7 +129,7 @@ async def verify_top_fix(plan: VerifyPlan, tools: VerifyTools) -> Verification:
             tools.ledger.add_prediction(prediction)
     except PhasewiseError as error:
         # A prediction counts only if it was recorded before.
-        return Verification(diagnosed, nothing=str(error))
+        return FixTrial(diagnosed, nothing=str(error))
     tools.announce(fix, change, predictions)
     result, broken = None, ""
     try:
@@ -148,15 +145,15 @@ async def verify_top_fix(plan: VerifyPlan, tools: VerifyTools) -> Verification:
                 tools.ledger.add_outcome(entry.outcome)
     except PhasewiseError as error:
         broken = broken or error.message
-    return Verification(diagnosed, fix, change.lines, tuple(entries), result, broken)
+    return FixTrial(diagnosed, fix, change.lines, tuple(entries), result, broken)
 
 
-async def _diagnose(plan: VerifyPlan, tools: VerifyTools) -> Diagnosed:
-    async with tools.arm(plan.file, FLEET_NAMES[0]).serving() as url:
+async def _diagnose(plan: FixTrialPlan, tools: FixTrialTools) -> Diagnosed:
+    async with tools.arm(plan.file, "compare-a").serving() as url:
         return await tools.diagnose(url)
 
 
-def _choose(diagnosed: Diagnosed, plan: VerifyPlan, tools: VerifyTools) -> tuple[Fix, FleetChange] | str:
+def _choose(diagnosed: Diagnosed, plan: FixTrialPlan, tools: FixTrialTools) -> tuple[Fix, FleetChange] | str:
     """The first fix that can be tried on a copy of the fleet file, or why there is none."""
     verdict = diagnosed.verdict
     if diagnosed.cut_short:
@@ -218,15 +215,15 @@ def _prediction(
 
 
 async def _compare(
-    plan: VerifyPlan, change: FleetChange, predictions: Sequence[Prediction], tools: VerifyTools
+    plan: FixTrialPlan, change: FleetChange, predictions: Sequence[Prediction], tools: FixTrialTools
 ) -> ComparisonResult:
     # Intervals widen with the number of metrics, so only predicted ones are compared.
     named = {prediction.metric for prediction in predictions}
     metrics = tuple(metric for metric in METRICS if metric.name in named)
     compare = replace(plan.compare, rules=replace(plan.compare.rules, metrics=metrics))
-    with tempfile.TemporaryDirectory(prefix="phasewise-verify-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="phasewise-compare-") as scratch:
         changed = change.write(Path(scratch), f"{plan.file.stem}-changed")
-        a, b = tools.arm(plan.file, FLEET_NAMES[0]), tools.arm(changed, FLEET_NAMES[1])
+        a, b = tools.arm(plan.file, "compare-a"), tools.arm(changed, "compare-b")
         return await compare_arms(a, b, compare, tools.measure, tools.say, tools.forgives)
 
 

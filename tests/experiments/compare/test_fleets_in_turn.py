@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phasewise.core.errors import FleetError
-from phasewise.experiments.verify.exclusive import fleets_in_turn
+from phasewise.experiments.compare.fleets_in_turn import fleets_in_turn
 
 A, B = Path("a.yaml"), Path("b.yaml")
 

@@ -9,7 +9,7 @@ from phasewise.diagnosis.analysis.window_summary import WindowSummary, WorkloadS
 from phasewise.diagnosis.evidence import Evidence
 from phasewise.diagnosis.finding import Cause, Confidence, Finding, Phase
 from phasewise.diagnosis.verdict import Ruling, Verdict
-from phasewise.experiments.verify.ledger import MeasuredOutcome, Prediction, PredictionCheck
+from phasewise.experiments.compare.ledger import MeasuredOutcome, Prediction, PredictionCheck
 from tests.builders import EPOCH_S
 
 

@@ -1,4 +1,4 @@
-"""A verification as text and as JSON: the change, its predicted effect, and whether the prediction held."""
+"""A trial of a fix as text and as JSON: the change, its predicted effect, and whether the prediction held."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rich.table import Table
 from rich.text import Text
 
 from phasewise.diagnosis.advice.fix import Fix
-from phasewise.experiments.verify.fleet_change import FleetChange
-from phasewise.experiments.verify.ledger import Prediction
-from phasewise.experiments.verify.verify import Verification
+from phasewise.experiments.compare.fix_trial import FixTrial
+from phasewise.experiments.compare.fleet_change import FleetChange
+from phasewise.experiments.compare.ledger import Prediction
 from phasewise.report.ledger_view import figure_words, measured_words, outcome_text, predicted_words
 
 
-def render(verification: Verification) -> RenderableType:
+def render(trial: FixTrial) -> RenderableType:
     """The prediction and the outcome."""
-    if verification.fix is None:
-        return Text(f"Nothing was verified: {verification.nothing}.")
-    heading = "Not verified" if verification.comparison is None else "Verified"
+    if trial.fix is None:
+        return Text(f"No fix was tried: {trial.nothing}.")
+    heading = "Not measured" if trial.comparison is None else "Measured"
     parts: list[RenderableType] = [Text(), Text(heading, "bold")]
-    parts.append(Text(f"  {verification.fix.what}"))
-    parts += [Text(f"  {line}") for line in verification.change]
+    parts.append(Text(f"  {trial.fix.what}"))
+    parts += [Text(f"  {line}") for line in trial.change]
     table = Table("figure", title="After the change against before", title_justify="left")
     for column in ("predicted", "measured"):
         table.add_column(column, justify="right")
     table.add_column("outcome", min_width=12)
-    for entry in verification.entries:
+    for entry in trial.entries:
         prediction = entry.prediction
         table.add_row(
             figure_words(prediction),
@@ -37,20 +37,20 @@ def render(verification: Verification) -> RenderableType:
             measured_words(entry.outcome),
             outcome_text(entry),
         )
-    parts += [table, *(Text(line) for line in _remarks(verification))]
+    parts += [table, *(Text(line) for line in _remarks(trial))]
     return Group(*parts)
 
 
-def _remarks(verification: Verification) -> list[str]:
+def _remarks(trial: FixTrial) -> list[str]:
     lines = [
         f"{figure_words(entry.prediction)}: {why}"
-        for entry in verification.entries
+        for entry in trial.entries
         if (why := entry.prediction.unpredictable or (entry.outcome.reason if entry.outcome else ""))
-        and why != verification.nothing
+        and why != trial.nothing
     ]
-    if verification.nothing:
-        lines.append(f"ABORTED: {verification.nothing}")
-    result = verification.comparison
+    if trial.nothing:
+        lines.append(f"ABORTED: {trial.nothing}")
+    result = trial.comparison
     if result is not None:
         lines.append(f"{result.pairs} pairs of blocks, alternating, on fleets started for this.")
         lines += [f"remark: {remark}" for remark in result.remarks]
@@ -86,13 +86,13 @@ def duration_words(pairs: int, control_pairs: int, start_s: float, block_s: floa
     return f"measuring {control}{pairs} pairs of blocks: about {max(minutes, 1):.0f} min"
 
 
-def verification_facts(verification: Verification) -> dict[str, Any]:
-    """The verification as plain JSON types."""
-    comparison = verification.comparison
+def fix_trial_facts(trial: FixTrial) -> dict[str, Any]:
+    """The trial as plain JSON types."""
+    comparison = trial.comparison
     return {
-        "fix": None if verification.fix is None else verification.fix.what,
-        "change": list(verification.change),
-        "entries": [asdict(entry) for entry in verification.entries],
+        "fix": None if trial.fix is None else trial.fix.what,
+        "change": list(trial.change),
+        "entries": [asdict(entry) for entry in trial.entries],
         "comparison": None if comparison is None else comparison.to_dict(),
-        "nothing": verification.nothing,
+        "nothing": trial.nothing,
     }

@@ -12,10 +12,16 @@ from phasewise.core.slo import DEFAULT_SLO
 from phasewise.diagnosis.advice.fix import LeverChange
 from phasewise.diagnosis.finding import Cause
 from phasewise.experiments.compare.compare import ComparePlan
+from phasewise.experiments.compare.fix_trial import (
+    Diagnosed,
+    FixTrialPlan,
+    FixTrialTools,
+    Setting,
+    try_top_fix,
+)
+from phasewise.experiments.compare.ledger import PredictionCheck
+from phasewise.experiments.compare.ledger_file import LedgerFile
 from phasewise.experiments.compare.verdict import Rules
-from phasewise.experiments.verify.ledger import PredictionCheck
-from phasewise.experiments.verify.ledger_file import LedgerFile
-from phasewise.experiments.verify.verify import Diagnosed, Setting, VerifyPlan, VerifyTools, verify_top_fix
 from phasewise.fleet.config import load_fleet
 from phasewise.loadgen.run import BenchRun
 from phasewise.loadgen.session import RunSpec
@@ -24,7 +30,7 @@ from phasewise.loadgen.workload.lengths import Lengths
 from phasewise.loadgen.workload.plan import PlanSpec
 from phasewise.loadgen.workload.presets import Shape
 from tests.builders import make_timeline
-from tests.experiments.verify.builders import make_effect, make_evidence, make_fix, make_verdict
+from tests.experiments.compare.builders import make_effect, make_evidence, make_fix, make_verdict
 
 FLEET = "name: small\npools:\n  - levers: {max_num_seqs: 1}  # as somebody wrote it\n"
 MORE = LeverChange("max_num_seqs", 8)
@@ -104,7 +110,7 @@ class Bench:
             raise ConfigError("pool main needs cores that are not there", hint="lower pools.main.replicas")
 
     def tools(self):
-        return VerifyTools(
+        return FixTrialTools(
             arm=self.arm,
             diagnose=self.diagnose,
             measure=self.measure,
@@ -123,8 +129,8 @@ class Bench:
         spec = RunSpec(PlanSpec(shape, ClosedLoop(4), requests=6), seed=5)
         setting = Setting("a machine", "m", "vllm 0.0", "0.0")
         compare = ComparePlan(spec, Rules(DEFAULT_SLO, 0), control_pairs=0, pairs=4)
-        return await verify_top_fix(
-            VerifyPlan(self.file, load_fleet(self.file), setting, compare), self.tools()
+        return await try_top_fix(
+            FixTrialPlan(self.file, load_fleet(self.file), setting, compare), self.tools()
         )
 
 

@@ -15,9 +15,15 @@ from phasewise.diagnosis.gather.own_run import observed
 from phasewise.diagnosis.gather.target import identify
 from phasewise.experiments.compare.arms import FleetArm
 from phasewise.experiments.compare.compare import ComparePlan
+from phasewise.experiments.compare.fix_trial import (
+    Diagnosed,
+    FixTrialPlan,
+    FixTrialTools,
+    Setting,
+    try_top_fix,
+)
+from phasewise.experiments.compare.ledger_file import LedgerFile
 from phasewise.experiments.compare.verdict import Rules
-from phasewise.experiments.verify.ledger_file import LedgerFile
-from phasewise.experiments.verify.verify import Diagnosed, Setting, VerifyPlan, VerifyTools, verify_top_fix
 from phasewise.fleet.config import fleet_with, load_fleet, phasewise_home
 from phasewise.fleet.local.placement import STEPS_PORT_OFFSET
 from phasewise.fleet.local.run_files import find_admin_key, fleet_names
@@ -28,7 +34,7 @@ from phasewise.loadgen.workload.arrivals import ClosedLoop
 from phasewise.loadgen.workload.lengths import Lengths
 from phasewise.loadgen.workload.plan import PlanSpec
 from phasewise.loadgen.workload.presets import Shape
-from tests.experiments.verify.builders import make_effect, make_fix, make_verdict
+from tests.experiments.compare.builders import make_effect, make_fix, make_verdict
 from tests.paths import ROOT
 from tests.real_engine import free_port
 
@@ -120,7 +126,7 @@ async def test_a_raised_batch_cap_is_predicted_tried_and_measured(home, monkeypa
 
     async with AsyncExitStack() as stack:
         fleets = SideBySide(stack, home, {})
-        tools = VerifyTools(
+        tools = FixTrialTools(
             arm=fleets.arm,
             diagnose=diagnose,
             measure=measured,
@@ -133,7 +139,7 @@ async def test_a_raised_batch_cap_is_predicted_tried_and_measured(home, monkeypa
         )
         compare = ComparePlan(SPEC, Rules(DEFAULT_SLO, 0), control_pairs=0, pairs=FEWEST_PAIRS)
         setting = Setting("this machine", "smollm2-135m", "vllm", "0")
-        done = await verify_top_fix(VerifyPlan(file, load_fleet(file), setting, compare), tools)
+        done = await try_top_fix(FixTrialPlan(file, load_fleet(file), setting, compare), tools)
         running = [await most_running(url, home) for url in fleets.urls.values()]
     (evidence,) = seen
     assert {it.serving_attempt.worker.name for it in evidence.timelines} == set(evidence.logs) == {"main-0"}

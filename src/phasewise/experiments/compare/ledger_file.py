@@ -17,7 +17,7 @@ import orjson
 
 from phasewise.core.errors import ConfigError
 from phasewise.core.statistics import Interval
-from phasewise.experiments.verify.ledger import Entry, MeasuredOutcome, Prediction, PredictionCheck, paired
+from phasewise.experiments.compare.ledger import Entry, MeasuredOutcome, Prediction, PredictionCheck, paired
 
 LEDGER_VERSION = 1
 LEDGER_NAME = "ledger.jsonl"

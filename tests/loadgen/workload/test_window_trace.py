@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from phasewise.core.errors import ConfigError
 from phasewise.core.prefixes import MARK_SIZES_BYTES, prefix_marks
 from phasewise.core.timeline import Outcome
-from phasewise.experiments.verify.window_trace import trace_of
 from phasewise.loadgen.workload.traces import Trace, mooncake_lines, read_trace
+from phasewise.loadgen.workload.window_trace import trace_of
 from tests.builders import EPOCH_S, make_timeline
 
 BYTES_PER_TOKEN = 4

@@ -1,9 +1,12 @@
-"""A copy of a fleet with one lever changed; the original file stays unchanged."""
+"""A copy of a fleet with levers or engine flags changed; the original file stays unchanged."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 from phasewise.core.errors import ConfigError
 from phasewise.diagnosis.advice.fix import LeverChange
@@ -55,6 +58,45 @@ def changed_fleet(fleet: FleetConfig, change: LeverChange, *, on_cpu: bool) -> F
     return FleetChange(made, tuple(lines))
 
 
+def fleet_with_settings(fleet: FleetConfig, settings: Sequence[str], *, on_cpu: bool) -> FleetChange:
+    """The fleet with every NAME=VALUE of `--set`: a lever, `replicas`, or an engine flag with its dashes."""
+    lines: tuple[str, ...] = ()
+    for setting in settings:
+        name, has_value, text = setting.partition("=")
+        if name.startswith("--"):
+            change = _with_engine_flag(fleet, setting)
+        elif has_value:
+            change = changed_fleet(fleet, _lever_change(name, text), on_cpu=on_cpu)
+        else:
+            raise ConfigError(
+                f"--set {setting} has no value",
+                hint="write a lever as --set prefix_cache=false, an engine flag as --set --block-size=32",
+            )
+        fleet, lines = change.fleet, (*lines, *change.lines)
+    return FleetChange(fleet, lines)
+
+
+def _lever_change(name: str, text: str) -> LeverChange:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {name}={text} is no YAML value", hint="quote it for your shell") from error
+    return LeverChange(name, value)
+
+
+def _with_engine_flag(fleet: FleetConfig, flag: str) -> FleetChange:
+    name = flag.partition("=")[0]
+    lever = next((lever.name for lever in LEVERS if name in _spellings(lever.flag)), None)
+    if lever is not None:
+        raise ConfigError(f"--set {flag}: this flag has a lever", hint=f"use --set {lever}=VALUE")
+    data = fleet.model_dump()
+    for pool in data["pools"]:
+        # The engine uses the last of equal flags.
+        pool["engine_flags"] = (*pool["engine_flags"], flag)
+    lines = tuple(f"pools.{pool.name}.engine_flags: + {flag}" for pool in fleet.pools)
+    return FleetChange(fleet_from(data, "the changed fleet"), lines)
+
+
 def _with_more_engines(fleet: FleetConfig, change: LeverChange) -> FleetChange:
     engines = sum(pool.replicas for pool in fleet.pools)
     wanted = round(engines * change.times) if change.times is not None else int(change.value or 0)
@@ -77,7 +119,7 @@ def _reject_hidden_flag(pool: Pool, name: str) -> None:
     if hidden is not None:
         raise ConfigError(
             f"pools.{pool.name}.engine_flags sets {hidden.partition('=')[0]} itself",
-            hint=f"set pools.{pool.name}.levers.{name} instead, so that verify can change it",
+            hint=f"set pools.{pool.name}.levers.{name} instead, so that it can be changed",
         )
 
 

@@ -32,9 +32,10 @@ class FleetsInTurn:
     _serving: tuple[Path, str] | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    def arm(self, path: Path, name: str) -> Arm:
-        """One side of a comparison, started on demand."""
-        return _KeptArm(self, path, self.make(path, name))
+    def arm(self, path: Path, fleet_name: str, name: str = "") -> Arm:
+        """One side of a comparison, started on demand; `name` is its name in reports, else the file's."""
+        own = self.make(path, fleet_name)
+        return _KeptArm(self, path, own, name or own.name)
 
     async def serve(self, path: Path, arm: Arm) -> str:
         """The address of a fleet; if it does not run, it is started and the other one stopped."""
@@ -57,10 +58,7 @@ class _KeptArm:
     fleets: FleetsInTurn
     path: Path
     own: Arm
-
-    @property
-    def name(self) -> str:
-        return self.own.name
+    name: str
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -95,9 +93,8 @@ def reject_occupied(fleet: FleetConfig, machine: Machine, running: Sequence[Flee
         if shared:
             raise FleetError(
                 f"fleet {state.name} is running and uses {', '.join(shared)}, which {fleet.name} needs",
-                hint=f"stop it with `phasewise down --name {state.name}`: verify never stops a running "
-                "fleet, "
-                "and two fleets at once would slow each other down",
+                hint=f"stop it with `phasewise down --name {state.name}`: two fleets at once would slow each "
+                "other down",
             )
 
 

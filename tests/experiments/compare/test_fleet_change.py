@@ -4,8 +4,8 @@ import pytest
 
 from phasewise.core.errors import ConfigError, FleetError
 from phasewise.diagnosis.advice.fix import LeverChange
-from phasewise.experiments.verify.exclusive import reject_occupied
-from phasewise.experiments.verify.fleet_change import changed_fleet
+from phasewise.experiments.compare.fleet_change import changed_fleet
+from phasewise.experiments.compare.fleets_in_turn import reject_occupied
 from phasewise.fleet.config import FleetConfig, Levers, Pool, load_fleet
 from phasewise.fleet.local.placement import Machine
 from phasewise.fleet.local.state import FleetState, MemberState, ProcessIdentity

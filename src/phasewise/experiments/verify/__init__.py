@@ -1,1 +1,0 @@
-"""Tests a fix: predicts its effect, applies it to a copy of the fleet, and measures both."""
