@@ -25,7 +25,7 @@ from math import log
 from pathlib import Path
 from statistics import mean
 
-from phasewise.experiments.validate.crosscheck import (
+from overhead.crosscheck_tools import (
     METRICS,
     BenchLoad,
     ToolRun,

@@ -21,7 +21,7 @@ from phasewise.core.latency import ttft_breakdown
 from phasewise.core.timeline import Outcome, Part
 from phasewise.costs.fit.step import StepWork
 from phasewise.diagnosis.finding import Cause
-from phasewise.experiments.validate.sizes import prefill_s
+from phasewise.experiments.validate.run import prefill_s
 from phasewise.simulator.engine import EngineShape
 from phasewise.simulator.stage import Ask, SlowMachine, Stage, VirtualHost
 from tests.paths import ROOT

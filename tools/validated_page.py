@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from phasewise.experiments.validate.claims import read_judged
-from phasewise.report.validation.screen import markdown_row
+from phasewise.report.validation_view import markdown_row
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "validated.md"
@@ -14,7 +14,7 @@ REPORTS = DOCS / "validated"
 INTRODUCTION = """\
 # Where the published claims were tried
 
-Our figures come from one small machine without a GPU. `phasewise engine validate` tries twelve of the
+Our figures come from one small machine without a GPU. `phasewise engine validate` tries ten of the
 published claims on yours, in at most 30 minutes, and writes a report. Each row is one report.
 
 | report | device | model and versions | holds | does not hold | inconclusive | not tried | not holding |

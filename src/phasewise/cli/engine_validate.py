@@ -4,225 +4,101 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
+import platform
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGHUP, SIGTERM
 from typing import Annotated
 
+import psutil
 import typer
 
-from phasewise.cli import engine_size
-from phasewise.cli.help_style import RESULT
+from phasewise import __version__
+from phasewise.cli.engine import current_engine
 from phasewise.cli.measuring import calibrate_with_view, measure_with_view
 from phasewise.cli.outputs import Interrupts, reject_unwritable
 from phasewise.clients import event_loop
-from phasewise.clients.host import allow_many_streams
-from phasewise.core.errors import ConfigError, PhasewiseError
+from phasewise.clients.host import allow_many_streams, processor_name, usable_cores
+from phasewise.core.errors import ConfigError, PhasewiseError, UsageError
+from phasewise.costs.roofline.model_config import optional_count
 from phasewise.experiments.calibrate.calibrate import CalibrateSpec
 from phasewise.experiments.calibrate.result import Calibration
-from phasewise.experiments.lever_runs.engines import running_engines
-from phasewise.experiments.lever_runs.launch import (
-    LONGEST_UNASKED_TOKENS,
-    EngineSize,
-    FleetLauncher,
-    model_or_quantized,
-    own_context_tokens,
-    shared_gpu_flags,
-    size_here,
-)
+from phasewise.experiments.compare.arms import FleetArm
+from phasewise.experiments.compare.fleets_in_turn import fleets_in_turn, reject_occupied, running_fleets
 from phasewise.experiments.validate.claims import judge_claims, read_judged
-from phasewise.experiments.validate.crosscheck import VllmBench
-from phasewise.experiments.validate.environment import (
-    check_environment,
-    hardware,
-    private_names,
-    software,
-)
-from phasewise.experiments.validate.plan import GROUPS, Step, chosen_steps
-from phasewise.experiments.validate.private import PrivateNames
-from phasewise.experiments.validate.record import (
-    Outcome,
-    Settings,
-    ValidationReport,
-    report_json,
-)
-from phasewise.experiments.validate.run import ValidationRun, ValidationTools
-from phasewise.fleet.config import DEMO_MODEL, phasewise_home
-from phasewise.fleet.engines.demo_model import DEMO_MODELS, resolve_model
+from phasewise.experiments.validate.report import Outcome, ValidationReport, report_json, without_names
+from phasewise.experiments.validate.run import STEPS, Figures, ValidationRun, base_fleet
+from phasewise.fleet.config import FleetConfig, load_fleet, phasewise_home
 from phasewise.fleet.engines.environment import EngineEnvironment
-from phasewise.fleet.local.placement import Machine, this_machine
+from phasewise.fleet.engines.model_config_file import read_model_config
+from phasewise.fleet.local.placement import gpu_memory_and_driver, gpu_names, this_machine
 from phasewise.loadgen.run import BenchRun
 from phasewise.loadgen.session import RunSpec
 from phasewise.report.console import err, fail, out
-from phasewise.report.validation.page import validation_page
-from phasewise.report.validation.screen import markdown_row, render
+from phasewise.report.validation_view import markdown_row, render
 
-WHAT = "What to try"
-MOST_ENGINES = 2
-FEWEST_MINUTES = 1.0
+LONGEST_UNASKED_TOKENS = 8192
+"""All traffic here fits, and a request this long fits the 1 GiB KV cache of an engine on a CPU."""
 
 
 def validate(
-    read: Annotated[
+    files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[REPORT]...",
-            help="Check these reports and print their lines for the page of reports; measure nothing.",
+            metavar="[FLEET | REPORT...]",
+            help="A fleet file with one engine (default: the demo model), or reports (.json) to check and "
+            "print as lines for the page of reports.",
         ),
     ] = None,
     *,
-    model: Annotated[
-        str, typer.Option(help="A known name, a folder or a Hugging Face id.", rich_help_panel=WHAT)
-    ] = DEMO_MODEL,
-    minutes: Annotated[
-        float,
-        typer.Option(
-            min=FEWEST_MINUTES, help="The most minutes that the run may take.", rich_help_panel=WHAT
-        ),
-    ] = 30.0,
-    only: Annotated[
-        str,
-        typer.Option(
-            metavar="STEP,...",
-            help=f"Try only these: {', '.join(GROUPS)}. Faults include the calibration that sizes them.",
-            rich_help_panel=WHAT,
-        ),
-    ] = "",
-    seed: Annotated[
-        int, typer.Option(min=0, help="Repeat the requests of another run.", rich_help_panel=WHAT)
-    ] = 1,
+    minutes: Annotated[float, typer.Option(min=1.0, help="The most minutes that the run may take.")] = 30.0,
+    only: Annotated[str, typer.Option(metavar="STEP,...", help=f"Try only these: {', '.join(STEPS)}.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Repeat the requests of another run.")] = 1,
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="NAME",
-            help="Write NAME.json and NAME.html. (default: phasewise-validation- and the time)",
-            rich_help_panel=RESULT,
-        ),
+        typer.Option(metavar="FILE", help="The report. (default: phasewise-validation- and the time, .json)"),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as one JSON object.", rich_help_panel=RESULT)
-    ] = False,
-    cores: engine_size.Cores = None,
-    gpus: engine_size.Gpus = None,
-    kv_cache_memory_bytes: engine_size.KvCacheMemory = None,
-    context: engine_size.Context = None,
-    engine_flags: Annotated[
-        str,
-        typer.Option(
-            metavar="FLAGS",
-            help='More flags for every engine, such as "--dtype bfloat16". The report shows them.',
-            rich_help_panel=engine_size.ENGINES,
-        ),
-    ] = "",
-    engine_python: engine_size.Python = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
     """Check which published claims hold on this hardware, in at most 30 minutes, and write a report.
 
-    Starts engines on this machine and stops them again; others are left alone. It compares with `vllm bench
-    serve`, calibrates, plants three faults, and measures two levers. The report holds no prompts and no names
-    of hosts or users, so that it can be shared. Ctrl-C writes a report of what was done.
+    Starts the fleet and changed copies of it, one at a time. It calibrates, plants three faults for
+    `diagnose`, and compares two levers. The report holds no prompts and no names of hosts or users, so that
+    it can be shared. Ctrl-C writes a report of what was done.
     """
-    if read:
-        _check_reports(read)
+    if files and all(file.suffix == ".json" for file in files):
+        _check_reports(files)
         return
-    steps = chosen_steps([name.strip() for name in only.split(",") if name.strip()])
-    written = output or Path(time.strftime("phasewise-validation-%Y%m%d-%H%M%S"))
-    files = Path(f"{written}.json"), Path(f"{written}.html")
-    for file in files:
-        reject_unwritable("--output", file)
-    engine = engine_size.engine_to_start(engine_python)
-    home = phasewise_home(os.environ)
-    asked = EngineSize(
-        cores=cores, gpus=gpus, kv_cache_memory_bytes=kv_cache_memory_bytes, context_tokens=context
-    )
-    machine = this_machine(engine.device)
-    size = size_here(asked, machine, own_context_tokens(model, home, os.environ))
-    job = Job(model, home, engine, machine, size, tuple(shlex.split(engine_flags)), minutes, seed)
-    job.tokenizer()
+    steps = tuple(name.strip() for name in only.split(",") if name.strip()) or STEPS
+    if unknown := sorted({*steps} - {*STEPS}):
+        raise UsageError(f"there is no step {unknown[0]!r}", hint=f"accepted: {', '.join(STEPS)}")
+    written = output or Path(time.strftime("phasewise-validation-%Y%m%d-%H%M%S.json"))
+    reject_unwritable("--output", written)
     allow_many_streams()
-    data = report_json(event_loop.run(_validate(job, steps)))
-    files[0].write_bytes(data)
+    fleet = base_fleet(load_fleet(files[0]) if files else FleetConfig())
+    data = report_json(event_loop.run(_validate(fleet, steps, minutes, seed)))
+    written.write_bytes(data)
     # What is shown is what was written, and what others can read.
-    report = read_judged(data, files[0].name)
-    files[1].write_text(validation_page(report), encoding="utf-8")
+    report = read_judged(data, written.name)
     if as_json:
         typer.echo(data.decode(), nl=False)
     else:
         out.print(render(report))
-    _say(f"wrote {files[0]} and {files[1]}")
+    _say(f"wrote {written}")
     if report.interrupted:
         raise typer.Exit(130)
-    failed = any(not step.done for step in report.steps)
-    if failed and report.count(Outcome.NOT_TRIED) == len(report.claims):
+    if report.count(Outcome.NOT_TRIED) == len(report.claims):
         raise typer.Exit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is validated, and with which engines."""
-
-    model: str
-    home: Path
-    engine: EngineEnvironment
-    machine: Machine
-    size: EngineSize
-    flags: tuple[str, ...]
-    minutes: float
-    seed: int
-
-    def tokenizer(self) -> str:
-        """Where the model's tokenizer is; ConfigError if the model must be fetched first."""
-        return resolve_model(self.model, self.home)
-
-    def settings(self, private: PrivateNames) -> Settings:
-        """The same for a report: a folder is named by its last part."""
-        folder = Path(self.model).expanduser()
-        named = folder.name if folder.is_dir() and self.model not in DEMO_MODELS else self.model
-        return Settings(
-            model=private.taken_out(named),
-            device=self.engine.device,
-            cores=self.size.cores,
-            gpus=self.size.gpus,
-            kv_cache_memory_bytes=self.size.kv_cache_memory_bytes,
-            context_tokens=self.size.context_tokens,
-            engine_flags=tuple(map(private.taken_out, self.flags)),
-            seed=self.seed,
-            budget_minutes=self.minutes,
-        )
-
-
-async def _validate(job: Job, steps: Sequence[Step]) -> ValidationReport:
+async def _validate(fleet: FleetConfig, steps: Sequence[str], minutes: float, seed: int) -> ValidationReport:
     """Run the steps with live progress, and report what was done, however the run ends."""
-    interrupts, private, began_s = Interrupts(), private_names(), time.monotonic()
-    run = ValidationRun(steps, 60 * job.minutes, job.size.context_tokens or LONGEST_UNASKED_TOKENS, job.seed)
-    with interrupts.handled(SIGTERM, SIGHUP):
-        try:
-            await _run_steps(run, job, private, interrupts)
-        except asyncio.CancelledError:
-            if not interrupts.forgives():
-                raise
-        except PhasewiseError as error:
-            # An engine that does not stop costs nobody the report.
-            fail(error)
-    return ValidationReport(
-        day=time.strftime("%Y-%m-%d", time.gmtime()),
-        took_minutes=round((time.monotonic() - began_s) / 60, 1),
-        interrupted=interrupts.requested,
-        hardware=hardware(job.engine.device, private),
-        software=software(job.engine),
-        settings=job.settings(private),
-        steps=tuple(run.results),
-        measured=run.measured,
-        claims=judge_claims(run.measured, run.results),
-    )
-
-
-async def _run_steps(run: ValidationRun, job: Job, private: PrivateNames, interrupts: Interrupts) -> None:
-    """Every step, with engines that are stopped at the end."""
+    engine, home, interrupts = current_engine(), phasewise_home(os.environ), Interrupts()
+    fleet, context_tokens = _with_context(fleet, home)
+    reject_occupied(fleet, this_machine(engine.device), running_fleets(home))
+    began_s, run = time.monotonic(), None
 
     async def measure(url: str, spec: RunSpec, label: str) -> BenchRun:
         return await measure_with_view(url, spec, label, interrupts)
@@ -230,25 +106,84 @@ async def _run_steps(run: ValidationRun, job: Job, private: PrivateNames, interr
     async def calibrate(url: str, spec: CalibrateSpec) -> Calibration:
         return await calibrate_with_view(url, spec, interrupts)
 
-    flags = (*shared_gpu_flags(job.engine.device), *job.flags)
-    model_of = model_or_quantized(job.model, job.home, _say)
-    one_by_one = job.engine.device != "cpu"
-    with tempfile.TemporaryDirectory(prefix="phasewise-validate-") as scratch:
-        launcher = FleetLauncher(job.home, Path(scratch), model_of, flags, job.size, "validate")
-        async with running_engines(launcher.launch, MOST_ENGINES, _say, one_by_one=one_by_one) as engines:
-            await run.run(
-                ValidationTools(
-                    engines=engines,
-                    check=lambda: check_environment(job.engine, job.machine),
-                    measure=measure,
-                    vllm_bench=VllmBench(job.engine.python, job.tokenizer()).run,
-                    calibrate=calibrate,
-                    say=_say,
-                    private=private,
-                    stopped=lambda: interrupts.requested,
-                    forgives=interrupts.forgives,
-                )
-            )
+    async def nothing(url: str) -> None:
+        pass
+
+    with (
+        tempfile.TemporaryDirectory(prefix="phasewise-validate-") as scratch,
+        interrupts.handled(SIGTERM, SIGHUP),
+    ):
+        try:
+            async with fleets_in_turn(lambda file, name: FleetArm(file, name, _say), nothing) as fleets:
+                run = ValidationRun(
+                    fleet, home, Path(scratch), seed, fleets, measure, calibrate, context_tokens,
+                    engine.device == "cpu", _say, lambda: interrupts.requested,
+                )  # fmt: skip
+                await run.run(steps, 60 * minutes)
+        except asyncio.CancelledError:
+            if not interrupts.forgives():
+                raise
+        except PhasewiseError as error:
+            # An engine that does not stop costs nobody the report.
+            fail(error)
+    results = () if run is None else tuple(run.results)
+    levers = {name: value for name, value in fleet.pools[0].levers if value is not None}
+    flags = " ".join([*fleet.pools[0].engine_flags, *(f"{name}={value}" for name, value in levers.items())])
+    settings: Figures = {
+        "model": without_names(fleet.model),
+        "device": engine.device,
+        "engine": without_names(flags),
+        "context_tokens": context_tokens,
+        "seed": seed,
+        "budget_minutes": minutes,
+    }
+    return ValidationReport(
+        day=time.strftime("%Y-%m-%d", time.gmtime()),
+        took_minutes=round((time.monotonic() - began_s) / 60, 1),
+        interrupted=interrupts.requested,
+        machine=_machine(engine.device),
+        versions=_versions(engine),
+        settings=settings,
+        steps=results,
+        claims=judge_claims(results),
+    )
+
+
+def _with_context(fleet: FleetConfig, home: Path) -> tuple[FleetConfig, int]:
+    """The fleet with a longest context, the model's own if it is short, and that context."""
+    (pool,) = fleet.pools
+    tokens = pool.levers.max_model_len
+    if tokens is None:
+        config = read_model_config(fleet.model, home, os.environ)
+        inner = config.get("text_config")
+        own = optional_count(inner if isinstance(inner, dict) else config, "max_position_embeddings")
+        tokens = min(own or LONGEST_UNASKED_TOKENS, LONGEST_UNASKED_TOKENS)
+    levers = pool.levers.model_copy(update={"max_model_len": tokens})
+    return fleet.model_copy(update={"pools": (pool.model_copy(update={"levers": levers}),)}), tokens
+
+
+def _machine(device: str) -> Figures:
+    memory_mib, driver = ((), "") if device == "cpu" else gpu_memory_and_driver(os.environ)
+    gpus = () if device == "cpu" else gpu_names(os.environ)
+    names = f"{len(gpus)} x {gpus[0]}, {memory_mib[0] // 1024 if memory_mib else 0} GiB each" if gpus else ""
+    return {
+        "processor": without_names(processor_name()),
+        "cores": len(usable_cores()),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "gpus": without_names(names),
+        "driver": without_names(driver),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _versions(engine: EngineEnvironment) -> Figures:
+    return {
+        "phasewise": __version__,
+        "python": platform.python_version(),
+        "vllm": engine.vllm_version,
+        "torch": engine.torch_version,
+        "step_recorder": engine.plugin_version or "",
+    }
 
 
 def _check_reports(files: Sequence[Path]) -> None:
@@ -258,7 +193,7 @@ def _check_reports(files: Sequence[Path]) -> None:
             data = file.read_bytes()
         except OSError as error:
             raise ConfigError(
-                f"{file} cannot be read ({error.strerror})", hint="give a report's .json file"
+                f"{file} cannot be read ({error.strerror})", hint="give a .json file"
             ) from error
         row = markdown_row(read_judged(data, file.name), f"validated/{file.name}")
         _say(f"{file} is a valid report; its line for the page of reports:")

@@ -6,6 +6,7 @@ Time that a busy hypervisor takes from a virtual machine shows as `steal`.
 from __future__ import annotations
 
 import os
+import platform
 import resource
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -115,3 +116,13 @@ def memory_limit_bytes(files: Sequence[Path] = CGROUP_LIMITS) -> int | None:
 def memory_bytes() -> int:
     """The memory that this process holds now."""
     return psutil.Process().memory_info().rss
+
+
+def processor_name(info: Path = Path("/proc/cpuinfo")) -> str:
+    """The model of this machine's processor."""
+    try:
+        lines = info.read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine() or "unknown")

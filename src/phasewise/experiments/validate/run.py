@@ -1,345 +1,239 @@
-"""Runs the steps of a validation within its time; a step that fails or does not fit is reported as such."""
+"""Runs the steps of a validation on one fleet and on changed copies of it; a step that fails is reported."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from statistics import fmean, median
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from phasewise.core.errors import FleetError, MeasurementError, PhasewiseError
-from phasewise.core.units import elapsed
-from phasewise.costs.fit.step import StepKind
+from phasewise.core.errors import ConfigError, FleetError, MeasurementError, PhasewiseError
+from phasewise.core.slo import DEFAULT_SLO, Slo
+from phasewise.core.timeline import Outcome as RequestOutcome
+from phasewise.costs.fit.step import StepKind, StepWork, chunk_pairs, decoding
 from phasewise.costs.fit.step_fit import StepFit
 from phasewise.diagnosis.diagnose import Known, find_cause
-from phasewise.diagnosis.finding import Cause
 from phasewise.diagnosis.gather.own_run import concurrency_of, observed
 from phasewise.diagnosis.gather.target import identify
-from phasewise.diagnosis.verdict import Ruling, Verdict
 from phasewise.experiments.calibrate.calibrate import CalibrateSpec
 from phasewise.experiments.calibrate.result import Calibration
-from phasewise.experiments.compare.runner import Measure
-from phasewise.experiments.lever_runs.blocks import Blocks, Side, StoppedEarly
-from phasewise.experiments.lever_runs.engines import Engines, Say
-from phasewise.experiments.levers.agenda import QUICK, metrics_of
-from phasewise.experiments.levers.cases import BASE, CASES, ONE_AT_A_TIME
-from phasewise.experiments.levers.catalogue import Case, EngineSpec
-from phasewise.experiments.validate.crosscheck import METRICS, BenchLoad, ToolRun, noise, own_run, ratio
-from phasewise.experiments.validate.environment import OthersWatch
-from phasewise.experiments.validate.plan import LEAST_S, Step, deadlines_s
-from phasewise.experiments.validate.private import PrivateNames
-from phasewise.experiments.validate.record import (
-    BenchFigures,
-    CalibrationFigures,
-    FaultFigures,
-    LeverFigures,
-    Measured,
-    StepResult,
-)
-from phasewise.experiments.validate.sizes import PlantedTraffic, PlantSizes
+from phasewise.experiments.compare.compare import ComparePlan, compare_arms
+from phasewise.experiments.compare.fleet_change import FleetChange, fleet_with_settings
+from phasewise.experiments.compare.fleets_in_turn import FleetsInTurn
+from phasewise.experiments.compare.runner import METRICS, Measure
+from phasewise.experiments.compare.verdict import Rules
+from phasewise.experiments.validate.report import StepResult, without_names
+from phasewise.fleet.config import FleetConfig
+from phasewise.fleet.local.run_files import RunPaths, read_state
 from phasewise.loadgen.run import BenchRun
 from phasewise.loadgen.session import RunSpec
 from phasewise.loadgen.statistics.comparison import FEWEST_PAIRS
-from phasewise.loadgen.workload.plan import PlanSpec
+from phasewise.loadgen.workload.arrivals import ClosedLoop
+from phasewise.loadgen.workload.lengths import Lengths
+from phasewise.loadgen.workload.plan import CONTEXT_MARGIN_TOKENS, PlanSpec
+from phasewise.loadgen.workload.presets import Shape
 
-EFFORT = replace(QUICK, name="validate", pairs=6, block_s=2.0)
-ROUND = ("vllm", "phasewise", "phasewise", "vllm")
-ROUNDS = 2
-BENCH_RUN_S = 20.0
-"""How long a run lasts if its step has time: a fast engine gets more requests."""
-BENCH_WARM_UP_REQUESTS = 8
-CALIBRATION_S = 240.0
-CALIBRATION_SHARE = 0.8
-"""The rest of its time is for the start of an engine and for the fit."""
-PLANTED_SHARE = 0.6
-"""The rest of a fault's time is for the requests that run at its end and for the verdict."""
-START_HINT = (
-    "try a smaller --model, --context or --kv-cache-memory-bytes; the engine's log is in the data folder, "
-    "`phasewise --version --verbose` shows where"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Traffic with a fault in it, or without: the engine, the right verdict, the sizes."""
-
-    engine: EngineSpec
-    expected: str
-    traffic: Callable[[PlantSizes], PlantedTraffic]
-
-
-FAULTS = {
-    Step.HEALTHY: Fault(BASE, Ruling.HEALTHY, lambda sizes: sizes.short(2, 96, 32, at_once=2)),
-    Step.LONG_PROMPTS: Fault(BASE, Cause.LONG_PROMPTS, lambda sizes: sizes.long(8, shared=False)),
-    Step.PREFIX_CACHE_OFF: Fault(BASE, Cause.PREFIX_CACHE_OFF, lambda sizes: sizes.long(8, shared=True)),
-    Step.BATCH_CAP: Fault(
-        ONE_AT_A_TIME.off, Cause.BATCH_CAP_LOW, lambda sizes: sizes.short(8, 64, 24, at_once=1)
-    ),
-}
+Figures = dict[str, float | int | str | None]
 LEVERS = {
-    Step.PREFIX_CACHE: next(case for case in CASES if case.name == "prefix_cache"),
-    Step.CHUNK_SIZE: next(case for case in CASES if case.name == "chunk_512"),
+    "prefix_cache": ("prefix_cache=true", "ttft_p50", (1024, 8, 1, 4, 960)),
+    "chunk_size": ("max_num_batched_tokens=512", "itl_p99", (900, (8, 24), 3, 12, 0)),
 }
+"""The setting, the metric that it lowers, and its traffic, as the arguments of `traffic`."""
+FAULTS = {"healthy": "", "long_prompts": "", "prefix_cache_off": "", "batch_cap_too_low": "max_num_seqs=1"}
+STEPS = ("calibration", *FAULTS, *LEVERS)
+LEAST_S = 20.0
+"""A step with less time than this is not begun."""
+CALIBRATION_S = 240.0
+PLANTED_S, FEWEST_PLANTED, MOST_PLANTED = 30.0, 9, 400
+TTFT_STEPS, TPOT_STEPS, TYPICAL_CONTEXT_TOKENS, CHUNK_TOKENS = 16, 2.0, 256, 2048
+LONG, LONG_ENOUGH = 3.0, 1.5
+"""A long prompt takes three times the objective of TTFT, or at least 1.5 times where none longer fits."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValidationTools:
-    """The operations of a run; `check` looks at the environment, `forgives` says whether Ctrl-C cancelled."""
+def traffic(
+    prompt: int, answer: int | tuple[int, int], at_once: int, requests: int, shared: int = 0
+) -> PlanSpec:
+    """Prompts of one length in a closed loop; the first `shared` tokens of all are the same."""
+    output = Lengths.fixed(answer) if isinstance(answer, int) else Lengths(sum(answer) // 2, 0.5, *answer)
+    shape = Shape("planned", Lengths.fixed(prompt), output, shared, 1.0 if shared else 0.0)
+    return PlanSpec(source=shape, load=ClosedLoop(at_once), requests=requests)
 
-    engines: Engines
-    check: Callable[[], tuple[str, ...]]
-    measure: Measure
-    vllm_bench: Callable[[str, BenchLoad, int], Awaitable[ToolRun]]
-    calibrate: Callable[[str, CalibrateSpec], Awaitable[Calibration]]
-    say: Say
-    private: PrivateNames
-    stopped: Callable[[], bool]
-    forgives: Callable[[], bool]
+
+def prefill_s(cost: Callable[[StepWork], float], tokens: int) -> float:
+    """How long a prompt takes alone."""
+    sizes = ((min(CHUNK_TOKENS, tokens - done), done) for done in range(0, tokens, CHUNK_TOKENS))
+    return sum(cost(StepWork(size, 0, 1, chunk_pairs(size, done), 0)) for size, done in sizes)
+
+
+def planted_traffic(step: str, cost: Callable[[StepWork], float], context: int) -> tuple[PlanSpec, Slo]:
+    """Traffic that is easy or slow on a machine with these step costs, and its objective.
+
+    A machine on which nothing is wrong meets the objective, which counts lone decode steps, with margin.
+    """
+
+    def token_s(streams: int) -> float:
+        return cost(decoding([TYPICAL_CONTEXT_TOKENS] * streams))
+
+    def planned(prompt: int, answer: int, clients: int, request_s: float, shared: int = 0) -> PlanSpec:
+        requests = clients * max(round(PLANTED_S / request_s), 1)
+        return traffic(prompt, answer, clients, min(max(requests, FEWEST_PLANTED), MOST_PLANTED), shared)
+
+    slo = Slo(ttft_s=TTFT_STEPS * token_s(1), tpot_s=TPOT_STEPS * token_s(1))
+    if step == "healthy":
+        return planned(96, 32, 2, prefill_s(cost, 96) + 32 * token_s(2)), slo
+    if step == "batch_cap_too_low":
+        return planned(64, 24, 8, 8 * (prefill_s(cost, 64) + 24 * token_s(1))), slo
+    most_tokens = context - 8 - CONTEXT_MARGIN_TOKENS
+    lengths = range(8, most_tokens, 8)
+    tokens = next((size for size in lengths if prefill_s(cost, size) >= LONG * slo.ttft_s), most_tokens)
+    if prefill_s(cost, tokens) < LONG_ENOUGH * slo.ttft_s:
+        raise MeasurementError(
+            f"the longest prompt that fits ({tokens:,} tokens) is too short to miss the objective here",
+            hint="validate a larger model, or set levers.max_model_len higher",
+        )
+    shared = int(0.9 * tokens) if step == "prefix_cache_off" else 0
+    return planned(tokens, 8, 1, prefill_s(cost, tokens) + 8 * token_s(1), shared), slo
 
 
 @dataclass(slots=True)
 class ValidationRun:
-    """One run; figures and results are kept as they come."""
+    """One run; results are kept as they come."""
 
-    steps: Sequence[Step]
-    budget_s: float
-    context_tokens: int
+    fleet: FleetConfig
+    home: Path
+    scratch: Path
     seed: int
-    measured: Measured = field(default_factory=Measured)
+    fleets: FleetsInTurn
+    measure: Measure
+    calibrate: Callable[[str, CalibrateSpec], Awaitable[Calibration]]
+    context_tokens: int
+    on_cpu: bool
+    say: Callable[[str], None]
+    stopped: Callable[[], bool]
     results: list[StepResult] = field(default_factory=list)
-    interrupted: bool = False
-    tools: ValidationTools = field(init=False)
-    _step_ends_s: float = 0.0
     _fit: StepFit | None = None
-    _unstarted: dict[str, PhasewiseError] = field(default_factory=dict)
 
-    async def run(self, tools: ValidationTools) -> None:
-        """Try every step; Ctrl-C leaves the others out."""
-        self.tools, began_s = tools, time.monotonic()
-        for place, (step, deadline_s) in enumerate(deadlines_s(self.steps, self.budget_s).items(), 1):
-            self._step_ends_s = began_s + deadline_s
-            left_s = self._step_ends_s - time.monotonic()
-            if self.interrupted:
-                result = StepResult(step=step, done=False, why="the run was interrupted")
-            elif left_s < LEAST_S and step is not Step.ENVIRONMENT:
-                why = f"{elapsed(left_s)} were left for it: give more --minutes"
-                result = StepResult(step=step, done=False, why=why)
-            else:
-                whole_s = self.budget_s - (time.monotonic() - began_s)
-                self.tools.say(
-                    f"[{place}/{len(self.steps)}] {step.replace('_', ' ')} (at most {left_s / 60:.1f} min; "
-                    f"{whole_s / 60:.0f} min left in all)"
-                )
-                result = await self._tried(step, left_s)
-            self.results.append(result)
-
-    async def _tried(self, step: Step, left_s: float) -> StepResult:
-        began_s, others, why = time.monotonic(), OthersWatch(lambda: self.tools.engines.urls), ""
-        notes: tuple[str, ...] = ()
-        try:
-            async with asyncio.timeout(max(left_s, LEAST_S)):
-                notes = await self._do(step)
-        except TimeoutError:
-            why = f"it took longer than the {elapsed(left_s)} that it had: give more --minutes"
-        except PhasewiseError as error:
-            why = error.message + (f"; {error.hint}" if error.hint else "")
-        except StoppedEarly:
-            self.interrupted = True
-        except asyncio.CancelledError:
-            if not self.tools.forgives():
-                raise
-            self.interrupted = True
-        self.interrupted = self.interrupted or self.tools.stopped()
-        if self.interrupted:
-            why = why or "the run was interrupted"
-        if why:
-            self.tools.say(f"not tried: {step.replace('_', ' ')}: {why}")
-        took_s = round(time.monotonic() - began_s, 1)
-        cleaned = self.tools.private.taken_out
-        return StepResult(
-            step=step,
-            done=not why,
-            why=cleaned(why)[:600],
-            notes=tuple(map(cleaned, notes)),
-            took_s=took_s,
-            taken_share=others.share(),
-        )
-
-    async def _do(self, step: Step) -> tuple[str, ...]:
-        if step is Step.ENVIRONMENT:
-            return self.tools.check()
-        if step is Step.BENCH:
-            await self._bench()
-        elif step is Step.CALIBRATION:
-            return await self._calibrate()
-        elif step in FAULTS:
-            await self._plant(step, FAULTS[step])
-        else:
-            return await self._pull(step, LEVERS[step])
-        return ()
-
-    def _keep(self, **figures: object) -> None:
-        self.measured = self.measured.model_copy(update=figures)
-
-    def _left_s(self) -> float:
-        return self._step_ends_s - time.monotonic()
-
-    async def _need(self, *specs: EngineSpec) -> list[Side]:
-        """These engines; one that could not start is not tried again."""
-        for spec in specs:
-            if spec.name in self._unstarted:
-                raise self._unstarted[spec.name]
+    async def run(self, steps: Sequence[str], budget_s: float) -> None:
+        """Try every step; an error is its result, and a cancellation ends the run."""
+        ends_s = time.monotonic() + budget_s
+        for place, step in enumerate(steps, 1):
+            if self.stopped():
+                return
+            began_s, why = time.monotonic(), ""
+            figures: Figures = {}
             try:
-                await self.tools.engines.need((spec,))
-            except FleetError as error:
-                # The hint of a failed start names a scratch file that is gone by then.
-                words = f"the engine with {spec.about} did not start: {error.message}"
-                self._unstarted[spec.name] = FleetError(words, hint=START_HINT)
-                raise self._unstarted[spec.name] from error
-        engines = map(self.tools.engines.engine, specs)
-        return [Side(engine, engine.url) for engine in engines]
+                if (left_s := ends_s - began_s) < LEAST_S:
+                    raise MeasurementError(f"{max(left_s, 0):.0f} s were left for it: give more --minutes")
+                self.say(
+                    f"[{place}/{len(steps)}] {step.replace('_', ' ')} ({left_s / 60:.0f} min left in all)"
+                )
+                async with asyncio.timeout(left_s):
+                    figures = await self._figures(step)
+            except TimeoutError:
+                why = "there was too little time for it: give more --minutes"
+            except PhasewiseError as error:
+                why = without_names(str(error))
+            if why:
+                self.say(f"not tried: {step.replace('_', ' ')}: {why}")
+            took_s = round(time.monotonic() - began_s, 1)
+            self.results.append(StepResult(step=step, why=why, took_s=took_s, figures=figures))
+
+    async def _figures(self, step: str) -> Figures:
+        if step == "calibration":
+            return await self._calibrate()
+        return await (self._plant(step) if step in FAULTS else self._pull(*LEVERS[step]))
+
+    def _file(self, setting: str = "") -> tuple[Path, str]:
+        """The fleet, with this setting if one is given, as a file, and the name under which it runs."""
+        name = f"validate-{setting.partition('=')[0].replace('_', '-') or 'base'}"
+        fleet = self.fleet
+        if setting:
+            fleet = fleet_with_settings(fleet, [setting], on_cpu=self.on_cpu).fleet
+        return FleetChange(fleet, ()).write(self.scratch, name), name
+
+    async def _engine(self, setting: str = "") -> str:
+        """The address of the engine, which is started unless it runs."""
+        file, name = self._file(setting)
+        async with self.fleets.arm(file, name).serving():
+            state = read_state(RunPaths(self.home, name))
+        if state is None:
+            raise FleetError(f"fleet {name} was stopped from outside", hint="run the command again")
+        return state.engines[0].url
 
     async def _run(self, url: str, plan: PlanSpec, label: str) -> BenchRun:
-        run = await self.tools.measure(url, RunSpec(plan, self.seed), label)
+        run = await self.measure(url, RunSpec(plan, self.seed), label)
         if run.cut_short:
-            raise StoppedEarly
+            raise asyncio.CancelledError
+        if any(timeline.outcome is not RequestOutcome.SUCCEEDED for timeline in run.timelines):
+            raise MeasurementError("not every request was answered", hint="read the engine's log")
         return run
 
-    async def _bench(self) -> None:
-        (side,) = await self._need(BASE)
-        # The first run warms the engine's code paths and shows how fast it is; it is not counted.
-        load = BenchLoad(requests=BENCH_WARM_UP_REQUESTS)
-        warm = await self._run(side.url, load.plan, "bench, warm-up")
-        run_s = min(BENCH_RUN_S, self._left_s() / (2 * ROUNDS * len(ROUND)))
-        load = load.lasting(run_s, warm.wall_s / BENCH_WARM_UP_REQUESTS)
-        runs: dict[str, list[ToolRun]] = {"vllm": [], "phasewise": []}
-        for number in range(ROUNDS):
-            began_s = time.monotonic()
-            for place, tool in enumerate(ROUND):
-                label = f"bench, round {number + 1} of {ROUNDS}, {tool}"
-                if tool == "vllm":
-                    self.tools.say(label)
-                    seed = self.seed + number * len(ROUND) + place
-                    runs[tool].append(await self.tools.vllm_bench(side.url, load, seed))
-                else:
-                    runs[tool].append(own_run(await self._run(side.url, load.plan, label)))
-            self._keep(bench=bench_figures(load, runs["vllm"], runs["phasewise"]))
-            if self._left_s() < 1.3 * (time.monotonic() - began_s):
-                break
+    async def _calibrate(self) -> Figures:
+        spec = CalibrateSpec(budget_s=CALIBRATION_S, seed=self.seed)
+        found = await self.calibrate(await self._engine(), spec)
+        self._fit, form = found.fit, found.form
+        fits = "open" if form.fits is None else "yes" if form.fits else "no"
+        errors = {f"{kind.value}_error": found.fit.held_out_error(kind) for kind in StepKind}
+        counts = {"steps": found.fit.observations, "cells": len(form.cells), "cells_missed": len(form.missed)}
+        return {"source": found.seen, "form_fits": fits, **counts, **errors}
 
-    async def _calibrate(self) -> tuple[str, ...]:
-        (side,) = await self._need(BASE)
-        budget_s = min(CALIBRATION_S, CALIBRATION_SHARE * self._left_s())
-        found = await self.tools.calibrate(side.url, CalibrateSpec(budget_s=budget_s, seed=self.seed))
-        self._fit = found.fit
-        self._keep(calibration=calibration_figures(found))
-        return (found.no_record,) if found.no_record else ()
-
-    async def _plant(self, step: Step, fault: Fault) -> None:
+    async def _plant(self, step: str) -> Figures:
         if self._fit is None:
-            raise MeasurementError(
-                "its sizes follow from the calibration, which has no result", hint="see that step"
-            )
-        traffic = fault.traffic(PlantSizes(self._fit.cost, self.context_tokens))
-        (side,) = await self._need(fault.engine)
-        label = step.replace("_", " ")
-        concurrency = concurrency_of(RunSpec(traffic.plan, self.seed))
-        await self._run(side.url, replace(traffic.plan, requests=concurrency), f"{label}, warm-up")
-        # A machine that became slower than its calibration gets fewer requests, not none.
-        plan = replace(traffic.plan, duration_s=PLANTED_SHARE * self._left_s())
-        async with observed(await identify(side.url, None), None) as watch:
-            run = await self._run(side.url, plan, label)
-            evidence = await watch.evidence(run)
-        verdict = find_cause(evidence, traffic.slo, Known(self._fit, concurrency=concurrency))
-        figures = fault_figures(step, fault, traffic, verdict)
-        self._keep(faults=(*self.measured.faults, figures))
+            raise MeasurementError("its sizes follow from the calibration, which has no result")
+        plan, slo = planted_traffic(step, self._fit.cost, self.context_tokens)
+        url, label = await self._engine(FAULTS[step]), step.replace("_", " ")
+        concurrency = concurrency_of(RunSpec(plan, self.seed))
+        await self._run(url, replace(plan, requests=concurrency), f"{label}, warm-up")
+        async with observed(await identify(url, None), None) as watch:
+            evidence = await watch.evidence(await self._run(url, plan, label))
+        verdict = find_cause(evidence, slo, Known(self._fit, concurrency=concurrency))
+        start, stream, top = verdict.summary.start, verdict.summary.stream, verdict.top
+        late = 0.0 if start is None or not start.requests else start.late / start.requests
+        slow = 0.0 if stream is None or not stream.streams else stream.slow / stream.streams
+        unexplained_s = None if start is None else start.unexplained_abs_p50_s
+        return {
+            "expected": step,
+            "said": str(verdict.ruling if top is None else top.cause),
+            "confidence": "" if top is None else str(top.confidence),
+            "requests": verdict.summary.workload.requests,
+            "late_share": round(max(late, slow), 3),
+            "objective_ttft_ms": 1000 * slo.ttft_s,
+            "objective_tpot_ms": 1000 * slo.tpot_s,
+            "unexplained_ttft_share": None if start is None else start.unexplained_share_p50,
+            "unexplained_ttft_ms": None if unexplained_s is None else 1000 * unexplained_s,
+            "unexplained_tpot_share": None if stream is None else stream.unexplained_share_p50,
+        }
 
-    async def _pull(self, step: Step, case: Case) -> tuple[str, ...]:
-        off, on = await self._need(case.off, case.on)
-        row = case.rows[0]
-        blocks = Blocks(self.tools.measure, EFFORT, self.seed, self.tools.forgives)
-        trial = await blocks.run(row.workload, off.url, row.workload.least_requests, f"{case.title}, trial")
-        blocks.effort = replace(EFFORT, pairs=pairs_in(self._left_s(), max(trial.wall_s, EFFORT.block_s)))
-        result = await blocks.compare(row.workload, metrics_of(row), off, on, case.title)
-        figures = LeverFigures(
-            lever=step,
-            off=case.off.in_words,
-            on=case.on.in_words,
-            traffic=row.workload.about,
-            requests=result.requests,
-            pairs=result.pairs,
-            effects=result.effects,
+    async def _pull(
+        self, setting: str, metric: str, shape: tuple[int, int | tuple[int, int], int, int, int]
+    ) -> Figures:
+        """What `phasewise compare FLEET --set SETTING` does, for one metric."""
+        rules = Rules(DEFAULT_SLO, 1, metrics=tuple(each for each in METRICS if each.name == metric))
+        plan = ComparePlan(RunSpec(traffic(*shape), self.seed), rules, control_pairs=0, pairs=FEWEST_PAIRS)
+        arms = [self.fleets.arm(*self._file(changed)) for changed in ("", setting)]
+        result = await compare_arms(arms[0], arms[1], plan, self.measure, self.say)
+        if result.cut_short:
+            raise asyncio.CancelledError
+        found = result.of(metric)
+        low, high = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
+        figures = {"a_s": found.a, "b_s": found.b, "change": found.change, "low": low, "high": high}
+        return {
+            "setting": setting,
+            "metric": metric,
+            "pairs": result.pairs,
+            "reason": found.reason,
+            **figures,
+        }
+
+
+def base_fleet(fleet: FleetConfig) -> FleetConfig:
+    """The fleet with its prefix cache off and an engine that any client reaches; ConfigError for several."""
+    if len(fleet.pools) > 1 or fleet.pools[0].replicas > 1:
+        raise ConfigError(
+            "a validation needs a fleet of one engine", hint="give a file with one pool of 1 replica"
         )
-        self._keep(levers=(*self.measured.levers, figures))
-        return result.remarks
-
-
-def pairs_in(left_s: float, block_s: float) -> int:
-    """How many pairs of blocks fit the time, after trials and warm-ups that take about four blocks."""
-    return min(max(int((0.9 * left_s / block_s - 4) / 2), FEWEST_PAIRS), EFFORT.pairs)
-
-
-# --- Results of other parts as the figures of a report.
-
-
-def bench_figures(load: BenchLoad, vllm: Sequence[ToolRun], own: Sequence[ToolRun]) -> BenchFigures:
-    """Both tools' runs."""
-
-    def milliseconds(runs: Sequence[ToolRun]) -> dict[str, float]:
-        return {name: round(median(run.medians_s[name] for run in runs) * 1000, 3) for name in METRICS}
-
-    return BenchFigures(
-        prompt_tokens=round(fmean(run.prompt_tokens for run in own)),
-        output_tokens=load.output_tokens,
-        concurrency=load.concurrency,
-        requests=load.requests,
-        runs_per_tool=len(vllm),
-        void_runs=sum(run.void for run in own),
-        phasewise_ms=milliseconds(own),
-        vllm_ms=milliseconds(vllm),
-        ratio={name: round(ratio(vllm, own, name), 4) for name in METRICS},
-        noise={name: round(noise(vllm, own, name), 4) for name in METRICS},
-    )
-
-
-def calibration_figures(found: Calibration) -> CalibrationFigures:
-    """A calibration without its address."""
-    errors = {kind.value: found.fit.held_out_error(kind) for kind in StepKind}
-    return CalibrationFigures(
-        source=found.seen,
-        steps=found.fit.observations,
-        rounds=round(found.rounds, 2),
-        cost=asdict(found.fit.cost),
-        front_end_s=found.fit.fitted.front_end_s,
-        held_out_error={kind: None if error is None else round(error, 4) for kind, error in errors.items()},
-        form_fits=found.form.fits,
-        cells=len(found.form.cells),
-        cells_missed=len(found.form.missed),
-    )
-
-
-def fault_figures(step: Step, fault: Fault, traffic: PlantedTraffic, verdict: Verdict) -> FaultFigures:
-    """A verdict in figures and closed words: no evidence in words, which could name anything."""
-    start, stream, top = verdict.summary.start, verdict.summary.stream, verdict.top
-    late = 0.0 if start is None or not start.requests else start.late / start.requests
-    slow = 0.0 if stream is None or not stream.streams else stream.slow / stream.streams
-
-    def ms(seconds: float | None) -> float | None:
-        return None if seconds is None else round(seconds * 1000, 3)
-
-    return FaultFigures(
-        fault=step,
-        expected=fault.expected,
-        said=verdict.ruling if top is None else top.cause,
-        confidence="" if top is None else top.confidence,
-        traffic=traffic.about,
-        requests=verdict.summary.workload.requests,
-        late_share=round(max(late, slow), 3),
-        objective_ms={"ttft": traffic.slo.ttft_s * 1000, "tpot": traffic.slo.tpot_s * 1000},
-        ttft_p50_ms=None if start is None else ms(start.ttft_p50_s),
-        tpot_p50_ms=None if stream is None else ms(stream.tpot_p50_s),
-        unexplained_ttft_share=None if start is None else start.unexplained_share_p50,
-        unexplained_ttft_ms=None if start is None else ms(start.unexplained_abs_p50_s),
-        unexplained_tpot_share=None if stream is None else stream.unexplained_share_p50,
-    )
+    (pool,) = fleet.pools
+    levers = pool.levers.model_copy(update={"prefix_cache": False})
+    pools = (pool.model_copy(update={"levers": levers}),)
+    return fleet.model_copy(update={"pools": pools, "engine_keys": False})

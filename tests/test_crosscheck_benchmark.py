@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.overhead.crosscheck_tools import METRICS, BenchLoad, ToolRun, VllmBench, noise, ratio
 from phasewise.core.errors import MeasurementError
-from phasewise.experiments.validate.crosscheck import METRICS, BenchLoad, ToolRun, VllmBench, noise, ratio
 from phasewise.fake_engine.fleet import running_engines
 
 LOAD = BenchLoad(64, 4, 2, 6)
