@@ -34,6 +34,7 @@ from overhead.crosscheck_tools import (
     own_run,
     ratio,
 )
+
 from phasewise.loadgen.session import RunSpec, measure
 
 ROOT = Path(__file__).parent.parent

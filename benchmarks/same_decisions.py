@@ -7,7 +7,7 @@ least_outstanding over four mixed engines, and two prefill and two decode engine
 disaggregated by `auto` and `always`. Clients hold conversations, streamed and not; some leave in mid-answer,
 some have a limit of tokens, and there are more of them than slots and queue hold. In mid-run an engine
 answers with errors until its circuit opens, one dies and comes back, one is removed by a reload that also
-changes policy and queue, and comes back by another. Then `phasewise replay` compares.
+changes policy and queue, and comes back by another. Then the record is replayed.
 
 The last line is one JSON object: decisions (placements and rejections), identical, requests, rejected,
 grants, failures, events, disaggregated, seconds (of load), python, and the same per fleet. It ends with 1
@@ -23,12 +23,12 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -45,6 +45,7 @@ from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.loadgen.workload.prompts import write_text
 from phasewise.simulator.kv import Connector
+from phasewise.simulator.replay import replay
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.step_times import preset
 
@@ -130,12 +131,8 @@ async def record_and_replay(name: str, seconds: float) -> dict[str, Any]:
                 )
                 process.terminate()
                 await asyncio.to_thread(process.wait, 60)
-        command = [sys.executable, "-m", "phasewise.cli", "replay", str(record), "--json"]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
-        if not done.stdout:
-            raise SystemExit(done.stderr.decode())
-        result: dict[str, Any] = json.loads(done.stdout)
         written = await asyncio.to_thread(record.read_bytes)
+        result = asdict(replay(written.splitlines()))
         return result | {"disaggregated": written.count(PREFILL), "record_bytes": len(written)}
 
 

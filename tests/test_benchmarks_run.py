@@ -48,7 +48,6 @@ OTHERS = (
     "sim_speed",
     "sim_fidelity",
     "internet_scale",
-    "scaling_rules",
     "plan_regret",
     "cache_latency",
     "live_cost",

@@ -21,7 +21,7 @@ each option means and its default. `phasewise --version --verbose` prints what a
 - Results go to stdout, progress and errors to stderr. `--json` prints one JSON object. `NO_COLOR` works.
 - Exit codes: 0 done, 1 an error with a sentence on stderr, 2 wrong usage, 130 Ctrl-C. `diagnose` has
   [its own](diagnose.md#exit-codes). `status` exits with 1 unless every process serves, `check` if anything is
-  wrong, `replay` if a decision differs, `bench` if the run is void. `explain` exits
+  wrong, `bench` if the run is void. `explain` exits
   with 2 if several requests have the id.
 - SECONDS may have a unit: 500ms, 30s, 2m, 1h. An address without a scheme, `localhost:8000`, is http.
 - Engines, models, logs, admin keys and predictions are in the data folder: `PHASEWISE_HOME`, else

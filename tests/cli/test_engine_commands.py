@@ -57,25 +57,6 @@ def test_unknown_model_names_the_known_ones(run):
     assert "smollm2-135m, minilm-l6" in (error.hint or "")
 
 
-def test_unknown_scheme_names_the_known_ones(run):
-    error = run("model", "quantize", "--scheme", "w2a2").exception
-    assert isinstance(error, ConfigError)
-    assert "w4a16: weights in 4-bit integers" in (error.hint or "")
-
-
-def test_quantizing_without_an_engine_says_so_before_anything_else(run):
-    assert isinstance(run("model", "quantize", "--scheme", "w8a8").exception, EngineNotInstalled)
-
-
-def test_quantized_model_that_is_there_is_named_for_the_fleet_file(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(model, "is_quantized", lambda *_: True)
-    folder = str(tmp_path / "models" / "smollm2-135m-w4a16")
-    words = run("model", "quantize", "--scheme", "w4a16").stdout
-    assert words.splitlines()[-1] == f"model: {folder}"
-    answer = json.loads(run("model", "quantize", "--scheme", "w4a16", "--json").stdout)
-    assert (answer["path"], answer["changed"]) == (folder, False)
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -83,7 +64,6 @@ def test_quantized_model_that_is_there_is_named_for_the_fleet_file(run, tmp_path
         ("engine", "check"),
         ("model", "fetch"),
         ("model", "list"),
-        ("model", "quantize"),
     ],
 )
 def test_every_command_has_help_and_json(run, command):

@@ -123,19 +123,6 @@ def test_measured_step_times_give_intervals(tmp_path):
     assert "80% intervals" in run(*arguments).stdout
 
 
-def test_the_page_shows_every_fleet_and_opens_offline(tmp_path):
-    file = tmp_path / "page.html"
-    result = run(*FEW, "--vary", "main=1,4", "--html", str(file))
-    assert result.exit_code == 0, result.exception
-    page = file.read_text()
-    assert "How many engines are enough?" in page
-    assert "Simulated, not measured" in page
-    assert all(f"{engines} main" in page for engines in (1, 4))
-    assert "http://" not in page.replace("http://www.w3.org", "")
-    assert "simulate" in page
-    assert "--seed 4" in page
-
-
 def test_what_is_too_long_for_the_context_is_counted_and_cut():
     sizes = ("--prompt-tokens", "8150", "--output-tokens", "1000", "--shared-prefix-tokens", "0")
     cut = facts("--costs", "cpu-demo", "--concurrency", "1", "--requests", "3", *sizes)["fleets"][0]
@@ -192,48 +179,3 @@ def test_a_fleet_that_cannot_keep_up_has_no_ttft():
 )
 def test_what_cannot_be_simulated_is_rejected_with_a_hint(arguments, words):
     assert words in rejected(*arguments)
-
-
-# --- scaling ------------------------------------------------------------------------------------------------
-
-SCALED = (*FEW, "--start-up", "5", "--max-engines", "4")
-
-
-def test_rules_are_tried_side_by_side_and_a_bound_stands_beside_them():
-    rules = ("--scale", "fixed=1", "--scale", "concurrency=2", "--scale", "phasewise", "--scale", "hindsight")
-    record = facts(*SCALED, *rules)
-    fixed, concurrency, ours, bound = record["rules"]
-    assert [it["rule"] for it in record["rules"]] == ["fixed", "concurrency", "phasewise", "hindsight"]
-    assert fixed["history"] == {"main": [[0.0, 1]]}
-    assert len(concurrency["history"]["main"]) > 1
-    assert concurrency["attained"] > fixed["attained"]
-    assert ours["figures"]["requests"] == 60
-    assert 0 < bound["engine_hours"] < concurrency["engine_hours"]
-    assert facts(*SCALED, *rules) == record
-
-
-def test_the_table_of_rules_fits_a_terminal_and_the_page_draws_engines_over_time(tmp_path):
-    page = tmp_path / "scaling.html"
-    result = run(*SCALED, "--scale", "concurrency=2", "--scale", "hindsight", "--html", str(page))
-    assert result.exit_code == 0, result.exception
-    assert "concurrency=2" in result.stdout
-    assert all(len(line) <= 80 for line in result.stdout.splitlines())
-    assert "How many engines does each rule run in pool main?" in page.read_text()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--scale", "best"),
-        ("--scale", "fixed", "--vary", "main=1,2"),
-        ("--scale", "slo=0"),
-        ("--scale", "hindsight=2"),
-        ("--scale", "phasewise=1.5"),
-    ],
-)
-def test_what_cannot_be_tried_is_rejected(options):
-    assert "scal" in rejected(*FEW, *options)
-
-
-def test_engines_are_bounded_from_below_and_from_above():
-    assert "is above" in rejected(*FEW, "--scale", "phasewise", "--min-engines", "5", "--max-engines", "2")

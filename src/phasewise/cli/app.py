@@ -31,7 +31,6 @@ _ENGINE = {
 _MODEL = {
     "fetch": Leaf("model:fetch_command", "Download a small model."),
     "list": Leaf("model:list_command", "List the models that phasewise knows by name."),
-    "quantize": Leaf("model:quantize_command", "Quantize a model to fewer bits per weight."),
     "sheet": Leaf(
         "model_sheet:sheet", "Calculate KV cache size, TTFT, TPOT and price of a model on a device."
     ),
@@ -52,8 +51,7 @@ PANELS: Panels = {
         "compare": Leaf(
             "compare:compare", "Test whether B is faster than A, or whether a fix helps a fleet."
         ),
-        "replay": Leaf("replay:replay", "Replay a gateway's record, and compare every decision."),
-        "levers": Leaf("levers:levers", "Show which lever helps which phase, modelled and measured."),
+        "levers": Leaf("levers:levers", "Show which lever helps which phase, modelled."),
     },
     "Plan": {
         "plan": Leaf("plan:plan", "Find the cheapest fleet that meets its objectives."),
@@ -69,7 +67,7 @@ PANELS: Panels = {
     },
     "Set up": {
         "engine": Branch(_ENGINE, "Install, check, calibrate, validate or fake a vLLM engine."),
-        "model": Branch(_MODEL, "Fetch, list, quantize or size a model."),
+        "model": Branch(_MODEL, "Fetch, list or size a model."),
     },
 }
 COMMANDS = tuple(name for panel in PANELS.values() for name in panel)

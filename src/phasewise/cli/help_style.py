@@ -47,7 +47,6 @@ METAVARS = {
     "ttft=TIME,tpot=TIME": ("--slo",),
     "LOADS": ("--sweep",),
     "POOL=N,N": ("--vary",),
-    "RULE": ("--scale",),
     "N": (
         *("--concurrency", "--requests", "--shared-prefixes", "--turns", "--warm-up", "--seed", "--pairs"),
         *(

@@ -1,4 +1,4 @@
-"""`phasewise model`: fetch a small model that needs no model hub, list the known ones, quantize one."""
+"""`phasewise model`: fetch a small model that needs no model hub, list the known ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from phasewise.fleet.engines.demo_model import (
     model_folder,
 )
 from phasewise.fleet.engines.embedding_model import fetch_embedding_model
-from phasewise.fleet.engines.quantized_model import SCHEMES, is_quantized, quantize_model, quantized_folder
 from phasewise.fleet.local.run_files import logs_folder
 from phasewise.report.console import out
 from phasewise.report.live_view import StageLines
@@ -85,40 +84,6 @@ def list_command(as_json: AsJson = False) -> None:
         folder, there = found[alias]
         state = folder if there else f"not fetched: run `phasewise model fetch {alias}`"
         out.print(f"{alias}  {model.title} ({model.license})  {state}", markup=False, soft_wrap=True)
-
-
-def quantize_command(
-    scheme: Annotated[str, typer.Option(metavar="|".join(SCHEMES), help="Bits of weights and activations.")],
-    model: Annotated[
-        str, typer.Argument(help="A known name, or the folder of a model in 16 or 32 bits.")
-    ] = "smollm2-135m",
-    again: Annotated[bool, typer.Option("--again", help="Quantize it even if the result exists.")] = False,
-    engine_python: EnginePython = None,
-    as_json: AsJson = False,
-) -> None:
-    """Quantize a model by rounding its weights to nearest, and write a folder that vLLM can load.
-
-    The effect on answers depends on the model: compare them before you serve it.
-    """
-    if scheme not in SCHEMES:
-        known = "; ".join(f"{each.name}: {each.about}" for each in SCHEMES.values())
-        raise UsageError(f"unknown scheme {scheme!r}", hint=known)
-    home = phasewise_home(os.environ)
-    started_s = time.monotonic()
-    changed = again or not is_quantized(model, scheme, home)
-    if changed:
-        engine = current_engine(engine_python)
-        with StageLines() as progress:
-            quantize_model(
-                model, scheme, home, engine.python, logs_folder(home) / "model-quantize.log", progress
-            )
-    folder = quantized_folder(model, scheme, home)
-    if as_json:
-        facts = {"model": model, "scheme": scheme, "path": str(folder), "changed": changed}
-        typer.echo(json.dumps(facts | {"took_s": round(time.monotonic() - started_s, 1)}))
-    else:
-        out.print(f"{model} as {scheme} {'is ready' if changed else 'already exists'}. In a fleet file:")
-        out.print(f"model: {folder}", soft_wrap=True, markup=False)
 
 
 def fetch_gguf_here(name: str, home: Path) -> None:

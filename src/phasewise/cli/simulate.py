@@ -15,29 +15,24 @@ import typer
 
 from phasewise.api.call import seed_or_random
 from phasewise.cli import options, simulated_engines
-from phasewise.cli.measuring import repeating_command
 from phasewise.cli.outputs import reject_unwritable
-from phasewise.cli.simulate_scaling import try_rules
 from phasewise.core import timeline_record
 from phasewise.core.errors import UsageError
 from phasewise.core.slo import DEFAULT_SLO, parse_slo
 from phasewise.core.units import elapsed
 from phasewise.experiments.simulate.fleet_plan import fleet_plan, left_out, with_engines
 from phasewise.experiments.simulate.run import SimulatedFigures, with_intervals
-from phasewise.experiments.simulate.scaling import ScalingTrial, parse_rule
 from phasewise.experiments.simulate.traffic import block_tokens_of, traffic_of
 from phasewise.fleet.config import FleetConfig, load_fleet
 from phasewise.loadgen.workload import choices
 from phasewise.loadgen.workload.arrivals import Spacing
 from phasewise.loadgen.workload.presets import PresetName
 from phasewise.report.console import err, out
-from phasewise.report.simulation_page import render_page
 from phasewise.report.simulation_table import render_simulation
 from phasewise.simulator.fleet import FleetPlan, SimulatedFleet
 from phasewise.simulator.timelines import timeline_of
 from phasewise.simulator.traffic import Traffic
 
-SCALING = "Scaling"
 DEFAULT_REQUESTS = 2_000
 SAID_EVERY_S = 1.0
 
@@ -69,24 +64,6 @@ def simulate(
         ),
     ] = None,
     draws: simulated_engines.Draws = 10,
-    scale: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Try a rule for the number of engines: fixed, concurrency=N (requests per engine), slo=X "
-            "(targets as a share of --slo), phasewise=X (utilization) or hindsight. May be repeated.",
-            rich_help_panel=SCALING,
-        ),
-    ] = None,
-    start_up: Annotated[
-        float,
-        typer.Option(min=0, help="With --scale: how long an engine takes to start.", rich_help_panel=SCALING),
-    ] = 120.0,
-    min_engines: Annotated[
-        int, typer.Option(min=1, help="With --scale: engines of a pool at least.", rich_help_panel=SCALING)
-    ] = 1,
-    max_engines: Annotated[
-        int, typer.Option(min=1, help="With --scale: engines of a pool at most.", rich_help_panel=SCALING)
-    ] = 64,
     concurrency: options.Concurrency = None,
     rate: options.Rate = None,
     requests: Annotated[
@@ -118,12 +95,10 @@ def simulate(
             help="Write the timeline of every request to this file (NDJSON).", rich_help_panel=options.RESULT
         ),
     ] = None,
-    html: options.HtmlPage = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Simulate a fleet under a workload: the gateway's own scheduling before engines in virtual time."""
     reject_unwritable("--timelines", timelines)
-    reject_unwritable("--html", html)
     objectives = parse_slo(slo, DEFAULT_SLO)
     engine, origin = simulated_engines.engine_figures(costs, model, gpu, gpus, kv_tokens, link_gbs)
     replays = trace is not None or recorded is not None
@@ -138,7 +113,8 @@ def simulate(
     if unused := left_out(config):
         err.print(f"not simulated: {', '.join(unused)}", soft_wrap=True)
     plans = _varied(plan, vary or [])
-    _reject_contradictions(scale, vary, timelines, len(plans))
+    if timelines is not None and len(plans) > 1:
+        raise UsageError("--timelines was given with several fleets", hint="leave out --vary")
     traffic = traffic_of(
         source,
         choices.choose_load(rate, spacing, burstiness, concurrency, speed if replays else None),
@@ -147,21 +123,6 @@ def simulate(
         choices.choose_conversations(turns, think),
         chosen_seed,
     )
-    if scale:
-        trials = _trials(scale, start_up, min_engines, max_engines)
-        new_fleet = partial(_new_fleet, traffic=traffic, seed=chosen_seed, label="scaling")
-        facts = {
-            "seed": chosen_seed,
-            "modelled": engine.modelled,
-            "step_times": origin,
-            "policy": plan.policy,
-        }
-        facts["command"] = repeating_command(chosen_seed)
-        try_rules(
-            trials, plan, traffic, objectives, engine.front_end_s, new_fleet,
-            facts=facts, html=html, as_json=as_json,
-        )  # fmt: skip
-        return
     rows: list[SimulatedFigures] = []
     for label, each in plans:
         run = partial(_run, traffic=traffic, seed=chosen_seed, label=label)
@@ -171,15 +132,6 @@ def simulate(
             lines = (timeline_record.encode(timeline_of(it)) + b"\n" for it in ran.requests)
             timelines.write_bytes(b"".join(lines))
             err.print(f"wrote {timelines}", soft_wrap=True)
-    if html is not None:
-        page = render_page(
-            rows,
-            objectives,
-            command=repeating_command(chosen_seed),
-            circumstances={"step times": origin, "requests": f"{traffic.requests:,}", "policy": plan.policy},
-        )
-        html.write_text(page, encoding="utf-8")
-        err.print(f"wrote {html}", soft_wrap=True)
     if as_json:
         facts = {
             "seed": chosen_seed,
@@ -194,21 +146,6 @@ def simulate(
     else:
         out.print(render_simulation(rows, objectives, origin))
         out.print(f"--seed {chosen_seed} repeats this run to the bit", soft_wrap=True)
-
-
-def _reject_contradictions(
-    scale: list[str] | None, vary: list[str] | None, timelines: Path | None, fleets: int
-) -> None:
-    if scale and (vary or timelines is not None):
-        raise UsageError("--scale was given with --vary or --timelines", hint="leave out one of them")
-    if timelines is not None and fleets > 1:
-        raise UsageError("--timelines was given with several fleets", hint="leave out --vary")
-
-
-def _trials(rules: list[str], start_up_s: float, least: int, most: int) -> list[ScalingTrial]:
-    if least > most:
-        raise UsageError(f"--min-engines {least} is above --max-engines {most}", hint="exchange them")
-    return [ScalingTrial(*parse_rule(it), start_up_s, least, most) for it in rules]
 
 
 def _varied(plan: FleetPlan, vary: list[str]) -> list[tuple[str, FleetPlan]]:
@@ -234,17 +171,12 @@ def _label(plan: FleetPlan) -> str:
 
 def _run(plan: FleetPlan, traffic: Traffic, seed: int, label: str) -> SimulatedFleet:
     """Run one fleet, with a line of progress where somebody may read it."""
-    fleet = _new_fleet(plan, traffic, seed, label)
+    fleet = SimulatedFleet(plan, seed)
+    fleet.on_end = _progress(fleet, traffic, label)
     with simulated_engines.ended_by_ctrl_c():
         fleet.run(traffic)
     if sys.stderr.isatty():
         err.print(" " * 70, end="\r")
-    return fleet
-
-
-def _new_fleet(plan: FleetPlan, traffic: Traffic, seed: int, label: str) -> SimulatedFleet:
-    fleet = SimulatedFleet(plan, seed)
-    fleet.on_end = _progress(fleet, traffic, label)
     return fleet
 
 

@@ -16,7 +16,7 @@ from phasewise.scheduling.world import World
 
 UTILIZATION = 0.55
 """The share of what an engine could do within the objectives that is planned with, because
-arrivals are uneven; tuned by benchmarks/scaling_rules.py."""
+arrivals are uneven; tuned on traces of two families."""
 FULL_KV = 0.9
 """The share of the KV cache in use from which requests may be preempted."""
 CAUGHT_UP_S = 600.0

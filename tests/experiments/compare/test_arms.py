@@ -69,7 +69,7 @@ async def test_a_command_of_ours_is_interrupted_when_it_is_no_longer_wanted(tmp_
         return real_popen(*args, **kwargs)
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    task = asyncio.create_task(arms.run_phasewise("model", "quantize"))
+    task = asyncio.create_task(arms.run_phasewise("model", "fetch"))
     await forked.wait()
     while not started.exists():
         await asyncio.sleep(0.01) if loop_runs else time.sleep(0.01)  # noqa: ASYNC251 - the loop stands still

@@ -1,13 +1,12 @@
-"""What is modelled beside the measurements says what the expectations rest on."""
+"""What is modelled follows the physics."""
 
 import re
 
 import pytest
 
 from phasewise.api.model_sheet import model_sheet
-from phasewise.experiments.levers.cases import CASES
 from phasewise.experiments.levers.guide import GUIDE
-from phasewise.experiments.levers.modelled import modelled_in_words, modelled_on
+from phasewise.experiments.levers.modelled import modelled_on, typical_deployment
 from tests.paths import ROOT
 
 CONFIGS = sorted((ROOT / "examples" / "models").glob("*.json"))
@@ -15,7 +14,7 @@ CONFIGS = sorted((ROOT / "examples" / "models").glob("*.json"))
 
 def times(case, figure):
     """The factor that follows a figure's name."""
-    (factor,) = re.findall(rf"{figure} (\d+\.\d\d)x", modelled_in_words(case))
+    (factor,) = re.findall(rf"{figure} (\d+\.\d\d)x", modelled_on(case, typical_deployment()))
     return float(factor)
 
 
@@ -25,10 +24,7 @@ def times(case, figure):
         ("prefix_cache", "cached", 0.0, 0.5),
         ("batching_against_one", "tokens/s", 4.0, 6.0),
         ("batching_against_one", "TPOT", 1.0, 1.2),
-        ("batch_cap", "tokens/s", 0.25, 0.4),
-        ("batch_cap", "TPOT", 0.8, 1.0),
         ("chunk_512", "worst gap", 0.0, 0.2),
-        ("chunk_128", "its own TTFT", 1.2, 3.0),
         ("w4a16", "^.*?TPOT", 0.25, 0.5),
         ("w4a16", "4,096 tokens", 0.99, 1.01),
         ("w8a8", "4,096 tokens", 0.5, 0.8),
@@ -45,10 +41,4 @@ def test_a_large_model_on_a_gpu_follows_the_physics(case, figure, low, high):
 )
 def test_every_lever_is_modelled_on_every_kind_of_model(config, lever):
     deployment = model_sheet(str(config), gpu="H100").asked.deployment
-    assert modelled_on(lever.cases[0], deployment)
-
-
-def test_every_measured_case_that_the_table_names_exists():
-    known = {case.name for case in CASES}
-    modelled_only = {"grouped_queries", "disaggregation", "semantic_cache"}
-    assert {name for lever in GUIDE for name in lever.cases} - modelled_only <= known
+    assert modelled_on(lever.case, deployment)

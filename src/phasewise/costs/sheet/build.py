@@ -30,7 +30,7 @@ def lever_section(asked: SheetSubject, batch: int) -> Section:
         ratios = (effect.ttft, effect.tpot_alone, effect.tpot_batch, effect.kv_tokens)
         texts = ("-" if ratio is None else f"x {ratio:.2f}" for ratio in ratios)
         rows.append(SheetRow((effect.lever, *ratios), (effect.lever, *texts)))
-    remark = "below 1 is faster; w8a8 and w4a16 change answers, phasewise levers measures by how much"
+    remark = "below 1 is faster; w8a8 and w4a16 change answers: compare them first"
     if Arithmetic.INT8 not in asked.deployment.accelerator.peak_flops:
         remark += "; this device has no faster units for 8 bit, so w8a8 only saves reads"
     return Section(

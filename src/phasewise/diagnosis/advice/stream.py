@@ -28,7 +28,7 @@ QUANTIZED_WEIGHTS = Fix(
     "quantize the weights to 4 bits, so that a step reads a quarter of them",
     "check the answers; the model has to be quantized once",
     Figure.TPOT_P50,
-    fleet_line="model: the folder that `phasewise model quantize MODEL --scheme w4a16` prints",
+    fleet_line="model: a w4a16 form of it, from its publisher or by llm-compressor",
     needs=Ability.QUANTIZE,
 )
 COMPILED = Fix(

@@ -52,11 +52,6 @@ def _prefix_cache(base: Deployment) -> str:
     return f"TTFT of 1,024 tokens with 960 cached {prefill}, TPOT 1.00x"
 
 
-def _kv_cache(base: Deployment) -> str:
-    kept, recomputed = base.tpot_s(1, CONTEXT_TOKENS), base.ttft_s(CONTEXT_TOKENS)
-    return f"TPOT after {CONTEXT_TOKENS:,} tokens {_times(kept, recomputed)}, TTFT 1.00x"
-
-
 def _batching(base: Deployment) -> str:
     one, six = (base.tpot_s(batch, CONTEXT_TOKENS) for batch in (1, 6))
     return f"six streams at once: tokens/s {_times(6 / six, 1 / one)}, TPOT {_times(six, one)}"
@@ -68,11 +63,6 @@ def _closed_batches(base: Deployment) -> str:
         f"without it a new request waits {duration(waits_s)} on average: half of a static batch, "
         f"8 answers of {ANSWER_TOKENS} tokens"
     )
-
-
-def _cap(base: Deployment) -> str:
-    four, sixteen = (base.tpot_s(batch, CONTEXT_TOKENS) for batch in (4, 16))
-    return f"4 streams instead of 16: tokens/s {_times(4 / four, 16 / sixteen)}, TPOT {_times(four, sixteen)}"
 
 
 def _chunks(tokens: int) -> Callable[[Deployment], str]:
@@ -123,11 +113,6 @@ def _kv_fp8(base: Deployment) -> str:
     return f"{_capacity(on, base)}; TPOT {one} for one stream at 2,000 tokens, {batched} for 64 at 8,192"
 
 
-def _paged(base: Deployment) -> str:
-    reserved, paged = base.requests_that_fit(8192), base.requests_that_fit(512)
-    return f"{reserved} requests fit when 8,192 tokens are reserved for each, {paged} when each holds 512"
-
-
 def _attention(base: Deployment) -> str:
     demand = base.demand(PrefillChunk(8192))
     written_s = 2 * demand.score_bytes / base.rates.bytes_per_s
@@ -171,13 +156,9 @@ def _answer_cache(base: Deployment) -> str:
 
 _MODELS: Mapping[str, Callable[[Deployment], str]] = {
     "prefix_cache": _prefix_cache,
-    "kv_cache": _kv_cache,
-    "paged_kv": _paged,
     "batching_against_one": _batching,
     "batching_against_static": _closed_batches,
-    "batch_cap": _cap,
     "chunk_512": _chunks(512),
-    "chunk_128": _chunks(128),
     "speculation": _speculation,
     "w8a8": _weights("w8a8"),
     "w4a16": _weights("w4a16"),
@@ -189,13 +170,6 @@ _MODELS: Mapping[str, Callable[[Deployment], str]] = {
 }
 
 
-def modelled_in_words(case_name: str) -> str:
-    """What the lever would do there; empty if it is not modelled."""
-    modelled = modelled_on(case_name, typical_deployment())
-    return modelled and f"modelled for {MODELLED_ON}: {modelled}"
-
-
 def modelled_on(case_name: str, deployment: Deployment) -> str:
-    """What the lever would do to this model on this device; empty if it is not modelled."""
-    modelled = _MODELS.get(case_name)
-    return "" if modelled is None else modelled(deployment)
+    """What the lever would do to this model on this device."""
+    return _MODELS[case_name](deployment)

@@ -1,4 +1,4 @@
-"""The file in which a gateway records its decisions, for `phasewise replay`."""
+"""The file in which a gateway records its decisions, for a replay."""
 
 from __future__ import annotations
 

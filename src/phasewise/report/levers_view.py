@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -10,35 +11,22 @@ from rich.table import Table
 from rich.text import Text
 
 from phasewise.experiments.levers.guide import GuideRow, Helps
-from phasewise.experiments.levers.results import Results
-from phasewise.report.levers.table import days_in_words
 
 _STYLES = {Helps.YES: "bold green", Helps.COSTS: "bold red", Helps.LITTLE: "", Helps.NO: "dim"}
 _NAME_CELLS, _PHASE_CELLS = 21, 8
 
 
-def render_guide(rows: Sequence[GuideRow], model: str, results: Results | None) -> RenderableType:
+def render_guide(rows: Sequence[GuideRow], model: str) -> RenderableType:
     """Every lever: the phases that it helps, why, and by how much."""
     parts: list[RenderableType] = [Text("Which lever helps which phase", style="bold")]
-    parts += [Text(line, style="dim") for line in _sources(model, results)]
+    parts.append(Text(f"modelled: {model}, not measured", style="dim"))
     parts += [Text(), _line("lever", Text("prefill"), Text("decode"), "why", style="underline")]
     for row in rows:
         lever = row.lever
         prefill, decode = (Text(helps, style=_STYLES[helps]) for helps in (lever.prefill, lever.decode))
         parts.append(_line(lever.name, prefill, decode, lever.why, style="bold"))
         parts += [_aside("modelled", row.modelled)]
-        if row.measured:
-            parts.append(_aside("measured", row.measured))
     return Group(*parts)
-
-
-def _sources(model: str, results: Results | None) -> Iterator[str]:
-    yield f"modelled: {model}, not measured"
-    if results is None:
-        yield "measured: nothing yet with this model on this machine; `phasewise levers --measure` does it"
-        return
-    where = results.circumstances
-    yield f"measured: {where.model}, vLLM {where.vllm} on {where.processor}, {days_in_words(results)}"
 
 
 def _line(name: str, prefill: Text, decode: Text, why: str, *, style: str = "") -> Table:
@@ -55,18 +43,34 @@ def _aside(source: str, words: str) -> Padding:
     return Padding(Text.assemble((f"{source}: ", "dim"), words), (0, 0, 0, 2))
 
 
-def guide_markdown(rows: Sequence[GuideRow], model: str, results: Results | None, command: str) -> str:
+def guide_markdown(rows: Sequence[GuideRow], model: str, command: str) -> str:
     """The same table as a page."""
-    heads = ("lever", "helps prefill", "helps decode", "why", "modelled", "measured here")
+    heads = ("lever", "helps prefill", "helps decode", "why", "modelled")
     lines = ["# Which lever helps which phase", "", f"Printed by `{command}`.", ""]
-    lines += [f"- {line}" for line in _sources(model, results)]
-    lines += ["", _cells(heads), "|---" * len(heads) + "|"]
+    lines += [f"- modelled: {model}, not measured", "", _cells(heads), "|---" * len(heads) + "|"]
     for row in rows:
         lever = row.lever
-        figures = (row.modelled, row.measured or "–")
-        lines.append(_cells((f"**{lever.name}**", lever.prefill, lever.decode, lever.why, *figures)))
+        lines.append(_cells((f"**{lever.name}**", lever.prefill, lever.decode, lever.why, row.modelled)))
     return "\n".join((*lines, ""))
 
 
 def _cells(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def guide_facts(rows: Sequence[GuideRow], model: str) -> dict[str, Any]:
+    """The table as plain JSON types."""
+    return {
+        "v": 2,
+        "modelled_on": model,
+        "levers": [
+            {
+                "lever": row.lever.name,
+                "helps_prefill": row.lever.prefill,
+                "helps_decode": row.lever.decode,
+                "why": row.lever.why,
+                "modelled": row.modelled,
+            }
+            for row in rows
+        ],
+    }
