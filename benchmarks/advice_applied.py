@@ -26,8 +26,7 @@ from typing import Any
 
 import yaml
 from planted.fleet import running_fleet
-from real_scenes import HERE, KEPT, Loss, Scene, evidence_name, kept, play, say, total_s
-from truth.removal import SLOW_ABOVE
+from real_scenes import HERE, KEPT, SLOW_ABOVE, Loss, Scene, evidence_name, kept, play, say, total_s
 
 import phasewise
 from phasewise.diagnosis.advice.fix import Fix, LeverChange

@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from copying import COPYING
 
 from phasewise.clients.engine_metrics import fetch_metrics
 from phasewise.clients.http_client import HttpClient
@@ -65,7 +66,6 @@ from phasewise.loadgen.workload.arrivals import ClosedLoop
 from phasewise.loadgen.workload.lengths import Lengths
 from phasewise.loadgen.workload.plan import PlanSpec
 from phasewise.loadgen.workload.presets import Shape
-from phasewise.loadgen.workload.texts import COPYING
 from phasewise.simulator.engine import EngineShape
 
 ROOT = Path(__file__).resolve().parent.parent

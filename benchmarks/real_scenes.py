@@ -39,20 +39,22 @@ from known_scenes import SLO, STOCK, words_of
 from planted.fleet import PHASEWISE, CommandFailed, Fleet, running_fleet
 from planted.live import NOWHERE, proxied_gateway
 from planted.processes import running
-from truth.removal import (
-    CAUSE_SHARE,
-    HEALTHY_BELOW,
-    PENALTY_OBJECTIVES,
-    PHASE_SHARE,
-    SLOW_ABOVE,
-    STALL_TOKENS,
-)
 
 from phasewise.core.slo import parse_slo
 from phasewise.diagnosis.diagnose import Known, diagnose
 from phasewise.diagnosis.evidence import evidence_of
 from phasewise.diagnosis.observed.bundle import read_bundle
 
+CAUSE_SHARE = 0.4
+"""A cause has at least this share of the loss."""
+HEALTHY_BELOW, SLOW_ABOVE = 0.05, 0.15
+"""The shares of late requests below which a scene is healthy and above which it is slow."""
+PENALTY_OBJECTIVES = 10.0
+"""A failed request costs as much as a start that is late by so many TTFT objectives."""
+STALL_TOKENS = 10
+"""A gap as long as this many tokens at the objective's pace is late, however fast the rest is."""
+PHASE_SHARE = 0.25
+"""A true cause may be named for a phase if it has at least this share of what the phase lost."""
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "records" / "real_scenes"
 SCENES = "scenes.json"

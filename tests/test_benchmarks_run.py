@@ -53,7 +53,6 @@ OTHERS = (
     "live_cost",
     "cache_faults",
     "advice_applied",
-    "diagnosis_truth",
     "trace_cost",
     "hot_restart",
     "endpoint_picker",
@@ -62,7 +61,6 @@ OTHERS = (
     "predictions",
     "decision_cost",
     "semantic_cache",
-    "diagnosis_suite",
 )
 
 

@@ -163,20 +163,6 @@ def test_an_engine_that_dies_with_kv_for_another_costs_an_attempt():
     assert any(it.failed for request in served for it in request.attempts)
 
 
-def test_engines_come_and_go():
-    fleet = SimulatedFleet(FleetPlan((replace(MIXED, engines=1),)))
-    added = []
-    fleet.clock.at(1.0, lambda: added.append(fleet.add_engine(replace(MIXED, starts_s=2.0))))
-    fleet.clock.at(6.0, lambda: fleet.remove_engine(added[0]))
-    served = fleet.run(load(100, tokens=900))
-    on_added = [it.arrived_s for it in served if it.attempts[0].worker == added[0]]
-    assert all(it.answered for it in served)
-    assert on_added
-    assert min(on_added) >= 3.0
-    assert max(on_added) <= 6.0
-    checked(fleet)
-
-
 def test_prompts_share_keys_as_far_as_they_begin_alike():
     system = Content(9, 300)
     one, other = (system, Content(1, 500)), (system, Content(2, 500))

@@ -40,7 +40,7 @@ DEMO_SHAPE, DEMO_LINKS = EngineShape(), LinkSpeed()
 
 @dataclass(frozen=True, slots=True)
 class EnginePool:
-    """Engines that are alike. They serve `starts_s` after they were begun."""
+    """Engines that are alike."""
 
     engines: int
     cost: StepSeconds
@@ -48,7 +48,6 @@ class EnginePool:
     role: Role = Role.MIXED
     slots: int = DEFAULT_SLOTS
     speculation: Speculation = NO_SPECULATION
-    starts_s: float = 0.0
     name: str = ""
 
 
@@ -118,7 +117,6 @@ class SimulatedFleet:
         self.on_arrival: Callable[[SimulatedRequest], None] = lambda _request: None
         self.on_end: Callable[[SimulatedRequest], None] = lambda _request: None
         self._pool_of: dict[str, EnginePool] = {}
-        self._starting: set[str] = set()
         self._numbers: dict[str, Iterator[int]] = {}
         self._seed = seed
         workers = [self._new_worker(pool) for pool in plan.pools for _ in range(pool.engines)]
@@ -141,33 +139,7 @@ class SimulatedFleet:
         self.clock.run(until_s)
         return self.requests
 
-    # --- engines that come and go -------------------------------------------------------------------------
-
-    def add_engine(self, pool: EnginePool) -> str:
-        """Begin an engine more; gateways use it once it has started."""
-        worker = self._new_worker(pool)
-        self._starting.add(worker.name)
-        self.clock.at(self.clock.now_s + pool.starts_s, self._join, worker)
-        return worker.name
-
-    def remove_engine(self, name: str) -> None:
-        """Give an engine nothing more; what it has begun it finishes. One that starts will not serve."""
-        if name in self._starting:
-            self._starting.remove(name)
-            return
-        for gateway in self.gateways:
-            states = gateway.world.cluster.snapshot()
-            gateway.world.set_workers([it.worker for it in states if it.worker.name != name])
-
-    def _join(self, worker: Worker) -> None:
-        if worker.name not in self._starting:
-            return
-        self._starting.remove(worker.name)
-        self._host(worker)
-        for gateway in self.gateways:
-            states = gateway.world.cluster.snapshot()
-            gateway.world.set_workers([*(it.worker for it in states), worker])
-            gateway.sees_up(worker.name, worker.incarnation)
+    # --- engines ------------------------------------------------------------------------------------------
 
     def _new_worker(self, pool: EnginePool) -> Worker:
         kind = pool.name or pool.role

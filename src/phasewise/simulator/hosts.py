@@ -47,11 +47,6 @@ class EngineHost:
         self.engine.add(request, self._clock.now_s)
         self._stir()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody waits for it."""
-        return not self._waiters
-
     def die(self) -> None:
         """Lose all requests and all KV."""
         now_s = self._clock.now_s

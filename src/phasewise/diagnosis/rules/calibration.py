@@ -1,6 +1,6 @@
 """How sure a kind of verdict may be, whatever its evidence in one window: by how often it was right.
 
-Judged on scenes whose truth removal showed (`benchmarks/diagnosis_truth.py`): of verdicts at high confidence
+Judged on scenes whose truth removal showed: of verdicts at high confidence
 95% should be right, at medium 75%. A kind that was right less often has rivals that this level of observation
 cannot exclude.
 """

@@ -99,7 +99,7 @@ def _with_engine_flag(fleet: FleetConfig, flag: str) -> FleetChange:
 
 def _with_more_engines(fleet: FleetConfig, change: LeverChange) -> FleetChange:
     engines = sum(pool.replicas for pool in fleet.pools)
-    wanted = round(engines * change.times) if change.times is not None else int(change.value or 0)
+    wanted = round(engines * change.times) if change.times is not None else int(str(change.value or 0))
     if wanted <= engines:
         raise ConfigError(
             f"the fleet has {engines} engines already",

@@ -35,7 +35,8 @@ from phasewise.loadgen.workload.plan import CONTEXT_MARGIN_TOKENS, PlanSpec
 from phasewise.loadgen.workload.presets import Shape
 
 Figures = dict[str, float | int | str | None]
-LEVERS = {
+Traffic = tuple[int, int | tuple[int, int], int, int, int]
+LEVERS: dict[str, tuple[str, str, Traffic]] = {
     "prefix_cache": ("prefix_cache=true", "ttft_p50", (1024, 8, 1, 4, 960)),
     "chunk_size": ("max_num_batched_tokens=512", "itl_p99", (900, (8, 24), 3, 12, 0)),
 }
@@ -205,9 +206,7 @@ class ValidationRun:
             "unexplained_tpot_share": None if stream is None else stream.unexplained_share_p50,
         }
 
-    async def _pull(
-        self, setting: str, metric: str, shape: tuple[int, int | tuple[int, int], int, int, int]
-    ) -> Figures:
+    async def _pull(self, setting: str, metric: str, shape: Traffic) -> Figures:
         """What `phasewise compare FLEET --set SETTING` does, for one metric."""
         rules = Rules(DEFAULT_SLO, 1, metrics=tuple(each for each in METRICS if each.name == metric))
         plan = ComparePlan(RunSpec(traffic(*shape), self.seed), rules, control_pairs=0, pairs=FEWEST_PAIRS)

@@ -1,1 +1,0 @@
-"""Virtual scenes whose truth is found by removing one factor after the other."""
