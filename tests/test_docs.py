@@ -50,11 +50,18 @@ def test_the_picture_of_a_stall_is_drawn_from_its_record():
     assert drawer.PICTURE.read_text() == drawer.draw(trace)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/measured.md", "docs/diagnosis-measured.md"])
-def test_the_score_on_scenes_planted_by_others_comes_before_our_own(page):
+@pytest.mark.parametrize(
+    ("page", "own_score"),
+    [
+        ("README.md", "10 of 10 hold"),
+        ("docs/measured.md", "phasewise engine validate"),
+        ("docs/diagnosis-measured.md", "all are judged right"),
+    ],
+)
+def test_the_score_on_scenes_planted_by_others_comes_before_our_own(page, own_score):
     text = (ROOT / page).read_text()
     assert re.search(r"30 scenes planted by people who had only the docs", text)
-    others, own = (re.search(score, text).start() for score in (r"15 of 30", r"33 of 34"))
+    others, own = (re.search(score, text).start() for score in (r"15 of 30", own_score))
     assert others < own
 
 
