@@ -18,7 +18,8 @@ verdicts were what they had stated beforehand. On the 29 scenes before those, 11
 ## Scenes planted by others
 
 vLLM 0.32.0 on the CPU with the demo model, TTFT 1.5 s, TPOT 200 ms. Two strangers wrote traffic clients,
-scenes and the verdicts that they would accept (`benchmarks/strangers`). Rules were frozen, then asked once
+scenes and the verdicts that they would accept (kept in
+`benchmarks/records/real_scenes`). Rules were frozen, then asked once
 ([the record](../benchmarks/records/real_runs.jsonl)).
 
 | asked | scenes | right |

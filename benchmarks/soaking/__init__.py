@@ -1,1 +1,0 @@
-"""What soak.py is made of."""
