@@ -81,10 +81,6 @@ class MortalEngine:
         """Tell it what is to go wrong."""
         self._post(json.dumps({"kind": kind, **options}).encode(), "POST")
 
-    def heal(self) -> None:
-        """Nothing is to go wrong any more."""
-        self._post(None, "DELETE")
-
     def _post(self, data: bytes | None, method: str) -> None:
         request = urllib.request.Request(f"{self.url}/fake/fault", data, method=method)
         with urllib.request.urlopen(request, timeout=10):
