@@ -36,6 +36,7 @@ from typing import Any
 import orjson
 import uvloop
 from ending import end_in_order_when_told
+from replay import replay
 from stress.processes import MODEL, free_port, running, wait_until_ready
 from stress.streams import HEADERS, ask
 
@@ -45,7 +46,6 @@ from phasewise.fake_engine.fleet import running_engines
 from phasewise.gateway.api.auth import key_sha256
 from phasewise.loadgen.workload.prompts import write_text
 from phasewise.simulator.kv import Connector
-from phasewise.simulator.replay import replay
 from phasewise.simulator.requests import EngineShape
 from phasewise.simulator.step_times import preset
 

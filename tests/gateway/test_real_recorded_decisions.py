@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from benchmarks.replay import replay
 from phasewise.clients.http_client import Timeouts
 from phasewise.fleet.config import QueueConfig
-from phasewise.simulator.replay import replay
 from tests.gateway.harness import running_gateway, worker_for
 
 pytestmark = pytest.mark.real

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
+from benchmarks.replay import replay
 from phasewise.core.errors import ConfigError
 from phasewise.fake_engine.fleet import running_engines
 from phasewise.fleet.config import GatewayConfig, QueueConfig
 from phasewise.gateway.records.decision_file import DecisionFile
-from phasewise.simulator.replay import replay
 from tests.gateway.harness import running_gateway, worker_for
 from tests.gateway.pairs import LONG_TEXT, running_pair
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.replay import replay
 from phasewise.core.errors import ConfigError
 from phasewise.core.kv_transfer import SplitRule, pair_ref
 from phasewise.core.worker import Role
@@ -17,7 +18,6 @@ from phasewise.scheduling.breakers import FAILURES_TO_OPEN
 from phasewise.scheduling.policies import POLICIES
 from phasewise.scheduling.recording import RECORDED_CALLS, DecisionRecorder
 from phasewise.scheduling.rules import SchedulingRules, new_world
-from phasewise.simulator.replay import replay
 from tests.builders import make_request, make_worker
 from tests.scheduling.many_flows import ManyFlows
 from tests.scheduling.test_many_flows import BUSY_DAY_OF_KV_TRANSFERS
