@@ -37,6 +37,7 @@ OTHERS = (
     "overload",
     "fairness",
     "hung_engine",
+    "front_door",
     "shared_limits",
     "check_mistakes",
     "affinity",

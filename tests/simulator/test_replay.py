@@ -113,7 +113,7 @@ def test_a_call_about_a_trial_finds_its_number_without_a_search():
 
     events = []
     recorder = DecisionRecorder(events.append)
-    rules = SchedulingRules("prefix_affinity", None, 50, True, 4)
+    rules = SchedulingRules("prefix_affinity", None, 50, 4)
     world = recorder.calls.new_world(rules, [make_worker("w0")], RememberedLeases())
     recorder._player.trials = Unsearched()
     for number in range(3):
@@ -135,7 +135,7 @@ HAPPENINGS = (*BUSY_DAY_OF_KV_TRANSFERS, *["try_a_pair", "learn", "learn", "relo
 )
 @settings(max_examples=150, deadline=None)
 def test_whatever_happens_the_replay_decides_the_same(happenings, fleet, policy, split, seed):
-    rules = SchedulingRules(policy, split if fleet == "disaggregated" else None, 50, True, 4)
+    rules = SchedulingRules(policy, split if fleet == "disaggregated" else None, 50, 4)
     others = None if seed is None else Neighbours(seed)
     result = replay(recorded_run(happenings, FLEETS[fleet], rules, others))
     assert result.difference is None, result.difference
@@ -146,7 +146,7 @@ def test_whatever_happens_the_replay_decides_the_same(happenings, fleet, policy,
 def busy_day():
     dice = Random(7)  # noqa: S311 - no secret
     happenings = [(dice.choice(HAPPENINGS), dice.randint(0, 10_000)) for _ in range(600)]
-    rules = SchedulingRules("prefix_affinity", SplitRule.ALWAYS, 50, True, 4)
+    rules = SchedulingRules("prefix_affinity", SplitRule.ALWAYS, 50, 4)
     return recorded_run(happenings, FLEETS["disaggregated"], rules)
 
 

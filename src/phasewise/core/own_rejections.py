@@ -57,12 +57,12 @@ OWN_REJECTIONS: Mapping[str, OwnRejection] = {
     ),
     RejectReason.QUEUE_FULL: OwnRejection(
         "as many requests waited for a slot as may wait",
-        "raise gateway.queue.max_waiting, or the slots of engines that have room; else add an engine",
+        "raise gateway.queue.max_waiting, or slots of engines that can take more; or add an engine",
         "longer waits",
     ),
     RejectReason.QUEUE_TIMEOUT: OwnRejection(
         "no engine had a free slot in time",
-        "raise max_wait_s in gateway.slo_classes, or the slots of engines that have room; else add an engine",
+        "raise max_wait_s in gateway.slo_classes, or slots of engines that can take more; or add an engine",
         "longer waits",
     ),
     RejectReason.RETRY_BUDGET_SPENT: _LOGS,

@@ -161,7 +161,7 @@ class Breakers:
         self._trip(breaker, now_s, at_least_s)
 
     def proved(self, ref: WorkerRef) -> None:
-        """The worker did what its requests cannot tell: a circuit that was opened for it closes."""
+        """The worker did what its requests cannot show: a circuit that was opened for it closes."""
         breaker = self._open.get(ref)
         if breaker is not None and breaker.needs_proof:
             self._close(breaker)

@@ -251,7 +251,7 @@ def _world(
 ) -> World:
     split = plan.split if any(it.role is Role.PREFILL for it in workers) else None
     rules = SchedulingRules(
-        plan.policy, split, plan.threshold_tokens, True, plan.queue, times_engines=plan.times_engines
+        plan.policy, split, plan.threshold_tokens, plan.queue, times_engines=plan.times_engines
     )
     world = new_world(rules, workers, VirtualQuotas(clock), neighbours)
     for worker in workers:

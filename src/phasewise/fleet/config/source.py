@@ -14,7 +14,7 @@ Loader: type[yaml.SafeLoader | yaml.CSafeLoader] = yaml.SafeLoader
 if yaml.__with_libyaml__:
 
     class _FastLoader(Composer, yaml.CSafeLoader):
-        """Parses with libyaml. Python composes the nodes, so that other threads run meanwhile."""
+        """Parses with libyaml. Python composes the nodes, which lets other threads run."""
 
         def __init__(self, text: str | bytes) -> None:
             yaml.CSafeLoader.__init__(self, text)

@@ -203,8 +203,8 @@ def parse_body(
     transfer = may_name_transfer(body)
     if judge is not None:
         # In Anthropic's protocol messages bring tools too.
-        known = fields.keys() <= rules.allowed and rules.schemas.isdisjoint(fields) and not transfer
-        judge(Weight.of(endpoint, body, values, with_schemas=not known or endpoint in _ANTHROPICS))
+        plain = fields.keys() <= rules.allowed and rules.schemas.isdisjoint(fields) and not transfer
+        judge(Weight.of(endpoint, body, values, with_schemas=not plain or endpoint in _ANTHROPICS))
     if transfer:
         check_transfer(fields)
         # Of fields given twice only the last was looked at.
