@@ -1,9 +1,9 @@
-"""Plays scenes on the real engine that strangers planted, keeps their evidence, and judges it.
+"""Plays scenes on the real engine that were planted from outside, keeps their evidence, and judges it.
 
     python benchmarks/known_scenes.py --play DIR [--only NAME ...] [--client FILE]    evidence into DIR
     python benchmarks/known_scenes.py [--rejudge DIR] [--json]                        verdicts on what is kept
 
-The scenes were planted by people who had only the docs, and each states what an expert would say. Their
+The scenes were planted with only the docs at hand, and each states what an expert would say. Their
 traffic comes from a client that shares no code with phasewise (`--client`). A window is seen at up to two
 levels: through the gateway with the step record, and as a stock engine without either, from its /metrics
 alone. The kept files are judged again by whatever rules there are, without an engine: they are known by now,

@@ -60,7 +60,7 @@ def test_the_picture_of_a_stall_is_drawn_from_its_record():
 )
 def test_the_score_on_scenes_planted_by_others_comes_before_our_own(page, own_score):
     text = (ROOT / page).read_text()
-    assert re.search(r"30 scenes planted by people who had only the docs", text)
+    assert re.search(r"30 scenes planted with only the docs at hand", text)
     others, own = (re.search(score, text).start() for score in (r"15 of 30", own_score))
     assert others < own
 

@@ -12,23 +12,22 @@ PAGE = ROOT / "docs" / "diagnosis-measured.md"
 PAGE_TEXT = """\
 # How often the verdict is right
 
-**On 30 scenes planted by people who had only the docs, on the real engine under live traffic, {right} of 30
-verdicts were what they had stated beforehand. On the 29 scenes before those, 11 were.**
+**On 30 scenes planted with only the docs at hand, on the real engine under live traffic, {right} of 30
+verdicts were those stated beforehand. On the 29 scenes before those, 11 were.**
 
-## Scenes planted by others
+## The 30 scenes
 
-vLLM 0.32.0 on the CPU with the demo model, TTFT 1.5 s, TPOT 200 ms. Two strangers wrote traffic clients,
-scenes and the verdicts that they would accept (kept in
-`benchmarks/records/real_scenes`). Rules were frozen, then asked once
-([the record](../benchmarks/records/real_runs.jsonl)).
+vLLM 0.32.0 on the CPU with the demo model, TTFT 1.5 s, TPOT 200 ms. Traffic clients, scenes and the verdicts to
+accept were written with only the docs at hand (`benchmarks/records/real_scenes`). Rules were frozen, then asked
+once ([the record](../benchmarks/records/real_runs.jsonl)).
 
 | asked | scenes | right |
 |---|---|---|
 | through the gateway, with the step record | {gateway_scenes} | {gateway_right} |
 | a stock vLLM, without recorder or gateway | {stock_scenes} | {stock_right} |
 
-At confidence *high* {wrong_at_high} of {high} were wrong. The machine was slower than they had assumed: in 2
-scenes the fault made hardly any request late, and in 4 planned as healthy requests were late.
+At confidence *high* {wrong_at_high} of {high} were wrong. The machine was slower than assumed: in 2 scenes
+the fault made hardly any request late, and in 4 planned as healthy requests were late.
 
 So every slow scene was played again without each suspect. **By what that took away, {removed_right} of
 {removed} verdicts were right** (on a stock vLLM {removed_stock_right} of {removed_stock}; at *high*
@@ -48,11 +47,11 @@ def main() -> None:
 
 def page() -> str:
     """The whole page."""
-    return PAGE_TEXT.format(**by_strangers())
+    return PAGE_TEXT.format(**last_run())
 
 
-def by_strangers() -> dict[str, int]:
-    """The last judged run on scenes of strangers, counted."""
+def last_run() -> dict[str, int]:
+    """The last judged run on scenes planted from the docs, counted."""
     run = json.loads(REAL_RECORD.read_text(encoding="utf-8").splitlines()[-1])
     rows = run["rows"]
     high = [row for row in rows if row["confidence"] == "high"]
