@@ -17,9 +17,9 @@ verdicts were those stated beforehand. On the 29 scenes before those, 11 were.**
 
 ## The 30 scenes
 
-vLLM 0.32.0 on the CPU with the demo model, TTFT 1.5 s, TPOT 200 ms. Traffic clients, scenes and the verdicts to
-accept were written with only the docs at hand (`benchmarks/records/real_scenes`). Rules were frozen, then asked
-once ([the record](../benchmarks/records/real_runs.jsonl)).
+vLLM 0.32.0 on the CPU with the demo model, TTFT 1.5 s, TPOT 200 ms. Traffic clients, scenes and the verdicts
+to accept were written with only the docs at hand (`benchmarks/records/real_scenes`). Rules were frozen, then
+asked once ([the record](../benchmarks/records/real_runs.jsonl)).
 
 | asked | scenes | right |
 |---|---|---|
