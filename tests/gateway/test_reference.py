@@ -13,6 +13,9 @@ PAGE = (ROOT / "docs" / "reference" / "gateway.md").read_text()
 
 def test_every_address_is_documented():
     documented = set(re.findall(r"\| `(GET|POST) (/[^`]*)` \|", PAGE))
+    forwarded = PAGE.partition("### Other paths of engines")[2].partition("[`engine_paths`]")[0]
+    for method, paths in re.findall(r"^- `(GET|POST)`: (.*?)[;.]$", forwarded, re.MULTILINE | re.DOTALL):
+        documented |= {(method, path) for path in re.findall(r"`(/[^`]*)`", paths)}
     assert documented == set(Router(gateway=None).addresses)
 
 
