@@ -12,7 +12,6 @@ from phasewise.diagnosis.analysis.attribution import readings_of
 from phasewise.diagnosis.diagnose import CALIBRATE, NO_COSTS, Known, diagnose
 from tests.builders import EPOCH_S, make_step, make_timeline
 from tests.diagnosis.predict.traffic_builders import make_fit
-from tests.diagnosis.summaries import make_engine, make_summary
 from tests.experiments.compare.builders import make_evidence, make_fix, make_verdict
 
 FIXES = (
@@ -68,9 +67,3 @@ def test_every_step_record_is_read_once(monkeypatch):
     evidence = replace(EVIDENCE, logs={"w0": logs_by_rank([make_step(seq, 0.1 * seq) for seq in range(20)])})
     diagnose(evidence, Slo(ttft_s=1e-6, tpot_s=1e-6), Known())
     assert len(read) == 1
-
-
-def test_only_engines_of_the_same_model_and_settings_could_have_served_a_request():
-    summary = make_summary(engines=(make_engine("a", 9), make_engine("b", 0), make_engine("c", 4)))
-    assert diagnosing._alike(summary, {"a": "m", "b": "m", "c": "other"}) == 2
-    assert diagnosing._alike(make_summary(engines=()), {}) == 1
