@@ -70,6 +70,11 @@ def test_with_keys_unknown_fields_and_nulls_are_left_out_and_named(endpoint):
     assert set(orjson.loads(parsed.upstream_body)).isdisjoint(parsed.ignored)
 
 
+def test_without_keys_a_field_that_engines_ignore_may_hold_any_number():
+    parsed = trusting(body_of(Endpoint.CHAT, metadata=1e300, temperature=1))
+    assert b"1e300" in parsed.upstream_body.replace(b"e+", b"e")
+
+
 @pytest.mark.parametrize("name", CONTROLS)
 def test_with_keys_a_control_is_rejected_with_the_reason(name):
     with pytest.raises(RequestRejected, match="here clients or engines have keys") as rejected:

@@ -218,7 +218,7 @@ def parse_body(
             body = orjson.dumps(fields)
         # Nobody knows what an engine does with them.
         check_schemas(fields, body, extra)
-    _check_values(fields, rules.objects)
+    _check_values(_without(rules.ignored, fields), rules.objects)
     if not rules.schemas.isdisjoint(fields):
         check_schemas(fields, body, sorted(rules.schemas))
     media_bytes = 0
