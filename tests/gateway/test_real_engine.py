@@ -188,9 +188,9 @@ async def test_several_streams_run_side_by_side_and_each_has_its_engine_parts(
 async def test_errors_look_to_openais_client_as_it_expects_them(openai_client, real_engine):
     with pytest.raises(NotFoundError):
         await openai_client.chat.completions.create(model="nobody-serves-this", messages=STORY)
-    with pytest.raises(BadRequestError, match="cache_salt"):
+    with pytest.raises(BadRequestError, match="kv_transfer_params"):
         await openai_client.chat.completions.create(
-            model=real_engine.model, messages=STORY, extra_body={"cache_salt": "x"}
+            model=real_engine.model, messages=STORY, extra_body={"kv_transfer_params": {"a": 1}}
         )
     with pytest.raises(BadRequestError):
         await openai_client.chat.completions.create(model=real_engine.model, messages=STORY, temperature=-3.0)
