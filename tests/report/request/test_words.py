@@ -83,7 +83,7 @@ def test_a_request_without_an_answer_says_how_it_ended_and_where_it_waited():
     assert where_the_time_went(life_of(rejected, {})) == (
         "The request was rejected (queue timeout) without an answer after 3.00 s: 2.90 s in the gateway. "
         "The gateway rejected it: no engine had a free slot in time; raise max_wait_s in "
-        "gateway.slo_classes, or the slots of engines that have room; else add an engine."
+        "gateway.slo_classes, or slots of engines that can take more; or add an engine."
     )
 
 

@@ -10,7 +10,6 @@ from typing import Protocol
 from phasewise.clients.http_client import FETCH_LIMIT_BYTES, StreamedReply
 from phasewise.clients.sse import DONE
 from phasewise.core.errors import UpstreamError
-from phasewise.core.request_fields import fields_where
 from phasewise.core.timeline import Outcome, Timeline
 from phasewise.gateway.http_errors import anthropic_rejection
 from phasewise.gateway.kv_transfer.bodies import without_kv_params
@@ -172,7 +171,8 @@ class TimedRelay:
 ENGINE_REJECTED = "engine_4xx"
 """The timeline's reason for a request that the engine rejected."""
 
-_PUT_IN = tuple(name.encode() for name in fields_where(lambda it: it.type == "gateway"))
+_PUT_IN = (b"cache_salt", b"kv_transfer_params", b"request_id")
+"""What the gateway puts into bodies, and an engine's error may repeat."""
 _REJECTED = (
     b'{"error":{"message":"the engine rejected the request","type":"BadRequestError",'
     b'"param":null,"code":400}}'
