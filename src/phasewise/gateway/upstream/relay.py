@@ -171,7 +171,7 @@ class TimedRelay:
 ENGINE_REJECTED = "engine_4xx"
 """The timeline's reason for a request that the engine rejected."""
 
-_PUT_IN = (b"cache_salt", b"kv_transfer_params", b"request_id")
+_PUT_IN = (b"cache_salt", b"kv_transfer_params")
 """What the gateway puts into bodies, and an engine's error may repeat."""
 _REJECTED = (
     b'{"error":{"message":"the engine rejected the request","type":"BadRequestError",'
