@@ -44,7 +44,7 @@ def why(fields, endpoint=Endpoint.CHAT, max_temperature=0.5):
         (chat(temperature=-1), Bypass.TEMPERATURE),
         (chat(seed=0), Bypass.SEED),
         (chat(n=2), Bypass.SEVERAL_ANSWERS),
-        (chat(best_of=2), Bypass.SEVERAL_ANSWERS),
+        (chat(best_of=2), Bypass.UNKNOWN_FIELD),
         (chat(logprobs=True), Bypass.LOGPROBS),
         (chat(prompt_logprobs=0), Bypass.LOGPROBS),
         (chat(top_logprobs=2), Bypass.LOGPROBS),
