@@ -127,6 +127,7 @@ async def send_traffic(gateway, engines):
     engines[1].inject("error", times=1)
     await gateway.chat("once more", stream=True)
     await gateway.chat("nobody has it", model="not-served")
+    await gateway.chat("a prompt to be computed elsewhere " * 40, model="disaggregated-model")
     broke, went_on = make_attempt(outcome=Outcome.FAILED), make_attempt(kind=AttemptKind.RESUMED)
     metrics = gateway.app.gateway.metrics
     metrics.record(make_timeline(model="fake-model", attempts=(broke, went_on)))
@@ -149,7 +150,8 @@ async def watched(tmp_path_factory):
                 *engines,
                 worker_for(prefill, "prefill", role=Role.PREFILL),
                 worker_for(decode, "decode", role=Role.DECODE),
-            ]
+            ],
+            kv_transfer={"when": "always"},
         ) as gateway,
         running_prometheus(tmp_path_factory.mktemp("prometheus"), gateway.url) as prometheus,
     ):
@@ -194,7 +196,7 @@ async def test_the_dashboards_choices_are_the_configurations_models_and_pools(wa
         offered[variable["name"]] = await prometheus.ask(
             f"/api/v1/label/{label}/values", **{"match[]": metric}
         )
-    assert offered == {"model": ["fake-model", "none"], "pool": ["default"]}
+    assert offered == {"model": ["disaggregated-model", "fake-model", "none"], "pool": ["default"]}
 
 
 async def test_every_rule_of_the_alerts_is_evaluated(watched):

@@ -55,8 +55,8 @@ async def test_a_seed_measured_twice_is_cold_both_times_and_warm_when_asked(real
 
 async def test_prompts_behind_a_shared_prefix_and_of_whole_blocks_are_as_long_as_planned(real_engine):
     shape = Shape("test.", Lengths.fixed(700), Lengths.fixed(3), shared_prefix_tokens=500, shared_share=1.0)
-    requests = tuple(TracedRequest(0.0, 1030, 3, (7, 100 + at)) for at in range(2))
-    for source, tokens in ((shape, 700), (Trace("t", requests), 1030)):
+    requests = tuple(TracedRequest(0.0, 1100, 3, (7, 100 + at)) for at in range(2))
+    for source, tokens in ((shape, 700), (Trace("t", requests), 1100)):
         run = await measure(
             real_engine.base_url, RunSpec(PlanSpec(source, ClosedLoop(1), requests=2), seed=5)
         )
